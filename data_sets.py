@@ -1,0 +1,88 @@
+"""Facts about data sets, and the shards of one in a folder. Does not import TensorFlow."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from errors import UsageError
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What a model and an input pipeline have to know of a data set.
+
+    num_classes counts the classes that a label can name: labels are in [0, num_classes).
+    has_records tells whether --data_dir can hold it as TFRecord shards.
+    """
+
+    name: str
+    channels: int
+    num_classes: int
+    num_train_examples: int
+    num_validation_examples: int
+    has_records: bool
+
+
+# ImageNet: ILSVRC 2012, Russakovsky et al. 2015 (arXiv:1409.0575), table 2. Its TFRecords number the classes from 1 and
+# keep 0 for "background", hence 1001. MNIST: LeCun et al. 1998, section III.A.
+DATA_SETS = {
+    data_set.name: data_set
+    for data_set in (
+        DataSet('imagenet', 3, 1001, 1_281_167, 50_000, has_records=True),
+        DataSet('mnist', 1, 10, 60_000, 10_000, has_records=False),
+    )
+}
+
+SUBSETS = ('train', 'validation')
+_SHARD = re.compile(r'(?P<subset>[a-z]+)-(?P<index>\d+)-of-(?P<total>\d+)')
+
+
+def shard_name(subset: str, index: int, num_shards: int) -> str:
+    """The file name of a shard: train-00003-of-00128."""
+    return f'{subset}-{index:05d}-of-{num_shards:05d}'
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of one subset in a folder, in order. num_missing counts those that their names promise and the folder lacks."""
+
+    subset: str
+    paths: tuple[str, ...]
+    num_missing: int
+
+
+def find_shards(data_dir: str, subset: str) -> Shards:
+    """Finds the shards of a subset ('train' or 'validation').
+
+    Raises:
+      UsageError: the folder is missing, not a folder, unreadable, or holds no shard of the subset.
+    """
+    folder = Path(data_dir)
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        reason = {FileNotFoundError: 'there is no such folder', NotADirectoryError: 'it is not a folder'}.get(
+            type(error), f'it cannot be read ({error.strerror})'
+        )
+        raise UsageError(f'--data_dir={data_dir}: {reason}; give the folder that holds {subset}-*-of-* shards') from error
+    found = [match for name in names if (match := _SHARD.fullmatch(name))]
+    shards = [match for match in found if match['subset'] == subset]
+    if not shards:
+        others = sorted({match['subset'] for match in found})
+        holds = f'it holds {", ".join(f"{other}-*-of-*" for other in others)}' if others else f'{len(names)} other files' if names else 'it is empty'
+        raise UsageError(
+            f'--data_dir={data_dir}: no file is named like {shard_name(subset, 0, 1)} ({holds}); '
+            'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=DIR'
+        )
+    paths = tuple(str(folder / match.string) for match in shards)
+    for path in paths:
+        if not os.access(path, os.R_OK):
+            raise UsageError(f'--data_dir={data_dir}: {path} cannot be read; check its permissions')
+    totals = {int(match['total']) for match in shards}
+    if len(totals) > 1:
+        raise UsageError(
+            f'--data_dir={data_dir}: the {subset} shards are of several sets '
+            f'(of {", ".join(map(str, sorted(totals)))} shards); keep one set in a folder'
+        )
+    return Shards(subset, paths, num_missing=totals.pop() - len(paths))
