@@ -65,12 +65,20 @@ def find_shards(data_dir: str, subset: str) -> Shards:
         reason = {FileNotFoundError: 'there is no such folder', NotADirectoryError: 'it is not a folder'}.get(
             type(error), f'it cannot be read ({error.strerror})'
         )
-        raise UsageError(f'--data_dir={data_dir}: {reason}; give the folder that holds {subset}-*-of-* shards') from error
+        raise UsageError(
+            f'--data_dir={data_dir}: {reason}; give the folder that holds {subset}-*-of-* shards'
+        ) from error
     found = [match for name in names if (match := _SHARD.fullmatch(name))]
     shards = [match for match in found if match['subset'] == subset]
     if not shards:
         others = sorted({match['subset'] for match in found})
-        holds = f'it holds {", ".join(f"{other}-*-of-*" for other in others)}' if others else f'{len(names)} other files' if names else 'it is empty'
+        holds = (
+            f'it holds {", ".join(f"{other}-*-of-*" for other in others)}'
+            if others
+            else f'{len(names)} other files'
+            if names
+            else 'it is empty'
+        )
         raise UsageError(
             f'--data_dir={data_dir}: no file is named like {shard_name(subset, 0, 1)} ({holds}); '
             'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=DIR'
