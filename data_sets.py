@@ -45,7 +45,7 @@ def shard_name(subset: str, index: int, num_shards: int) -> str:
 
 @dataclass(frozen=True)
 class Shards:
-    """The shards of one subset in a folder, in order. num_missing counts those that their names promise and the folder lacks."""
+    """The shards of one subset in a folder, in order; num_missing counts those that the names promise but lack."""
 
     subset: str
     paths: tuple[str, ...]

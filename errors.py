@@ -14,6 +14,6 @@ class UsageError(BenchmarkError):
 
 
 class RunError(BenchmarkError):
-    """A fault during the run: data, disk, memory, network. The line names the file, record, host or task, then the cause."""
+    """A fault during the run: data, disk, network. The line names the file, record, host or task, then the cause."""
 
     exit_code = 1
