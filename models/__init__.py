@@ -1,0 +1,1 @@
+"""The zoo: each network once, for both data formats."""

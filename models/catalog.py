@@ -1,0 +1,61 @@
+"""Which models there are, by data set, with their customary settings. Does not import TensorFlow."""
+
+import difflib
+import fnmatch
+from dataclasses import dataclass
+
+from errors import UsageError
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """One model for one data set.
+
+    image_size is the height and width in pixels, batch_size the default per device, learning_rate the default one.
+    """
+
+    name: str
+    data_set: str
+    image_size: int
+    batch_size: int
+    learning_rate: float
+
+
+# Image sizes, batch sizes and learning rates are those that published results of these models with this command used.
+# The first data set of a model is its default one.
+_FACTS = (
+    ModelFacts('trivial', 'imagenet', 227, 32, 0.005),
+    ModelFacts('lenet', 'imagenet', 28, 32, 0.005),
+    ModelFacts('mnist', 'mnist', 28, 128, 0.001),
+    ModelFacts('alexnet', 'imagenet', 227, 512, 0.005),
+    ModelFacts('vgg16', 'imagenet', 224, 64, 0.005),
+    ModelFacts('inception3', 'imagenet', 299, 32, 0.005),
+    ModelFacts('inception3_aux', 'imagenet', 299, 32, 0.005),
+    ModelFacts('resnet50', 'imagenet', 224, 64, 0.128),
+    ModelFacts('resnet50_v1.5', 'imagenet', 224, 64, 0.128),
+    ModelFacts('resnet50_v2', 'imagenet', 224, 64, 0.128),
+)
+
+
+def list_models(pattern: str = '*') -> list[str]:
+    """The names of the models that a pattern with shell wildcards matches, sorted."""
+    return sorted({facts.name for facts in _FACTS if fnmatch.fnmatchcase(facts.name, pattern)})
+
+
+def find_model(name: str, data_set: str | None = None) -> ModelFacts:
+    """The facts of a model for a data set, or for the model's default data set.
+
+    Raises:
+      UsageError: there is no such model, or not for that data set.
+    """
+    of_name = [facts for facts in _FACTS if facts.name == name]
+    if not of_name:
+        near = difflib.get_close_matches(name, list_models(), n=1, cutoff=0)[0]
+        raise UsageError(
+            f'--model={name}: there is no such model; did you mean {near}? All: {", ".join(list_models())}'
+        )
+    for facts in of_name:
+        if data_set in (None, facts.data_set):
+            return facts
+    sets = ' or '.join(facts.data_set for facts in of_name)
+    raise UsageError(f'--model={name}: it is not defined for --data_name={data_set}; write --data_name={sets}')

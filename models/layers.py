@@ -1,0 +1,238 @@
+"""The layer builder: the one place that knows the data format. Networks speak of layers, it speaks TensorFlow."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import tensorflow.compat.v1 as tf
+
+Tensor = Any  # TensorFlow ships no types
+Initializer = Callable[[Sequence[int], int], Tensor]  # (shape, seed) -> float32 tensor of that shape
+Padding = str | int  # 'SAME', 'VALID', or that many zeros on every side
+
+
+class VariableSource(Protocol):
+    """Where a tower's variables come from. Variable managers implement it."""
+
+    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+        """The value of the variable, which is created at its first use."""
+
+    def assign(self, name: str, value: Tensor) -> None:
+        """Registers the new value that a step gives to a variable that is not trainable."""
+
+
+def zeros(shape: Sequence[int], seed: int) -> Tensor:
+    del seed
+    return tf.zeros(shape)
+
+
+def ones(shape: Sequence[int], seed: int) -> Tensor:
+    del seed
+    return tf.ones(shape)
+
+
+def truncated_normal(stddev: float) -> Initializer:
+    """A normal distribution cut at two standard deviations; stddev is the one before the cut."""
+
+    def initialize(shape: Sequence[int], seed: int) -> Tensor:
+        return tf.raw_ops.TruncatedNormal(shape=list(shape), dtype=tf.float32, seed=seed, seed2=1) * stddev
+
+    return initialize
+
+
+def variance_scaling(scale: float, mode: str) -> Initializer:
+    """A truncated normal distribution whose variance is scale / fan; mode is 'fan_in' or 'fan_avg'.
+
+    scale=2, fan_in: He et al. 2015 (arXiv:1502.01852), eq. 10. scale=1, fan_avg: Glorot & Bengio 2010, eq. 12.
+    """
+    # A standard normal cut at +-2 has this standard deviation; the quotient makes up for it.
+    cut_stddev = 0.87962566103423978
+
+    def initialize(shape: Sequence[int], seed: int) -> Tensor:
+        receptive_field = math.prod(shape[:-2])
+        fan_in, fan_out = receptive_field * shape[-2], receptive_field * shape[-1]
+        fan = fan_in if mode == 'fan_in' else (fan_in + fan_out) / 2
+        return truncated_normal(math.sqrt(scale / fan) / cut_stddev)(shape, seed)
+
+    return initialize
+
+
+he_normal = variance_scaling(2.0, 'fan_in')
+glorot_normal = variance_scaling(1.0, 'fan_avg')
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """The settings of a network's batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167).
+
+    decay: what the moving averages keep of themselves at each step. scale: whether there is a learned factor (gamma).
+    """
+
+    decay: float = 0.9
+    epsilon: float = 1e-5
+    scale: bool = True
+
+
+class LayerBuilder:
+    """Adds the layers of one tower to the current graph.
+
+    Activations are [N, H, W, C] or [N, C, H, W] float32 as data_format says. Kernels are [H, W, in, out], dense weights
+    [in, out] (in the order of a flattened [H, W, C]) in both, so that weights of one data format serve the other.
+
+    Args:
+      variables: where the tower's variables come from.
+      data_format: 'NHWC' or 'NCHW'.
+      is_training: batch norm uses the batch's own statistics, dropout drops.
+      keep_statistics: batch norm updates its moving averages while training. One tower does it for all of a model.
+      batch_norm: the settings of every batch norm layer.
+      seed: of the dropout layers, each of which adds its number. Towers must differ in it.
+    """
+
+    def __init__(
+        self,
+        variables: VariableSource,
+        data_format: str,
+        *,
+        is_training: bool,
+        keep_statistics: bool = True,
+        batch_norm: BatchNorm | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.is_training = is_training
+        self._variables = variables
+        self._data_format = data_format
+        self._channels_first = data_format == 'NCHW'
+        self._keep_statistics = keep_statistics
+        self._batch_norm = batch_norm or BatchNorm()
+        self._seed = seed
+        self._scopes: list[str] = []
+        self._num_dropouts = 0
+        self._no_statistics: Tensor = None
+
+    @contextlib.contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Puts the names of all variables made inside under name/."""
+        self._scopes.append(name)
+        yield
+        self._scopes.pop()
+
+    def images(self, images: Tensor) -> Tensor:
+        """Brings a batch of images [N, H, W, C] into the builder's data format."""
+        return tf.transpose(images, [0, 3, 1, 2]) if self._channels_first else images
+
+    def conv(
+        self,
+        x: Tensor,
+        filters: int,
+        kernel_size: int | tuple[int, int],
+        name: str,
+        *,
+        strides: int = 1,
+        padding: Padding = 'SAME',
+        use_bias: bool = True,
+        initializer: Initializer = glorot_normal,
+    ) -> Tensor:
+        """A 2-D convolution. kernel_size is (height, width) or the side of a square."""
+        height, width = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
+        kernel = self._variable(f'{name}/kernel', [height, width, self._num_channels(x), filters], initializer)
+        x = tf.nn.conv2d(
+            x,
+            kernel,
+            self._spatial(strides),
+            self._pad(padding),
+            data_format=self._data_format,
+            name=self._scoped(name),
+        )
+        return self._bias(x, name) if use_bias else x
+
+    def batch_norm(self, x: Tensor, name: str) -> Tensor:
+        """Fused batch normalisation over all but the channels."""
+        config, shape = self._batch_norm, [self._num_channels(x)]
+        scale = self._variable(f'{name}/gamma', shape, ones) if config.scale else tf.ones(shape)
+        offset = self._variable(f'{name}/beta', shape, zeros)
+        common: dict[str, Any] = {
+            'scale': scale,
+            'offset': offset,
+            'epsilon': config.epsilon,
+            'data_format': self._data_format,
+            'is_training': self.is_training,
+            'name': self._scoped(name),
+        }
+        if self.is_training and not self._keep_statistics:
+            if self._no_statistics is None:
+                self._no_statistics = tf.constant([], tf.float32)
+            return tf.raw_ops.FusedBatchNormV3(x=x, mean=self._no_statistics, variance=self._no_statistics, **common).y
+        mean = self._variable(f'{name}/moving_mean', shape, zeros, trainable=False)
+        variance = self._variable(f'{name}/moving_variance', shape, ones, trainable=False)
+        if not self.is_training:
+            return tf.raw_ops.FusedBatchNormV3(x=x, mean=mean, variance=variance, **common).y
+        # Given a factor below one, the kernel itself returns the moving averages after this batch.
+        normalised = tf.raw_ops.FusedBatchNormV3(
+            x=x, mean=mean, variance=variance, exponential_avg_factor=1 - config.decay, **common
+        )
+        self._variables.assign(self._scoped(f'{name}/moving_mean'), normalised.batch_mean)
+        self._variables.assign(self._scoped(f'{name}/moving_variance'), normalised.batch_variance)
+        return normalised.y
+
+    def relu(self, x: Tensor) -> Tensor:
+        return tf.nn.relu(x)
+
+    def max_pool(self, x: Tensor, size: int, strides: int, padding: Padding = 'VALID') -> Tensor:
+        return tf.nn.max_pool2d(
+            x, self._spatial(size), self._spatial(strides), self._pad(padding), data_format=self._data_format
+        )
+
+    def avg_pool(self, x: Tensor, size: int, strides: int, padding: str = 'VALID') -> Tensor:
+        """Average pooling; with 'SAME' the padding does not count in the average."""
+        return tf.nn.avg_pool2d(x, self._spatial(size), self._spatial(strides), padding, data_format=self._data_format)
+
+    def global_avg_pool(self, x: Tensor) -> Tensor:
+        """[N, H, W, C] or [N, C, H, W] -> [N, C], the mean over height and width."""
+        return tf.reduce_mean(x, [2, 3] if self._channels_first else [1, 2])
+
+    def concat(self, branches: Sequence[Tensor]) -> Tensor:
+        """Joins activations along the channels."""
+        return tf.concat(branches, 1 if self._channels_first else 3)
+
+    def flatten(self, x: Tensor) -> Tensor:
+        """[N, H, W, C] or [N, C, H, W] -> [N, H*W*C], in the order of the first in both data formats."""
+        if self._channels_first:
+            x = tf.transpose(x, [0, 2, 3, 1])
+        return tf.reshape(x, [-1, math.prod(x.shape.as_list()[1:])])
+
+    def dense(self, x: Tensor, units: int, name: str, *, initializer: Initializer = glorot_normal) -> Tensor:
+        """A fully connected layer, [N, in] -> [N, units]."""
+        kernel = self._variable(f'{name}/kernel', [x.shape.as_list()[-1], units], initializer)
+        bias = self._variable(f'{name}/bias', [units], zeros)
+        return tf.nn.bias_add(tf.matmul(x, kernel), bias, name=self._scoped(name))
+
+    def dropout(self, x: Tensor, rate: float) -> Tensor:
+        """Sets a fraction of the values to zero while training and scales the others up (Srivastava et al. 2014)."""
+        if not self.is_training:
+            return x
+        self._num_dropouts += 1
+        return tf.nn.dropout(x, rate=rate, seed=self._seed + self._num_dropouts)
+
+    def _variable(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+        return self._variables.read(self._scoped(name), shape, initializer, trainable=trainable)
+
+    def _bias(self, x: Tensor, name: str) -> Tensor:
+        bias = self._variable(f'{name}/bias', [self._num_channels(x)], zeros)
+        return tf.nn.bias_add(x, bias, data_format=self._data_format)
+
+    def _scoped(self, name: str) -> str:
+        return '/'.join((*self._scopes, name))
+
+    def _num_channels(self, x: Tensor) -> int:
+        return x.shape.as_list()[1 if self._channels_first else 3]
+
+    def _spatial(self, size: int) -> list[int]:
+        return [1, 1, size, size] if self._channels_first else [1, size, size, 1]
+
+    def _pad(self, padding: Padding) -> str | list[list[int]]:
+        if isinstance(padding, str):
+            return padding
+        none, some = [0, 0], [padding, padding]
+        return [none, none, some, some] if self._channels_first else [none, some, some, none]

@@ -1,0 +1,35 @@
+"""Networks of few layers: AlexNet, LeNet, the MNIST network of TensorFlow's first tutorials, and a trivial one."""
+
+from models.layers import LayerBuilder, Tensor, he_normal
+
+
+def alexnet(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
+    """The logits [N, num_classes] of images x, by the one-column AlexNet: Krizhevsky 2014 (arXiv:1404.5997)."""
+    x = cnn.relu(cnn.conv(x, 64, 11, 'conv1', strides=4, padding='VALID', initializer=he_normal))
+    x = cnn.max_pool(x, 3, 2)
+    x = cnn.relu(cnn.conv(x, 192, 5, 'conv2', initializer=he_normal))
+    x = cnn.max_pool(x, 3, 2)
+    for name, filters in (('conv3', 384), ('conv4', 384), ('conv5', 256)):
+        x = cnn.relu(cnn.conv(x, filters, 3, name, initializer=he_normal))
+    x = cnn.flatten(cnn.max_pool(x, 3, 2))
+    for name in ('fc1', 'fc2'):
+        x = cnn.dropout(cnn.relu(cnn.dense(x, 4096, name, initializer=he_normal)), 0.5)
+    return cnn.dense(x, num_classes, 'logits')
+
+
+def lenet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, units: int) -> Tensor:
+    """The logits [N, num_classes] of images x, by two convolutions and a hidden layer of that many units.
+
+    After LeCun et al. 1998 (doi:10.1109/5.726791), with max pooling and ReLU. 1024 units make the MNIST network.
+    """
+    for name, filters in (('conv1', 32), ('conv2', 64)):
+        x = cnn.max_pool(cnn.relu(cnn.conv(x, filters, 5, name, initializer=he_normal)), 2, 2)
+    x = cnn.relu(cnn.dense(cnn.flatten(x), units, 'fc1', initializer=he_normal))
+    return cnn.dense(x, num_classes, 'logits')
+
+
+def trivial(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
+    """The logits [N, num_classes] of images x, at next to no cost: what is left is the harness and the input."""
+    x = cnn.relu(cnn.dense(cnn.flatten(x), 1, 'fc1'))
+    x = cnn.relu(cnn.dense(x, 4096, 'fc2'))
+    return cnn.dense(x, num_classes, 'logits')

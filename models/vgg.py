@@ -1,0 +1,19 @@
+"""VGG: Simonyan & Zisserman 2015 (arXiv:1409.1556)."""
+
+from models.layers import LayerBuilder, Tensor, he_normal
+
+# 3x3 convolutions in each of the five blocks, by weight layers: table 1, column D.
+CONVS = {16: (2, 2, 3, 3, 3)}
+_FILTERS = (64, 128, 256, 512, 512)
+
+
+def vgg(cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int) -> Tensor:
+    """The logits [N, num_classes] of images x."""
+    for block, (num_convs, filters) in enumerate(zip(CONVS[depth], _FILTERS, strict=True)):
+        for index in range(num_convs):
+            x = cnn.relu(cnn.conv(x, filters, 3, f'block{block + 1}/conv{index + 1}', initializer=he_normal))
+        x = cnn.max_pool(x, 2, 2)
+    x = cnn.flatten(x)
+    for name in ('fc1', 'fc2'):
+        x = cnn.dropout(cnn.relu(cnn.dense(x, 4096, name, initializer=he_normal)), 0.5)
+    return cnn.dense(x, num_classes, 'logits')

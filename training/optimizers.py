@@ -1,0 +1,169 @@
+"""The optimizers, each as the fused kernel that applies one gradient to one variable."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import tensorflow.compat.v1 as tf
+
+from training.variables import Variable, create_variable
+
+Tensor = Any
+# Makes a slot, a variable beside a variable: (variable, name of the slot, its initial value everywhere) -> slot.
+MakeSlot = Callable[[Variable, str, float], Variable]
+Apply = Callable[[Variable, Tensor], tf.Operation]
+
+
+class Optimizer(Protocol):
+    """The rule that turns gradients into new values."""
+
+    def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
+        """Adds to the graph what variables of one device share, and returns what applies a gradient to one of them.
+
+        Args:
+          learning_rate: scalar float32.
+          step: scalar int64, the number of steps taken before this one.
+          make_slot: creates the optimizer's own variables.
+        """
+
+
+@dataclass(frozen=True)
+class GradientDescent:
+    """v <- v - learning_rate * g."""
+
+    def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
+        del step, make_slot
+
+        def apply(variable: Variable, gradient: Tensor) -> tf.Operation:
+            return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=learning_rate, delta=gradient)
+
+        return apply
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """a <- momentum * a + g; v <- v - learning_rate * a (Sutskever et al. 2013, with the rate outside of a)."""
+
+    momentum: float
+
+    def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
+        del step
+        momentum = tf.constant(self.momentum)
+
+        def apply(variable: Variable, gradient: Tensor) -> tf.Operation:
+            return tf.raw_ops.ResourceApplyMomentum(
+                var=variable.handle,
+                accum=make_slot(variable, 'momentum', 0.0).handle,
+                lr=learning_rate,
+                grad=gradient,
+                momentum=momentum,
+            )
+
+        return apply
+
+
+@dataclass(frozen=True)
+class RmsProp:
+    """s <- decay * s + (1 - decay) * g^2; m <- momentum * m + learning_rate * g / sqrt(s + epsilon); v <- v - m.
+
+    Tieleman & Hinton 2012, lecture 6.5; s starts at 1 and epsilon stands inside the root, as in TensorFlow.
+    """
+
+    decay: float
+    momentum: float
+    epsilon: float
+
+    def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
+        del step
+        decay, momentum, epsilon = (tf.constant(x) for x in (self.decay, self.momentum, self.epsilon))
+
+        def apply(variable: Variable, gradient: Tensor) -> tf.Operation:
+            return tf.raw_ops.ResourceApplyRMSProp(
+                var=variable.handle,
+                ms=make_slot(variable, 'rms', 1.0).handle,
+                mom=make_slot(variable, 'momentum', 0.0).handle,
+                lr=learning_rate,
+                rho=decay,
+                momentum=momentum,
+                epsilon=epsilon,
+                grad=gradient,
+            )
+
+        return apply
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Kingma & Ba 2015 (arXiv:1412.6980), in the form just before their section 2.1, whose epsilon is not corrected."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+
+    def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
+        beta1, beta2, epsilon = (tf.constant(x) for x in (self.beta1, self.beta2, self.epsilon))
+        # In float64: powers near 1 lose the digits that the bias correction is about.
+        steps_taken = tf.cast(step + 1, tf.float64)
+        beta1_power, beta2_power = (
+            tf.cast(tf.pow(tf.constant(beta, tf.float64), steps_taken), tf.float32) for beta in (self.beta1, self.beta2)
+        )
+
+        def apply(variable: Variable, gradient: Tensor) -> tf.Operation:
+            return tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle,
+                m=make_slot(variable, 'm', 0.0).handle,
+                v=make_slot(variable, 'v', 0.0).handle,
+                beta1_power=beta1_power,
+                beta2_power=beta2_power,
+                lr=learning_rate,
+                beta1=beta1,
+                beta2=beta2,
+                epsilon=epsilon,
+                grad=gradient,
+            )
+
+        return apply
+
+
+class OptimizerStep:
+    """Applies gradients to variables wherever they live, and keeps the optimizer's slots beside them.
+
+    Args:
+      optimizer: the rule.
+      learning_rate: scalar float32 tensor.
+      step: scalar int64 tensor, the number of steps taken before this one.
+      gradient_clip: each element of a gradient is clipped to [-gradient_clip, gradient_clip]; None leaves it.
+
+    Attributes:
+      initializers: ops that give the slots their initial values.
+    """
+
+    def __init__(self, optimizer: Optimizer, learning_rate: Tensor, step: Tensor, gradient_clip: float | None) -> None:
+        self.initializers: list[tf.Operation] = []
+        self._optimizer = optimizer
+        self._learning_rate = learning_rate
+        self._step = step
+        self._gradient_clip = gradient_clip
+        self._appliers: dict[str, Apply] = {}
+        self._fills: dict[tuple[str, tuple[int, ...], float], Tensor] = {}
+
+    def apply(self, gradient: Tensor, variable: Variable) -> tf.Operation:
+        """An op on the variable's device that takes the step."""
+        with tf.device(variable.device):
+            if variable.device not in self._appliers:
+                self._appliers[variable.device] = self._optimizer.applier(
+                    tf.identity(self._learning_rate), self._step, self._make_slot
+                )
+            if self._gradient_clip is not None:
+                gradient = tf.clip_by_value(gradient, -self._gradient_clip, self._gradient_clip)
+            return self._appliers[variable.device](variable, gradient)
+
+    def _make_slot(self, variable: Variable, name: str, fill: float) -> Variable:
+        slot = create_variable(
+            f'{variable.name}/{name}', variable.shape, scope=variable.scope, device=variable.device, trainable=False
+        )
+        key = (variable.device, variable.shape, fill)
+        if key not in self._fills:
+            self._fills[key] = tf.fill(variable.shape, fill)
+        self.initializers.append(slot.assign(self._fills[key]))
+        return slot
