@@ -159,9 +159,7 @@ class OptimizerStep:
             return self._appliers[variable.device](variable, gradient)
 
     def _make_slot(self, variable: Variable, name: str, fill: float) -> Variable:
-        slot = create_variable(
-            f'{variable.name}/{name}', variable.shape, scope=variable.scope, device=variable.device, trainable=False
-        )
+        slot = create_variable(f'{variable.name}/{name}', variable.shape, scope=variable.scope, device=variable.device)
         key = (variable.device, variable.shape, fill)
         if key not in self._fills:
             self._fills[key] = tf.fill(variable.shape, fill)

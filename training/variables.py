@@ -15,7 +15,7 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class Variable:
-    """A float32 variable on one device.
+    """A variable on one device.
 
     Attributes:
       name: its name in the model, which is the same on every tower.
@@ -35,23 +35,25 @@ class Variable:
     handle: Tensor
     value: Tensor
 
-    @property
-    def num_bytes(self) -> int:
-        return num_bytes(self.shape)
-
     def assign(self, value: Tensor) -> tf.Operation:
         """An op on the variable's device that sets it."""
         with tf.device(self.device):
             return tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
 
 
-def create_variable(name: str, shape: Sequence[int], *, scope: str, device: str, trainable: bool) -> Variable:
+def create_variable(
+    name: str,
+    shape: Sequence[int],
+    *,
+    scope: str,
+    device: str,
+    trainable: bool = False,
+    dtype: tf.DType = tf.float32,
+) -> Variable:
     """Adds a variable to the current graph, as the resource scope/name. It has no value until one is assigned."""
     with tf.device(device):
-        handle = tf.raw_ops.VarHandleOp(
-            dtype=tf.float32, shape=shape, shared_name=f'{scope}/{name}', name=f'{scope}/{name}'
-        )
-        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+        handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=f'{scope}/{name}', name=f'{scope}/{name}')
+        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
     value.set_shape(shape)
     return Variable(name, scope, tuple(shape), trainable, device, handle, value)
 

@@ -1,0 +1,126 @@
+"""What this machine computes on: devices, data format and the session settings that fit them."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from errors import UsageError
+from params import Params
+
+HOST_DEVICE = '/cpu:0'
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The choices that Params leaves to the machine.
+
+    towers: the device of each tower. parameter_devices: where shared variables live.
+    """
+
+    kind: str
+    towers: tuple[str, ...]
+    parameter_device_kind: str
+    parameter_devices: tuple[str, ...]
+    data_format: str
+
+
+def find_machine(params: Params) -> Machine:
+    """Fits the settings to what there is.
+
+    Raises:
+      UsageError: the run asks for GPUs that are not there, or for NCCL without GPUs.
+    """
+    num_gpus_found = len(tf.config.list_physical_devices('GPU'))
+    kind = params.device or ('gpu' if num_gpus_found else 'cpu')
+    parameter_kind = params.local_parameter_device or kind
+    if kind == 'gpu' and params.num_gpus > num_gpus_found:
+        raise UsageError(
+            f'--num_gpus={params.num_gpus}: TensorFlow sees {num_gpus_found} GPUs here; '
+            f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
+            if num_gpus_found
+            else '--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or install the [cuda] extra'
+        )
+    if parameter_kind == 'gpu' and kind != 'gpu':
+        raise UsageError('--local_parameter_device=gpu: the run is on the CPU; write --local_parameter_device=cpu')
+    if kind != 'gpu' and 'nccl' in (params.all_reduce_spec or ''):
+        raise UsageError(
+            f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between GPUs and the run is on the CPU; '
+            'leave it (and --use_nccl) out, or write pscpu, psgpu or xring'
+        )
+    towers = tuple(f'/{kind}:{i}' for i in range(params.num_gpus))
+    return Machine(
+        kind=kind,
+        towers=towers,
+        parameter_device_kind=parameter_kind,
+        parameter_devices=towers if parameter_kind == 'gpu' else (HOST_DEVICE,),
+        data_format=params.data_format or ('NCHW' if kind == 'gpu' else 'NHWC'),
+    )
+
+
+def session_config(params: Params, machine: Machine) -> tf.ConfigProto:
+    """The settings of the session.
+
+    Raises:
+      UsageError: an earlier run in this process fixed a setting of the whole process in another way.
+    """
+    config = tf.ConfigProto(allow_soft_placement=True)
+    if machine.kind == 'cpu':
+        config.device_count['CPU'] = len(machine.towers)
+        config.device_count['GPU'] = 0
+    _fix_for_process('num_intra_threads', params.num_intra_threads or 0)
+    config.intra_op_parallelism_threads = params.num_intra_threads or 0
+    config.inter_op_parallelism_threads = params.num_inter_threads
+    config.use_per_session_threads = True
+    if params.allow_growth is not None:
+        config.gpu_options.allow_growth = params.allow_growth
+    if params.gpu_memory_frac_for_testing:
+        config.gpu_options.per_process_gpu_memory_fraction = params.gpu_memory_frac_for_testing
+    if params.xla:
+        config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
+    if machine.kind == 'cpu':
+        _fix_for_process('xla', params.xla)
+        if params.xla:
+            # On the CPU, clustering must be allowed as well, and TensorFlow reads this once.
+            flags = os.environ.get('TF_XLA_FLAGS', '')
+            os.environ['TF_XLA_FLAGS'] = f'{flags} --tf_xla_cpu_global_jit'.strip()
+    _choose_graph_passes(config.graph_options.rewrite_options, machine)
+    return config
+
+
+def _choose_graph_passes(rewrite: Any, machine: Machine) -> None:
+    """Leaves the graph passes on that speed up a step, and those off that only take their time with many towers."""
+    rewrite.meta_optimizer_iterations = rewrite.ONE
+    for name in (
+        'arithmetic_optimization',
+        'auto_mixed_precision',
+        'common_subgraph_elimination',
+        'constant_folding',
+        'debug_stripper',
+        'dependency_optimization',
+        'function_optimization',
+        'implementation_selector',
+        'loop_optimization',
+        'pin_to_host_optimization',
+        'scoped_allocator_optimization',
+        'shape_optimization',
+    ):
+        setattr(rewrite, name, rewrite.OFF)
+    rewrite.memory_optimization = rewrite.NO_MEM_OPT
+    if machine.kind == 'cpu' and machine.data_format == 'NCHW':
+        # The CPU's kernels are made for NHWC.
+        rewrite.cpu_layout_conversion = rewrite.NCHW_TO_NHWC
+
+
+_fixed_for_process: dict[str, object] = {}
+
+
+def _fix_for_process(name: str, value: object) -> None:
+    """TensorFlow keeps some settings of the first session for the whole process: refuse to measure with others."""
+    first = _fixed_for_process.setdefault(name, value)
+    if first != value:
+        raise UsageError(
+            f'--{name}={value}: an earlier run in this process set {first}, which TensorFlow keeps until the process '
+            'ends; start a new process'
+        )

@@ -1,0 +1,166 @@
+"""One step as a graph: the towers' losses and gradients, and the update that they make together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from input_pipeline import Batch, InputPipeline
+from machine import HOST_DEVICE
+from models.networks import build_network
+from training.optimizers import Optimizer, OptimizerStep
+from training.variables import Variable, create_variable
+from variable_mgr import VariableMgr
+
+Tensor = Any
+
+# The weight of an auxiliary head's loss: Szegedy et al. 2015 (arXiv:1512.00567) leave it open; published code has 0.4.
+_AUXILIARY_WEIGHT = 0.4
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What a step computes. The names are those of the flags; with_accuracy adds top-1 and top-5."""
+
+    model: str
+    num_classes: int
+    data_format: str
+    forward_only: bool
+    with_accuracy: bool
+    loss_type_to_report: str
+    weight_decay: float
+    gradient_clip: float | None
+    learning_rate: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """What a session runs.
+
+    initializers run first, then post_init if there is one, then the pipeline's warm-up, then the fetches once a step:
+    {'loss': scalar, 'ops': [...]} and, with accuracy, 'top_1' and 'top_5', the fractions of the step's images.
+    variables are those that the first model trains, gradients are (variable, gradient) for them.
+    """
+
+    pipeline: InputPipeline
+    initializers: tf.Operation
+    post_init: tf.Operation | None
+    fetches: dict[str, Any]
+    variables: list[Variable]
+    gradients: list[tuple[Variable, Tensor]]
+
+
+@dataclass(frozen=True)
+class _Tower:
+    """What one tower computes.
+
+    objective is its part of the loss that training descends: the parts of the towers of one model add up to the whole.
+    top_k are the fractions of its images whose label is the best, and among the best five.
+    """
+
+    base_loss: Tensor
+    objective: Tensor
+    top_k: tuple[Tensor, Tensor] | None
+    gradients: list[Tensor]
+
+
+def build_step_graph(
+    settings: StepSettings, optimizer: Optimizer, manager: VariableMgr, pipeline: InputPipeline
+) -> StepGraph:
+    """Adds a step to the current graph."""
+    towers = [
+        _build_tower(settings, manager, number, pipeline.tower_batch(number))
+        for number in range(len(manager.get_devices()))
+    ]
+    ops = list(pipeline.per_step_ops)
+    initializers = [*manager.initializers, *pipeline.initializers]
+    gradients: list[tuple[Variable, Tensor]] = []
+    with tf.device(HOST_DEVICE):
+        if not settings.forward_only:
+            train_op, gradients, more_initializers = _build_update(settings, optimizer, manager, towers)
+            ops.append(train_op)
+            initializers += more_initializers
+        fetches: dict[str, Any] = {'loss': _reported_loss(settings, manager, towers), 'ops': ops}
+        fractions = [tower.top_k for tower in towers if tower.top_k]
+        if fractions:
+            top_1, top_5 = zip(*fractions, strict=True)
+            fetches |= {'top_1': _mean(top_1), 'top_5': _mean(top_5)}
+        post_init = manager.get_post_init_ops()
+        return StepGraph(
+            pipeline=pipeline,
+            initializers=tf.group(*initializers),
+            post_init=tf.group(*post_init) if post_init else None,
+            fetches=fetches,
+            variables=manager.trainable_variables_on_device(0),
+            gradients=gradients,
+        )
+
+
+def _build_tower(settings: StepSettings, manager: VariableMgr, number: int, batch: Batch) -> _Tower:
+    with manager.create_outer_variable_scope(number) as variables:
+        logits, auxiliary = build_network(
+            settings.model,
+            batch.images,
+            settings.num_classes,
+            variables,
+            settings.data_format,
+            is_training=not settings.forward_only,
+            keep_statistics=manager.leads(number),
+            # Towers drop other units than their neighbours; networks have fewer than 1000 dropout layers.
+            seed=settings.seed + 1000 * number,
+        )
+        base_loss = _cross_entropy(logits, batch.labels)
+        if auxiliary is not None:
+            base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels)
+        top_k = (_top(1, logits, batch.labels), _top(5, logits, batch.labels)) if settings.with_accuracy else None
+        objective = base_loss / manager.num_averaged_towers
+        if settings.forward_only:
+            return _Tower(base_loss, objective, top_k, [])
+        trainable = manager.trainable_variables_on_device(number)
+        if settings.weight_decay and manager.leads(number):
+            # Of kernels, not of biases and batch norm: He et al. 2018 (arXiv:1812.01187), section 3.1.
+            l2_losses = [tf.nn.l2_loss(variable.value) for variable in trainable if len(variable.shape) > 1]
+            objective += settings.weight_decay * tf.add_n(l2_losses)
+        return _Tower(base_loss, objective, top_k, tf.gradients(objective, [variable.value for variable in trainable]))
+
+
+def _build_update(
+    settings: StepSettings, optimizer: Optimizer, manager: VariableMgr, towers: Sequence[_Tower]
+) -> tuple[tf.Operation, list[tuple[Variable, Tensor]], list[tf.Operation]]:
+    """The op that takes the step, the first model's (variable, gradient) pairs, and what to initialise for it."""
+    global_step = create_variable('global_step', [], scope='v', device=HOST_DEVICE, dtype=tf.int64)
+    learning_rate = tf.constant(settings.learning_rate)
+    step = OptimizerStep(optimizer, learning_rate, global_step.value, settings.gradient_clip)
+    met_grads = manager.preprocess_device_grads([tower.gradients for tower in towers])
+    pairs = [manager.get_gradients_to_apply(number, met_grads) for number in range(len(met_grads))]
+    applied = [step.apply(gradient, variable) for own in pairs for gradient, variable in own]
+    with tf.control_dependencies([*applied, *manager.update_ops]):
+        train_op = tf.raw_ops.AssignAddVariableOp(
+            resource=global_step.handle, value=tf.constant(1, tf.int64), name='train_step'
+        )
+    initializers = [*step.initializers, global_step.assign(tf.constant(0, tf.int64))]
+    return train_op, [(variable, gradient) for gradient, variable in pairs[0]], initializers
+
+
+def _reported_loss(settings: StepSettings, manager: VariableMgr, towers: Sequence[_Tower]) -> Tensor:
+    """Scalar float32: the mean over all images of the step, with weight decay unless base_loss is asked for."""
+    if settings.loss_type_to_report == 'base_loss':
+        return _mean([tower.base_loss for tower in towers])
+    num_models = len(towers) // manager.num_averaged_towers
+    return tf.add_n([tower.objective for tower in towers]) / num_models
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Scalar float32: the mean over images of the cross entropy of logits [N, K] with labels [N]."""
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
+
+
+def _top(k: int, logits: Tensor, labels: Tensor) -> Tensor:
+    """Scalar float32: the fraction of images whose label is among the k best logits."""
+    return tf.reduce_mean(tf.cast(tf.nn.in_top_k(logits, labels, k), tf.float32))
+
+
+def _mean(scalars: Sequence[Tensor]) -> Tensor:
+    return tf.add_n(scalars) / len(scalars)

@@ -1,0 +1,118 @@
+"""The files that a run can leave: its graph, a trace and a profile of one step, and summaries."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.client import timeline
+
+from training.variables import Variable
+
+Tensor = Any
+
+
+def write_graph(graph: tf.Graph, path: str) -> None:
+    """Writes the graph as it was built, as text if the file's name ends with txt."""
+    file = Path(path)
+    tf.io.write_graph(graph, str(file.parent), file.name, as_text=path.endswith('txt'))
+
+
+class StepTracer:
+    """Runs one step with TensorFlow's tracing and writes what it saw. That step is slow, so it must not be a timed one.
+
+    Args:
+      trace_file: gets the times of all ops, for chrome://tracing, or as text if chrome_format is False.
+      tfprof_file: gets a profile for TensorFlow's profiler.
+      partitioned_graph_prefix: begins the names of text files with the graph of each device, as optimised and run.
+    """
+
+    def __init__(
+        self,
+        trace_file: str | None,
+        chrome_format: bool,
+        tfprof_file: str | None,
+        partitioned_graph_prefix: str | None,
+    ) -> None:
+        self._trace_file = trace_file
+        self._chrome_format = chrome_format
+        self._tfprof_file = tfprof_file
+        self._partitioned_graph_prefix = partitioned_graph_prefix
+
+    @property
+    def is_wanted(self) -> bool:
+        return any((self._trace_file, self._tfprof_file, self._partitioned_graph_prefix))
+
+    def run(self, session: tf.Session, fetches: Any) -> Any:
+        """Runs the step, writes the files and returns what the fetches gave."""
+        traced = bool(self._trace_file or self._tfprof_file)
+        options = tf.RunOptions(
+            trace_level=tf.RunOptions.FULL_TRACE if traced else tf.RunOptions.NO_TRACE,
+            output_partition_graphs=self._partitioned_graph_prefix is not None,
+        )
+        metadata = tf.RunMetadata()
+        values = session.run(fetches, options=options, run_metadata=metadata)
+        if self._trace_file:
+            Path(self._trace_file).write_text(self._format_trace(metadata))
+        if self._tfprof_file:
+            profiler = tf.profiler.Profiler(session.graph)
+            profiler.add_step(0, metadata)
+            Path(self._tfprof_file).write_bytes(profiler.serialize_to_string())
+        if self._partitioned_graph_prefix:
+            for number, graph_def in enumerate(metadata.partition_graphs):
+                Path(f'{self._partitioned_graph_prefix}{number}.pbtxt').write_text(str(graph_def))
+        return values
+
+    def _format_trace(self, metadata: tf.RunMetadata) -> str:
+        if self._chrome_format:
+            return timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(show_memory=True)
+        return str(metadata.step_stats)
+
+
+class SummaryWriter:
+    """Writes what TensorBoard shows, every few timed steps. All but level 3 costs no timed second.
+
+    Level 1: loss, accuracy, images/sec and learning rate. Level 2: also a histogram of every trainable variable.
+    Level 3: also a histogram of every gradient, which the step itself must compute.
+
+    Args:
+      gradients: (variable, gradient) pairs; those of level 3.
+    """
+
+    def __init__(
+        self,
+        train_dir: str,
+        every: int,
+        verbosity: int,
+        variables: Iterable[Variable],
+        gradients: Sequence[tuple[Variable, Tensor]],
+    ) -> None:
+        self._every = every
+        self._variable_summary = self.gradient_summary = None
+        if verbosity >= 2:
+            self._variable_summary = tf.summary.merge(
+                [tf.summary.histogram(f'variables/{variable.name}', variable.value, []) for variable in variables]
+            )
+        if verbosity >= 3:
+            self.gradient_summary = tf.summary.merge(
+                [tf.summary.histogram(f'gradients/{variable.name}', gradient, []) for variable, gradient in gradients]
+            )
+        self._writer = tf.summary.FileWriter(train_dir, graph=tf.get_default_graph())
+
+    def is_due(self, index: int) -> bool:
+        """Whether the timed step of that index gets a summary."""
+        return index % self._every == 0
+
+    def write(
+        self, index: int, scalars: dict[str, float], session: tf.Session, gradient_summary: bytes | None = None
+    ) -> None:
+        """Writes the summary of the timed step of that index."""
+        values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        self._writer.add_summary(tf.Summary(value=values), index)
+        if self._variable_summary is not None:
+            self._writer.add_summary(session.run(self._variable_summary), index)
+        if gradient_summary is not None:
+            self._writer.add_summary(gradient_summary, index)
+
+    def close(self) -> None:
+        self._writer.close()
