@@ -11,7 +11,7 @@ from all_reduce import Packing, by_halves, make_algorithm
 from data_sets import DATA_SETS, Shards, find_shards
 from errors import RunError, UsageError
 from input_pipeline import InputPipeline, RecordPipeline, SyntheticInput
-from machine import HOST_DEVICE, find_machine, session_config
+from machine import HOST_DEVICE, check_xla, find_machine, session_config
 from models.catalog import find_model
 from params import Params
 from preprocessing import ImageOptions
@@ -53,6 +53,8 @@ class BenchmarkCNN:
         )
         self._placement = self._place()
         self._config = session_config(params, self._machine)
+        if params.xla:
+            check_xla(self._config, self._machine.towers[0])
         self._done: list[Step[StepValues]] = []
 
     def run(self) -> Result:

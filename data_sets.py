@@ -43,6 +43,12 @@ def shard_name(subset: str, index: int, num_shards: int) -> str:
     return f'{subset}-{index:05d}-of-{num_shards:05d}'
 
 
+def subset_of(file_name: str) -> str | None:
+    """The subset that a file name says it is a shard of; None if it is not named like a shard."""
+    match = _SHARD.fullmatch(file_name)
+    return match['subset'] if match else None
+
+
 @dataclass(frozen=True)
 class Shards:
     """The shards of one subset in a folder, in order; num_missing counts those that the names promise but lack."""
@@ -52,11 +58,12 @@ class Shards:
     num_missing: int
 
 
-def find_shards(data_dir: str, subset: str) -> Shards:
-    """Finds the shards of a subset ('train' or 'validation').
+def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
+    """Finds the shards of a subset ('train' or 'validation'); flag is the one that gave data_dir.
 
     Raises:
-      UsageError: the folder is missing, not a folder, unreadable, or holds no shard of the subset.
+      UsageError: the folder is missing, not a folder, unreadable, or holds no shard of the subset; or its shards cannot
+        be read or are not of one set.
     """
     folder = Path(data_dir)
     try:
@@ -65,9 +72,7 @@ def find_shards(data_dir: str, subset: str) -> Shards:
         reason = {FileNotFoundError: 'there is no such folder', NotADirectoryError: 'it is not a folder'}.get(
             type(error), f'it cannot be read ({error.strerror})'
         )
-        raise UsageError(
-            f'--data_dir={data_dir}: {reason}; give the folder that holds {subset}-*-of-* shards'
-        ) from error
+        raise UsageError(f'{flag}={data_dir}: {reason}; give the folder that holds {subset}-*-of-* shards') from error
     found = [match for name in names if (match := _SHARD.fullmatch(name))]
     shards = [match for match in found if match['subset'] == subset]
     if not shards:
@@ -80,17 +85,25 @@ def find_shards(data_dir: str, subset: str) -> Shards:
             else 'it is empty'
         )
         raise UsageError(
-            f'--data_dir={data_dir}: no file is named like {shard_name(subset, 0, 1)} ({holds}); '
+            f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} ({holds}); '
             'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=DIR'
         )
     paths = tuple(str(folder / match.string) for match in shards)
     for path in paths:
-        if not os.access(path, os.R_OK):
-            raise UsageError(f'--data_dir={data_dir}: {path} cannot be read; check its permissions')
+        if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise UsageError(f'{flag}={data_dir}: {path} cannot be read; check its permissions')
     totals = {int(match['total']) for match in shards}
     if len(totals) > 1:
         raise UsageError(
-            f'--data_dir={data_dir}: the {subset} shards are of several sets '
+            f'{flag}={data_dir}: the {subset} shards are of several sets '
             f'(of {", ".join(map(str, sorted(totals)))} shards); keep one set in a folder'
         )
-    return Shards(subset, paths, num_missing=totals.pop() - len(paths))
+    total = totals.pop()
+    seen: set[int] = set()
+    for match in shards:
+        index = int(match['index'])
+        if index >= total or index in seen:
+            reason = 'is there twice' if index in seen else f'cannot be one of {total}, which are numbered from 0'
+            raise UsageError(f'{flag}={data_dir}: {match.string}: shard {index} {reason}; keep one set in a folder')
+        seen.add(index)
+    return Shards(subset, paths, num_missing=total - len(paths))

@@ -10,6 +10,7 @@ from errors import UsageError
 from params import Params
 
 HOST_DEVICE = '/cpu:0'
+_XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ def find_machine(params: Params) -> Machine:
     Raises:
       UsageError: the run asks for GPUs that are not there, or for NCCL without GPUs.
     """
+    _fix_for_process('xla', params.xla)
+    if params.xla:
+        # XLA leaves the CPU alone unless this says otherwise, and TensorFlow reads it when it first looks for devices.
+        flags = os.environ.get('TF_XLA_FLAGS', '')
+        os.environ['TF_XLA_FLAGS'] = f'{flags} {_XLA_ON_CPU}'.strip() if _XLA_ON_CPU not in flags else flags
     num_gpus_found = len(tf.config.list_physical_devices('GPU'))
     kind = params.device or ('gpu' if num_gpus_found else 'cpu')
     parameter_kind = params.local_parameter_device or kind
@@ -79,14 +85,28 @@ def session_config(params: Params, machine: Machine) -> tf.ConfigProto:
         config.gpu_options.per_process_gpu_memory_fraction = params.gpu_memory_frac_for_testing
     if params.xla:
         config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
-    if machine.kind == 'cpu':
-        _fix_for_process('xla', params.xla)
-        if params.xla:
-            # On the CPU, clustering must be allowed as well, and TensorFlow reads this once.
-            flags = os.environ.get('TF_XLA_FLAGS', '')
-            os.environ['TF_XLA_FLAGS'] = f'{flags} --tf_xla_cpu_global_jit'.strip()
     _choose_graph_passes(config.graph_options.rewrite_options, machine)
     return config
+
+
+def check_xla(config: tf.ConfigProto, device: str) -> None:
+    """Compiles a few operations to see whether XLA does compile.
+
+    Raises:
+      UsageError: it does not.
+    """
+    with tf.Graph().as_default() as graph, tf.device(device):
+        x = tf.random.uniform([8, 8])
+        for _ in range(4):
+            x = tf.tanh(tf.matmul(x, x))
+    metadata = tf.RunMetadata()
+    with tf.Session(graph=graph, config=config) as session:
+        session.run(x, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    if not any(node.op == '_XlaRun' for partition in metadata.partition_graphs for node in partition.node):
+        raise UsageError(
+            '--xla: TensorFlow does not compile in this process, which used it before; start a new process, '
+            f'or set TF_XLA_FLAGS={_XLA_ON_CPU} before TensorFlow is used'
+        )
 
 
 def _choose_graph_passes(rewrite: Any, machine: Machine) -> None:

@@ -1,0 +1,112 @@
+"""What the harness costs: BenchmarkCNN against a minimal session loop over the same layers, step by step in turn.
+
+    python benchmarks/harness_overhead.py --model=resnet50 --batch_size=32 --num_batches=20
+
+The loop is what one would write by hand: synthetic images in a variable, tf.gradients, gradient descent, one
+session.run with the loss for each step. The ratio is throughput of the harness over throughput of the loop.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+import tensorflow.compat.v1 as tf
+
+from benchmark_cnn import BenchmarkCNN
+from models.catalog import find_model
+from models.layers import Initializer
+from models.networks import build_network
+from params import make_params
+
+_NUM_CLASSES = 1001
+
+
+class PlainVariables:
+    """Plain resource variables, as TensorFlow makes them."""
+
+    def __init__(self) -> None:
+        self.updates: list[tf.Operation] = []
+        self._variables: dict[str, tf.Variable] = {}
+
+    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> tf.Tensor:
+        seed = len(self._variables) + 1
+        variable = tf.Variable(initializer(shape, seed), name=name, trainable=trainable, use_resource=True)
+        self._variables[name] = variable
+        return variable.read_value()
+
+    def assign(self, name: str, value: tf.Tensor) -> None:
+        self.updates.append(tf.assign(self._variables[name], value))
+
+
+def minimal_loop(model: str, batch_size: int, weight_decay: float) -> Iterator[float]:
+    """Yields the seconds of one training step after the other, without end."""
+    facts = find_model(model)
+    with tf.Graph().as_default() as graph:
+        size = facts.image_size
+        images = tf.Variable(tf.random.uniform([batch_size, size, size, 3], -1, 1), trainable=False, use_resource=True)
+        labels = tf.Variable(tf.random.uniform([batch_size], 0, _NUM_CLASSES, tf.int32), trainable=False)
+        variables = PlainVariables()
+        logits = build_network(model, images, _NUM_CLASSES, variables, 'NHWC', is_training=True).logits
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
+        kernels = [variable for variable in tf.trainable_variables() if len(variable.shape) > 1]
+        loss += weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
+        descend = tf.train.GradientDescentOptimizer(facts.learning_rate).minimize(loss)
+        train_op = tf.group(descend, *variables.updates)
+        initialize = tf.global_variables_initializer()
+    session = tf.Session(graph=graph)
+    session.run(initialize)
+    while True:
+        start = time.perf_counter()
+        session.run([train_op, loss])
+        yield time.perf_counter() - start
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
+    parser.add_argument('--model', default='resnet50')
+    parser.add_argument('--batch_size', type=int, default=32)
+    parser.add_argument('--num_batches', type=int, default=20)
+    parser.add_argument('--num_warmup_batches', type=int, default=3)
+    args = parser.parse_args()
+    params = make_params(
+        model=args.model,
+        device='cpu',
+        batch_size=args.batch_size,
+        num_batches=args.num_batches,
+        num_warmup_batches=args.num_warmup_batches,
+    )
+    loop = minimal_loop(args.model, args.batch_size, params.weight_decay)
+    harness: Iterator[Any] = BenchmarkCNN(params).steps()
+    pairs = []
+    for number in range(args.num_warmup_batches + args.num_batches):
+        # In turn, so that neither always runs in the other's wake.
+        if number % 2:
+            ours, minimal = next(harness).seconds, next(loop)
+        else:
+            minimal, ours = next(loop), next(harness).seconds
+        if number >= args.num_warmup_batches:
+            pairs.append((ours, minimal))
+            print(
+                f'{args.batch_size / ours:8.2f} harness  {args.batch_size / minimal:8.2f} minimal images/sec',
+                flush=True,
+            )
+    ratios = sorted(minimal / ours for ours, minimal in pairs)
+    lower, _, upper = statistics.quantiles(ratios, n=4)
+    whole = sum(minimal for _, minimal in pairs) / sum(ours for ours, _ in pairs)
+    print(
+        f'harness / minimal: {whole:.3f} over all steps; step by step median {statistics.median(ratios):.3f}, '
+        f'quartiles {lower:.3f} to {upper:.3f}, {len(ratios)} pairs of steps'
+    )
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

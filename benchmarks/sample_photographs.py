@@ -1,0 +1,150 @@
+"""Makes a folder of photographs like ImageNet's, without a download: crops of the photographs inside other packages.
+
+    python benchmarks/sample_photographs.py --output=DIR --num_images=1024 --seed=1
+
+The sources are the colour photographs that the wheels of scikit-image and scikit-learn carry; each is a class. An image
+is a random crop of one, resized to about 500x375 pixels and encoded such that the images of a class have TARGET_BYTES
+on average, or as near to that as a smooth photograph comes at the highest quality. The same arguments give the same
+images; if they are all there already, nothing is done.
+"""
+
+import argparse
+import concurrent.futures
+import functools
+import importlib.util
+import io
+import multiprocessing
+import os
+import random
+import shutil
+import sys
+from pathlib import Path
+
+from PIL import Image
+
+SOURCES = {
+    'china': ('sklearn', 'datasets/images/china.jpg'),
+    'flower': ('sklearn', 'datasets/images/flower.jpg'),
+    'astronaut': ('skimage', 'data/astronaut.png'),
+    'cat': ('skimage', 'data/chelsea.png'),
+    'coffee': ('skimage', 'data/coffee.png'),
+    'galaxies': ('skimage', 'data/hubble_deep_field.jpg'),
+    'motorcycle': ('skimage', 'data/motorcycle_left.png'),
+    'rocket': ('skimage', 'data/rocket.jpg'),
+}
+# ILSVRC 2012: 138 GB in 1,281,167 training images.
+TARGET_BYTES = 108_000
+# Width and height in pixels: the longer side of most of ImageNet's photographs is 500.
+SIZES = ((500, 375), (500, 333), (375, 500), (500, 400), (333, 500))
+# A crop has this part of the area of the largest one of its shape.
+MIN_CROP_AREA, MAX_CROP_AREA = 0.5, 1.0
+_CALIBRATION_IMAGES = 8
+
+
+def source_path(name: str) -> Path:
+    """The photograph behind a class. Raises FileNotFoundError if its package is missing or does not carry it."""
+    package, file = SOURCES[name]
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None or not (path := Path(spec.origin).parent / file).is_file():
+        raise FileNotFoundError(f'{file} of {package} is not installed: pip install scikit-image scikit-learn')
+    return path
+
+
+def image_names(name: str, num_images: int, seed: int) -> list[str]:
+    """The file names of a class's images. They tell all that an image depends on."""
+    return [f'{name}_seed{seed}_{index:06d}.jpg' for index in range(num_images)]
+
+
+def random_crop(photograph: Image.Image, key: str) -> Image.Image:
+    """A random crop of a photograph, maybe mirrored, resized to one of SIZES. The same key gives the same crop."""
+    random_of_image = random.Random(key)
+    width, height = random_of_image.choice(SIZES)
+    scale = min(photograph.width / width, photograph.height / height)
+    scale *= random_of_image.uniform(MIN_CROP_AREA, MAX_CROP_AREA) ** 0.5
+    left = random_of_image.uniform(0, photograph.width - width * scale)
+    top = random_of_image.uniform(0, photograph.height - height * scale)
+    box = (left, top, left + width * scale, top + height * scale)
+    crop = photograph.resize((width, height), Image.Resampling.LANCZOS, box=box)
+    return crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if random_of_image.random() < 0.5 else crop
+
+
+def encode(image: Image.Image, quality: int) -> bytes:
+    jpeg = io.BytesIO()
+    image.save(jpeg, 'JPEG', quality=quality)
+    return jpeg.getvalue()
+
+
+def choose_quality(crops: list[Image.Image], target_bytes: int) -> int:
+    """The JPEG quality in [50, 100] whose mean size over the crops is nearest to target_bytes."""
+
+    @functools.cache
+    def mean_bytes(quality: int) -> float:
+        return sum(len(encode(crop, quality)) for crop in crops) / len(crops)
+
+    low, high = 50, 100
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if mean_bytes(middle) < target_bytes else (low, middle)
+    return min(low, high, key=lambda quality: abs(mean_bytes(quality) - target_bytes))
+
+
+def make_class(folder: Path, seed: int, name: str, num_images: int) -> int:
+    """Writes a class's images below folder; returns their bytes."""
+    with Image.open(source_path(name)) as file:
+        photograph = file.convert('RGB')
+    keys = image_names(name, max(num_images, _CALIBRATION_IMAGES), seed)
+    quality = choose_quality([random_crop(photograph, key) for key in keys[:_CALIBRATION_IMAGES]], TARGET_BYTES)
+    (folder / name).mkdir()
+    return sum(
+        (folder / name / key).write_bytes(encode(random_crop(photograph, key), quality)) for key in keys[:num_images]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--output', type=Path, required=True, help='folder to make, with a folder for each class')
+    parser.add_argument('--num_images', type=int, default=1024, help='images in all classes together')
+    parser.add_argument('--seed', type=int, default=1)
+    options = parser.parse_args()
+    if options.num_images < len(SOURCES):
+        parser.error(
+            f'--num_images={options.num_images}: there are {len(SOURCES)} classes; ask for an image of each or more'
+        )
+    output: Path = options.output
+    counts = [
+        options.num_images * (i + 1) // len(SOURCES) - options.num_images * i // len(SOURCES)
+        for i in range(len(SOURCES))
+    ]
+    wanted = {
+        f'{name}/{file}'
+        for name, count in zip(SOURCES, counts, strict=True)
+        for file in image_names(name, count, options.seed)
+    }
+    present = {str(path.relative_to(output)) for path in output.rglob('*') if not path.is_dir()}
+    if present == wanted:
+        print(f'{output}: all {len(wanted)} photographs are there', file=sys.stderr)
+        return
+    if present or (output.exists() and not output.is_dir()):
+        parser.error(f'--output={output}: it holds something else than these images; remove it, or give another folder')
+    try:
+        for name in SOURCES:
+            source_path(name)
+    except FileNotFoundError as error:
+        parser.error(str(error))
+    # The folder gets its name when it is complete, so one that exists is.
+    unfinished = output.parent / f'.{output.name}-unfinished'
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        with concurrent.futures.ProcessPoolExecutor(
+            min(len(SOURCES), os.cpu_count() or 1), mp_context=multiprocessing.get_context('spawn')
+        ) as pool:
+            num_bytes = sum(pool.map(functools.partial(make_class, unfinished, options.seed), SOURCES, counts))
+        unfinished.replace(output)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    print(f'{output}: {len(wanted)} photographs of {num_bytes / len(wanted) / 1000:.1f} KB on average', file=sys.stderr)
+
+
+if __name__ == '__main__':
+    main()

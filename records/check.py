@@ -1,0 +1,179 @@
+"""Finds what is wrong with shards, whoever wrote them. TensorFlow is imported when a check starts."""
+
+import concurrent.futures
+import contextlib
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from records.parallel import num_cores, ordered_map
+
+# The framing of a TFRecord: 8 bytes of length, 4 of its checksum, the data, 4 of its checksum
+# (tensorflow/core/lib/io/record_writer.h).
+_HEADER_BYTES = 12
+_FRAME_BYTES = _HEADER_BYTES + 4
+_JPEG_START = b'\xff\xd8\xff'
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong. record counts from 0 within its shard and is None where the whole shard is meant."""
+
+    path: str
+    record: int | None
+    filename: str
+    kind: str
+    reason: str
+
+    def __str__(self) -> str:
+        place = '' if self.record is None else f', record {self.record}'
+        return f'{self.path}{place}{f" ({self.filename})" if self.filename else ""}: {self.reason}'
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A record or, where a shard ends badly, its end.
+
+    num_bytes is what it takes of the shard (0 for an end), image_bytes of them are the encoded image.
+    """
+
+    num_bytes: int
+    image_bytes: int = 0
+    label: int | None = None
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True)
+class _Framed:
+    path: str
+    index: int
+    data: bytes
+
+
+def _records(path: str) -> Iterator[_Framed | Fault]:
+    """The records of a shard, and last what ends it before its time, if anything does."""
+    import tensorflow.compat.v1 as tf
+
+    index, end = 0, 0
+    try:
+        size = tf.io.gfile.stat(path).length
+        for data in _quietly(tf, lambda: tf.io.tf_record_iterator(path)):
+            yield _Framed(path, index, data)
+            index, end = index + 1, end + _FRAME_BYTES + len(data)
+    except tf.errors.DataLossError as error:
+        if 'truncated' in error.message:
+            yield Fault(path, index, '', 'cut short', f'the shard is cut short (TensorFlow: {error.message})')
+        else:
+            reason = f'its checksum is wrong; what follows it cannot be read (TensorFlow: {error.message})'
+            yield Fault(path, index, '', 'corrupt', reason)
+    except tf.errors.OpError as error:
+        yield Fault(path, None, '', 'unreadable', f'it cannot be read ({error.message})')
+    else:
+        # TensorFlow takes a shard that ends within a header for one that ends before it.
+        if end != size:
+            reason = f'the shard is cut short: {size - end} bytes of a header are left of it'
+            yield Fault(path, index, '', 'cut short', reason)
+        elif not index:
+            yield Fault(path, None, '', 'empty shard', 'it has no record')
+
+
+def _quietly(tf: Any, make: Callable[[], Any]) -> Any:
+    """Makes the one public iterator that needs neither session nor eager mode, without its deprecation notice."""
+    before = tf.logging.get_verbosity()
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    try:
+        return make()
+    finally:
+        tf.logging.set_verbosity(before)
+
+
+def _jpeg_decoder(num_threads: int) -> tuple[Any, Callable[[bytes], Any]]:
+    """A session, and a function that decodes a JPEG in it, raising tf.errors.OpError if that fails."""
+    import tensorflow.compat.v1 as tf
+
+    with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
+        jpeg = tf.placeholder(tf.string, [])
+        # The shape is all that has to come back.
+        shape = tf.shape(tf.raw_ops.DecodeJpeg(contents=jpeg, channels=3))
+    config = tf.ConfigProto(device_count={'GPU': 0}, inter_op_parallelism_threads=num_threads)
+    session = tf.Session(graph=graph, config=config)
+    return session, session.make_callable(shape, feed_list=[jpeg])
+
+
+def _check_record(decode: Callable[[bytes], Any], num_classes: int, item: _Framed | Fault) -> Checked:
+    if isinstance(item, Fault):
+        return Checked(0, fault=item)
+    import tensorflow.compat.v1 as tf
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    size = len(item.data) + _FRAME_BYTES
+    try:
+        feature = tf.train.Example.FromString(item.data).features.feature
+    except DecodeError:
+        fault = Fault(item.path, item.index, '', 'no Example', 'it is not a tf.train.Example')
+        return Checked(size, fault=fault)
+
+    def values(name: str, kind: str) -> Sequence[Any]:
+        return getattr(feature[name], kind).value if name in feature else ()
+
+    images, labels = values('image/encoded', 'bytes_list'), values('image/class/label', 'int64_list')
+    image, label = images[0] if images else b'', labels[0] if labels else None
+    names = values('image/filename', 'bytes_list')
+    wrong = _fault_of(decode, num_classes, image, label)
+    filename = names[0].decode(errors='backslashreplace') if names else ''
+    return Checked(size, len(image), label, Fault(item.path, item.index, filename, *wrong) if wrong else None)
+
+
+def _fault_of(
+    decode: Callable[[bytes], Any], num_classes: int, image: bytes, label: int | None
+) -> tuple[str, str] | None:
+    """The kind and reason of what is wrong with an image and a label."""
+    import tensorflow.compat.v1 as tf
+
+    if not image:
+        return 'no image', 'it has no image (image/encoded)'
+    if label is None:
+        return 'no label', 'it has no label (image/class/label)'
+    if not 0 <= label < num_classes:
+        return 'label out of range', f'label {label} is outside 0..{num_classes - 1}'
+    # TensorFlow's JPEG decoder decodes a PNG as well, but not where decoding and cropping are fused.
+    if not image.startswith(_JPEG_START):
+        return 'not a JPEG', f'the image is not a JPEG, it begins with {image[:4]!r}'
+    try:
+        decode(image)
+    except tf.errors.OpError:
+        return 'undecodable JPEG', f'the JPEG of {len(image)} bytes cannot be decoded'
+    return None
+
+
+def check_shards(paths: Sequence[str], num_classes: int, num_threads: int = 0) -> Iterator[Checked]:
+    """Checks shards record by record, in order: checksums, features, label, and that TensorFlow decodes the JPEG.
+
+    A record needs a JPEG in image/encoded and one label in [0, num_classes) in image/class/label; grey and CMYK JPEGs
+    are good, as TensorFlow decodes them to three channels. num_threads decode at a time, 0 is one for each core.
+    """
+    num_threads = num_threads or num_cores()
+    session, decode = _jpeg_decoder(num_threads)
+    with contextlib.closing(session), concurrent.futures.ThreadPoolExecutor(num_threads) as executor:
+        items = itertools.chain.from_iterable(map(_records, paths))
+        yield from ordered_map(executor, num_threads, functools.partial(_check_record, decode, num_classes), items)
+
+
+def first_fault(paths: Sequence[str], num_classes: int, deadline_secs: float) -> str | None:
+    """Names the first fault in shards in one line, or None if none was found within deadline_secs seconds.
+
+    Looks for cut and corrupt shards first, which takes no longer than reading them, then into the records.
+    """
+    deadline = time.monotonic() + deadline_secs
+    framing = (item if isinstance(item, Fault) else None for path in paths for item in _records(path))
+    contents = (checked.fault for checked in check_shards(paths, num_classes))
+    fault: Fault | None
+    for fault in itertools.chain(framing, contents):
+        if fault:
+            return str(fault)
+        if time.monotonic() > deadline:
+            return None
+    return None

@@ -1,0 +1,119 @@
+"""One image file -> one JPEG that every decoder reads alike. Runs in the decoding processes, without TensorFlow."""
+
+import io
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+
+_ORIENTATION_TAG = 0x0112
+# EXIF 2.3 (JEITA CP-3451C), section 4.6.4, tag Orientation: what brings the stored picture upright.
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+# ITU-T T.81, table B.1. The start-of-frame markers that every JPEG decoder knows: baseline, extended, progressive, all
+# Huffman coded. The others are lossless, hierarchical or arithmetic coding.
+_PLAIN_FRAMES = (0xC0, 0xC1, 0xC2)
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """A JPEG of three channels, height x width pixels; passed_through tells that it is the file's own bytes."""
+
+    jpeg: bytes
+    height: int
+    width: int
+    passed_through: bool
+
+
+@dataclass(frozen=True)
+class Undecodable:
+    """Why a file gave no image."""
+
+    reason: str
+
+
+def encode_image(path: str, jpeg_quality: int) -> EncodedImage | Undecodable:
+    """Decodes an image file to the end, and gives it as a JPEG of three channels, upright.
+
+    A Huffman-coded JPEG of three 8-bit channels that needs no turning passes through byte for byte. Everything else is
+    encoded anew as RGB with jpeg_quality in [1, 100]: 16-bit samples keep their upper byte, transparency is laid over
+    white, embedded colour profiles are dropped.
+    """
+    # One file never ends the run: whatever a damaged one raises (PIL raises many types) is its reason to be left out.
+    try:
+        return _encode(Path(path).read_bytes(), jpeg_quality)
+    except UnidentifiedImageError:
+        return Undecodable('it is neither a JPEG nor a PNG')
+    except OSError as error:
+        return Undecodable(error.strerror or str(error))
+    except Exception as error:
+        return Undecodable(f'{type(error).__name__}: {error}')
+
+
+def _encode(data: bytes, jpeg_quality: int) -> EncodedImage | Undecodable:
+    if not data:
+        return Undecodable('it is empty')
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        with Image.open(io.BytesIO(data), formats=('JPEG', 'PNG')) as image:
+            image.load()
+            turn = _UPRIGHT.get(_orientation(image))
+            # A file of several pictures has the format MPO: only its first one is meant.
+            if image.format == 'JPEG' and image.mode == 'RGB' and turn is None and _frame(data) in _PLAIN_FRAMES:
+                return EncodedImage(data, image.height, image.width, passed_through=True)
+            upright = _to_rgb(image)
+            if turn is not None:
+                upright = upright.transpose(turn)
+            jpeg = io.BytesIO()
+            upright.save(jpeg, 'JPEG', quality=jpeg_quality)
+            return EncodedImage(jpeg.getvalue(), upright.height, upright.width, passed_through=False)
+
+
+def _orientation(image: Image.Image) -> int:
+    # Metadata that cannot be read does not spoil the picture.
+    try:
+        return image.getexif().get(_ORIENTATION_TAG, 1)
+    except Exception:
+        return 1
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith('I'):
+        # PIL clips 16-bit samples at 255 when it converts them, so they are scaled first.
+        image = image.convert('I').point(lambda sample: sample * (1 / 256)).convert('L')
+    if 'A' in image.getbands() or 'transparency' in image.info:
+        layers = image.convert('RGBA')
+        white = Image.new('RGBA', image.size, 'white')
+        image = Image.alpha_composite(white, layers)
+    # A fresh image has no metadata that save() would carry over.
+    plain = Image.new('RGB', image.size)
+    plain.paste(image.convert('RGB'))
+    return plain
+
+
+def _frame(jpeg: bytes) -> int | None:
+    """The start-of-frame marker of a JPEG: ITU-T T.81, annex B.1.1."""
+    at = 2
+    while at + 4 <= len(jpeg):
+        if jpeg[at] != 0xFF:
+            return None
+        marker = jpeg[at + 1]
+        if marker in _FRAMES:
+            return marker
+        # 0xFF repeats as padding; TEM and RSTn have no length.
+        if marker == 0xFF:
+            at += 1
+        elif marker == 0x01 or 0xD0 <= marker <= 0xD7:
+            at += 2
+        else:
+            at += 2 + int.from_bytes(jpeg[at + 2 : at + 4], 'big')
+    return None

@@ -1,0 +1,147 @@
+"""A data set on disk: a folder of class folders, and labels.txt. Imports neither PIL nor TensorFlow."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from errors import RunError, UsageError
+
+LABELS_FILE = 'labels.txt'
+BACKGROUND = 'background'
+IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png')
+
+
+@dataclass(frozen=True)
+class SourceImage:
+    """An image file: its path below the folder ('class/file.jpg'), and the index of its class in classes."""
+
+    path: str
+    class_index: int
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """A folder of class folders. classes and images are sorted; passed_over holds the other paths, by the reason."""
+
+    root: str
+    classes: tuple[str, ...]
+    images: tuple[SourceImage, ...]
+    passed_over: dict[str, tuple[str, ...]]
+
+
+def _listing(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        raise RunError(f'{folder}: it cannot be read ({error.strerror}); check its permissions') from error
+
+
+def _files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
+    """The path of each file at any depth, starting with prefix, and the reason to pass it over if there is one."""
+    for entry in _listing(folder):
+        path = f'{prefix}/{entry.name}'
+        if entry.name.startswith('.'):
+            yield path, 'hidden'
+        elif entry.is_dir():
+            if entry.is_symlink():
+                yield path, 'a link to a folder'
+            else:
+                yield from _files(entry.path, path)
+        elif not entry.name.lower().endswith(IMAGE_SUFFIXES):
+            yield path, 'not named as a JPEG or PNG'
+        # A broken link is left to be told by name, with the files that cannot be read.
+        elif not entry.is_file() and Path(entry.path).exists():
+            yield path, 'not a file'
+        else:
+            yield path, None
+
+
+def scan_folder(root: str) -> ImageFolder:
+    """Lists the class folders of root and, at any depth, the JPEG and PNG files in each.
+
+    Classes are sorted by folder name. A class folder may be a link; below it, links to files are followed and links to
+    folders are not. Whether a file can be decoded is found out later.
+
+    Raises:
+      UsageError: root is missing, not a folder, or holds no class folder with an image; or a class name does not fit
+        into labels.txt.
+      RunError: a folder below root cannot be read.
+    """
+    folder = Path(root)
+    if not folder.is_dir():
+        reason = 'it is not a folder' if folder.exists() else 'there is no such folder'
+        raise UsageError(f'--input={root}: {reason}; give the folder that holds a folder of images for each class')
+    passed_over: defaultdict[str, list[str]] = defaultdict(list)
+    classes: list[str] = []
+    images: list[SourceImage] = []
+    for entry in _listing(root):
+        if entry.name.startswith('.'):
+            passed_over['hidden'].append(entry.name)
+        elif not entry.is_dir():
+            passed_over['in no class folder'].append(entry.name)
+        else:
+            _check_class_name(root, entry.name)
+            for path, why in _files(entry.path, entry.name):
+                if why:
+                    passed_over[why].append(path)
+                else:
+                    images.append(SourceImage(path, len(classes)))
+            classes.append(entry.name)
+    if not images:
+        holds = f'{len(classes)} class folders and {len(passed_over["in no class folder"])} files beside them'
+        raise UsageError(
+            f'--input={root}: there is no JPEG or PNG in a class folder (it holds {holds}); '
+            'give a folder that holds a folder of images for each class, as in train/cat/1.jpg'
+        )
+    return ImageFolder(root, tuple(classes), tuple(images), {why: tuple(paths) for why, paths in passed_over.items()})
+
+
+def _check_class_name(root: str, name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f'--input={root}: the class folder {name!r} is not named in UTF-8; rename it') from None
+    if '\n' in name or '\r' in name:
+        raise UsageError(f'--input={root}: the class folder {name!r} has a line break in its name; rename it')
+
+
+def label_names(classes: tuple[str, ...], first_label: int) -> tuple[str, ...]:
+    """The name of each label: 'background' for the labels below first_label (0 or 1), then the classes in order.
+
+    Raises:
+      UsageError: a class is named 'background' too.
+    """
+    if first_label and BACKGROUND in classes:
+        raise UsageError(
+            f'--first_label={first_label}: label 0 is then named {BACKGROUND!r}, which is a class folder as well; '
+            'rename the folder, or number it as a class like the others with --first_label=0'
+        )
+    return (BACKGROUND,) * first_label + classes
+
+
+def labels_text(names: tuple[str, ...]) -> str:
+    """The content of labels.txt: line i, counted from 0, names label i."""
+    return ''.join(f'{name}\n' for name in names)
+
+
+def read_labels(folder: str) -> tuple[str, ...] | None:
+    """The names in folder's labels.txt, or None if it has none: name i is that of label i, so labels are in [0, len).
+
+    Raises:
+      UsageError: labels.txt cannot be read, is not UTF-8, or is empty.
+    """
+    path = Path(folder) / LABELS_FILE
+    try:
+        lines = path.read_bytes().decode().replace('\r\n', '\n').split('\n')
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f'{path}: it cannot be read ({error}); write it anew, with one class name a line') from error
+    if lines[-1] == '':
+        lines.pop()
+    if not lines:
+        raise UsageError(f'{path}: it is empty; write it anew, with one class name a line')
+    return tuple(lines)

@@ -1,0 +1,125 @@
+"""The output folder: nothing in it is ever overwritten unasked, mixed, or half written. Does not import TensorFlow."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from data_sets import shard_name, subset_of
+from errors import UsageError
+from records.layout import LABELS_FILE, labels_text, read_labels
+from records.parallel import interrupts_held
+
+
+def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input_dir: str, overwrite: bool) -> None:
+    """Refuses an output folder whose shards or labels would not fit together with the new ones.
+
+    Raises:
+      UsageError: it is below the input folder or no folder; it has shards of the subset and overwrite is off; or its
+        labels.txt names other classes, and shards of another subset rely on it or overwrite is off.
+    """
+    output = Path(output_dir)
+    if output.resolve().is_relative_to(Path(input_dir).resolve()):
+        raise UsageError(
+            f'--output={output}: it is below --input={input_dir} and would be taken for a class; '
+            'give a folder beside it'
+        )
+    try:
+        names = sorted(entry.name for entry in output.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(f'--output={output}: {error.strerror}; give a folder that can be written to') from error
+    present = {found for name in names if (found := subset_of(name))}
+    if subset in present and not overwrite:
+        raise UsageError(
+            f'--output={output}: it already has {subset} shards; '
+            'add --overwrite to replace them, or give another folder'
+        )
+    old_labels = read_labels(output_dir)
+    others = sorted(present - {subset})
+    if old_labels in (None, labels) or (overwrite and not others):
+        return
+    assert old_labels is not None
+    remedy = (
+        f'the {" and ".join(others)} shards there rely on it: make the class folders (and --first_label) agree with it'
+        if others
+        else 'make the class folders (and --first_label) agree with it, add --overwrite to replace it'
+    )
+    raise UsageError(
+        f'--output={output}: its {LABELS_FILE} does not agree with the classes of --input={input_dir} '
+        f'({_difference(old_labels, labels)}); {remedy}, or give another folder'
+    )
+
+
+def _difference(old: tuple[str, ...], new: tuple[str, ...]) -> str:
+    def some(names: set[str]) -> str:
+        shown = ', '.join(sorted(names)[:3])
+        return f'{shown} and {len(names) - 3} more' if len(names) > 3 else shown
+
+    only_old, only_new = set(old) - set(new), set(new) - set(old)
+    parts = [f'only in {LABELS_FILE}: {some(only_old)}'] if only_old else []
+    parts += [f'only in --input: {some(only_new)}'] if only_new else []
+    return '; '.join(parts) or 'the same names in another order'
+
+
+@contextlib.contextmanager
+def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) -> Iterator[Path]:
+    """A hidden folder for what is not finished, gone afterwards. What a killed run left in it goes first."""
+    folder = output / f'.{subset}-unfinished'
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f'--output={output}: it cannot be written to ({error.strerror}); give another folder'
+        ) from error
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f'--output={output}: another process is writing {subset} shards there; wait for it to end'
+            ) from None
+        except OSError as error:
+            report(f'{output}: this file system has no locks ({error.strerror}); do not write to it twice at a time')
+        try:
+            if leftovers := _remove_files(folder):
+                report(f'{output}: removed {leftovers} unfinished files that an interrupted run left')
+            yield folder
+        finally:
+            _remove_files(folder)
+            folder.rmdir()
+    finally:
+        os.close(lock)
+
+
+def _remove_files(folder: Path) -> int:
+    files = list(folder.iterdir())
+    for file in files:
+        file.unlink()
+    return len(files)
+
+
+def sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def publish(unfinished: list[Path], labels: tuple[str, ...], output: Path, subset: str) -> None:
+    """Gives whole shards their names. Old ones go first: a crash in between leaves shards missing, not mixed."""
+    new_labels = unfinished[0].parent / LABELS_FILE
+    new_labels.write_bytes(labels_text(labels).encode())
+    sync(new_labels)
+    with interrupts_held():
+        for entry in list(output.iterdir()):
+            if subset_of(entry.name) == subset:
+                entry.unlink()
+        new_labels.replace(output / LABELS_FILE)
+        for index, path in enumerate(unfinished):
+            path.replace(output / shard_name(subset, index, len(unfinished)))
+        sync(output)

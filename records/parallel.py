@@ -1,0 +1,83 @@
+"""Work on all cores, in order and in bounded memory; processes that do not outlive the one that started them."""
+
+import concurrent.futures
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+Item = TypeVar('Item')
+Result = TypeVar('Result')
+
+# Enough that no worker waits for the one that consumes the results, little enough for images of many megabytes.
+_TASKS_PER_WORKER = 4
+
+
+def num_cores() -> int:
+    """The cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+
+
+def ordered_map(
+    executor: concurrent.futures.Executor, num_workers: int, function: Callable[[Item], Result], items: Iterable[Item]
+) -> Iterator[Result]:
+    """Yields function(item) for each item, in order, with a few tasks a worker under way. Starts at once."""
+    remaining = iter(items)
+    under_way: deque[concurrent.futures.Future[Result]] = deque()
+
+    def start_next() -> None:
+        for item in remaining:
+            # This may start a worker. Ctrl-C goes to every process of a terminal, but is for this one to act on.
+            with interrupts_held():
+                under_way.append(executor.submit(function, item))
+            break
+
+    for _ in range(num_workers * _TASKS_PER_WORKER):
+        start_next()
+
+    def results() -> Iterator[Result]:
+        while under_way:
+            result = under_way.popleft().result()
+            start_next()
+            yield result
+
+    return results()
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Holds Ctrl-C back until the block ends. Processes that are started inside never see it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def process_pool(num_processes: int) -> Iterator[concurrent.futures.Executor]:
+    """Spawned worker processes. They end with the block, also on Ctrl-C, and when this process is killed."""
+    executor = concurrent.futures.ProcessPoolExecutor(
+        num_processes, mp_context=multiprocessing.get_context('spawn'), initializer=_end_with_parent
+    )
+    try:
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Ends this worker when its parent dies: it would wait for a task for ever, as its siblings hold the queue open."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -1,0 +1,154 @@
+"""Image folder -> TFRecord shards in ImageNet's layout. TensorFlow is imported when the writing starts."""
+
+import functools
+import itertools
+import os
+import random
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from errors import RunError
+from records.images import EncodedImage, Undecodable, encode_image
+from records.layout import ImageFolder, SourceImage
+from records.output import publish, sync, unfinished_folder
+from records.parallel import ordered_map, process_pool
+from records.progress import Monitor
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How to write: the flags of the same names. jpeg_quality is in [1, 100], first_label is 0 or 1."""
+
+    output: str
+    subset: str
+    num_shards: int
+    seed: int
+    first_label: int
+    jpeg_quality: int
+    num_processes: int
+
+
+@dataclass
+class Written:
+    """What was written, in images and bytes of shards."""
+
+    num_bytes: int = 0
+    num_passed_through: int = 0
+    num_reencoded: int = 0
+    num_left_out: int = 0
+    records_of_class: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def num_records(self) -> int:
+        return self.num_passed_through + self.num_reencoded
+
+
+def _example(tf: Any, image: SourceImage, encoded: EncodedImage, class_name: str, label: int) -> bytes:
+    """A serialized tf.train.Example with the features of ImageNet's TFRecords."""
+
+    def text(value: bytes) -> Any:
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+
+    def number(value: int) -> Any:
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+
+    feature = {
+        'image/encoded': text(encoded.jpeg),
+        'image/format': text(b'JPEG'),
+        'image/class/label': number(label),
+        'image/class/text': text(class_name.encode()),
+        'image/filename': text(os.fsencode(image.path)),
+        'image/height': number(encoded.height),
+        'image/width': number(encoded.width),
+        'image/channels': number(3),
+        'image/colorspace': text(b'RGB'),
+    }
+    # Maps have no order of their own; the same input is to give the same bytes.
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
+
+
+def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOptions, monitor: Monitor) -> Written:
+    """Writes all images of the folder, shuffled across the shards by options.seed, and labels.txt.
+
+    Images are decoded and encoded by options.num_processes processes; this one writes the shards. They stay in a hidden
+    folder until all are whole and on disk. The monitor is told each file that is left out, and advances by images.
+
+    Raises:
+      UsageError: another process is writing to the output folder.
+      RunError: a shard cannot be written or would be empty, no image could be decoded, or a decoding process died.
+    """
+    order = list(folder.images)
+    random.Random(options.seed).shuffle(order)
+    num_processes = min(options.num_processes, len(order))
+    encode = functools.partial(encode_image, jpeg_quality=options.jpeg_quality)
+    written = Written()
+    try:
+        with (
+            unfinished_folder(Path(options.output), options.subset, monitor.say) as staging,
+            process_pool(num_processes) as pool,
+        ):
+            paths = (os.path.join(folder.root, image.path) for image in order)
+            images = zip(order, ordered_map(pool, num_processes, encode, paths), strict=True)
+            # Imported here: the decoding processes are at work meanwhile.
+            import tensorflow.compat.v1 as tf
+
+            unfinished = [staging / f'{shard:05d}' for shard in range(options.num_shards)]
+            empty = []
+            for shard, path in enumerate(unfinished):
+                begin, end = (len(order) * edge // options.num_shards for edge in (shard, shard + 1))
+                records_before = written.num_records
+                try:
+                    _write_shard(tf, path, itertools.islice(images, end - begin), folder, options, written, monitor)
+                except tf.errors.OpError as error:
+                    raise RunError(
+                        f'--output={options.output}: shard {shard} was not written: {error.message}'
+                    ) from error
+                if written.num_records == records_before:
+                    empty.append(shard)
+            if not written.num_records:
+                raise RunError(
+                    f'--input={folder.root}: none of {len(order)} images could be decoded; nothing was written'
+                )
+            if empty:
+                raise RunError(
+                    f'--shards={options.num_shards}: every image of shard {empty[0]} was left out, '
+                    'and a shard cannot be empty; use fewer shards'
+                )
+            publish(unfinished, labels, Path(options.output), options.subset)
+    except BrokenProcessPool as error:
+        raise RunError(
+            f'--input={folder.root}: a decoding process died, most likely for want of memory; '
+            f'use fewer than --num_processes={options.num_processes}'
+        ) from error
+    except OSError as error:
+        raise RunError(f'--output={options.output}: {error}') from error
+    return written
+
+
+def _write_shard(
+    tf: Any,
+    path: Path,
+    images: Iterable[tuple[SourceImage, EncodedImage | Undecodable]],
+    folder: ImageFolder,
+    options: WriteOptions,
+    written: Written,
+    monitor: Monitor,
+) -> None:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for image, encoded in images:
+            monitor.advance()
+            if isinstance(encoded, Undecodable):
+                written.num_left_out += 1
+                monitor.say(f'left out {image.path}: {encoded.reason}')
+                continue
+            label = image.class_index + options.first_label
+            writer.write(_example(tf, image, encoded, folder.classes[image.class_index], label))
+            written.records_of_class[image.class_index] += 1
+            written.num_passed_through += encoded.passed_through
+            written.num_reencoded += not encoded.passed_through
+    sync(path)
+    written.num_bytes += path.stat().st_size
