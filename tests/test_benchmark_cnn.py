@@ -1,0 +1,222 @@
+"""BenchmarkCNN as Python users call it, in one process."""
+
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from benchmark_cnn import BenchmarkCNN
+from errors import RunError, UsageError
+from params import make_params
+from reporting.console import Console
+from training.step_loop import Phase
+
+pytestmark = pytest.mark.graph
+
+_STEP_LINE = re.compile(
+    r'^\d+\timages/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\)\t\d+\.\d{3}(\t\d\.\d{3}\t\d\.\d{3})?$'
+)
+
+
+def run(console=None, **overrides):
+    settings = {'model': 'lenet', 'device': 'cpu', 'batch_size': 8, 'num_batches': 3, 'num_warmup_batches': 1}
+    return BenchmarkCNN(make_params(**{**settings, **overrides}), console).run()
+
+
+def losses(result):
+    return [step.values.loss for step in result.steps]
+
+
+def test_a_result_keeps_every_step_with_its_phase_and_seconds():
+    result = run(num_gpus=2)
+    assert [(step.phase, step.index) for step in result.steps] == [
+        (Phase.WARMUP, 1),
+        (Phase.TIMED, 1),
+        (Phase.TIMED, 2),
+        (Phase.TIMED, 3),
+    ]
+    assert all(step.seconds > 0 for step in result.steps)
+    assert result.global_batch_size == 16
+    assert result.images_per_second == pytest.approx(3 * 16 / sum(step.seconds for step in result.timed_steps))
+    assert result.complete
+
+
+def test_the_batch_size_0_is_the_models_own():
+    assert run(batch_size=0, num_batches=1).batch_size == 32
+
+
+def test_training_lowers_the_loss():
+    found = losses(run(num_batches=20))
+    assert found[-1] < 0.9 * found[0]
+
+
+def test_runs_in_one_process_do_not_disturb_each_other():
+    first = run(tf_random_seed=5)
+    other = run(tf_random_seed=6, num_gpus=3, variable_update='replicated', optimizer='adam')
+    again = run(tf_random_seed=5)
+    assert losses(first) == pytest.approx(losses(again), rel=1e-6)
+    assert losses(first)[0] != pytest.approx(losses(other)[0], rel=1e-3)
+
+
+@pytest.mark.parametrize('optimizer', ['sgd', 'momentum', 'rmsprop', 'adam'])
+def test_every_mode_trains_alike(optimizer):
+    modes = [
+        {'variable_update': 'parameter_server'},
+        {'variable_update': 'replicated'},
+        {'variable_update': 'replicated', 'all_reduce_spec': 'xring'},
+        {'variable_update': 'replicated', 'all_reduce_spec': 'pscpu:2k:psgpu'},
+        {'variable_update': 'replicated', 'hierarchical_copy': True},
+        {'variable_update': 'replicated', 'gradient_repacking': 3},
+        {'variable_update': 'replicated', 'agg_small_grads_max_bytes': 4096, 'agg_small_grads_max_group': 3},
+    ]
+    found = [losses(run(num_gpus=4, optimizer=optimizer, init_learning_rate=0.001, **mode)) for mode in modes]
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], rel=1e-5)
+    assert found[0][-1] < found[0][0]
+
+
+def test_independent_towers_are_something_else():
+    shared, independent = (
+        losses(run(num_gpus=2, variable_update=mode, num_batches=5)) for mode in ('replicated', 'independent')
+    )
+    assert independent[-1] != pytest.approx(shared[-1], rel=1e-3)
+
+
+def test_both_data_formats_train_alike():
+    nhwc, nchw = (losses(run(model='lenet', data_format=data_format)) for data_format in ('NHWC', 'NCHW'))
+    assert nhwc == pytest.approx(nchw, rel=1e-4)
+
+
+def test_the_base_loss_leaves_weight_decay_out():
+    total = losses(run(num_batches=1, weight_decay=0.01))
+    base = losses(run(num_batches=1, weight_decay=0.01, loss_type_to_report='base_loss'))
+    without = losses(run(num_batches=1, weight_decay=0.0))
+    assert base[0] == pytest.approx(without[0], rel=1e-5)
+    assert total[0] > base[0] + 0.01
+
+
+def test_forward_only_changes_no_weight_and_tells_the_accuracy():
+    result = run(forward_only=True)
+    assert len(set(losses(result))) == 1
+    assert all(0 <= step.values.top_1 <= step.values.top_5 <= 1 for step in result.steps)
+
+
+def test_the_auxiliary_head_adds_to_the_loss():
+    settings = {'batch_size': 1, 'num_batches': 1, 'num_warmup_batches': 0, 'loss_type_to_report': 'base_loss'}
+    without, with_head = (losses(run(model=model, **settings))[0] for model in ('inception3', 'inception3_aux'))
+    # An untrained head is right about as often as chance: 0.4 * ln(1001).
+    assert with_head - without == pytest.approx(0.4 * np.log(1001), rel=0.2)
+
+
+def test_the_console_gets_what_other_programs_parse():
+    out, err = io.StringIO(), io.StringIO()
+    result = run(Console(out, err), num_batches=4, display_every=2, print_training_accuracy=True)
+    text = out.getvalue().splitlines()
+    assert 'Model:       lenet' in text
+    assert 'Dataset:     imagenet (synthetic)' in text
+    start = text.index('Step\tImg/sec\ttotal_loss\ttop_1_accuracy\ttop_5_accuracy')
+    assert [line.split('\t')[0] for line in text[start + 1 : -3]] == ['1', '2', '4']
+    assert all(_STEP_LINE.match(line) for line in text[start + 1 : -3])
+    assert text[-3:] == ['-' * 64, f'total images/sec: {result.images_per_second:.2f}', '-' * 64]
+    assert 'warm-up' in err.getvalue()
+
+
+def test_a_run_leaves_the_files_it_is_asked_for(tmp_path):
+    run(
+        num_batches=4,
+        graph_file=str(tmp_path / 'graph.pbtxt'),
+        trace_file=str(tmp_path / 'trace.json'),
+        tfprof_file=str(tmp_path / 'profile'),
+        partitioned_graph_file_prefix=str(tmp_path / 'part'),
+        train_dir=str(tmp_path / 'train'),
+        save_summaries_steps=2,
+        summary_verbosity=3,
+    )
+    assert 'Conv2D' in (tmp_path / 'graph.pbtxt').read_text()
+    events = json.loads((tmp_path / 'trace.json').read_text())['traceEvents']
+    assert any('Conv2D' in event.get('name', '') for event in events)
+    assert (tmp_path / 'profile').stat().st_size > 1000
+    assert 'library' in (tmp_path / 'part0.pbtxt').read_text()
+    (events_file,) = (tmp_path / 'train').iterdir()
+    tags = {}
+    for event in tf.train.summary_iterator(str(events_file)):
+        for value in event.summary.value:
+            tags.setdefault(value.tag, []).append(event.step)
+    assert tags['total_loss'] == tags['images_per_second'] == tags['variables/conv1/kernel'] == [2, 4]
+    assert tags['gradients/conv1/kernel'] == [2, 4]
+
+
+def test_a_trace_that_is_not_for_chrome_is_text(tmp_path):
+    run(trace_file=str(tmp_path / 'trace'), use_chrome_trace_format=False)
+    assert 'dev_stats' in (tmp_path / 'trace').read_text()
+
+
+def test_asking_for_a_gpu_that_is_not_there_says_so():
+    if tf.config.list_physical_devices('GPU'):
+        pytest.skip('there is a GPU')
+    with pytest.raises(UsageError, match='sees no GPU'):
+        run(device='gpu')
+
+
+def test_a_setting_of_the_whole_process_cannot_change():
+    run(num_batches=1)
+    with pytest.raises(UsageError, match=r'num_intra_threads=1.*start a new process'):
+        run(num_intra_threads=1)
+
+
+def test_halves_need_an_even_number_of_towers():
+    with pytest.raises(UsageError, match='num_gpus=3 is odd'):
+        run(num_gpus=3, variable_update='replicated', hierarchical_copy=True)
+
+
+@pytest.fixture(scope='module')
+def data_dir(tmp_path_factory):
+    """Shards of 96 images in two classes, black ones labelled 1 and white ones labelled 2."""
+    folder = tmp_path_factory.mktemp('shards')
+    for shard in range(2):
+        path = folder / f'train-0000{shard}-of-00002'
+        with tf.python_io.TFRecordWriter(str(path)) as writer:
+            for index in range(48):
+                label = 1 + index % 2
+                image = np.full([40, 50, 3], 255 * (label - 1), np.uint8)
+                writer.write(example(tf.io.encode_jpeg, image, label))
+    return folder
+
+
+def example(encode, image, label):
+    with tf.Graph().as_default(), tf.Session() as session:
+        encoded = session.run(encode(image))
+    features = {
+        'image/encoded': tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded])),
+        'image/class/label': tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+@pytest.mark.parametrize('settings', [{}, {'num_gpus': 2, 'variable_update': 'replicated'}])
+def test_a_network_learns_from_real_images(data_dir, settings):
+    result = run(data_dir=str(data_dir), num_batches=30, print_training_accuracy=True, **settings)
+    assert not result.is_synthetic
+    assert np.mean([step.values.top_1 for step in result.steps[-10:]]) > 0.9
+
+
+def test_what_was_measured_before_a_fault_is_kept(data_dir, tmp_path):
+    good = data_dir / 'train-00000-of-00002'
+    bad = tmp_path / 'train-00000-of-00001'
+    records = list(tf.python_io.tf_record_iterator(str(good)))
+    with tf.python_io.TFRecordWriter(str(bad)) as writer:
+        # More good records than the pool holds, so that steps succeed before the bad one is drawn.
+        for record in records * 100:
+            writer.write(record)
+        writer.write(example(tf.io.encode_jpeg, np.zeros([9, 9, 3], np.uint8), 4242))
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.raises(RunError, match=r'train-00000-of-00001, record 4800.*4242') as caught:
+        run(Console(out, err), data_dir=str(tmp_path), num_batches=1000, display_every=1000)
+    result = caught.value.result
+    assert not result.complete
+    assert 0 < len(result.timed_steps) < 1000
+    assert f'total images/sec: {result.images_per_second:.2f}' in out.getvalue()
+    assert 'incomplete' in err.getvalue()
