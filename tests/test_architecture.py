@@ -1,0 +1,100 @@
+"""Who may import whom, and what importing does."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = sorted(
+    path.relative_to(ROOT)
+    for path in [
+        *ROOT.glob('*.py'),
+        *(p for room in ('models', 'training', 'reporting', 'records') for p in (ROOT / room).glob('*.py')),
+    ]
+    if path.name != 'setup.py'
+)
+OWN = {module.parts[0].removesuffix('.py') for module in MODULES}
+# Modules that must work before TensorFlow is there, or do not need it to do their job.
+WITHOUT_TENSORFLOW = [
+    'tf_cnn_benchmarks',
+    'params',
+    'errors',
+    'data_sets',
+    'models.catalog',
+    'reporting.console',
+    'reporting.result',
+    'reporting.statistics',
+    'training.step_loop',
+    'records',
+]
+# What a module must not know.
+FORBIDDEN = {
+    'models': {'params', 'benchmark_cnn', 'step_graph', 'variable_mgr', 'machine', 'reporting', 'input_pipeline'},
+    'training': {'params', 'benchmark_cnn', 'step_graph', 'variable_mgr', 'machine', 'models', 'reporting'},
+    'reporting': {'benchmark_cnn', 'step_graph', 'variable_mgr', 'machine', 'models', 'input_pipeline', 'tensorflow'},
+    'records': {'params', 'benchmark_cnn', 'step_graph', 'variable_mgr', 'machine', 'models', 'input_pipeline'},
+    'variable_mgr.py': {'params', 'benchmark_cnn', 'step_graph', 'machine', 'reporting', 'input_pipeline'},
+    'all_reduce.py': {'params', 'benchmark_cnn', 'step_graph', 'machine', 'models', 'variable_mgr', 'training'},
+    'input_pipeline.py': {'params', 'benchmark_cnn', 'step_graph', 'machine', 'models', 'variable_mgr', 'training'},
+    'preprocessing.py': {'params', 'benchmark_cnn', 'step_graph', 'machine', 'models', 'variable_mgr', 'training'},
+    'step_graph.py': {'params', 'benchmark_cnn', 'reporting', 'records', 'data_sets'},
+    'params.py': {'benchmark_cnn', 'step_graph', 'machine', 'tensorflow'},
+}
+
+
+def imports_of(module):
+    """The modules that a file imports, anywhere in it, by their dotted names."""
+    for node in ast.walk(ast.parse((ROOT / module).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+@pytest.mark.parametrize('module', MODULES, ids=str)
+def test_no_module_knows_what_is_none_of_its_business(module):
+    forbidden = FORBIDDEN.get(module.parts[0], set())
+    known = {name.split('.')[0] for name in imports_of(module)}
+    assert not known & forbidden
+
+
+def test_only_the_command_knows_the_benchmark():
+    users = [str(module) for module in MODULES if 'benchmark_cnn' in set(imports_of(module))]
+    assert users == ['tf_cnn_benchmarks.py']
+
+
+def test_only_one_module_reaches_behind_tensorflows_public_names():
+    users = [
+        str(module) for module in MODULES if any(name.startswith('tensorflow.python') for name in imports_of(module))
+    ]
+    assert users == ['training/instruments.py']
+
+
+@pytest.mark.parametrize('module', WITHOUT_TENSORFLOW)
+def test_importing_loads_no_tensorflow(module):
+    code = f'import {module}, sys; assert "tensorflow" not in sys.modules'
+    subprocess.run([sys.executable, '-c', code], check=True, cwd=ROOT, timeout=60)
+
+
+def test_importing_everything_leaves_no_trace():
+    names = ', '.join('.'.join(module.with_suffix('').parts).removesuffix('.__init__') for module in MODULES)
+    code = (
+        'import os, sys, tensorflow.compat.v1 as tf; from absl import flags\n'
+        'before = dict(os.environ), set(flags.FLAGS), list(sys.argv)\n'
+        f'import {names}\n'
+        'assert before == (dict(os.environ), set(flags.FLAGS), list(sys.argv))\n'
+        'assert not tf.get_default_graph().get_operations()\n'
+    )
+    ran = subprocess.run([sys.executable, '-c', code], cwd=ROOT, timeout=120, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == ''
+
+
+def test_modules_stay_short():
+    lengths = {str(module): len((ROOT / module).read_text().splitlines()) for module in MODULES}
+    assert {module: length for module, length in lengths.items() if length > 450} == {}

@@ -1,0 +1,183 @@
+"""Every kind of wrong use and bad data through the real command: the exit code, and one line that helps."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+pytestmark = pytest.mark.distributed
+
+ROOT = Path(__file__).resolve().parent.parent
+_QUICK = ['--model=lenet', '--device=cpu', '--batch_size=4', '--num_batches=200', '--num_warmup_batches=1']
+
+
+def run_command(*flags, user=None):
+    """The command's exit code, its standard output and the lines of its standard error that it wrote itself."""
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *flags],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'},
+    )
+    assert 'Traceback' not in ran.stderr, ran.stderr
+    return ran.returncode, ran.stdout, ran.stderr.splitlines()
+
+
+def the_error(lines):
+    errors = [line for line in lines if line.startswith('tf_cnn_benchmarks: error: ')]
+    assert len(errors) == 1, lines
+    assert lines[-1] == errors[0]
+    return errors[0]
+
+
+WRONG_USE = {
+    'unknown model': (['--model=resnet5'], ['--model=resnet5', 'did you mean resnet50']),
+    'unknown flag': (['--batch_sise=4'], ['--batch_sise', 'did you mean --batch_size']),
+    'flag without its value': (['--batch_size'], ['batch_size']),
+    'negative batch size': (['--batch_size=-1'], ['--batch_size=-1', '0']),
+    'batch size that is no number': (['--batch_size=many'], ['--batch_size=many']),
+    'stray word': (['--model=lenet', 'now'], ['now']),
+    'unknown mode': (['--variable_update=replicate'], ['--variable_update=replicate', 'replicated']),
+    'missing folder': (['--data_dir={tmp}/nowhere'], ['--data_dir={tmp}/nowhere', 'no such folder']),
+    'empty folder': (['--data_dir={tmp}/empty'], ['--data_dir={tmp}/empty', 'empty', 'records --input']),
+    'folder without shards': (['--data_dir={tmp}/others'], ['--data_dir={tmp}/others', 'train-00000-of-00001']),
+    'file for a folder': (['--data_dir={tmp}/others/a.txt'], ['--data_dir={tmp}/others/a.txt', 'not a folder']),
+    'unwritable trace': (['--trace_file={tmp}/nowhere/t.json'], ['--trace_file={tmp}/nowhere/t.json']),
+    'unwritable graph': (['--graph_file={tmp}/empty'], ['--graph_file={tmp}/empty']),
+    'unwritable train_dir': (
+        ['--train_dir={tmp}/others/a.txt', '--save_summaries_steps=1', '--summary_verbosity=1'],
+        ['--train_dir={tmp}/others/a.txt'],
+    ),
+    'records of a set that has none': (['--model=mnist', '--data_dir={tmp}/empty'], ['--data_dir', 'mnist']),
+    'unknown all-reduce': (
+        ['--variable_update=replicated', '--num_gpus=2', '--device=cpu', '--all_reduce_spec=tree'],
+        ['--all_reduce_spec=tree', 'xring'],
+    ),
+    'a flag of the original that is not here': (['--trt_mode=FP16'], ['--trt_mode']),
+}
+NEEDS_NO_GPU = {
+    'more GPUs than there are': (['--device=gpu', '--num_gpus=2'], ['GPU', '--device=cpu']),
+    'NCCL without GPUs': (
+        ['--variable_update=replicated', '--num_gpus=2', '--use_nccl=True'],
+        ['NCCL', '--all_reduce_spec=nccl'],
+    ),
+}
+
+
+@pytest.fixture(scope='module')
+def folders(tmp_path_factory):
+    tmp = tmp_path_factory.mktemp('bad_input')
+    (tmp / 'empty').mkdir()
+    (tmp / 'others').mkdir()
+    (tmp / 'others' / 'a.txt').write_text('no shard')
+    return tmp
+
+
+@pytest.mark.parametrize('case', WRONG_USE)
+def test_wrong_use_ends_before_the_run_with_exit_code_2(case, folders):
+    check_wrong_use(*WRONG_USE[case], folders)
+
+
+@pytest.mark.skipif(bool(tf.config.list_physical_devices('GPU')), reason='tells what happens where there is no GPU')
+@pytest.mark.parametrize('case', NEEDS_NO_GPU)
+def test_gpus_that_are_not_there_end_the_run_with_exit_code_2(case, folders):
+    check_wrong_use(*NEEDS_NO_GPU[case], folders)
+
+
+def check_wrong_use(flags, expected, folders):
+    code, out, lines = run_command(*(flag.format(tmp=folders) for flag in flags))
+    assert code == 2, lines
+    assert out == ''
+    for part in expected:
+        assert part.format(tmp=folders) in the_error(lines)
+
+
+@pytest.fixture(scope='module')
+def jpeg():
+    with tf.Graph().as_default(), tf.Session() as session:
+        return session.run(tf.io.encode_jpeg(np.full([40, 50, 3], 99, np.uint8)))
+
+
+@pytest.fixture(scope='module')
+def png():
+    with tf.Graph().as_default(), tf.Session() as session:
+        return session.run(tf.io.encode_png(np.full([40, 50, 3], 99, np.uint8)))
+
+
+def example(encoded, label):
+    features = {'image/class/label': tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))}
+    if encoded is not None:
+        features['image/encoded'] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded]))
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def write_shards(folder, good, bad=None):
+    """Two shards of 40 good records; the second has one more if it is given."""
+    for shard in range(2):
+        with tf.python_io.TFRecordWriter(str(folder / f'train-0000{shard}-of-00002')) as writer:
+            for _ in range(40):
+                writer.write(good)
+            if shard == 1 and bad is not None:
+                writer.write(bad)
+    return folder / 'train-00001-of-00002'
+
+
+def test_a_good_folder_runs(tmp_path, jpeg):
+    write_shards(tmp_path, example(jpeg, 1))
+    code, out, lines = run_command(*_QUICK, f'--data_dir={tmp_path}')
+    assert code == 0, lines
+    assert out.splitlines()[-2].startswith('total images/sec: ')
+
+
+@pytest.mark.parametrize(
+    ('fault', 'expected'),
+    [
+        ('no image', ['record 40', 'image/encoded']),
+        ('PNG', ['record 40', 'JPEG']),
+        ('cut JPEG', ['record 40']),
+        ('garbage', ['record 40', 'JPEG']),
+        ('label', ['record 40', '1001']),
+        ('negative label', ['record 40', '-1']),
+        ('truncated', ['truncated']),
+        ('corrupt', ['record 10']),
+    ],
+)
+def test_bad_data_ends_the_run_with_exit_code_1_and_is_named(fault, expected, tmp_path, jpeg, png):
+    bad = {
+        'no image': example(None, 1),
+        'PNG': example(png, 1),
+        'cut JPEG': example(jpeg[: len(jpeg) // 2], 1),
+        'garbage': example(b'not an image at all', 1),
+        'label': example(jpeg, 1001),
+        'negative label': example(jpeg, -1),
+    }.get(fault)
+    good = example(jpeg, 1)
+    shard = write_shards(tmp_path, good, bad)
+    if fault == 'truncated':
+        os.truncate(shard, shard.stat().st_size - 100)
+    if fault == 'corrupt':
+        content = bytearray(shard.read_bytes())
+        content[10 * (len(good) + 16) + 50] ^= 1  # in the tenth record, which has 16 bytes around it
+        shard.write_bytes(content)
+    code, _, lines = run_command(*_QUICK, f'--data_dir={tmp_path}')
+    assert code == 1, lines
+    for part in [shard.name, *expected]:
+        assert part in the_error(lines)
+
+
+def test_a_shard_that_cannot_be_read_is_named(tmp_path, jpeg):
+    shard = write_shards(tmp_path, example(jpeg, 1))
+    shard.chmod(0)
+    if os.access(shard, os.R_OK):
+        # Who may read everything can still not read a shard that is a folder.
+        shard.unlink()
+        shard.mkdir()
+    code, _, lines = run_command(*_QUICK, f'--data_dir={tmp_path}')
+    assert code == 2, lines
+    assert shard.name in the_error(lines)
