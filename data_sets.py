@@ -90,6 +90,8 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
         )
     paths = tuple(str(folder / match.string) for match in shards)
     for path in paths:
+        if not os.path.isfile(path):
+            raise UsageError(f'{flag}={data_dir}: {path} is named like a shard and is no file; move it elsewhere')
         if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
             raise UsageError(f'{flag}={data_dir}: {path} cannot be read; check its permissions')
     totals = {int(match['total']) for match in shards}

@@ -2,6 +2,7 @@
 
 import difflib
 import fnmatch
+from collections import Counter
 from dataclasses import dataclass
 
 from errors import UsageError
@@ -21,9 +22,21 @@ class ModelFacts:
     learning_rate: float
 
 
+def model_table(*rows: ModelFacts) -> tuple[ModelFacts, ...]:
+    """The rows, if none is there twice: the second would never be found.
+
+    Raises:
+      ValueError: two rows are of the same model and data set.
+    """
+    for (name, data_set), times in Counter((row.name, row.data_set) for row in rows).items():
+        if times > 1:
+            raise ValueError(f'{name} for {data_set} is in the catalog {times} times')
+    return rows
+
+
 # Image sizes, batch sizes and learning rates are those that published results of these models with this command used.
 # The first data set of a model is its default one.
-_FACTS = (
+_FACTS = model_table(
     ModelFacts('trivial', 'imagenet', 227, 32, 0.005),
     ModelFacts('lenet', 'imagenet', 28, 32, 0.005),
     ModelFacts('mnist', 'mnist', 28, 128, 0.001),

@@ -1,0 +1,152 @@
+"""Flags of the original tf_cnn_benchmarks that this program does not have, and what becomes of each."""
+
+from collections.abc import Mapping
+
+from errors import UsageError
+from flag_spec import FlagSpec, Value, spelled
+
+# By name: the original's default, or the type of the flag where the original has none.
+_NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
+    'allreduce_merge_scope': 1,
+    'autotune_threshold': int,
+    'batch_group_size': 1,
+    'batchnorm_persistent': True,
+    'benchmark_log_dir': str,
+    'benchmark_test_id': str,
+    'collect_eval_results_async': False,
+    'compact_gradient_transfer': True,
+    'compute_lr_on_cpu': False,
+    'controller_host': str,
+    'cross_replica_sync': True,
+    'datasets_num_private_threads': int,
+    'datasets_parallel_interleave_cycle_length': int,
+    'datasets_parallel_interleave_prefetch': int,
+    'datasets_prefetch_buffer_size': 1,
+    'datasets_repeat_cached_sample': False,
+    'datasets_sloppy_parallel_interleave': False,
+    'datasets_use_caching': False,
+    'datasets_use_prefetch': True,
+    'debugger': str,
+    'display_perf_ewma': float,
+    'distort_color_in_yiq': True,
+    'enable_optimizations': True,
+    'eval': False,
+    'eval_batch_size': 0,
+    'eval_dir': str,
+    'eval_during_training_at_specified_epochs': str,
+    'eval_during_training_at_specified_steps': str,
+    'eval_during_training_every_n_epochs': float,
+    'eval_during_training_every_n_steps': int,
+    'eval_interval_secs': 0,
+    'force_gpu_compatible': False,
+    'fp16_enable_auto_loss_scale': False,
+    'fp16_inc_loss_scale_every_n': 1000,
+    'fp16_loss_scale': float,
+    'fp16_vars': False,
+    'freeze_when_forward_only': False,
+    'fuse_decode_and_crop': True,
+    'gpu_indices': str,
+    'gpu_kt_max_bytes': 0,
+    'gpu_kt_max_interval': 0,
+    'gpu_kt_max_pending': 0,
+    'gpu_thread_mode': 'gpu_private',
+    'horovod_device': str,
+    'input_preprocessor': 'default',
+    'job_name': str,
+    'kmp_affinity': 'granularity=fine,verbose,compact,1,0',
+    'kmp_blocktime': 0,
+    'kmp_settings': 1,
+    'learning_rate_decay_factor': 0.0,
+    'max_ckpts_to_keep': 5,
+    'minimum_learning_rate': 0.0,
+    'mkl': False,
+    'multi_device_iterator_max_buffer_size': 1,
+    'num_epochs': float,
+    'num_epochs_per_decay': 0.0,
+    'num_eval_batches': int,
+    'num_eval_epochs': float,
+    'num_learning_rate_warmup_epochs': 0.0,
+    'per_gpu_thread_count': 0,
+    'piecewise_learning_rate_schedule': str,
+    'ps_hosts': str,
+    'resnet_base_lr': float,
+    'rewriter_config': str,
+    'save_model_secs': 0,
+    'save_model_steps': int,
+    'server_protocol': 'grpc',
+    'single_l2_loss_op': False,
+    'sparse_to_dense_grads': False,
+    'staged_vars': False,
+    'stop_at_top_1_accuracy': float,
+    'sync_on_finish': False,
+    'task_index': 0,
+    'timestamped_allocator': False,
+    'use_datasets': True,
+    'use_fp16': False,
+    'use_numa_affinity': False,
+    'use_python32_barrier': False,
+    'use_resource_vars': False,
+    'use_unified_memory': bool,
+    'variable_consistency': 'strong',
+    'winograd_nonfused': True,
+    'worker_hosts': str,
+    'xla_compile': False,
+}
+
+# As above, with the reason why this program will not have it and what to use instead.
+_NEVER: Mapping[str, tuple[Value | type, str]] = {
+    'backbone_model_path': (str, 'it belongs to object detection; this program trains classifiers only'),
+    'ml_perf': (False, 'the MLPerf rules have their own programs, see github.com/mlcommons/training'),
+    'trt_max_workspace_size_bytes': (4294967296, 'TensorFlow contains no TensorRT any more; use trtexec of TensorRT'),
+    'trt_mode': (str, 'TensorFlow contains no TensorRT any more; use trtexec of TensorRT'),
+    'use_tf_layers': (
+        True,
+        'TensorFlow contains no tf.layers any more; leave it out, there is one way to build layers',
+    ),
+}
+
+# Of versions before: accepted, without effect. By name: the type, and what to know.
+_WITHOUT_EFFECT: Mapping[str, tuple[type, str]] = {
+    'cache_data': (bool, 'records are read from --data_dir as they are needed'),
+    'datasets_prefetch_threadpool_size': (int, 'TensorFlow decides on the threads'),
+    'enable_layout_optimizer': (bool, 'the layout is the one of --data_format'),
+    'flush_stdout': (bool, 'each line is flushed anyway'),
+    'gpu_pending_cap': (int, 'TensorFlow decides on the memory of a GPU'),
+    'log_dir': (str, 'logs go to standard error'),
+    'pretrain_dir': (str, 'training begins with new weights'),
+    'result_storage': (str, 'the result is printed and stored nowhere'),
+    'use_data_sets': (bool, 'there is one way to read records'),
+    'use_multi_device_iterator': (bool, 'each device gets its own batches anyway'),
+}
+
+
+def _type_of(fact: Value | type) -> type:
+    return fact if isinstance(fact, type) else type(fact)
+
+
+_REFUSED: Mapping[str, Value | type] = {**_NOT_IN_THIS_VERSION, **{name: fact for name, (fact, _) in _NEVER.items()}}
+_TYPES = {name: _type_of(fact) for name, fact in _REFUSED.items()} | {n: t for n, (t, _) in _WITHOUT_EFFECT.items()}
+
+NAMES: tuple[str, ...] = tuple(_TYPES)
+SWITCHES = frozenset(name for name, kind in _TYPES.items() if kind is bool)
+
+
+def read(name: str, value: object) -> list[str]:
+    """The warnings for a flag of NAMES that was given with this value, none if it asks for what happens anyway.
+
+    That is the case with the original's default and with no value at all (--task_index=).
+
+    Raises:
+      UsageError: the value asks for something that this program does not have, or is not one of the flag's type.
+    """
+    given = FlagSpec(name, _TYPES[name], optional=True).read(value)
+    written = spelled(name, value)
+    if name in _WITHOUT_EFFECT:
+        return [f'{written} has no effect: {_WITHOUT_EFFECT[name][1]}']
+    default = None if isinstance(_REFUSED[name], type) else _REFUSED[name]
+    if given is None or given == default:
+        return []
+    if name in _NEVER:
+        raise UsageError(f'{written}: this program does not have it: {_NEVER[name][1]}')
+    hint = 'leave it out' if default is None else f'leave it out or write {spelled(name, default)}'
+    raise UsageError(f'{written}: not in this version; {hint}')

@@ -1,0 +1,301 @@
+"""Every flag once, and the frozen Params made of them. Does not import TensorFlow."""
+
+import textwrap
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from absl import flags
+
+import flag_rules
+import legacy_flags
+from data_sets import DATA_SETS
+from errors import UsageError
+from flag_spec import FlagSpec, Value, flag, nearest, specs_of, spelled
+
+_RUN = 'Model and run'
+_DEVICES = 'Devices'
+_DATA = 'Data'
+_VARIABLES = 'Variables and gradients'
+_OPTIMIZER = 'Optimizer'
+_FILES = 'Files'
+
+_HELP_HEAD = """\
+usage: tf_cnn_benchmarks [--flag=value ...]
+       tf_cnn_benchmarks records [--flag=value ...]
+
+Measures how fast this machine trains a convolutional network, in images/sec.
+The word records makes TFRecord shards of a folder of images, see: tf_cnn_benchmarks records --help"""
+_HELP_TAIL = """\
+--flag turns a switch on, --noflag off; --flagfile=FILE reads flags from a file.
+Flags of the original tf_cnn_benchmarks that are not here are refused with the reason, or accepted
+with a warning."""
+
+
+@dataclass(frozen=True)
+class Params:
+    """The settings of one run. Made by parse_argv or make_params, which check them; None leaves a choice to the run."""
+
+    model: str = flag('trivial', _RUN, 'The network.')
+    batch_size: int = flag(
+        0, _RUN, "Images of a step on each device; 0 is the model's default.", lower_bound=0, unit='images'
+    )
+    num_batches: int = flag(100, _RUN, 'Timed steps.', lower_bound=1, unit='steps')
+    num_warmup_batches: int = flag(
+        10, _RUN, 'Steps before the timed ones, which count in no rate.', lower_bound=0, unit='steps'
+    )
+    display_every: int = flag(10, _RUN, 'Steps from one line to the next.', lower_bound=1, unit='steps')
+    forward_only: bool = flag(False, _RUN, 'Only compute the loss and the accuracy, without gradients and updates.')
+    print_training_accuracy: bool = flag(False, _RUN, 'Compute top-1 and top-5 accuracy in training, and print them.')
+    loss_type_to_report: str = flag(
+        'total_loss', _RUN, 'The loss with weight decay, or without it.', choices=('base_loss', 'total_loss')
+    )
+    tf_random_seed: int = flag(1234, _RUN, 'Seed of the initial weights, of dropout and of synthetic images.')
+    verbose: bool = flag(False, _RUN, 'Add the traceback to errors.')
+
+    num_gpus: int = flag(1, _DEVICES, 'Devices to train on, of the kind --device names.', lower_bound=1)
+    device: str | None = flag(
+        None, _DEVICES, 'Where to compute; by default on GPUs if there are any.', choices=('cpu', 'gpu'), original='gpu'
+    )
+    local_parameter_device: str | None = flag(
+        None, _DEVICES, 'Where variables live; by default as --device.', choices=('cpu', 'gpu'), original='gpu'
+    )
+    data_format: str | None = flag(
+        None,
+        _DEVICES,
+        'Order of the axes of a batch of images; by default NCHW on GPUs, else NHWC.',
+        choices=('NHWC', 'NCHW'),
+        original='NCHW',
+    )
+    num_intra_threads: int | None = flag(
+        None, _DEVICES, 'Threads within one operation; by default TensorFlow decides.', lower_bound=0, unit='threads'
+    )
+    num_inter_threads: int = flag(
+        0, _DEVICES, 'Operations that run at once; with 0 TensorFlow decides.', lower_bound=0, unit='threads'
+    )
+    allow_growth: bool | None = flag(None, _DEVICES, 'Take the memory of a GPU as needed, not all at once.')
+    gpu_memory_frac_for_testing: float = flag(
+        0.0, _DEVICES, 'Fraction of the memory of each GPU to take; 0 sets no limit.', lower_bound=0, upper_bound=1
+    )
+    xla: bool = flag(False, _DEVICES, 'Let XLA compile what it can of the graph.')
+
+    data_dir: str | None = flag(None, _DATA, 'Folder of TFRecord shards; without it the images are synthetic.')
+    data_name: str | None = flag(
+        None, _DATA, "The data set; by default the model's first one.", choices=tuple(DATA_SETS)
+    )
+    distortions: bool = flag(False, _DATA, 'Change the colours of training images at random.')
+    resize_method: str = flag(
+        'bilinear',
+        _DATA,
+        'How images become as large as the model needs; round_robin takes all in turn.',
+        choices=('nearest', 'bilinear', 'bicubic', 'area', 'round_robin'),
+    )
+
+    variable_update: str = flag(
+        'parameter_server',
+        _VARIABLES,
+        'Variables are shared by all devices, have a synchronous copy on each, or an independent one on each.',
+        choices=('parameter_server', 'replicated', 'independent'),
+    )
+    all_reduce_spec: str | None = flag(
+        None, _VARIABLES, 'How replicated variables sum their gradients; by default by copies to one device.'
+    )
+    hierarchical_copy: bool = flag(False, _VARIABLES, 'Sum gradients in groups of devices that are close, then across.')
+    network_topology: str = flag(
+        'dgx1', _VARIABLES, 'Which devices are close, for --hierarchical_copy.', choices=('dgx1', 'gcp_v100')
+    )
+    gradient_repacking: int = flag(
+        0, _VARIABLES, 'Sum gradients as this many equal packets; 0 does not repack.', lower_bound=0, unit='packets'
+    )
+    agg_small_grads_max_bytes: int = flag(
+        0, _VARIABLES, 'Sum gradients up to this size together; 0 does not.', lower_bound=0, unit='bytes'
+    )
+    agg_small_grads_max_group: int = flag(
+        10, _VARIABLES, 'Most small gradients to sum together.', lower_bound=1, unit='gradients'
+    )
+
+    optimizer: str = flag('sgd', _OPTIMIZER, 'The update rule.', choices=('sgd', 'momentum', 'rmsprop', 'adam'))
+    init_learning_rate: float | None = flag(
+        None, _OPTIMIZER, "Learning rate; by default the model's. --learning_rate is the same.", lower_bound=0
+    )
+    momentum: float = flag(0.9, _OPTIMIZER, 'Momentum, for momentum.', lower_bound=0, upper_bound=1)
+    rmsprop_decay: float = flag(0.9, _OPTIMIZER, 'Decay of squares, for rmsprop.', lower_bound=0, upper_bound=1)
+    rmsprop_momentum: float = flag(0.9, _OPTIMIZER, 'Momentum, for rmsprop.', lower_bound=0, upper_bound=1)
+    rmsprop_epsilon: float = flag(1.0, _OPTIMIZER, 'Term of the denominator, for rmsprop.', lower_bound=0)
+    adam_beta1: float = flag(0.9, _OPTIMIZER, 'Decay of means, for adam.', lower_bound=0, upper_bound=1)
+    adam_beta2: float = flag(0.999, _OPTIMIZER, 'Decay of squares, for adam.', lower_bound=0, upper_bound=1)
+    adam_epsilon: float = flag(1e-8, _OPTIMIZER, 'Term of the denominator, for adam.', lower_bound=0)
+    weight_decay: float = flag(4e-5, _OPTIMIZER, 'Factor of the L2 loss of the weights.', lower_bound=0)
+    gradient_clip: float | None = flag(None, _OPTIMIZER, 'Clip each gradient to this magnitude.', lower_bound=0)
+
+    train_dir: str | None = flag(None, _FILES, 'Folder for summaries; made if missing.')
+    save_summaries_steps: int = flag(
+        0, _FILES, 'Steps from one summary to the next; 0 writes none.', lower_bound=0, unit='steps'
+    )
+    summary_verbosity: int = flag(
+        0,
+        _FILES,
+        '1 writes scalars, 2 also histograms of variables, 3 of gradients too; 0 writes none.',
+        lower_bound=0,
+        upper_bound=3,
+    )
+    trace_file: str | None = flag(None, _FILES, 'File for the trace of the last warm-up step.')
+    use_chrome_trace_format: bool = flag(True, _FILES, 'Write --trace_file for chrome://tracing, else as text.')
+    graph_file: str | None = flag(None, _FILES, 'File for the graph; text if its name ends with txt.')
+    partitioned_graph_file_prefix: str | None = flag(
+        None, _FILES, 'Start of the file names for the graph of each device as it was run.'
+    )
+    tfprof_file: str | None = flag(None, _FILES, 'File for the profile of the last warm-up step.')
+
+
+SPECS: Mapping[str, FlagSpec] = specs_of(Params)
+
+# Names that older versions used, read like the flag whose place they take.
+_LEARNING_RATE = FlagSpec('learning_rate', float, optional=True, lower_bound=0)
+_USE_NCCL = FlagSpec('use_nccl', bool, optional=True)
+_OLDER_NAMES = {'learning_rate': _LEARNING_RATE, 'use_nccl': _USE_NCCL}
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The settings, and one line for each thing that was given but has no effect."""
+
+    params: Params
+    warnings: tuple[str, ...]
+
+
+def parse_argv(argv: Sequence[str]) -> Parsed:
+    """Reads the flags of a command line; argv is without the program's name.
+
+    Raises:
+      UsageError: a flag is unknown, lacks its value, has a wrong one or clashes with another one, or a word is stray.
+    """
+    values = flags.FlagValues()
+    values.set_gnu_getopt(True)
+    switches = {name for name, spec in {**SPECS, **_OLDER_NAMES}.items() if spec.type is bool}
+    switches |= legacy_flags.SWITCHES
+    for name in _all_names():
+        flags.DEFINE_flag(
+            flags.Flag(flags.ArgumentParser(), None, name, None, '', boolean=name in switches), flag_values=values
+        )
+    try:
+        stray = values(['tf_cnn_benchmarks', *argv])[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise _unknown(error.flagname) from None
+    except flags.CantOpenFlagFileError as error:
+        reason = str(error).removeprefix('ERROR:: ')
+        raise UsageError(f'--flagfile: {reason}; write the name of a text file with a flag on each line') from None
+    except flags.Error:
+        # What remains is a flag at the end that lacks its value.
+        raise UsageError(f'{argv[-1]}: it has no value; write {argv[-1]}=VALUE, see --help') from None
+    if stray:
+        raise UsageError(_stray_message(stray[0], argv, switches))
+    return _build((name, values[name].value) for name in _all_names() if values[name].present)
+
+
+def make_params(**overrides: Any) -> Params:
+    """The settings with these flags changed, checked as the command line checks them.
+
+    A flag that has no effect is told as a Python warning (UserWarning).
+
+    Raises:
+      UsageError: as parse_argv.
+    """
+    parsed = _build(overrides.items())
+    for line in parsed.warnings:
+        warnings.warn(line, stacklevel=2)
+    return parsed.params
+
+
+def _build(given: Iterable[tuple[str, object]]) -> Parsed:
+    """Params and warnings from what was given: names, with texts or Python values."""
+    values: dict[str, Value] = {}
+    older: dict[str, Value] = {}
+    lines = []
+    for name, value in given:
+        if name in SPECS:
+            values[name] = SPECS[name].read(value)
+        elif name in _OLDER_NAMES:
+            older[name] = _OLDER_NAMES[name].read(value)
+        elif name in legacy_flags.NAMES:
+            lines += legacy_flags.read(name, value)
+        else:
+            raise _unknown(name)
+    as_written = {name: spelled(name, value) for name, value in values.items() if value is not None}
+    as_written |= _replace_older_names(older, values)
+    params = Params(**values)  # type: ignore[arg-type]
+    flag_rules.check(params)
+    return Parsed(params, (*lines, *flag_rules.find_idle(params, as_written)))
+
+
+def _replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
+    """Puts what older names say into values; returns the names that this set, with how they were written."""
+    as_written = {}
+    rate = older.get('learning_rate')
+    if rate is not None:
+        if values.get('init_learning_rate') not in (None, rate):
+            raise _clash('learning_rate', rate, 'init_learning_rate', values)
+        values['init_learning_rate'] = rate
+        as_written['init_learning_rate'] = spelled('learning_rate', rate)
+    use_nccl = older.get('use_nccl')
+    if use_nccl is not None:
+        spec = values.get('all_reduce_spec')
+        if spec is not None and ('nccl' in str(spec)) != use_nccl:
+            raise _clash('use_nccl', use_nccl, 'all_reduce_spec', values)
+        if use_nccl and spec is None:
+            values['all_reduce_spec'] = 'nccl'
+            as_written['all_reduce_spec'] = spelled('use_nccl', use_nccl)
+    return as_written
+
+
+def _clash(older: str, value: Value, name: str, values: Mapping[str, Value]) -> UsageError:
+    written = spelled(name, values[name])
+    return UsageError(f'{spelled(older, value)} contradicts {written}; it is the older name of --{name}: leave it out')
+
+
+def _all_names() -> list[str]:
+    return [*SPECS, *_OLDER_NAMES, *legacy_flags.NAMES]
+
+
+def _unknown(name: str) -> UsageError:
+    near = nearest(name, [*SPECS, *_OLDER_NAMES])
+    return UsageError(f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else "see --help"}')
+
+
+def _stray_message(word: str, argv: Sequence[str], switches: set[str]) -> str:
+    # It is not in argv if it was in a --flagfile.
+    position = argv.index(word) if word in argv else 0
+    before = argv[position - 1].lstrip('-') if position else ''
+    if before in switches:
+        return f'{word!r} stands alone; a switch has its value behind an equal sign: {spelled(before, word)}'
+    return f'{word!r} is not a flag; flags look like --batch_size=64, see --help'
+
+
+def format_help() -> str:
+    """The models, and all flags in groups with what they take, unit and default; at most 100 columns."""
+    # Here, since parsing a command line alone does not need the zoo.
+    from models.catalog import list_models
+
+    parts = [_HELP_HEAD, f'Models:\n{_indented(", ".join(list_models()), 2)}']
+    for group in dict.fromkeys(spec.group for spec in SPECS.values()):
+        entries = [_format_flag(spec) for spec in SPECS.values() if spec.group == group]
+        parts.append('\n'.join([f'{group}:', *entries]))
+    return '\n\n'.join([*parts, _HELP_TAIL])
+
+
+def _format_flag(spec: FlagSpec) -> str:
+    takes = 'switch' if spec.type is bool else spec.expects
+    facts = [f'{takes}, in {spec.unit}' if spec.unit else takes]
+    if spec.default is not None:
+        default = str(spec.default)
+        facts.append(f'default {default.lower() if spec.type is bool else default}')
+    if spec.original is not None:
+        facts.append(f'the original: {spec.original}')
+    text = f'{spec.help} [{"; ".join(facts)}]'
+    name = f'[no]{spec.name}' if spec.type is bool else f'{spec.name}=VALUE'
+    return f'  --{name}\n{_indented(text, 6)}'
+
+
+def _indented(text: str, columns: int) -> str:
+    return textwrap.fill(text, 100, initial_indent=' ' * columns, subsequent_indent=' ' * columns)

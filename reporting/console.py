@@ -1,0 +1,114 @@
+"""The lines that a run shows. format_* functions return text without a final newline; Console prints it."""
+
+from dataclasses import dataclass
+from typing import TextIO
+
+from reporting.result import StepValues
+from reporting.statistics import Rate
+
+_PROGRAM = 'tf_cnn_benchmarks'
+_RULE = '-' * 64
+_LABEL_WIDTH = 13
+
+
+@dataclass(frozen=True)
+class Banner:
+    """What is told before a run. batch_size is per device; num_epochs is how often the run sees the data set."""
+
+    tensorflow_version: str
+    model: str
+    data_set: str
+    is_synthetic: bool
+    forward_only: bool
+    batch_size: int
+    global_batch_size: int
+    num_batches: int
+    num_epochs: float
+    devices: tuple[str, ...]
+    data_format: str
+    optimizer: str
+    variable_update: str
+    all_reduce_spec: str | None = None
+    single_session: bool = False
+    numa_bind: bool = False
+    sync: bool = True
+
+
+def format_banner(banner: Banner) -> str:
+    """The lines before a run, closed by a line of ten equal signs. Of the TensorFlow version, major.minor is told."""
+    rows = [
+        ('TensorFlow', '.'.join(banner.tensorflow_version.split('.')[:2])),
+        ('Model', banner.model),
+        ('Dataset', f'{banner.data_set} ({"synthetic" if banner.is_synthetic else "real"})'),
+        ('Mode', 'forward-only' if banner.forward_only else 'training'),
+        ('SingleSess', banner.single_session),
+        ('Batch size', f'{banner.global_batch_size} global'),
+        ('', f'{banner.batch_size} per device'),
+        ('Num batches', banner.num_batches),
+        ('Num epochs', f'{banner.num_epochs:.2f}'),
+        ('Devices', list(banner.devices)),
+        ('NUMA bind', banner.numa_bind),
+        ('Data format', banner.data_format),
+        ('Optimizer', banner.optimizer),
+        ('Variables', banner.variable_update),
+        *([('AllReduce', banner.all_reduce_spec)] if banner.all_reduce_spec else []),
+        ('Sync', banner.sync),
+    ]
+    lines = [f'{f"{label}:" if label else "":<{_LABEL_WIDTH}}{value}' for label, value in rows]
+    return '\n'.join([*lines, '=' * 10])
+
+
+def format_step_header(loss_name: str = 'total_loss', *, with_accuracy: bool = False) -> str:
+    """The header of the step lines; loss_name is the --loss_type_to_report."""
+    names = ['Step', 'Img/sec', loss_name, *(['top_1_accuracy', 'top_5_accuracy'] if with_accuracy else [])]
+    return '\t'.join(names)
+
+
+def format_step(index: int, rate: Rate, values: StepValues) -> str:
+    """The line of a step: its index from 1, the rate over the timed steps so far, its loss, accuracies if computed."""
+    speed = f'images/sec: {rate.images_per_second:.1f} +/- {rate.standard_error:.1f} (jitter = {rate.jitter:.1f})'
+    numbers = [number for number in (values.loss, values.top_1, values.top_5) if number is not None]
+    return '\t'.join([str(index), speed, *(f'{number:.3f}' for number in numbers)])
+
+
+def format_total(images_per_second: float) -> str:
+    """The last three lines of a run: its throughput between two lines of 64 dashes."""
+    return f'{_RULE}\ntotal images/sec: {images_per_second:.2f}\n{_RULE}'
+
+
+def format_incomplete(num_timed: int, num_batches: int) -> str:
+    """What is said of a run that ended early."""
+    return f'the run is incomplete: {num_timed} of {num_batches} batches were timed'
+
+
+def format_error(message: str) -> str:
+    """An error in one line."""
+    return f'{_PROGRAM}: error: {" ".join(message.split())}'
+
+
+def format_warning(message: str) -> str:
+    """A warning in one line."""
+    return f'{_PROGRAM}: warning: {" ".join(message.split())}'
+
+
+class Console:
+    """Prints results to one stream, messages to another, each at once; to neither if there is none."""
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        """out gets results and nothing else (standard output), err progress and warnings (standard error)."""
+        self._out = out
+        self._err = err
+
+    def result(self, text: str) -> None:
+        """Prints lines of the result."""
+        if self._out:
+            print(text, file=self._out, flush=True)
+
+    def progress(self, message: str) -> None:
+        """Prints what is being done."""
+        if self._err:
+            print(message, file=self._err, flush=True)
+
+    def warning(self, message: str) -> None:
+        """Prints a warning."""
+        self.progress(format_warning(message))

@@ -1,0 +1,68 @@
+"""What a run measured: raw values, from which everything else is derived."""
+
+import math
+from dataclasses import dataclass
+
+from params import Params
+from reporting.statistics import Rate, summarize, throughput
+from training.step_loop import Phase, Step
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """What a step computed: the loss, and the fractions of images whose label is the best or among the best five."""
+
+    loss: float
+    top_1: float | None = None
+    top_5: float | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run of the benchmark.
+
+    batch_size is per device and as used, not 0. devices are those of one worker, one tower each. steps are all steps in
+    their order, warm-ups included. complete is False if the run ended before its last step.
+    """
+
+    params: Params
+    model: str
+    data_set: str
+    is_synthetic: bool
+    data_format: str
+    batch_size: int
+    devices: tuple[str, ...]
+    tensorflow_version: str
+    steps: tuple[Step[StepValues], ...]
+    complete: bool
+    num_workers: int = 1
+
+    @property
+    def global_batch_size(self) -> int:
+        """Images of one step over all towers of all workers."""
+        return self.batch_size * len(self.devices) * self.num_workers
+
+    @property
+    def timed_steps(self) -> tuple[Step[StepValues], ...]:
+        """The steps that count."""
+        return tuple(step for step in self.steps if step.phase is Phase.TIMED)
+
+    @property
+    def wall_seconds(self) -> float:
+        """The sum of the timed steps' seconds."""
+        return math.fsum(step.seconds for step in self.timed_steps)
+
+    @property
+    def images(self) -> int:
+        """Images of all timed steps."""
+        return self.global_batch_size * len(self.timed_steps)
+
+    @property
+    def images_per_second(self) -> float:
+        """Images over wall seconds of the timed steps; nan if no step was timed."""
+        return throughput(self.images, self.wall_seconds)
+
+    @property
+    def rate(self) -> Rate:
+        """images_per_second with the spread of the timed steps' rates; there must be a timed step."""
+        return summarize(self.global_batch_size, [step.seconds for step in self.timed_steps])

@@ -1,0 +1,98 @@
+"""The optimizers three times: ours, TensorFlow's, and rebuilt in NumPy from the textbooks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from training.optimizers import Adam, GradientDescent, Momentum, Optimizer, RmsProp
+
+Weights = dict[str, np.ndarray]
+Slots = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class NumpyOptimizer:
+    """An optimizer by its textbook formulas, in float64.
+
+    Attributes:
+      start: what the slots of a variable hold before the first step.
+      update: (gradient, slots, learning rate, number of the step from 1) -> what to take from the variable. Changes
+        the slots.
+    """
+
+    start: dict[str, float]
+    update: Callable[[np.ndarray, Slots, float, int], np.ndarray]
+
+    def train(
+        self, weights: Weights, gradients_at: Callable[[Weights, int], Weights], learning_rate: float, num_steps: int
+    ) -> Weights:
+        """The weights after that many steps. gradients_at gets the weights and the number of the step from 0."""
+        weights = {name: value.astype(np.float64) for name, value in weights.items()}
+        slots = {
+            name: {slot: np.full(value.shape, start) for slot, start in self.start.items()}
+            for name, value in weights.items()
+        }
+        for step in range(num_steps):
+            for name, gradient in gradients_at(dict(weights), step).items():
+                change = self.update(gradient.astype(np.float64), slots[name], learning_rate, step + 1)
+                weights[name] = weights[name] - change
+        return weights
+
+
+MOMENTUM, DECAY, EPSILON, BETAS = 0.9, 0.8, 0.01, (0.9, 0.999)
+
+
+def _gradient_descent(gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+    return rate * gradient
+
+
+def _momentum(gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+    slots['a'] = MOMENTUM * slots['a'] + gradient
+    return rate * slots['a']
+
+
+def _rmsprop(gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+    slots['s'] = DECAY * slots['s'] + (1 - DECAY) * gradient**2
+    slots['m'] = MOMENTUM * slots['m'] + rate * gradient / np.sqrt(slots['s'] + EPSILON)
+    return slots['m']
+
+
+def _adam(gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+    beta1, beta2 = BETAS
+    slots['m'] = beta1 * slots['m'] + (1 - beta1) * gradient
+    slots['v'] = beta2 * slots['v'] + (1 - beta2) * gradient**2
+    corrected_rate = rate * np.sqrt(1 - beta2**step) / (1 - beta1**step)
+    return corrected_rate * slots['m'] / (np.sqrt(slots['v']) + EPSILON)
+
+
+@dataclass(frozen=True)
+class OptimizerForms:
+    """One rule in all its forms, with the same constants. TensorFlow's is made for a learning rate."""
+
+    ours: Optimizer
+    tensorflow: Callable[[float], Any]
+    numpy: NumpyOptimizer
+
+
+# By the names that --optimizer knows.
+OPTIMIZERS = {
+    'sgd': OptimizerForms(GradientDescent(), tf.train.GradientDescentOptimizer, NumpyOptimizer({}, _gradient_descent)),
+    'momentum': OptimizerForms(
+        Momentum(MOMENTUM),
+        lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM),
+        NumpyOptimizer({'a': 0.0}, _momentum),
+    ),
+    'rmsprop': OptimizerForms(
+        RmsProp(DECAY, MOMENTUM, EPSILON),
+        lambda rate: tf.train.RMSPropOptimizer(rate, DECAY, MOMENTUM, EPSILON),
+        NumpyOptimizer({'s': 1.0, 'm': 0.0}, _rmsprop),
+    ),
+    'adam': OptimizerForms(
+        Adam(*BETAS, EPSILON),
+        lambda rate: tf.train.AdamOptimizer(rate, *BETAS, EPSILON),
+        NumpyOptimizer({'m': 0.0, 'v': 0.0}, _adam),
+    ),
+}

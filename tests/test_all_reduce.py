@@ -1,0 +1,211 @@
+"""Every algorithm and every way to pack sums like NumPy, on every tower, over the links it is meant to take."""
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from sessions import cpus, open_session
+
+from all_reduce import Algorithm, Packing, Range, all_reduce, by_halves, by_ring, make_algorithm, parse_spec
+from errors import UsageError
+
+pytestmark = pytest.mark.graph
+
+# Sizes below the number of towers, sizes that it does not divide, and a scalar. In bytes: 20, 4, 140, 4, 256, 96, 12.
+SHAPES: tuple[list[int], ...] = ([5], [1], [5, 7], [], [2, 4, 8], [24], [1, 3])
+HOST = '/device:CPU:0'
+
+ALGORITHMS: dict[str, Callable[[Sequence[str]], Algorithm]] = {
+    spec: lambda towers, spec=spec: make_algorithm(spec, towers, HOST)  # type: ignore[misc]
+    for spec in ('pscpu', 'psgpu', 'xring', 'pscpu:13:xring:140:psgpu')
+}
+PACKINGS = {
+    'as they are': Packing(),
+    'one chunk': Packing(num_chunks=1),
+    'two chunks': Packing(num_chunks=2),
+    'five chunks': Packing(num_chunks=5),
+    'small ones in twos': Packing(max_bytes=140, max_group=2),
+    'small ones in tens': Packing(max_bytes=100, max_group=10),
+}
+CASES = [(name, make, towers) for name, make in ALGORITHMS.items() for towers in (1, 2, 3, 4, 8)]
+CASES += [('halves', by_halves, towers) for towers in (2, 4, 8)]
+
+
+@pytest.mark.parametrize(('name', 'make', 'num_towers'), CASES, ids=[f'{name}-{towers}' for name, _, towers in CASES])
+def test_every_tower_gets_the_sums(name: str, make: Callable[[Sequence[str]], Algorithm], num_towers: int) -> None:
+    random, towers = np.random.default_rng(num_towers), cpus(num_towers)
+    values = [[random.normal(size=shape).astype(np.float32) for shape in SHAPES] for _ in towers]
+    expected = [np.sum(of_towers, axis=0, dtype=np.float64) for of_towers in zip(*values, strict=True)]
+    with tf.Graph().as_default(), open_session(num_towers) as session:
+        gradients = []
+        for tower, own in zip(towers, values, strict=True):
+            with tf.device(tower):
+                gradients.append([tf.constant(value) for value in own])
+        sums = session.run(
+            {packed: all_reduce(gradients, towers, make(towers), packing) for packed, packing in PACKINGS.items()}
+        )
+    for packed, per_tower in sums.items():
+        assert len(per_tower) == num_towers
+        for own in per_tower:
+            for total, right in zip(own, expected, strict=True):
+                assert total.shape == right.shape
+                np.testing.assert_allclose(total, right, rtol=1e-5, atol=1e-6, err_msg=packed)
+
+
+def sizes_reduced(packing: Packing) -> list[int]:
+    """The sizes of the tensors that a packing hands to the algorithm, in order."""
+    seen: list[int] = []
+
+    def algorithm(tensors: Sequence[Any], index: int) -> list[Any]:
+        assert index == len(seen)
+        seen.append(int(np.prod(tensors[0].shape.as_list())))
+        return list(tensors)
+
+    with tf.Graph().as_default():
+        all_reduce([[tf.zeros(shape) for shape in SHAPES]] * 2, cpus(2), algorithm, packing)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ('packing', 'sizes'),
+    [
+        (Packing(), [5, 1, 35, 1, 64, 24, 3]),
+        (Packing(num_chunks=1), [133]),
+        (Packing(num_chunks=2), [67, 66]),
+        (Packing(num_chunks=5), [27, 27, 27, 26, 26]),
+        (Packing(num_chunks=1000), [1] * 133),
+        (Packing(max_bytes=139), [6, 35, 1, 64, 27]),
+        (Packing(max_bytes=140), [42, 64, 27]),
+        (Packing(max_bytes=140, max_group=2), [6, 36, 64, 27]),
+        (Packing(max_bytes=140, max_group=1), [5, 1, 35, 1, 64, 24, 3]),
+    ],
+)
+def test_gradients_travel_in_the_packs_they_are_meant_to(packing: Packing, sizes: list[int]) -> None:
+    assert sizes_reduced(packing) == sizes
+
+
+def values_sent(algorithm: Algorithm, num_towers: int, size: int, index: int) -> dict[tuple[str, str], int]:
+    """(from device, to device), by number -> how many float32 go that way, each tensor once."""
+    towers = cpus(num_towers)
+    with tf.Graph().as_default() as graph:
+        tensors = []
+        for tower in towers:
+            with tf.device(tower):
+                tensors.append(tf.zeros([size]))
+        for tower, total in zip(towers, algorithm(tensors, index), strict=True):
+            with tf.device(tower):
+                tf.identity(total)
+        links: dict[tuple[str, str], dict[str, int]] = collections.defaultdict(dict)
+        for op in graph.get_operations():
+            for value in op.inputs:
+                if value.device != op.device and value.dtype == tf.float32:
+                    links[value.device[-1], op.device[-1]][value.name] = value.shape.num_elements()
+    return {link: sum(values.values()) for link, values in links.items()}
+
+
+def test_each_link_of_a_ring_carries_its_even_share() -> None:
+    sent = values_sent(by_ring(cpus(4)), num_towers=4, size=40, index=0)
+    assert sent == dict.fromkeys([('0', '1'), ('1', '2'), ('2', '3'), ('3', '0')], 2 * 3 * 10)
+
+
+def test_halves_meet_over_one_pair_of_links_and_reductions_take_pairs_in_turn() -> None:
+    for index, (left, right) in enumerate([('0', '2'), ('1', '3'), ('0', '2')]):
+        sent = values_sent(by_halves(cpus(4)), num_towers=4, size=6, index=index)
+        across = {link for link in sent if (link[0] in '01') != (link[1] in '01')}
+        assert across == {(left, right), (right, left)}
+        assert set(sent.values()) == {6}
+
+
+def test_sums_on_the_host_go_there_and_back_alone() -> None:
+    algorithm = make_algorithm('pscpu', cpus(3), '/device:CPU:9')
+    sent = values_sent(algorithm, num_towers=3, size=6, index=2)
+    assert sent == {(tower, '9'): 6 for tower in '012'} | {('9', tower): 6 for tower in '012'}
+
+
+def test_sums_on_the_towers_take_turns() -> None:
+    algorithm = make_algorithm('psgpu', cpus(3), HOST)
+    for index, place in enumerate('0120'):
+        others = set('012') - {place}
+        expected = {(tower, place): 6 for tower in others} | {(place, tower): 6 for tower in others}
+        assert values_sent(algorithm, num_towers=3, size=6, index=index) == expected
+
+
+def test_each_range_of_sizes_goes_its_own_way() -> None:
+    algorithm = make_algorithm('pscpu:20:xring:40:psgpu', cpus(3), '/device:CPU:9')
+    ways = [set(values_sent(algorithm, num_towers=3, size=size, index=1)) for size in (4, 5, 9, 10)]
+    host, ring = {pair for tower in '012' for pair in ((tower, '9'), ('9', tower))}, {*zip('012', '120', strict=True)}
+    second_tower = {('0', '1'), ('2', '1'), ('1', '0'), ('1', '2')}
+    assert ways == [host, ring, ring, second_tower]
+
+
+def test_nccl_reduces_on_every_gpu_with_one_name_for_each_reduction() -> None:
+    towers = [f'/device:GPU:{number}' for number in range(4)]
+    with tf.Graph().as_default() as graph:
+        gradients = []
+        for tower in towers:
+            with tf.device(tower):
+                gradients.append([tf.zeros([5]), tf.zeros([3, 2])])
+        sums = all_reduce(gradients, towers, make_algorithm('nccl', towers, HOST), Packing())
+        reductions = [op for op in graph.get_operations() if op.type == 'NcclAllReduce']
+    assert [[total.device for total in own] for own in sums] == [[tower] * 2 for tower in towers]
+    assert [[total.shape.as_list() for total in own] for own in sums] == [[[5], [3, 2]]] * 4
+    assert all(op.get_attr('num_devices') == 4 and op.get_attr('reduction') == b'sum' for op in reductions)
+    devices = collections.defaultdict(list)
+    for op in reductions:
+        devices[op.get_attr('shared_name')].append(op.device)
+    assert list(devices.values()) == [towers, towers]
+    for own in sums:
+        for total in own:
+            awaited = {*total.op.control_inputs, *(value.op for value in total.op.inputs)}
+            assert len([op for op in awaited if op.type == 'NcclAllReduce']) == 4
+
+
+def test_one_tower_keeps_its_tensors_as_they_are() -> None:
+    with tf.Graph().as_default():
+        gradients = [tf.zeros([2]), tf.zeros([3])]
+        for spec in ('nccl', 'xring', 'pscpu:1k:psgpu'):
+            sums = all_reduce([gradients], cpus(1), make_algorithm(spec, cpus(1), HOST), Packing(num_chunks=2))
+            assert [id(total) for total in sums[0]] == [id(gradient) for gradient in gradients]
+
+
+def test_a_spec_gives_each_range_of_sizes_its_algorithm() -> None:
+    assert parse_spec('nccl') == (Range('nccl', None),)
+    assert parse_spec('pscpu:32k:xring:4M:psgpu') == (
+        Range('pscpu', 32 * 1024),
+        Range('xring', 4 * 1024 * 1024),
+        Range('psgpu', None),
+    )
+    assert parse_spec('pscpu:100:xring')[0].limit_bytes == 100
+
+
+@pytest.mark.parametrize(
+    ('spec', 'told'),
+    [
+        ('', "there is no algorithm ''"),
+        ('ring', "there is no algorithm 'ring'"),
+        ('pscpu:32k', 'a limit must stand between two algorithms'),
+        ('pscpu:xring:psgpu', "'xring' is no number of bytes"),
+        ('pscpu:32g:xring', "'32g' is no number of bytes"),
+        ('pscpu:-1:xring', "'-1' is no number of bytes"),
+        ('pscpu:4k:xring:4k:psgpu', 'the limits must grow'),
+        ('pscpu:4m:xring:4k:psgpu', 'the limits must grow'),
+        ('nccl/xring', 'has a second level between machines'),
+        ('xring#2', 'asks for shards'),
+    ],
+)
+def test_a_wrong_spec_is_refused_in_one_line_that_says_what_to_write(spec: str, told: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_spec(spec)
+    line = str(error.value)
+    assert line.startswith(f'--all_reduce_spec={spec}: ')
+    assert told in line
+    assert all(name in line for name in ('pscpu', 'psgpu', 'xring', 'nccl'))
+    assert '\n' not in line
+
+
+def test_a_wrong_spec_is_refused_before_several_towers_reduce() -> None:
+    with pytest.raises(UsageError):
+        make_algorithm('ring', cpus(2), HOST)

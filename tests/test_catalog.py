@@ -1,0 +1,51 @@
+"""Models are found by name, pattern and data set, and the catalog refuses to hold one twice."""
+
+import pytest
+
+from data_sets import DATA_SETS
+from errors import UsageError
+from models.catalog import ModelFacts, find_model, list_models, model_table
+
+pytestmark = pytest.mark.unit
+
+
+def test_every_model_is_found_with_facts_for_a_data_set_that_there_is() -> None:
+    for name in list_models():
+        facts = find_model(name)
+        assert facts.name == name
+        assert facts.data_set in DATA_SETS
+        assert min(facts.image_size, facts.batch_size, facts.learning_rate) > 0
+        assert find_model(name, facts.data_set) == facts
+
+
+def test_a_pattern_lists_the_models_that_it_matches() -> None:
+    assert list_models('resnet50*') == ['resnet50', 'resnet50_v1.5', 'resnet50_v2']
+    assert list_models('*3') == ['inception3']
+    assert list_models('ResNet*') == []
+
+
+def test_an_unknown_model_is_refused_with_the_nearest_name_and_all_names() -> None:
+    with pytest.raises(UsageError) as error:
+        find_model('resnet5O')
+    assert str(error.value).startswith('--model=resnet5O: ')
+    assert 'did you mean resnet50?' in str(error.value)
+    assert all(name in str(error.value) for name in list_models())
+
+
+def test_a_name_like_no_other_is_refused_too() -> None:
+    with pytest.raises(UsageError, match='--model=: there is no such model'):
+        find_model('')
+
+
+def test_a_model_that_is_not_for_the_data_set_is_refused_with_those_it_is_for() -> None:
+    with pytest.raises(UsageError, match=r'^--model=mnist: .*--data_name=imagenet; write --data_name=mnist'):
+        find_model('mnist', 'imagenet')
+
+
+def test_a_model_twice_for_one_data_set_is_refused() -> None:
+    row = ModelFacts('lenet', 'mnist', 28, 32, 0.1)
+    same_model = ModelFacts('lenet', 'mnist', 32, 64, 0.2)
+    for_another_data_set = ModelFacts('lenet', 'imagenet', 28, 32, 0.1)
+    assert model_table(row, for_another_data_set) == (row, for_another_data_set)
+    with pytest.raises(ValueError, match='lenet for mnist is in the catalog 2 times'):
+        model_table(row, for_another_data_set, same_model)

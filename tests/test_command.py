@@ -1,0 +1,177 @@
+"""The command in processes of its own: what it answers without TensorFlow, and what goes to which stream."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tf_cnn_benchmarks
+
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
+SMALL_RUN = ('--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=3', '--num_warmup_batches=1')
+
+
+def run(*argv, cwd=None):
+    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+def refusal(capsys, *argv):
+    """The one line of a refusal, with nothing on standard output."""
+    assert tf_cnn_benchmarks.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ''
+    line, *rest = err.splitlines()
+    assert rest == []
+    assert line.startswith('tf_cnn_benchmarks: error: ')
+    return line.removeprefix('tf_cnn_benchmarks: error: ')
+
+
+@pytest.mark.unit
+def test_help_imports_neither_tensorflow_nor_numpy():
+    code = (
+        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["--help"]);'
+        'print(sorted({"tensorflow", "numpy", "rich"} & set(sys.modules)), code)'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.stderr == ''
+    assert done.stdout.startswith('usage: tf_cnn_benchmarks')
+    assert done.stdout.splitlines()[-1] == '[] 0'
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize('word', ['-h', '--help', '--helpfull', '-help'])
+def test_help_comes_before_what_is_wrong(capsys, word):
+    assert tf_cnn_benchmarks.main(['--nonsense', word]) == 0
+    assert '--batch_size=VALUE' in capsys.readouterr().out
+
+
+@pytest.mark.unit
+def test_importing_the_command_changes_nothing():
+    code = (
+        'import os, sys; before = dict(os.environ); import tf_cnn_benchmarks; from absl import flags;'
+        'print(before == dict(os.environ), "tensorflow" in sys.modules, "batch_size" in flags.FLAGS)'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (done.stdout, done.stderr) == ('True False False\n', '')
+
+
+@pytest.mark.unit
+def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow():
+    code = (
+        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["--model=resnet5"]);'
+        'print("tensorflow" in sys.modules, code)'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.stdout == 'False 2\n'
+    assert re.fullmatch(r'tf_cnn_benchmarks: error: --model=resnet5: .* did you mean resnet50\?.*\n', done.stderr)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ('argv', 'message'),
+    [
+        (['--batchsize=3'], '--batchsize: there is no such flag; did you mean --batch_size?'),
+        (['record'], 'record: there is no such word; did you mean records?'),
+        (['64'], '64: there is no such word; flags look like --model=resnet50, words are: records'),
+        (['--forward_only', '64'], "'64' stands alone; a switch has its value behind an equal sign: --forward_only=64"),
+        (
+            ['--data_dir=/no/such'],
+            '--data_dir=/no/such: there is no such folder; give the folder that holds train-*-of-* shards',
+        ),
+        (['--graph_file=/no/such/g'], '--graph_file=/no/such/g: there is no folder /no/such; make it first'),
+    ],
+)
+def test_wrong_use_ends_with_code_2_and_one_line(capsys, argv, message):
+    assert refusal(capsys, *argv) == message
+
+
+@pytest.mark.unit
+def test_verbose_adds_the_traceback(capsys):
+    assert tf_cnn_benchmarks.main(['--verbose', '--batch_size=x']) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == 'Traceback (most recent call last):'
+    assert lines[-1] == 'tf_cnn_benchmarks: error: --batch_size=x: it must be an integer of at least 0'
+
+
+@pytest.mark.unit
+def test_the_word_records_opens_the_records_tool():
+    done = run('records', '--help')
+    assert done.returncode == 0
+    assert '--input' in done.stdout
+
+
+@pytest.mark.graph
+def test_a_run_prints_results_alone_on_standard_output(tmp_path):
+    done = run(*SMALL_RUN, '--display_every=2', '--flush_stdout=true', '--graph_file=graph.pbtxt', cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    step = r'images/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\)\t\d+\.\d{3}\n'
+    rule = '-' * 64
+    expected = (
+        r'TensorFlow:  2\.\d+\n(?:.*\n)*==========\nStep\tImg/sec\ttotal_loss\n'
+        rf'1\t{step}2\t{step}{rule}\ntotal images/sec: \d+\.\d\d\n{rule}\n'
+    )
+    assert re.fullmatch(expected, done.stdout), done.stdout
+    warning = 'tf_cnn_benchmarks: warning: --flush_stdout=true has no effect: each line is flushed anyway\n'
+    assert done.stderr.count('tf_cnn_benchmarks:') == done.stderr.count(warning) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ['graph.pbtxt']
+
+
+# A stand-in for the benchmark, since no flag makes TensorFlow write to standard output or makes the user interrupt.
+SCRIPT = """
+import os, signal, sys, types
+import tf_cnn_benchmarks
+
+class BenchmarkCNN:
+    def __init__(self, params, console):
+        self.console = console
+    def run(self):
+        self.console.result('before')
+        {action}
+        self.console.result('after')
+
+sys.modules['benchmark_cnn'] = types.SimpleNamespace(BenchmarkCNN=BenchmarkCNN)
+sys.exit(tf_cnn_benchmarks.main([]))
+"""
+
+
+def run_script(action, **options):
+    command = [sys.executable, '-c', SCRIPT.format(action=action)]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60, **options)
+
+
+@pytest.mark.unit
+def test_what_others_write_to_standard_output_goes_to_standard_error():
+    done = run_script("os.write(1, b'native\\n'); print('python', flush=True)", stdout=subprocess.PIPE)
+    assert done.returncode == 0
+    assert done.stdout == 'before\nafter\n'
+    assert done.stderr.splitlines() == ['native', 'python']
+
+
+@pytest.mark.unit
+def test_a_fault_ends_with_code_1_and_what_was_printed_stays():
+    done = run_script("from errors import RunError; raise RunError('shard 3: broken')", stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (1, 'before\n')
+    assert done.stderr == 'tf_cnn_benchmarks: error: shard 3: broken\n'
+
+
+@pytest.mark.unit
+def test_an_interrupt_ends_with_code_130_and_one_line():
+    done = run_script(f'os.kill(os.getpid(), {int(signal.SIGINT)})', stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (130, 'before\n')
+    assert done.stderr == 'tf_cnn_benchmarks: error: interrupted\n'
+
+
+@pytest.mark.unit
+def test_a_reader_that_left_ends_the_run_quietly():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = run_script('pass', stdout=write_end)
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (1, '')

@@ -1,0 +1,182 @@
+"""The layers do what NumPy and their papers say, and the data format makes no difference."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from oracles import Weights
+from sessions import DATA_FORMATS, open_session
+from single_tower import BATCH, load, one_tower, random_images, random_weight, relative_error
+
+from models.layers import BatchNorm, Initializer, LayerBuilder, glorot_normal, he_normal, truncated_normal
+from models.networks import NETWORKS
+from training.optimizers import GradientDescent, OptimizerStep
+from variable_mgr import TowerVariables
+
+pytestmark = pytest.mark.graph
+
+
+def every_layer(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """A network of every layer that depends on the data format, with every kind of padding."""
+    x = cnn.conv(x, 8, (3, 5), 'conv1', strides=2, padding=1, use_bias=False)
+    x = cnn.max_pool(cnn.relu(cnn.batch_norm(x, 'conv1/bn')), 3, 2, padding=1)
+    x = cnn.concat([cnn.conv(x, 4, 3, 'conv2'), cnn.avg_pool(x, 3, 1, 'SAME')])
+    x = cnn.batch_norm(x, 'bn')
+    x = cnn.max_pool(cnn.conv(x, 6, 2, 'conv3', padding='VALID'), 2, 1, 'SAME')
+    return cnn.dense(cnn.flatten(x), num_classes, 'of_all') + cnn.dense(cnn.global_avg_pool(x), num_classes, 'of_mean')
+
+
+def train_in(data_format: str, network: Callable[..., Any], images: np.ndarray) -> Weights:
+    """All variables after four steps of gradient descent, each of which learns something."""
+    with tf.Graph().as_default(), open_session(has_nchw=True) as session:
+        manager = one_tower()
+        with manager.create_outer_variable_scope(0) as variables:
+            cnn = LayerBuilder(variables, data_format, is_training=True)
+            logits = network(cnn, cnn.images(tf.constant(images)), 7)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=tf.range(BATCH)))
+        trainable = manager.trainable_variables_on_device(0)
+        gradients = tf.gradients(loss, [variable.value for variable in trainable])
+        optimizer = OptimizerStep(GradientDescent(), tf.constant(0.01), tf.constant(0, tf.int64), None)
+        step = [
+            optimizer.apply(gradient, variable) for gradient, variable in zip(gradients, trainable, strict=True)
+        ] + manager.update_ops
+        session.run(manager.initializers)
+        losses = [session.run([loss, step])[0] for _ in range(4)]
+        assert losses[-1] < 0.9 * losses[0]
+        return session.run({name: variable.value for name, variable in manager.savable_variables().items()})
+
+
+def infer_in(data_format: str, network: Callable[..., Any], images: np.ndarray, weights: Weights) -> np.ndarray:
+    with tf.Graph().as_default(), open_session(has_nchw=True) as session:
+        manager = one_tower()
+        with manager.create_outer_variable_scope(0) as variables:
+            cnn = LayerBuilder(variables, data_format, is_training=False)
+            logits = network(cnn, cnn.images(tf.constant(images)), 7)
+        load(session, manager, weights)
+        return session.run(logits)
+
+
+@pytest.mark.parametrize('network', [every_layer, NETWORKS['lenet'].build], ids=['every layer', 'lenet'])
+def test_what_one_data_format_trained_the_other_reads(network: Callable[..., Any]) -> None:
+    images = random_images((28, 28, 3))
+    weights = train_in('NCHW', network, images)
+    for name, value in train_in('NHWC', network, images).items():
+        np.testing.assert_allclose(weights[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    new_images = images[::-1] * 0.5
+    logits = {form: infer_in(form, network, new_images, weights) for form in DATA_FORMATS}
+    assert relative_error(logits['NHWC'], logits['NCHW']) < 1e-4
+
+
+@pytest.mark.parametrize('data_format', DATA_FORMATS)
+@pytest.mark.parametrize('scale', [True, False])
+def test_batch_norm_normalises_and_keeps_averages_like_numpy(data_format: str, scale: bool) -> None:
+    config = BatchNorm(decay=0.8, epsilon=0.01, scale=scale)
+    random = np.random.default_rng(4)
+    batches = random.normal(3, 2, size=(2, 4, 3, 5, 6)).astype(np.float32)
+    weights = {f'bn/{name}': random_weight(name, (6,)) for name in ('beta', 'moving_mean', 'moving_variance')}
+    if scale:
+        weights['bn/gamma'] = random_weight('gamma', (6,))
+    mean, variance = (weights[f'bn/moving_{name}'] for name in ('mean', 'variance'))
+
+    def normalised(x: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        return (x - mean) / np.sqrt(variance + 0.01) * weights.get('bn/gamma', 1) + weights['bn/beta']
+
+    with tf.Graph().as_default(), open_session(has_nchw=True) as session:
+        manager, x = one_tower(), tf.placeholder(tf.float32, batches.shape[1:])
+        outputs = {}
+        with manager.create_outer_variable_scope(0) as variables:
+            for is_training in (True, False):
+                cnn = LayerBuilder(variables, data_format, is_training=is_training, batch_norm=config)
+                y = cnn.batch_norm(cnn.images(x), 'bn')
+                outputs[is_training] = y if data_format == 'NHWC' else tf.transpose(y, [0, 2, 3, 1])
+        assert sorted(manager.savable_variables()) == sorted(weights)
+        load(session, manager, weights)
+        for batch in batches:
+            output, _ = session.run([outputs[True], manager.update_ops], {x: batch})
+            expected = normalised(batch, batch.mean((0, 1, 2)), batch.var((0, 1, 2)))
+            np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+            mean = 0.8 * mean + 0.2 * batch.mean((0, 1, 2))
+            variance = 0.8 * variance + 0.2 * batch.var((0, 1, 2), ddof=1)
+        kept = session.run({name: variable.value for name, variable in manager.savable_variables().items()})
+        np.testing.assert_allclose(kept['bn/moving_mean'], mean, rtol=1e-5)
+        np.testing.assert_allclose(kept['bn/moving_variance'], variance, rtol=1e-5)
+        inferred = session.run(outputs[False], {x: batches[0]})
+        np.testing.assert_allclose(inferred, normalised(batches[0], mean, variance), rtol=1e-4, atol=1e-5)
+
+
+def test_a_tower_that_keeps_no_statistics_has_no_moving_averages() -> None:
+    images = random_images((9, 9, 2))
+    with tf.Graph().as_default(), open_session() as session:
+        manager = one_tower()
+        outputs: list[Any] = []
+        with manager.create_outer_variable_scope(0) as variables:
+            for keep_statistics in (False, True):
+                assert list(manager.savable_variables()) == ([] if not outputs else ['bn/gamma', 'bn/beta'])
+                assert manager.update_ops == []
+                cnn = LayerBuilder(variables, 'NHWC', is_training=True, keep_statistics=keep_statistics)
+                outputs.append(cnn.batch_norm(tf.constant(images), 'bn'))
+        session.run(manager.initializers)
+        without, with_statistics = session.run(outputs)
+    np.testing.assert_allclose(without, with_statistics, rtol=1e-5, atol=1e-6)
+
+
+def initial(initializer: Initializer, shape: list[int], seed: int = 1) -> np.ndarray:
+    with tf.Graph().as_default(), open_session() as session:
+        return session.run(initializer(shape, seed))
+
+
+# The standard deviation of a standard normal distribution that is cut at two: sqrt(1 - 4 phi(2) / (2 Phi(2) - 1)).
+CUT_STDDEV = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
+
+
+@pytest.mark.parametrize(
+    ('initializer', 'shape', 'stddev'),
+    [
+        (truncated_normal(0.1), [400, 300], 0.1 * CUT_STDDEV),
+        (he_normal, [3, 3, 64, 128], math.sqrt(2 / (3 * 3 * 64))),
+        (he_normal, [1, 7, 96, 200], math.sqrt(2 / (7 * 96))),
+        (he_normal, [400, 300], math.sqrt(2 / 400)),
+        (glorot_normal, [3, 3, 64, 128], math.sqrt(2 / (3 * 3 * (64 + 128)))),
+        (glorot_normal, [400, 300], math.sqrt(2 / 700)),
+    ],
+)
+def test_initial_values_spread_as_their_papers_say(initializer: Initializer, shape: list[int], stddev: float) -> None:
+    values = initial(initializer, shape)
+    assert values.shape == tuple(shape)
+    assert values.std() == pytest.approx(stddev, rel=0.01)
+    assert abs(values.mean()) < 0.01 * stddev
+    cut = 2 * stddev / CUT_STDDEV
+    assert 0.98 * cut < np.abs(values).max() <= cut * 1.0001
+
+
+def test_initial_values_follow_from_the_seed() -> None:
+    values = initial(he_normal, [20, 30], seed=3)
+    np.testing.assert_array_equal(initial(he_normal, [20, 30], seed=3), values)
+    assert np.abs(initial(he_normal, [20, 30], seed=4) - values).max() > 0.1
+
+
+def test_dropout_drops_its_share_and_other_units_in_every_layer_tower_and_step() -> None:
+    rate, shape = 0.3, (100, 80)
+    masks: list[np.ndarray] = []
+    with tf.Graph().as_default(), open_session() as session:
+        variables = TowerVariables(one_tower(), 0)
+        towers = [LayerBuilder(variables, 'NHWC', is_training=True, seed=seed) for seed in (0, 1000)]
+        dropped = [tower.dropout(tf.ones(shape), rate) for tower in towers for _ in range(2)]
+        outputs = [*session.run(dropped), *session.run(dropped)]
+    for output in outputs:
+        mask = output != 0
+        np.testing.assert_allclose(output[mask], 1 / (1 - rate), rtol=1e-6)
+        assert 1 - mask.mean() == pytest.approx(rate, abs=0.02)
+        for other in masks:
+            # The share of the units on which independent masks agree.
+            assert (mask == other).mean() == pytest.approx(rate**2 + (1 - rate) ** 2, abs=0.03)
+        masks.append(mask)
+
+
+def test_dropout_leaves_everything_while_not_training() -> None:
+    with tf.Graph().as_default():
+        x = tf.ones([2, 3])
+        assert LayerBuilder(TowerVariables(one_tower(), 0), 'NHWC', is_training=False).dropout(x, 0.5) is x

@@ -1,0 +1,197 @@
+"""Every network computes what its counterpart in Keras computes from the same weights, in both data formats."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from keras_networks import (
+    Naming,
+    inception_names,
+    keras_alexnet,
+    keras_lenet,
+    keras_resnet50,
+    keras_trivial,
+    published,
+    resnet_names,
+    same_names,
+    vgg_names,
+)
+from oracles import Weights
+from sessions import DATA_FORMATS, open_session
+from single_tower import load, one_tower, random_images, random_weight, relative_error
+
+from data_sets import DATA_SETS
+from models.catalog import find_model, list_models
+from models.networks import NETWORKS, Logits, build_network
+from variable_mgr import VariableMgr
+
+pytestmark = pytest.mark.graph
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the conformance table.
+
+    counterpart makes the Keras model of (shape of an image, number of classes), num_parameters are those that train.
+    """
+
+    model: str
+    counterpart: Callable[[tuple[int, ...], int], Any]
+    naming: Naming
+    image_size: int
+    num_parameters: int
+
+
+# The counts are with 1001 classes (mnist: 10) and without the biases that batch norm makes useless. Those of Inception,
+# VGG and ResNet are the published ones for 1000 classes (Keras, torchvision) and one more column of the last layer.
+CONFORMANCE = (
+    Case('trivial', keras_trivial, same_names, 227, 4_263_877),
+    Case('lenet', partial(keras_lenet, units=512), same_names, 28, 2_173_353),
+    Case('mnist', partial(keras_lenet, units=1024), same_names, 28, 3_274_634),
+    Case('alexnet', keras_alexnet, same_names, 227, 61_838_248 + 4097),
+    Case('vgg16', partial(published, 'VGG16'), vgg_names, 224, 138_357_544 + 4097),
+    Case('inception3', partial(published, 'InceptionV3'), inception_names, 299, 23_817_352 + 2049),
+    Case('resnet50', partial(published, 'ResNet50'), resnet_names, 224, 25_557_032 + 2049),
+    Case('resnet50_v1.5', partial(keras_resnet50, pre_activation=False), same_names, 224, 25_557_032 + 2049),
+    Case('resnet50_v2', partial(keras_resnet50, pre_activation=True), same_names, 224, 25_549_352 + 2049),
+)
+
+
+def build(
+    model: str, manager: VariableMgr, images: Any, data_format: str = 'NHWC', *, is_training: bool = False
+) -> Logits:
+    """A network on images. Networks with one manager share the variables that have the same names."""
+    num_classes = DATA_SETS[find_model(model).data_set].num_classes
+    with manager.create_outer_variable_scope(0) as variables:
+        return build_network(model, images, num_classes, variables, data_format, is_training=is_training)
+
+
+def count(manager: VariableMgr, *, trainable: bool) -> int:
+    """How many numbers there are in the variables that train, or in those that do not."""
+    variables = manager.savable_variables().values()
+    return sum(math.prod(variable.shape) for variable in variables if variable.trainable == trainable)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A network beside its counterpart: the numbers of parameters (trainable or not), and logits by data format."""
+
+    case: Case
+    ours: dict[bool, int]
+    theirs: dict[bool, int]
+    logits: dict[str, np.ndarray]
+    expected: np.ndarray
+
+
+def give_weights(model: Any, case: Case, our_names: list[str]) -> tuple[Weights, dict[bool, int]]:
+    """Gives a Keras model random weights, and returns them by our names, with how many numbers they are.
+
+    Biases of convolutions that we do without are zero and not among them.
+    """
+    our_layers = list(dict.fromkeys(name.rpartition('/')[0] for name in our_names))
+    weighted = [layer for layer in model.layers if layer.weights]
+    naming = case.naming([layer.name for layer in weighted], our_layers)
+    weights: Weights = {}
+    counts = {True: 0, False: 0}
+    for layer in weighted:
+        trainable = {id(weight) for weight in layer.trainable_weights}
+        for weight in layer.weights:
+            name = f'{naming[layer.name]}/{weight.name}'
+            if name not in our_names and isinstance(layer, tf.keras.layers.Conv2D) and weight.name == 'bias':
+                weight.assign(np.zeros(weight.shape))
+                continue
+            weights[name] = random_weight(name, tuple(weight.shape))
+            weight.assign(weights[name])
+            counts[id(weight) in trainable] += weights[name].size
+    return weights, counts
+
+
+@pytest.fixture(scope='module', params=CONFORMANCE, ids=lambda case: case.model)
+def compared(request: pytest.FixtureRequest) -> Iterator[Compared]:
+    case: Case = request.param
+    data_set = DATA_SETS[find_model(case.model).data_set]
+    shape = (case.image_size, case.image_size, data_set.channels)
+    images = random_images(shape)
+    graph, manager = tf.Graph(), one_tower()
+    with graph.as_default():
+        built = {form: build(case.model, manager, tf.constant(images), form).logits for form in DATA_FORMATS}
+    counterpart = case.counterpart(shape, data_set.num_classes)
+    weights, theirs = give_weights(counterpart, case, list(manager.savable_variables()))
+    expected = np.asarray(counterpart(images, training=False))
+    del counterpart
+    with graph.as_default(), open_session(has_nchw=True) as session:
+        load(session, manager, weights)
+        yield Compared(
+            case=case,
+            ours={kind: count(manager, trainable=kind) for kind in (True, False)},
+            theirs=theirs,
+            logits={form: session.run(logits) for form, logits in built.items()},
+            expected=expected,
+        )
+    tf.keras.backend.clear_session()
+
+
+def test_a_network_has_the_parameters_of_its_counterpart(compared: Compared) -> None:
+    assert compared.ours[True] == compared.case.num_parameters
+    assert compared.ours == compared.theirs
+
+
+@pytest.mark.parametrize('data_format', DATA_FORMATS)
+def test_a_network_gives_the_logits_of_its_counterpart(compared: Compared, data_format: str) -> None:
+    assert relative_error(compared.logits[data_format], compared.expected) < 1e-4
+    first, second = compared.expected
+    assert relative_error(first, second) > 0.01, 'the images must matter, or this says little'
+
+
+@pytest.mark.parametrize(('model', 'name'), [('resnet50_v1.5', 'ResNet50'), ('resnet50_v2', 'ResNet50V2')])
+def test_a_rebuilt_resnet_has_the_parameters_of_the_published_one(model: str, name: str) -> None:
+    """keras.applications place the strides of these elsewhere, which changes the logits alone."""
+    theirs = published(name, (224, 224, 3), 1001)
+    biases = sum(
+        layer.bias.shape[0] for layer in theirs.layers if isinstance(layer, tf.keras.layers.Conv2D) and layer.use_bias
+    )
+    trainable = sum(math.prod(weight.shape) for weight in theirs.trainable_weights) - biases
+    [expected] = [case.num_parameters for case in CONFORMANCE if case.model == model]
+    assert trainable == expected
+
+
+def test_there_is_a_network_for_every_model_of_the_catalog_and_each_has_a_test() -> None:
+    assert sorted(NETWORKS) == list_models()
+    assert {case.model for case in CONFORMANCE} == {*NETWORKS} - {'inception3_aux'}
+    for case in CONFORMANCE:
+        assert case.image_size == find_model(case.model).image_size
+
+
+def test_inception3_aux_is_inception3_with_another_head_while_training() -> None:
+    head = (768 * 128 + 128) + (5 * 5 * 128 * 768 + 768) + (768 * 1001 + 1001)
+    images = random_images((299, 299, 3))
+    with tf.Graph().as_default(), open_session() as session:
+        manager = one_tower()
+        plain = build('inception3', manager, tf.constant(images), is_training=True)
+        num_parameters = count(manager, trainable=True)
+        both = build('inception3_aux', manager, tf.constant(images), is_training=True)
+        assert count(manager, trainable=True) == num_parameters + head
+        assert build('inception3_aux', manager, tf.constant(images)).auxiliary is None
+        assert plain.auxiliary is None
+        session.run(manager.initializers)
+        expected, logits, auxiliary = session.run([plain.logits, both.logits, both.auxiliary])
+    assert relative_error(logits, expected) < 1e-4
+    assert auxiliary.shape == expected.shape
+    assert relative_error(auxiliary, expected) > 0.1
+    assert np.ptp(auxiliary) > 0
+
+
+@pytest.mark.parametrize(('model', 'num_layers'), [('alexnet', 2), ('vgg16', 2), ('lenet', 0)])
+def test_networks_drop_units_while_training_alone(model: str, num_layers: int) -> None:
+    facts = find_model(model)
+    for is_training in (True, False):
+        with tf.Graph().as_default() as graph:
+            images = tf.zeros([1, facts.image_size, facts.image_size, 3])
+            build(model, one_tower(), images, is_training=is_training)
+            draws = [op for op in graph.get_operations() if op.type == 'RandomUniform']
+        assert len(draws) == (num_layers if is_training else 0)

@@ -1,0 +1,106 @@
+"""Every optimizer takes the steps of its textbook formulas and of TensorFlow's own, where the variable lives."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from oracles import OPTIMIZERS, Weights
+from sessions import cpus, open_session
+
+from training.optimizers import GradientDescent, Optimizer, OptimizerStep, RmsProp
+from training.variables import Variable, create_variable
+
+pytestmark = pytest.mark.graph
+
+SHAPES: dict[str, list[int]] = {'kernel': [3, 2], 'bias': [4], 'scalar': []}
+LEARNING_RATE, NUM_STEPS = 0.1, 5
+START: Weights = {name: np.random.default_rng(1).normal(size=shape) for name, shape in SHAPES.items()}
+
+
+def gradients_at(weights: Weights, step: int) -> Weights:
+    """They depend on the weights, as real ones do, and differ in size and sign from step to step."""
+    return {name: np.asarray(value * (step + 1) - 0.5 * (-1) ** step) for name, value in weights.items()}
+
+
+def trained(optimizer: Optimizer, start: Weights, *, gradient_clip: float | None = None) -> Weights:
+    """The weights after all steps of ours."""
+    with tf.Graph().as_default(), open_session() as session:
+        step, rate = tf.placeholder(tf.int64, []), tf.placeholder(tf.float32, [])
+        variables = {name: variable(name, value.shape) for name, value in start.items()}
+        gradients = {name: tf.placeholder(tf.float32, value.shape) for name, value in start.items()}
+        optimizer_step = OptimizerStep(optimizer, rate, step, gradient_clip)
+        apply = [optimizer_step.apply(gradients[name], variables[name]) for name in start]
+        initial = [variables[name].assign(tf.constant(value, tf.float32)) for name, value in start.items()]
+        values = {name: variables[name].value for name in start}
+        session.run([initial, optimizer_step.initializers])
+        for number in range(NUM_STEPS):
+            now = gradients_at(session.run(values), number)
+            session.run(apply, {step: number, rate: LEARNING_RATE} | {gradients[name]: now[name] for name in start})
+        return session.run(values)
+
+
+def variable(name: str, shape: Sequence[int], device: str = '/cpu:0', scope: str = 'v') -> Variable:
+    return create_variable(name, shape, scope=scope, device=device, trainable=True)
+
+
+def trained_by_tensorflow(optimizer: Any, start: Weights) -> Weights:
+    with tf.Graph().as_default(), open_session() as session:
+        variables = {
+            name: tf.get_variable(name, initializer=tf.constant(value, tf.float32), use_resource=True)
+            for name, value in start.items()
+        }
+        gradients = {name: tf.placeholder(tf.float32, value.shape) for name, value in start.items()}
+        apply = optimizer.apply_gradients([(gradients[name], variables[name]) for name in start])
+        session.run(tf.global_variables_initializer())
+        for number in range(NUM_STEPS):
+            now = gradients_at(session.run(variables), number)
+            session.run(apply, {gradients[name]: now[name] for name in start})
+        return session.run(variables)
+
+
+def assert_equal(weights: Weights, expected: Weights) -> None:
+    for name in expected:
+        np.testing.assert_allclose(weights[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_five_steps_follow_the_textbook_formulas(name: str) -> None:
+    pair = OPTIMIZERS[name]
+    expected = pair.numpy.train(START, gradients_at, LEARNING_RATE, NUM_STEPS)
+    assert_equal(trained(pair.ours, START), expected)
+
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_five_steps_are_those_of_the_optimizer_in_tensorflow(name: str) -> None:
+    pair = OPTIMIZERS[name]
+    expected = trained_by_tensorflow(pair.tensorflow(LEARNING_RATE), START)
+    assert_equal(trained(pair.ours, START), expected)
+
+
+def test_every_element_of_a_gradient_is_clipped_on_both_sides() -> None:
+    start = {'kernel': np.array([[-7.0, -0.4], [0.2, 9.0]])}
+    weights = start['kernel']
+    for step in range(NUM_STEPS):
+        gradient = gradients_at({'kernel': weights}, step)['kernel']
+        weights = weights - LEARNING_RATE * np.clip(gradient, -0.6, 0.6)
+    assert_equal(trained(GradientDescent(), start, gradient_clip=0.6), {'kernel': weights})
+
+
+def test_slots_and_updates_live_on_the_device_of_their_variable() -> None:
+    with tf.Graph().as_default() as graph:
+        step = OptimizerStep(RmsProp(0.9, 0.9, 1.0), tf.constant(0.1), tf.constant(0, tf.int64), None)
+        devices = cpus(3)
+        variables = [variable('kernel', [2], device, scope=f'v{device[-1]}') for device in devices]
+        applied = [step.apply(tf.ones([2]), each) for each in variables]
+        slots = {
+            op.get_attr('shared_name').decode(): op.device
+            for op in graph.get_operations()
+            if op.type == 'VarHandleOp' and op not in [each.handle.op for each in variables]
+        }
+        assert [op.device for op in applied] == devices
+        assert slots == {
+            f'v{number}/kernel/{slot}': device for number, device in enumerate(devices) for slot in ('rms', 'momentum')
+        }
+        assert sorted(op.device for op in step.initializers) == sorted(devices * 2)

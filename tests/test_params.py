@@ -1,0 +1,413 @@
+"""The flags: what a command line and Python may say, and each line that refuses."""
+
+import dataclasses
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import legacy_flags
+from errors import UsageError
+from flag_rules import check_inputs, check_outputs
+from params import SPECS, Params, format_help, make_params, parse_argv
+
+pytestmark = pytest.mark.unit
+
+
+def refusal(*argv):
+    with pytest.raises(UsageError) as caught:
+        parse_argv(argv)
+    message = str(caught.value)
+    assert '\n' not in message
+    return message
+
+
+def test_no_flags_give_the_defaults():
+    parsed = parse_argv([])
+    assert parsed.params == Params() == make_params()
+    assert parsed.warnings == ()
+    assert (parsed.params.num_batches, parsed.params.num_warmup_batches) == (100, 10)
+
+
+def test_every_flag_has_a_default_that_it_accepts():
+    for name, spec in SPECS.items():
+        if spec.default is not None:
+            assert spec.read(spec.default) == spec.read(str(spec.default)) == spec.default, name
+        assert (spec.default is None) <= spec.optional, name
+
+
+def test_each_form_of_a_flag_is_read():
+    argv = ['--batch_size=32', '--num_gpus', '2', '-model=lenet', '--forward_only', '--nouse_chrome_trace_format']
+    params = parse_argv([*argv, '--allow_growth=T', '--gradient_clip=1e-2', '--trace_file=t']).params
+    expected = Params(
+        batch_size=32,
+        num_gpus=2,
+        model='lenet',
+        forward_only=True,
+        use_chrome_trace_format=False,
+        allow_growth=True,
+        gradient_clip=0.01,
+        trace_file='t',
+    )
+    assert params == expected
+
+
+def test_the_last_of_two_values_counts():
+    assert parse_argv(['--batch_size=1', '--batch_size=2']).params.batch_size == 2
+
+
+def test_flags_are_read_from_a_file(tmp_path):
+    file = tmp_path / 'flags'
+    file.write_text('--batch_size=8\n--model=lenet\n')
+    assert parse_argv([f'--flagfile={file}', '--num_batches=3']).params == Params(
+        model='lenet', batch_size=8, num_batches=3
+    )
+    assert refusal(f'--flagfile={tmp_path}/none').startswith('--flagfile: Unable to open flagfile: ')
+    file.write_text('--batch_size=8\nstray\n')
+    assert refusal(f'--flagfile={file}') == "'stray' is not a flag; flags look like --batch_size=64, see --help"
+
+
+@pytest.mark.parametrize(
+    ('text', 'name', 'value'),
+    [('CPU', 'device', 'cpu'), ('nhwc', 'data_format', 'NHWC'), ('GPU', 'local_parameter_device', 'gpu')],
+)
+def test_choices_are_read_in_any_case(text, name, value):
+    assert getattr(parse_argv([f'--{name}={text}']).params, name) == value
+
+
+def test_an_empty_value_of_a_flag_without_default_is_none():
+    assert parse_argv(['--data_dir=', '--device=', '--trace_file=', '--init_learning_rate=']).params == Params()
+
+
+@pytest.mark.parametrize(
+    ('argv', 'message'),
+    [
+        (['--batchsize=3'], '--batchsize: there is no such flag; did you mean --batch_size?'),
+        (['--nodistortion'], '--nodistortion: there is no such flag; did you mean --distortions?'),
+        (['--qqq'], '--qqq: there is no such flag; see --help'),
+        (['--batch_size=x'], '--batch_size=x: it must be an integer of at least 0'),
+        (['--batch_size=1.5'], '--batch_size=1.5: it must be an integer of at least 0'),
+        (['--batch_size=-1'], '--batch_size=-1: it must be an integer of at least 0'),
+        (['--batch_size='], '--batch_size=: it has no value; it must be an integer of at least 0'),
+        (['--batch_size'], '--batch_size: it has no value; write --batch_size=VALUE, see --help'),
+        (['--batch_size=a\nb'], "--batch_size='a\\nb': it must be an integer of at least 0"),
+        (['--num_batches=0'], '--num_batches=0: it must be an integer of at least 1'),
+        (['--momentum=1.1'], '--momentum=1.1: it must be a number from 0 to 1'),
+        (['--weight_decay=nan'], '--weight_decay=nan: it must be a number of at least 0'),
+        (['--summary_verbosity=4'], '--summary_verbosity=4: it must be an integer from 0 to 3'),
+        (['--forward_only=maybe'], '--forward_only=maybe: it must be true or false'),
+        (
+            ['--optimizer=sdg'],
+            '--optimizer=sdg: it must be one of sgd, momentum, rmsprop, adam; did you mean --optimizer=sgd?',
+        ),
+        (
+            ['--data_name=imagnet'],
+            '--data_name=imagnet: it must be one of imagenet, mnist; did you mean --data_name=imagenet?',
+        ),
+        (
+            ['--forward_only', 'True'],
+            "'True' stands alone; a switch has its value behind an equal sign: --forward_only=True",
+        ),
+        (['--batch_size', '32', '64'], "'64' is not a flag; flags look like --batch_size=64, see --help"),
+        (
+            ['--use_nccl=True', '--all_reduce_spec=pscpu'],
+            '--use_nccl=True contradicts --all_reduce_spec=pscpu; '
+            'it is the older name of --all_reduce_spec: leave it out',
+        ),
+        (
+            ['--use_nccl=False', '--all_reduce_spec=nccl'],
+            '--use_nccl=False contradicts --all_reduce_spec=nccl; '
+            'it is the older name of --all_reduce_spec: leave it out',
+        ),
+        (
+            ['--learning_rate=0.1', '--init_learning_rate=0.2'],
+            '--learning_rate=0.1 contradicts --init_learning_rate=0.2; '
+            'it is the older name of --init_learning_rate: leave it out',
+        ),
+        (['--learning_rate=-1'], '--learning_rate=-1: it must be a number of at least 0'),
+        (
+            ['--data_dir=d', '--model=mnist'],
+            '--data_dir=d: the data set of --model=mnist, mnist, is not read from records; '
+            'leave --data_dir out for synthetic images',
+        ),
+        (
+            ['--save_summaries_steps=5'],
+            '--save_summaries_steps=5: summaries need a folder; add --train_dir=DIR',
+        ),
+        (['--summary_verbosity=1'], '--summary_verbosity=1: summaries need a folder; add --train_dir=DIR'),
+        (
+            ['--tfprof_file=p', '--num_warmup_batches=0'],
+            '--tfprof_file=p: the last warm-up step is the traced one, and --num_warmup_batches=0 leaves none; '
+            'write --num_warmup_batches=1 or more',
+        ),
+        (
+            ['--gradient_repacking=4', '--agg_small_grads_max_bytes=9'],
+            '--gradient_repacking=4 clashes with --agg_small_grads_max_bytes=9: each packs the gradients in its own '
+            'way; leave one out',
+        ),
+        (
+            ['--hierarchical_copy', '--all_reduce_spec=xring'],
+            '--hierarchical_copy clashes with --all_reduce_spec=xring: each sums the gradients in its own way; '
+            'leave one out',
+        ),
+        (
+            ['--graph_file=g', '--trace_file=g'],
+            '--graph_file=g clashes with --trace_file=g: write another path in one of them',
+        ),
+        (
+            ['--gradient_clip=0'],
+            '--gradient_clip=0: it would make every gradient zero; leave it out, or write a magnitude above 0',
+        ),
+    ],
+)
+def test_wrong_use_is_told_in_one_line(argv, message):
+    assert refusal(*argv) == message
+
+
+def test_an_unknown_model_is_told_with_the_nearest_one():
+    assert refusal('--model=resnet5').startswith('--model=resnet5: there is no such model; did you mean resnet50?')
+
+
+def test_older_names_are_read():
+    assert parse_argv(['--learning_rate=0.5']).params == Params(init_learning_rate=0.5)
+    replicated = ['--variable_update=replicated', '--num_gpus=2']
+    params = parse_argv(['--use_nccl=True', *replicated]).params
+    assert params == Params(all_reduce_spec='nccl', variable_update='replicated', num_gpus=2)
+    assert parse_argv(['--use_nccl=False', *replicated]).params.all_reduce_spec is None
+    assert parse_argv(['--nouse_nccl', '--all_reduce_spec=xring', *replicated]).params.all_reduce_spec == 'xring'
+    assert parse_argv(['--use_nccl', '--all_reduce_spec=nccl/xring', *replicated]).params.all_reduce_spec == (
+        'nccl/xring'
+    )
+
+
+@pytest.mark.parametrize(
+    ('argv', 'lines'),
+    [
+        (['--momentum=0.9'], ['--momentum=0.9 has no effect: it belongs to --optimizer=momentum']),
+        (['--momentum=0.8', '--optimizer=momentum'], []),
+        (['--adam_beta1=0.5'], ['--adam_beta1=0.5 has no effect: it belongs to --optimizer=adam']),
+        (['--rmsprop_decay=0.5'], ['--rmsprop_decay=0.5 has no effect: it belongs to --optimizer=rmsprop']),
+        (
+            ['--distortions', '--resize_method=area'],
+            [
+                '--distortions=True has no effect: images are synthetic without --data_dir',
+                '--resize_method=area has no effect: images are synthetic without --data_dir',
+            ],
+        ),
+        (['--nodistortions', '--nohierarchical_copy', '--gradient_repacking=0'], []),
+        (['--distortions', '--resize_method=area', '--data_dir=d'], []),
+        (
+            ['--distortions', '--data_dir=d', '--forward_only'],
+            ['--distortions=True has no effect: --forward_only takes images as they are'],
+        ),
+        (
+            ['--optimizer=adam', '--weight_decay=0', '--forward_only'],
+            [
+                '--optimizer=adam has no effect: --forward_only updates no variables',
+                '--weight_decay=0.0 has no effect: --forward_only updates no variables',
+            ],
+        ),
+        (['--use_nccl=True'], ['--use_nccl=True has no effect: it belongs to --variable_update=replicated']),
+        (
+            ['--hierarchical_copy', '--variable_update=replicated'],
+            ['--hierarchical_copy=True has no effect: with --num_gpus=1 there is one gradient, and nothing to sum'],
+        ),
+        (
+            ['--network_topology=dgx1', '--variable_update=replicated', '--num_gpus=2'],
+            ['--network_topology=dgx1 has no effect: it belongs to --hierarchical_copy'],
+        ),
+        (['--local_parameter_device=cpu', '--variable_update=replicated', '--num_gpus=2'], []),
+        (
+            ['--allow_growth', '--device=cpu'],
+            ['--allow_growth=True has no effect: the run is on the CPU'],
+        ),
+        (['--allow_growth'], []),
+        (
+            ['--nouse_chrome_trace_format'],
+            ['--use_chrome_trace_format=False has no effect: it belongs to --trace_file'],
+        ),
+        (
+            ['--train_dir=t'],
+            [
+                '--train_dir=t has no effect: summaries are written with --save_summaries_steps and '
+                '--summary_verbosity above 0 only'
+            ],
+        ),
+        (['--train_dir=t', '--save_summaries_steps=1', '--summary_verbosity=1'], []),
+        (['--display_every=1000'], []),
+    ],
+)
+def test_a_flag_without_effect_is_named(argv, lines):
+    assert list(parse_argv(argv).warnings) == lines
+
+
+def test_flags_of_older_versions_are_accepted_with_one_line():
+    argv = ['--flush_stdout=true', '--cache_data', '--result_storage=x', '--gpu_pending_cap=3', '--nouse_data_sets']
+    parsed = parse_argv([*argv, '--log_dir', 'd'])
+    assert parsed.params == Params()
+    assert len(parsed.warnings) == 6
+    assert '--flush_stdout=true has no effect: each line is flushed anyway' in parsed.warnings
+
+
+@pytest.mark.parametrize(
+    'argv',
+    [
+        '--use_fp16=False',
+        '--nouse_fp16',
+        '--job_name=',
+        '--task_index=',
+        '--task_index=0',
+        '--eval=false',
+        '--staged_vars=False',
+        '--variable_consistency=strong',
+        '--learning_rate_decay_factor=0',
+        '--trt_mode=',
+        '--use_tf_layers',
+    ],
+)
+def test_the_default_of_a_flag_that_is_not_here_is_accepted_in_silence(argv):
+    assert parse_argv([argv]) == parse_argv([])
+
+
+@pytest.mark.parametrize(
+    ('argv', 'message'),
+    [
+        ('--ps_hosts=a:1', '--ps_hosts=a:1: not in this version; leave it out'),
+        ('--use_fp16', '--use_fp16=true: not in this version; leave it out or write --use_fp16=False'),
+        (
+            '--variable_consistency=relaxed',
+            '--variable_consistency=relaxed: not in this version; leave it out or write --variable_consistency=strong',
+        ),
+        ('--task_index=x', '--task_index=x: it must be an integer'),
+        (
+            '--ml_perf',
+            '--ml_perf=true: this program does not have it: the MLPerf rules have their own programs, '
+            'see github.com/mlcommons/training',
+        ),
+    ],
+)
+def test_a_flag_that_is_not_here_stops_the_run(argv, message):
+    assert refusal(argv) == message
+
+
+def test_each_flag_of_the_original_has_one_home():
+    assert not set(SPECS) & set(legacy_flags.NAMES)
+    # 137 flags; verbose is ours, the older names are of versions before.
+    assert len(set(SPECS) - {'verbose'}) + len(legacy_flags.NAMES) - 10 == 137
+
+
+def test_python_and_the_command_line_say_the_same():
+    with pytest.warns(UserWarning, match='--momentum=0.5 has no effect'):
+        params = make_params(batch_size=4, momentum=0.5, device='CPU', use_fp16=False)
+    assert params == parse_argv(['--batch_size=4', '--momentum=0.5', '--device=cpu']).params
+
+
+@pytest.mark.parametrize(
+    ('overrides', 'message'),
+    [
+        ({'batchsize': 1}, '--batchsize: there is no such flag; did you mean --batch_size?'),
+        ({'batch_size': -1}, '--batch_size=-1: it must be an integer of at least 0'),
+        ({'batch_size': True}, '--batch_size=True: it must be an integer of at least 0'),
+        ({'batch_size': 1.0}, '--batch_size=1.0: it must be an integer of at least 0'),
+        ({'batch_size': None}, '--batch_size=: it has no value; it must be an integer of at least 0'),
+        ({'forward_only': 1}, '--forward_only=1: it must be true or false'),
+        ({'momentum': []}, '--momentum=[]: it must be a number from 0 to 1'),
+        ({'weight_decay': float('inf')}, '--weight_decay=inf: it must be a number of at least 0'),
+        ({'data_dir': 3}, '--data_dir=3: it must be text'),
+        ({'ps_hosts': 'a:1'}, '--ps_hosts=a:1: not in this version; leave it out'),
+        ({'gradient_clip': 0}, '--gradient_clip=0: it would make every gradient zero; '),
+    ],
+)
+def test_python_gets_the_same_refusals(overrides, message):
+    with pytest.raises(UsageError) as caught:
+        make_params(**overrides)
+    assert str(caught.value).startswith(message)
+
+
+def test_python_may_give_paths():
+    assert make_params(graph_file=Path('a') / 'b').graph_file == 'a/b'
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            'batch_size': st.integers(0, 1 << 40),
+            'tf_random_seed': st.integers(-(1 << 62), 1 << 62),
+            'weight_decay': st.floats(0, 1e300),
+            'forward_only': st.booleans(),
+            'data_format': st.sampled_from([None, 'NHWC', 'NCHW']),
+            'graph_file': st.none() | st.text(min_size=1),
+        }
+    )
+)
+def test_what_python_says_the_command_line_can_say(overrides):
+    argv = [f'--{name}={"" if value is None else value}' for name, value in overrides.items()]
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        assert make_params(**overrides) == parse_argv(argv).params
+
+
+def test_params_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        make_params().batch_size = 3  # type: ignore[misc]
+
+
+def test_help_names_each_flag_once_in_its_group():
+    text = format_help()
+    assert max(map(len, text.splitlines())) <= 100
+    for name, spec in SPECS.items():
+        lines = [line for line in text.splitlines() if line in (f'  --{name}=VALUE', f'  --[no]{name}')]
+        assert len(lines) == 1, name
+        assert text.index(f'{spec.group}:\n') < text.index(lines[0])
+    assert '[an integer of at least 0, in images; default 0]' in ' '.join(text.split())
+    assert '[one of NHWC, NCHW; the original: NCHW]' in ' '.join(text.split())
+
+
+def outputs(folder, **names):
+    return Params(**{name: str(folder / path) for name, path in names.items()})
+
+
+def test_outputs_that_can_be_written_leave_no_trace(tmp_path):
+    (tmp_path / 'old').write_text('kept')
+    (tmp_path / 'link').symlink_to(tmp_path / 'not yet')
+    check_outputs(outputs(tmp_path, trace_file='old', graph_file='new', tfprof_file='link'))
+    check_outputs(outputs(tmp_path, partitioned_graph_file_prefix='part'))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['link', 'old']
+    assert (tmp_path / 'old').read_text() == 'kept'
+    assert (tmp_path / 'link').is_symlink()
+
+
+def test_the_train_dir_is_made(tmp_path):
+    check_outputs(outputs(tmp_path, train_dir='a/b'))
+    assert list((tmp_path / 'a' / 'b').iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ('name', 'path', 'reason'),
+    [
+        ('trace_file', 'none/t', 'there is no folder {}/none; make it first'),
+        ('graph_file', '.', 'it cannot be written (is a directory); write another path'),
+        ('tfprof_file', 'file/t', 'a file is where a folder must be; write another path'),
+        ('partitioned_graph_file_prefix', 'none/t', 'there is no folder {}/none; make it first'),
+        ('train_dir', 'file', 'a file is where a folder must be; write another path'),
+        ('train_dir', 'x' * 300, 'it cannot be written (file name too long); write another path'),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_named(tmp_path, name, path, reason):
+    (tmp_path / 'file').touch()
+    with pytest.raises(UsageError) as caught:
+        check_outputs(outputs(tmp_path, **{name: path}))
+    assert str(caught.value) == f'--{name}={tmp_path / path}: {reason.format(tmp_path)}'
+
+
+def test_an_output_elsewhere_is_refused():
+    with pytest.raises(UsageError, match=r'^--train_dir=gs://b/t: only files of this machine can be written'):
+        check_outputs(Params(train_dir='gs://b/t'))
+
+
+def test_a_data_folder_without_shards_is_refused(tmp_path):
+    check_inputs(Params())
+    with pytest.raises(UsageError, match='no file is named like train-00000-of-00001'):
+        check_inputs(Params(data_dir=str(tmp_path)))

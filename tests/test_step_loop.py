@@ -1,0 +1,65 @@
+"""The step loop, with a clock and steps made for the test."""
+
+import itertools
+
+import pytest
+
+from training.step_loop import Phase, Step, steps
+
+pytestmark = pytest.mark.unit
+
+
+class Clock:
+    """Stands still until somebody lets time pass."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_warm_ups_come_first_and_are_labelled():
+    calls = []
+    done = list(steps(lambda phase, index: calls.append((phase, index)) or len(calls), 2, 3, clock=Clock()))
+    expected = [(Phase.WARMUP, 1), (Phase.WARMUP, 2), (Phase.TIMED, 1), (Phase.TIMED, 2), (Phase.TIMED, 3)]
+    assert calls == expected
+    assert done == [Step(phase, index, 0.0, number) for number, (phase, index) in enumerate(expected, start=1)]
+
+
+def test_seconds_are_those_of_the_step_and_not_of_the_consumer():
+    clock = Clock()
+    durations = itertools.count(1)
+
+    def run_step(phase, index):
+        clock.now += next(durations)
+
+    seconds = []
+    for step in steps(run_step, 1, 3, clock=clock):
+        seconds.append(step.seconds)
+        clock.now += 1000
+    assert seconds == [1, 2, 3, 4]
+
+
+def test_no_step_runs_before_it_is_asked_for():
+    calls = []
+    loop = steps(lambda phase, index: calls.append(index), 0, 5, clock=Clock())
+    assert calls == []
+    next(loop)
+    assert calls == [1]
+
+
+def test_a_step_that_fails_ends_the_loop_after_those_before_it():
+    def run_step(phase, index):
+        if index == 3:
+            raise OSError('disk')
+        return index
+
+    done = []
+    with pytest.raises(OSError, match='disk'):
+        done.extend(step.values for step in steps(run_step, 0, 5, clock=Clock()))
+    assert done == [1, 2]
+
+
+def test_without_warm_up_the_first_step_is_timed():
+    assert [step.phase for step in steps(lambda phase, index: None, 0, 2)] == [Phase.TIMED, Phase.TIMED]

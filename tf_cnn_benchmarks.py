@@ -1,0 +1,116 @@
+"""The command: flags in, exit code out. Without a word before the flags it runs a benchmark."""
+
+import contextlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import TextIO
+
+import flag_rules
+from errors import BenchmarkError, UsageError
+from flag_spec import nearest
+from params import format_help, parse_argv
+
+_HELP = ('--help', '-help', '-h', '--helpfull', '--helpshort')
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command. Returns the exit code: 0, 1 for a fault while running, 2 for wrong use, 130 if interrupted.
+
+    Args:
+      argv: without the program's name; by default that of this process.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _tool(words)
+    except BenchmarkError as error:
+        if _is_verbose(words):
+            traceback.print_exc()
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _fail('interrupted', _INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read standard output has left, as `| head` does. Python would complain again when it flushes at exit.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _tool(words: list[str]) -> int:
+    if not words or words[0].startswith('-'):
+        return _benchmark(words)
+    if words[0] not in _TOOLS:
+        near = nearest(words[0], _TOOLS)
+        hint = f'did you mean {near}?' if near else f'flags look like --model=resnet50, words are: {", ".join(_TOOLS)}'
+        raise UsageError(f'{words[0]}: there is no such word; {hint}')
+    return _TOOLS[words[0]](words[1:])
+
+
+def _records(argv: list[str]) -> int:
+    import records
+
+    return records.main(argv)
+
+
+_TOOLS: dict[str, Callable[[list[str]], int]] = {'records': _records}
+
+
+def _benchmark(argv: list[str]) -> int:
+    if any(word in _HELP for word in argv):
+        print(format_help())
+        return 0
+    from reporting.console import Console
+
+    parsed = parse_argv(argv)
+    params = parsed.params
+    flag_rules.check_inputs(params)
+    flag_rules.check_outputs(params)
+    with _own_stdout() as out:
+        console = Console(out, sys.stderr)
+        for line in parsed.warnings:
+            console.warning(line)
+        # TensorFlow reads this when it is imported; errors still come through.
+        os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+        from benchmark_cnn import BenchmarkCNN
+
+        BenchmarkCNN(params, console=console).run()
+    return 0
+
+
+@contextlib.contextmanager
+def _own_stdout() -> Iterator[TextIO]:
+    """Standard output for results alone: what else the process writes there goes to standard error, native code too."""
+    sys.stdout.flush()
+    try:
+        descriptor = sys.stdout.fileno()
+    except io.UnsupportedOperation:
+        # No file of the operating system, as where a Python program catches what is printed.
+        out = sys.stdout
+        with contextlib.redirect_stdout(sys.stderr):
+            yield out
+        return
+    with open(os.dup(descriptor), 'w', encoding=sys.stdout.encoding) as out:
+        os.dup2(sys.stderr.fileno(), descriptor)
+        try:
+            yield out
+        finally:
+            os.dup2(out.fileno(), descriptor)
+
+
+def _is_verbose(argv: Sequence[str]) -> bool:
+    # Not from Params: there are none if the flags are what is wrong.
+    return any(word.lower() in ('--verbose', '-verbose', '--verbose=true', '--verbose=1') for word in argv)
+
+
+def _fail(message: str, exit_code: int) -> int:
+    from reporting.console import format_error
+
+    print(format_error(message), file=sys.stderr)
+    return exit_code
+
+
+if __name__ == '__main__':
+    sys.exit(main())
