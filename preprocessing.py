@@ -146,7 +146,7 @@ def preprocess(encoded: tf.Tensor, boxes: tf.Tensor, options: ImageOptions, posi
     )
     flip, *colors = tf.unstack(draws)
     if options.distortions:
-        image = _distort_colors(tf.cast(image, tf.float32), colors, position)
+        image = distort_colors(tf.cast(image, tf.float32), colors, position)
     return _flip_if(flip < 0.5, image if image.dtype == tf.uint8 else _rounded(image))
 
 
@@ -191,7 +191,7 @@ def normalize(images: tf.Tensor) -> tf.Tensor:
     return tf.cast(images, tf.float32) * (1 / 127.5) - 1.0
 
 
-def _distort_colors(image: tf.Tensor, draws: list[tf.Tensor], position: int) -> tf.Tensor:
+def distort_colors(image: tf.Tensor, draws: list[tf.Tensor], position: int) -> tf.Tensor:
     """[H, W, 3] float32 in [0, 255] -> the same with other colours. draws: one scalar in [0, 1) for each change."""
     for name, draw in zip(_COLOR_ORDERS[position % len(_COLOR_ORDERS)], draws, strict=True):
         low, high = _COLOR_RANGES[name]

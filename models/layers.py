@@ -87,7 +87,7 @@ class LayerBuilder:
       is_training: batch norm uses the batch's own statistics, dropout drops.
       keep_statistics: batch norm updates its moving averages while training. One tower does it for all of a model.
       batch_norm: the settings of every batch norm layer.
-      seed: of the dropout layers, each of which adds its number. Towers must differ in it.
+      seed: of the dropout layers, each of which adds its number. Towers must differ by more than the number of layers.
     """
 
     def __init__(

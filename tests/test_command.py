@@ -15,12 +15,12 @@ ROOT = Path(tf_cnn_benchmarks.__file__).parent
 SMALL_RUN = ('--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=3', '--num_warmup_batches=1')
 
 
-def run(*argv, cwd=None):
+def run(*argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
 
 
-def refusal(capsys, *argv):
+def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     """The one line of a refusal, with nothing on standard output."""
     assert tf_cnn_benchmarks.main(argv) == 2
     out, err = capsys.readouterr()
@@ -32,7 +32,7 @@ def refusal(capsys, *argv):
 
 
 @pytest.mark.unit
-def test_help_imports_neither_tensorflow_nor_numpy():
+def test_help_imports_neither_tensorflow_nor_numpy() -> None:
     code = (
         'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["--help"]);'
         'print(sorted({"tensorflow", "numpy", "rich"} & set(sys.modules)), code)'
@@ -45,13 +45,13 @@ def test_help_imports_neither_tensorflow_nor_numpy():
 
 @pytest.mark.unit
 @pytest.mark.parametrize('word', ['-h', '--help', '--helpfull', '-help'])
-def test_help_comes_before_what_is_wrong(capsys, word):
+def test_help_comes_before_what_is_wrong(capsys: pytest.CaptureFixture[str], word: str) -> None:
     assert tf_cnn_benchmarks.main(['--nonsense', word]) == 0
     assert '--batch_size=VALUE' in capsys.readouterr().out
 
 
 @pytest.mark.unit
-def test_importing_the_command_changes_nothing():
+def test_importing_the_command_changes_nothing() -> None:
     code = (
         'import os, sys; before = dict(os.environ); import tf_cnn_benchmarks; from absl import flags;'
         'print(before == dict(os.environ), "tensorflow" in sys.modules, "batch_size" in flags.FLAGS)'
@@ -61,7 +61,7 @@ def test_importing_the_command_changes_nothing():
 
 
 @pytest.mark.unit
-def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow():
+def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow() -> None:
     code = (
         'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["--model=resnet5"]);'
         'print("tensorflow" in sys.modules, code)'
@@ -86,12 +86,14 @@ def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow():
         (['--graph_file=/no/such/g'], '--graph_file=/no/such/g: there is no folder /no/such; make it first'),
     ],
 )
-def test_wrong_use_ends_with_code_2_and_one_line(capsys, argv, message):
+def test_wrong_use_ends_with_code_2_and_one_line(
+    capsys: pytest.CaptureFixture[str], argv: list[str], message: str
+) -> None:
     assert refusal(capsys, *argv) == message
 
 
 @pytest.mark.unit
-def test_verbose_adds_the_traceback(capsys):
+def test_verbose_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert tf_cnn_benchmarks.main(['--verbose', '--batch_size=x']) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == 'Traceback (most recent call last):'
@@ -99,14 +101,14 @@ def test_verbose_adds_the_traceback(capsys):
 
 
 @pytest.mark.unit
-def test_the_word_records_opens_the_records_tool():
+def test_the_word_records_opens_the_records_tool() -> None:
     done = run('records', '--help')
     assert done.returncode == 0
     assert '--input' in done.stdout
 
 
 @pytest.mark.graph
-def test_a_run_prints_results_alone_on_standard_output(tmp_path):
+def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
     done = run(*SMALL_RUN, '--display_every=2', '--flush_stdout=true', '--graph_file=graph.pbtxt', cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     step = r'images/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\)\t\d+\.\d{3}\n'
@@ -139,13 +141,13 @@ sys.exit(tf_cnn_benchmarks.main([]))
 """
 
 
-def run_script(action, **options):
+def run_script(action: str, stdout: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, '-c', SCRIPT.format(action=action)]
-    return subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60, **options)
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=60)
 
 
 @pytest.mark.unit
-def test_what_others_write_to_standard_output_goes_to_standard_error():
+def test_what_others_write_to_standard_output_goes_to_standard_error() -> None:
     done = run_script("os.write(1, b'native\\n'); print('python', flush=True)", stdout=subprocess.PIPE)
     assert done.returncode == 0
     assert done.stdout == 'before\nafter\n'
@@ -153,21 +155,21 @@ def test_what_others_write_to_standard_output_goes_to_standard_error():
 
 
 @pytest.mark.unit
-def test_a_fault_ends_with_code_1_and_what_was_printed_stays():
+def test_a_fault_ends_with_code_1_and_what_was_printed_stays() -> None:
     done = run_script("from errors import RunError; raise RunError('shard 3: broken')", stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (1, 'before\n')
     assert done.stderr == 'tf_cnn_benchmarks: error: shard 3: broken\n'
 
 
 @pytest.mark.unit
-def test_an_interrupt_ends_with_code_130_and_one_line():
+def test_an_interrupt_ends_with_code_130_and_one_line() -> None:
     done = run_script(f'os.kill(os.getpid(), {int(signal.SIGINT)})', stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (130, 'before\n')
     assert done.stderr == 'tf_cnn_benchmarks: error: interrupted\n'
 
 
 @pytest.mark.unit
-def test_a_reader_that_left_ends_the_run_quietly():
+def test_a_reader_that_left_ends_the_run_quietly() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:

@@ -30,7 +30,7 @@ def every_layer(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
 
 
 def train_in(data_format: str, network: Callable[..., Any], images: np.ndarray) -> Weights:
-    """All variables after four steps of gradient descent, each of which learns something."""
+    """All variables after four steps of gradient descent, over which the loss falls."""
     with tf.Graph().as_default(), open_session(has_nchw=True) as session:
         manager = one_tower()
         with manager.create_outer_variable_scope(0) as variables:

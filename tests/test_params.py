@@ -3,6 +3,7 @@
 import dataclasses
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from params import SPECS, Params, format_help, make_params, parse_argv
 pytestmark = pytest.mark.unit
 
 
-def refusal(*argv):
+def refusal(*argv: str) -> str:
     with pytest.raises(UsageError) as caught:
         parse_argv(argv)
     message = str(caught.value)
@@ -24,21 +25,21 @@ def refusal(*argv):
     return message
 
 
-def test_no_flags_give_the_defaults():
+def test_no_flags_give_the_defaults() -> None:
     parsed = parse_argv([])
     assert parsed.params == Params() == make_params()
     assert parsed.warnings == ()
     assert (parsed.params.num_batches, parsed.params.num_warmup_batches) == (100, 10)
 
 
-def test_every_flag_has_a_default_that_it_accepts():
+def test_every_flag_has_a_default_that_it_accepts() -> None:
     for name, spec in SPECS.items():
         if spec.default is not None:
             assert spec.read(spec.default) == spec.read(str(spec.default)) == spec.default, name
         assert (spec.default is None) <= spec.optional, name
 
 
-def test_each_form_of_a_flag_is_read():
+def test_each_form_of_a_flag_is_read() -> None:
     argv = ['--batch_size=32', '--num_gpus', '2', '-model=lenet', '--forward_only', '--nouse_chrome_trace_format']
     params = parse_argv([*argv, '--allow_growth=T', '--gradient_clip=1e-2', '--trace_file=t']).params
     expected = Params(
@@ -54,11 +55,11 @@ def test_each_form_of_a_flag_is_read():
     assert params == expected
 
 
-def test_the_last_of_two_values_counts():
+def test_the_last_of_two_values_counts() -> None:
     assert parse_argv(['--batch_size=1', '--batch_size=2']).params.batch_size == 2
 
 
-def test_flags_are_read_from_a_file(tmp_path):
+def test_flags_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / 'flags'
     file.write_text('--batch_size=8\n--model=lenet\n')
     assert parse_argv([f'--flagfile={file}', '--num_batches=3']).params == Params(
@@ -73,11 +74,11 @@ def test_flags_are_read_from_a_file(tmp_path):
     ('text', 'name', 'value'),
     [('CPU', 'device', 'cpu'), ('nhwc', 'data_format', 'NHWC'), ('GPU', 'local_parameter_device', 'gpu')],
 )
-def test_choices_are_read_in_any_case(text, name, value):
+def test_choices_are_read_in_any_case(text: str, name: str, value: str) -> None:
     assert getattr(parse_argv([f'--{name}={text}']).params, name) == value
 
 
-def test_an_empty_value_of_a_flag_without_default_is_none():
+def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
     assert parse_argv(['--data_dir=', '--device=', '--trace_file=', '--init_learning_rate=']).params == Params()
 
 
@@ -162,15 +163,15 @@ def test_an_empty_value_of_a_flag_without_default_is_none():
         ),
     ],
 )
-def test_wrong_use_is_told_in_one_line(argv, message):
+def test_wrong_use_is_told_in_one_line(argv: list[str], message: str) -> None:
     assert refusal(*argv) == message
 
 
-def test_an_unknown_model_is_told_with_the_nearest_one():
+def test_an_unknown_model_is_told_with_the_nearest_one() -> None:
     assert refusal('--model=resnet5').startswith('--model=resnet5: there is no such model; did you mean resnet50?')
 
 
-def test_older_names_are_read():
+def test_older_names_are_read() -> None:
     assert parse_argv(['--learning_rate=0.5']).params == Params(init_learning_rate=0.5)
     replicated = ['--variable_update=replicated', '--num_gpus=2']
     params = parse_argv(['--use_nccl=True', *replicated]).params
@@ -239,11 +240,11 @@ def test_older_names_are_read():
         (['--display_every=1000'], []),
     ],
 )
-def test_a_flag_without_effect_is_named(argv, lines):
+def test_a_flag_without_effect_is_named(argv: list[str], lines: list[str]) -> None:
     assert list(parse_argv(argv).warnings) == lines
 
 
-def test_flags_of_older_versions_are_accepted_with_one_line():
+def test_flags_of_older_versions_are_accepted_with_one_line() -> None:
     argv = ['--flush_stdout=true', '--cache_data', '--result_storage=x', '--gpu_pending_cap=3', '--nouse_data_sets']
     parsed = parse_argv([*argv, '--log_dir', 'd'])
     assert parsed.params == Params()
@@ -267,7 +268,7 @@ def test_flags_of_older_versions_are_accepted_with_one_line():
         '--use_tf_layers',
     ],
 )
-def test_the_default_of_a_flag_that_is_not_here_is_accepted_in_silence(argv):
+def test_the_default_of_a_flag_that_is_not_here_is_accepted_in_silence(argv: str) -> None:
     assert parse_argv([argv]) == parse_argv([])
 
 
@@ -288,17 +289,17 @@ def test_the_default_of_a_flag_that_is_not_here_is_accepted_in_silence(argv):
         ),
     ],
 )
-def test_a_flag_that_is_not_here_stops_the_run(argv, message):
+def test_a_flag_that_is_not_here_stops_the_run(argv: str, message: str) -> None:
     assert refusal(argv) == message
 
 
-def test_each_flag_of_the_original_has_one_home():
+def test_each_flag_of_the_original_has_one_home() -> None:
     assert not set(SPECS) & set(legacy_flags.NAMES)
     # 137 flags; verbose is ours, the older names are of versions before.
     assert len(set(SPECS) - {'verbose'}) + len(legacy_flags.NAMES) - 10 == 137
 
 
-def test_python_and_the_command_line_say_the_same():
+def test_python_and_the_command_line_say_the_same() -> None:
     with pytest.warns(UserWarning, match='--momentum=0.5 has no effect'):
         params = make_params(batch_size=4, momentum=0.5, device='CPU', use_fp16=False)
     assert params == parse_argv(['--batch_size=4', '--momentum=0.5', '--device=cpu']).params
@@ -320,13 +321,13 @@ def test_python_and_the_command_line_say_the_same():
         ({'gradient_clip': 0}, '--gradient_clip=0: it would make every gradient zero; '),
     ],
 )
-def test_python_gets_the_same_refusals(overrides, message):
+def test_python_gets_the_same_refusals(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         make_params(**overrides)
     assert str(caught.value).startswith(message)
 
 
-def test_python_may_give_paths():
+def test_python_may_give_paths() -> None:
     assert make_params(graph_file=Path('a') / 'b').graph_file == 'a/b'
 
 
@@ -342,19 +343,19 @@ def test_python_may_give_paths():
         }
     )
 )
-def test_what_python_says_the_command_line_can_say(overrides):
+def test_what_python_says_the_command_line_can_say(overrides: dict[str, Any]) -> None:
     argv = [f'--{name}={"" if value is None else value}' for name, value in overrides.items()]
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         assert make_params(**overrides) == parse_argv(argv).params
 
 
-def test_params_cannot_be_changed():
+def test_params_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         make_params().batch_size = 3  # type: ignore[misc]
 
 
-def test_help_names_each_flag_once_in_its_group():
+def test_help_names_each_flag_once_in_its_group() -> None:
     text = format_help()
     assert max(map(len, text.splitlines())) <= 100
     for name, spec in SPECS.items():
@@ -365,11 +366,12 @@ def test_help_names_each_flag_once_in_its_group():
     assert '[one of NHWC, NCHW; the original: NCHW]' in ' '.join(text.split())
 
 
-def outputs(folder, **names):
-    return Params(**{name: str(folder / path) for name, path in names.items()})
+def outputs(folder: Path, **names: str) -> Params:
+    paths: dict[str, Any] = {name: str(folder / path) for name, path in names.items()}
+    return Params(**paths)
 
 
-def test_outputs_that_can_be_written_leave_no_trace(tmp_path):
+def test_outputs_that_can_be_written_leave_no_trace(tmp_path: Path) -> None:
     (tmp_path / 'old').write_text('kept')
     (tmp_path / 'link').symlink_to(tmp_path / 'not yet')
     check_outputs(outputs(tmp_path, trace_file='old', graph_file='new', tfprof_file='link'))
@@ -379,7 +381,7 @@ def test_outputs_that_can_be_written_leave_no_trace(tmp_path):
     assert (tmp_path / 'link').is_symlink()
 
 
-def test_the_train_dir_is_made(tmp_path):
+def test_the_train_dir_is_made(tmp_path: Path) -> None:
     check_outputs(outputs(tmp_path, train_dir='a/b'))
     assert list((tmp_path / 'a' / 'b').iterdir()) == []
 
@@ -395,19 +397,19 @@ def test_the_train_dir_is_made(tmp_path):
         ('train_dir', 'x' * 300, 'it cannot be written (file name too long); write another path'),
     ],
 )
-def test_an_output_that_cannot_be_written_is_named(tmp_path, name, path, reason):
+def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, name: str, path: str, reason: str) -> None:
     (tmp_path / 'file').touch()
     with pytest.raises(UsageError) as caught:
         check_outputs(outputs(tmp_path, **{name: path}))
     assert str(caught.value) == f'--{name}={tmp_path / path}: {reason.format(tmp_path)}'
 
 
-def test_an_output_elsewhere_is_refused():
+def test_an_output_elsewhere_is_refused() -> None:
     with pytest.raises(UsageError, match=r'^--train_dir=gs://b/t: only files of this machine can be written'):
         check_outputs(Params(train_dir='gs://b/t'))
 
 
-def test_a_data_folder_without_shards_is_refused(tmp_path):
+def test_a_data_folder_without_shards_is_refused(tmp_path: Path) -> None:
     check_inputs(Params())
     with pytest.raises(UsageError, match='no file is named like train-00000-of-00001'):
         check_inputs(Params(data_dir=str(tmp_path)))

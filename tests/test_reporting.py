@@ -5,6 +5,7 @@ import io
 import math
 import re
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.unit
 RATES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=50)
 
 
-def test_rates_are_summarized_as_by_hand():
+def test_rates_are_summarized_as_by_hand() -> None:
     # 10 images in 1, 2 and 5 seconds: 10, 5 and 2 images/sec. Mean 17/3, median 5, deviations from it 5, 0, 3.
     rate = summarize(10, [1, 2, 5])
     assert rate.images_per_second == 30 / 8
@@ -32,38 +33,38 @@ def test_rates_are_summarized_as_by_hand():
     assert rate.jitter == pytest.approx(1.4826 * 3)
 
 
-def test_one_step_has_no_spread():
+def test_one_step_has_no_spread() -> None:
     assert summarize(10, [4]) == Rate(2.5, 0.0, 0.0)
 
 
 @given(RATES)
-def test_the_standard_error_is_that_of_the_standard_library(rates):
+def test_the_standard_error_is_that_of_the_standard_library(rates: list[float]) -> None:
     assert standard_error(rates) == pytest.approx(statistics.stdev(rates) / math.sqrt(len(rates)), rel=1e-6, abs=1e-9)
 
 
 @given(RATES)
-def test_the_jitter_is_that_of_the_standard_library(rates):
+def test_the_jitter_is_that_of_the_standard_library(rates: list[float]) -> None:
     middle = statistics.median(rates)
     expected = 1.4826 * statistics.median([abs(rate - middle) for rate in rates])
     assert jitter(rates) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-def test_the_jitter_of_normal_rates_is_their_standard_deviation():
+def test_the_jitter_of_normal_rates_is_their_standard_deviation() -> None:
     rates = np.random.default_rng(1).normal(100, 3, 200_000)
     assert jitter(rates) == pytest.approx(3, rel=0.01)
 
 
 @given(st.integers(1, 1000), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=50))
-def test_throughput_is_the_harmonic_mean_of_the_rates(images, seconds):
+def test_throughput_is_the_harmonic_mean_of_the_rates(images: int, seconds: list[float]) -> None:
     mean = statistics.harmonic_mean(step_rates(images, seconds).tolist())
     assert summarize(images, seconds).images_per_second == pytest.approx(mean)
 
 
-def test_no_seconds_have_no_throughput():
+def test_no_seconds_have_no_throughput() -> None:
     assert math.isnan(throughput(0, 0.0))
 
 
-def a_result(**changes):
+def a_result(**changes: Any) -> Result:
     timed = [Step(Phase.TIMED, index, seconds, StepValues(7.0)) for index, seconds in enumerate([1.0, 3.0], start=1)]
     result = Result(
         params=Params(),
@@ -80,7 +81,7 @@ def a_result(**changes):
     return dataclasses.replace(result, **changes)
 
 
-def test_a_result_counts_timed_steps_only_and_keeps_the_others():
+def test_a_result_counts_timed_steps_only_and_keeps_the_others() -> None:
     result = a_result()
     assert [step.phase for step in result.steps] == [Phase.WARMUP, Phase.TIMED, Phase.TIMED]
     assert [step.index for step in result.timed_steps] == [1, 2]
@@ -89,13 +90,13 @@ def test_a_result_counts_timed_steps_only_and_keeps_the_others():
     assert result.images_per_second == result.rate.images_per_second == 8.0
 
 
-def test_a_result_counts_the_images_of_all_workers():
+def test_a_result_counts_the_images_of_all_workers() -> None:
     result = a_result(num_workers=3)
     assert result.global_batch_size == 48
     assert result.images_per_second == 24.0
 
 
-def test_a_result_without_timed_steps_has_no_rate():
+def test_a_result_without_timed_steps_has_no_rate() -> None:
     assert math.isnan(a_result(steps=a_result().steps[:1], complete=False).images_per_second)
 
 
@@ -116,7 +117,7 @@ BANNER = console.Banner(
 )
 
 
-def test_the_banner_of_training():
+def test_the_banner_of_training() -> None:
     assert console.format_banner(BANNER) == '\n'.join(
         [
             'TensorFlow:  2.21',
@@ -139,7 +140,7 @@ def test_the_banner_of_training():
     )
 
 
-def test_the_banner_tells_what_differs():
+def test_the_banner_tells_what_differs() -> None:
     banner = dataclasses.replace(
         BANNER, is_synthetic=False, forward_only=True, variable_update='replicated', all_reduce_spec='nccl'
     )
@@ -153,13 +154,13 @@ def test_the_banner_tells_what_differs():
     ]
 
 
-def test_the_header_and_a_step_line():
+def test_the_header_and_a_step_line() -> None:
     assert console.format_step_header() == 'Step\tImg/sec\ttotal_loss'
     line = console.format_step(100, Rate(95.83, 0.04, 0.42), StepValues(7.4271))
     assert line == '100\timages/sec: 95.8 +/- 0.0 (jitter = 0.4)\t7.427'
 
 
-def test_the_header_and_a_step_line_with_accuracy():
+def test_the_header_and_a_step_line_with_accuracy() -> None:
     assert console.format_step_header('base_loss', with_accuracy=True) == (
         'Step\tImg/sec\tbase_loss\ttop_1_accuracy\ttop_5_accuracy'
     )
@@ -167,18 +168,18 @@ def test_the_header_and_a_step_line_with_accuracy():
     assert line == '1\timages/sec: 1234.6 +/- 1.2 (jitter = 10.0)\t0.500\t0.000\t1.000'
 
 
-def test_a_loss_that_is_no_number_is_shown_as_it_is():
+def test_a_loss_that_is_no_number_is_shown_as_it_is() -> None:
     assert console.format_step(1, Rate(1.0, 0.0, 0.0), StepValues(math.nan)).endswith('\tnan')
 
 
-def test_the_total_is_the_line_that_scripts_look_for():
+def test_the_total_is_the_line_that_scripts_look_for() -> None:
     text = console.format_total(12345.678)
     dashes = '-' * 64
     assert text == f'{dashes}\ntotal images/sec: 12345.68\n{dashes}'
     assert re.findall(r'^total images/sec: ([\d.]+)$', text, re.MULTILINE) == ['12345.68']
 
 
-def test_errors_and_warnings_are_one_line():
+def test_errors_and_warnings_are_one_line() -> None:
     assert console.format_error('a\n  b') == 'tf_cnn_benchmarks: error: a b'
     assert console.format_warning(console.format_incomplete(3, 100)) == (
         'tf_cnn_benchmarks: warning: the run is incomplete: 3 of 100 batches were timed'
@@ -190,11 +191,11 @@ class Flushes(io.StringIO):
 
     seen = ''
 
-    def flush(self):
+    def flush(self) -> None:
         self.seen = self.getvalue()
 
 
-def test_results_and_messages_go_to_their_streams_at_once():
+def test_results_and_messages_go_to_their_streams_at_once() -> None:
     out, err = Flushes(), Flushes()
     shown = console.Console(out, err)
     shown.result('total')
@@ -205,7 +206,7 @@ def test_results_and_messages_go_to_their_streams_at_once():
     assert err.seen == 'Building\ntf_cnn_benchmarks: warning: odd\n'
 
 
-def test_a_console_without_streams_is_silent(capfd):
+def test_a_console_without_streams_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
     silent = console.Console()
     silent.result('a')
     silent.progress('b')

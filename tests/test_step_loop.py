@@ -12,26 +12,31 @@ pytestmark = pytest.mark.unit
 class Clock:
     """Stands still until somebody lets time pass."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.now = 100.0
 
-    def __call__(self):
+    def __call__(self) -> float:
         return self.now
 
 
-def test_warm_ups_come_first_and_are_labelled():
-    calls = []
-    done = list(steps(lambda phase, index: calls.append((phase, index)) or len(calls), 2, 3, clock=Clock()))
+def test_warm_ups_come_first_and_are_labelled() -> None:
+    calls: list[tuple[Phase, int]] = []
+
+    def run_step(phase: Phase, index: int) -> int:
+        calls.append((phase, index))
+        return len(calls)
+
+    done = list(steps(run_step, 2, 3, clock=Clock()))
     expected = [(Phase.WARMUP, 1), (Phase.WARMUP, 2), (Phase.TIMED, 1), (Phase.TIMED, 2), (Phase.TIMED, 3)]
     assert calls == expected
     assert done == [Step(phase, index, 0.0, number) for number, (phase, index) in enumerate(expected, start=1)]
 
 
-def test_seconds_are_those_of_the_step_and_not_of_the_consumer():
+def test_seconds_are_those_of_the_step_and_not_of_the_consumer() -> None:
     clock = Clock()
     durations = itertools.count(1)
 
-    def run_step(phase, index):
+    def run_step(phase: Phase, index: int) -> None:
         clock.now += next(durations)
 
     seconds = []
@@ -41,25 +46,25 @@ def test_seconds_are_those_of_the_step_and_not_of_the_consumer():
     assert seconds == [1, 2, 3, 4]
 
 
-def test_no_step_runs_before_it_is_asked_for():
-    calls = []
+def test_no_step_runs_before_it_is_asked_for() -> None:
+    calls: list[int] = []
     loop = steps(lambda phase, index: calls.append(index), 0, 5, clock=Clock())
     assert calls == []
     next(loop)
     assert calls == [1]
 
 
-def test_a_step_that_fails_ends_the_loop_after_those_before_it():
-    def run_step(phase, index):
+def test_a_step_that_fails_ends_the_loop_after_those_before_it() -> None:
+    def run_step(phase: Phase, index: int) -> int:
         if index == 3:
             raise OSError('disk')
         return index
 
-    done = []
+    done: list[int] = []
     with pytest.raises(OSError, match='disk'):
         done.extend(step.values for step in steps(run_step, 0, 5, clock=Clock()))
     assert done == [1, 2]
 
 
-def test_without_warm_up_the_first_step_is_timed():
+def test_without_warm_up_the_first_step_is_timed() -> None:
     assert [step.phase for step in steps(lambda phase, index: None, 0, 2)] == [Phase.TIMED, Phase.TIMED]

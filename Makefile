@@ -1,0 +1,47 @@
+# The commands of the project. `make install PYTHON=python3.12` chooses the Python of the environment.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+RECORDS := data/.records-complete
+
+.PHONY: help install bench test check clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make install   make $(VENV) with everything in it (PYTHON=$(PYTHON), 3.10 to 3.13)'
+	@echo 'make bench     make photographs and records of them in data/, and train resnet50 on them'
+	@echo 'make test      run the tests'
+	@echo 'make check     check format, lint and types'
+	@echo 'make clean     remove what the others made, $(VENV) and the records included'
+
+install: $(INSTALLED)
+
+$(INSTALLED): setup.py pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo 'make: PYTHON=$(PYTHON): it must be a Python from 3.10 to 3.13; write make install PYTHON=python3.12' >&2; exit 1; }
+	test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+$(RECORDS): | $(INSTALLED)
+	$(RUN) benchmarks/sample_photographs.py --output=data/photographs --num_images=1024
+	$(RUN) tf_cnn_benchmarks.py records --input=data/photographs --output=data/records --shards=8 --overwrite
+	touch $@
+
+bench: $(INSTALLED) $(RECORDS)
+	$(RUN) tf_cnn_benchmarks.py --model=resnet50 --data_dir=data/records --batch_size=32 \
+	  --num_batches=20 --num_warmup_batches=2 --display_every=5
+
+test: $(INSTALLED)
+	$(RUN) -m pytest
+
+check: $(INSTALLED)
+	$(RUN) -m ruff format --check
+	$(RUN) -m ruff check
+	$(RUN) -m mypy
+
+clean:
+	rm -rf $(VENV) data/photographs data/records $(RECORDS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,36 @@
+"""JPEG files and tf.train.Examples of images, as the ImageNet shards hold them."""
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from PIL import Image
+
+
+def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **options: Any) -> bytes:
+    """The file of an image, [H, W], [H, W, 3] uint8 or PIL's."""
+    file = io.BytesIO()
+    picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    picture.save(file, file_format, **options)
+    return file.getvalue()
+
+
+def example(image: bytes | None, label: int | None, boxes: Iterable[tuple[float, float, float, float]] = ()) -> bytes:
+    """A serialized Example without what is None. Boxes are ymin, xmin, ymax, xmax."""
+    features: dict[str, Any] = {}
+    if image is not None:
+        features['image/encoded'] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image]))
+    if label is not None:
+        features['image/class/label'] = tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))
+    for side, values in zip(('ymin', 'xmin', 'ymax', 'xmax'), zip(*boxes, strict=True), strict=False):
+        features[f'image/object/bbox/{side}'] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def write_shard(path: Path, records: Iterable[bytes]) -> None:
+    with tf.python_io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)

@@ -1,0 +1,298 @@
+"""Images are what PIL makes of the same files, random draws stay within their ranges, and bad records fail the step."""
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import skimage.data
+import tensorflow.compat.v1 as tf
+from examples import encoded, example
+from PIL import Image
+from sessions import open_session
+from sklearn.datasets import load_sample_image
+
+from errors import UsageError
+from preprocessing import RESIZE_METHODS, ImageOptions, distort_colors, normalize, parse_example, preprocess
+from preprocessing import random_window as random_window_of
+
+pytestmark = pytest.mark.graph
+
+PHOTOGRAPHS = {'astronaut': skimage.data.astronaut, 'china': lambda: load_sample_image('china.jpg')}
+EVALUATION = ImageOptions(height=224, width=224, channels=3, training=False)
+TRAINING = replace(EVALUATION, height=32, width=32, training=True, seed=7)
+NO_BOXES = np.zeros([1, 0, 4], np.float32)
+NUM_CLASSES = 10
+
+
+def run(file: bytes, options: ImageOptions, position: int = 0, times: int = 1) -> np.ndarray:
+    """[times, H, W, C] uint8, an image for each session.run."""
+    with tf.Graph().as_default(), open_session() as session:
+        image = preprocess(tf.constant(file), tf.constant(NO_BOXES), options, position)
+        assert image.shape.as_list() == [options.height, options.width, options.channels]
+        return np.stack([session.run(image) for _ in range(times)])
+
+
+def pil_crop(file: bytes, options: ImageOptions) -> Image.Image:
+    """The middle of an image: 7/8 of the largest window with the aspect of the output."""
+    with Image.open(io.BytesIO(file)) as image:
+        scale = 7 / 8 * min(image.width / options.width, image.height / options.height)
+        width, height = round(scale * options.width), round(scale * options.height)
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        return image.convert('RGB').crop((left, top, left + width, top + height))
+
+
+def pil_sampled(crop: Image.Image, options: ImageOptions, method: Image.Resampling) -> Image.Image:
+    """Resized by sampling at the centres of the new pixels, without the smoothing of Image.resize."""
+    matrix = (crop.width / options.width, 0, 0, 0, crop.height / options.height, 0)
+    return crop.transform((options.width, options.height), Image.Transform.AFFINE, matrix, method)
+
+
+def difference(ours: np.ndarray, theirs: Image.Image) -> np.ndarray:
+    return ours.astype(np.int32) - np.asarray(theirs, np.int32)
+
+
+@pytest.mark.parametrize('photograph', PHOTOGRAPHS)
+def test_the_central_crop_holds_the_pixels_that_pil_decodes(photograph: str) -> None:
+    image = PHOTOGRAPHS[photograph]()
+    size = min(image.shape[:2]) // 8 * 7
+    file = encoded(image[: min(image.shape[:2]) // 8 * 8, :])
+    options = replace(EVALUATION, height=size, width=size, resize_method='nearest')
+    assert np.abs(difference(run(file, options)[0], pil_crop(file, options))).mean() < 2
+
+
+@pytest.mark.parametrize('photograph', PHOTOGRAPHS)
+@pytest.mark.parametrize('size', [(224, 224), (96, 160), (600, 600)])
+@pytest.mark.parametrize('method', ['nearest', 'bilinear'])
+def test_sampling_agrees_with_pil(photograph: str, size: tuple[int, int], method: str) -> None:
+    file = encoded(PHOTOGRAPHS[photograph](), quality=95)
+    options = replace(EVALUATION, height=size[0], width=size[1], resize_method=method)
+    theirs = pil_sampled(pil_crop(file, options), options, Image.Resampling[method.upper()])
+    assert np.abs(difference(run(file, options)[0], theirs)).mean() < 2
+
+
+@pytest.mark.parametrize('photograph', PHOTOGRAPHS)
+def test_bicubic_enlarging_agrees_with_pil(photograph: str) -> None:
+    file = encoded(PHOTOGRAPHS[photograph](), quality=95)
+    options = replace(EVALUATION, height=600, width=600, resize_method='bicubic')
+    theirs = pil_crop(file, options).resize((600, 600), Image.Resampling.BICUBIC)
+    assert np.abs(difference(run(file, options)[0], theirs)).mean() < 2
+
+
+def test_bicubic_does_not_wrap_around_where_it_overshoots() -> None:
+    edge = np.zeros([64, 64, 3], np.uint8)
+    edge[:, 32:] = 255
+    image = run(encoded(edge, quality=100), replace(EVALUATION, resize_method='bicubic'))[0]
+    assert image[:, :100].max() < 30
+    assert image[:, 124:].min() > 225
+
+
+def test_area_shrinking_by_a_whole_factor_agrees_with_pil() -> None:
+    file = encoded(PHOTOGRAPHS['astronaut'](), quality=95)
+    options = replace(EVALUATION, height=112, width=112, resize_method='area')
+    crop = pil_crop(file, options)
+    assert crop.size == (448, 448)
+    assert np.abs(difference(run(file, options)[0], crop.resize((112, 112), Image.Resampling.BOX))).mean() < 2
+
+
+@pytest.mark.parametrize('method', ['bilinear', 'area', 'bicubic'])
+def test_pixels_are_rounded_not_truncated(method: str) -> None:
+    # Grey, since colours also differ by how the decoders smooth them.
+    file = encoded(np.asarray(Image.fromarray(PHOTOGRAPHS['astronaut']()).convert('L')), quality=95)
+    options = replace(EVALUATION, height=448, width=448, resize_method='nearest')
+    decoded = run(file, options)[0].astype(np.float64)
+    halves = replace(EVALUATION, height=224, width=224, resize_method=method)
+    if method == 'bicubic':  # the weights of a point in the middle of four pixels
+        rows = _cubic_halves(_cubic_halves(decoded).swapaxes(0, 1)).swapaxes(0, 1)
+    else:  # both are the mean of four pixels
+        rows = decoded.reshape(224, 2, 224, 2, 3).mean((1, 3))
+    inside = (slice(2, -2), slice(2, -2))
+    assert abs((run(file, halves)[0] - rows)[inside].mean()) < 0.2  # truncation: 0.375 or more
+
+
+def _cubic_halves(rows: np.ndarray) -> np.ndarray:
+    """Keys' cubic (a = -1/2) between rows 0 and 1, 2 and 3, ...: -1/16, 9/16, 9/16, -1/16."""
+    before, after = np.roll(rows, 1, 0), np.roll(rows, -2, 0)
+    return ((9 * (rows + np.roll(rows, -1, 0)) - before - after) / 16)[::2]
+
+
+def test_round_robin_takes_the_methods_in_turn() -> None:
+    file = encoded(PHOTOGRAPHS['china']())
+    by_position = [run(file, replace(EVALUATION, resize_method='round_robin'), position)[0] for position in range(5)]
+    methods = [method for method in RESIZE_METHODS if method != 'round_robin']
+    for position, method in enumerate([*methods, methods[0]]):
+        np.testing.assert_array_equal(by_position[position], run(file, replace(EVALUATION, resize_method=method))[0])
+
+
+@pytest.mark.parametrize('mode', ['L', 'CMYK', 'RGB'])
+@pytest.mark.parametrize('channels', [1, 3])
+def test_every_kind_of_jpeg_gets_the_channels_asked_for(mode: str, channels: int) -> None:
+    colors = Image.new('RGB', (64, 64), (200, 100, 50)).convert(mode)
+    image = run(encoded(colors, quality=95), replace(EVALUATION, channels=channels), 0)[0]
+    expected = colors.convert('RGB' if channels == 3 else 'L')
+    if mode == 'CMYK' and channels == 1:
+        pytest.skip('unused')
+    np.testing.assert_allclose(image[0, 0], np.atleast_1d(expected.getpixel((0, 0))), atol=3)
+
+
+def windows(height: int, width: int, boxes: np.ndarray, count: int = 300) -> np.ndarray:
+    """[count, 4] int: y, x, height, width of random crops."""
+    with tf.Graph().as_default(), open_session() as session:
+        window = random_window_of(tf.constant([height, width, 3]), tf.constant(boxes), seed=3, position=5)
+        return np.stack([session.run(window) for _ in range(count)])
+
+
+def test_random_crops_have_legal_areas_and_aspects_inside_the_image() -> None:
+    height, width = 375, 500
+    y, x, heights, widths = windows(height, width, NO_BOXES).T
+    assert min(y.min(), x.min()) >= 0
+    assert (y + heights).max() <= height
+    assert (x + widths).max() <= width
+    areas, aspects = heights * widths / (height * width), widths / heights
+    assert 0.05 <= areas.min() < 0.2  # not below a tenth without boxes, but for rounding
+    assert 0.8 < areas.max() <= 1
+    slack = 1 / heights.min()
+    assert 3 / 4 - slack < aspects.min() < 0.8
+    assert 1.25 < aspects.max() < 4 / 3 + slack
+
+
+def test_random_crops_cover_a_tenth_of_the_object() -> None:
+    box = np.array([0.7, 0.1, 0.9, 0.3], np.float32)
+    y, x, heights, widths = windows(400, 400, box.reshape(1, 1, 4)).T / 400
+    covered_height = np.clip(np.minimum(y + heights, box[2]) - np.maximum(y, box[0]), 0, None)
+    covered_width = np.clip(np.minimum(x + widths, box[3]) - np.maximum(x, box[1]), 0, None)
+    covered = covered_height * covered_width / 0.04
+    assert covered.min() > 0.09
+    areas = heights * widths
+    assert 0.04 < areas.min() < 0.1  # smaller than without a box
+
+
+def test_half_of_the_training_images_are_mirrored_and_none_is_upside_down() -> None:
+    y, x = np.mgrid[0:120, 0:160]
+    images = run(encoded(np.stack([x, y * 2, 0 * x], -1).astype(np.uint8)), TRAINING, times=200).astype(int)
+    mirrored = images[:, :, 0, 0].mean(1) > images[:, :, -1, 0].mean(1)
+    assert 75 < mirrored.sum() < 125
+    assert (images[:, 0, :, 1].mean(1) < images[:, -1, :, 1].mean(1)).all()
+
+
+def test_evaluation_always_sees_the_same_image() -> None:
+    images = run(encoded(PHOTOGRAPHS['china']()), EVALUATION, times=3)
+    assert (images == images[0]).all()
+
+
+@pytest.mark.parametrize('distortions', [False, True])
+def test_random_draws_depend_on_seed_and_position_alone(distortions: bool) -> None:
+    file = encoded(PHOTOGRAPHS['china']())
+    options = replace(TRAINING, seed=0, distortions=distortions)
+    first = run(file, options, times=3)
+    np.testing.assert_array_equal(first, run(file, options, times=3))
+    assert (first[0] != first[1]).any()
+    assert (first != run(file, options, position=2, times=3)).any((1, 2, 3)).all()
+    assert (first != run(file, replace(options, seed=1), times=3)).any((1, 2, 3)).all()
+
+
+@pytest.mark.parametrize(
+    ('position', 'order'),
+    [(0, ('brightness', 'saturation', 'hue', 'contrast')), (1, ('brightness', 'contrast', 'saturation', 'hue'))],
+)
+def test_colors_change_as_tf_image_changes_them_in_the_order_of_the_position(
+    position: int, order: tuple[str, ...]
+) -> None:
+    oracles: dict[str, Callable[[Any, float], Any]] = {
+        'brightness': lambda image, draw: tf.image.adjust_brightness(image, (64 * draw - 32) / 255),
+        'saturation': lambda image, draw: tf.image.adjust_saturation(image, 0.5 + draw),
+        'hue': lambda image, draw: tf.image.adjust_hue(image, 0.4 * draw - 0.2),
+        'contrast': lambda image, draw: tf.image.adjust_contrast(image, 0.5 + draw),
+    }
+    photograph = PHOTOGRAPHS['china']()[::4, ::4].astype(np.float32)
+    draws = [0.3, 0.9, 0.1, 0.8]
+    with tf.Graph().as_default(), open_session() as session:
+        ours = distort_colors(tf.constant(photograph), [tf.constant(draw) for draw in draws], position)
+        theirs = tf.constant(photograph / 255)
+        for name, draw in zip(order, draws, strict=True):
+            theirs = oracles[name](theirs, draw)
+        changed, expected = session.run([ours, tf.clip_by_value(theirs, 0, 1) * 255])
+    np.testing.assert_allclose(changed, expected, atol=0.1)
+
+
+def test_distortions_change_colors_only_when_training() -> None:
+    file = encoded(Image.new('RGB', (64, 64), (180, 90, 60)), quality=95)
+    plain = run(file, TRAINING)[0]
+    np.testing.assert_allclose(plain[0, 0], (180, 90, 60), atol=3)
+    distorted = run(file, replace(TRAINING, distortions=True), times=20)[:, 0, 0].astype(int)
+    assert np.abs(distorted - plain[0, 0]).max(0).min() > 10
+    evaluated = run(file, replace(TRAINING, distortions=True, training=False))[0]
+    np.testing.assert_allclose(evaluated[0, 0], (180, 90, 60), atol=3)
+
+
+def test_normalized_pixels_reach_from_minus_one_to_one() -> None:
+    with tf.Graph().as_default(), open_session() as session:
+        values = session.run(normalize(tf.constant(np.arange(256, dtype=np.uint8))))
+    assert values.dtype == np.float32
+    np.testing.assert_allclose(values, np.arange(256) / 127.5 - 1, atol=1e-6)
+
+
+def parsed(record: bytes, with_boxes: bool = True) -> tuple[bytes, int, np.ndarray]:
+    with tf.Graph().as_default(), open_session() as session:
+        image, label, boxes = parse_example(tf.constant(record), NUM_CLASSES, with_boxes)
+        assert label.dtype == tf.int32
+        return session.run((image, label, boxes))
+
+
+@pytest.mark.parametrize('label', [0, NUM_CLASSES - 1])
+def test_a_record_gives_its_image_label_and_boxes(label: int) -> None:
+    boxes = [(0.1, 0.2, 0.5, 0.6), (0.3, 0.4, 0.7, 0.8)]
+    image, number, found = parsed(example(b'file', label, boxes))
+    assert (image, number) == (b'file', label)
+    np.testing.assert_allclose(found, [boxes])
+
+
+def test_a_record_without_boxes_has_none_of_them() -> None:
+    assert parsed(example(b'file', 1))[2].shape == (1, 0, 4)
+    assert parsed(example(b'file', 1, [(0.1, 0.2, 0.5, 0.6)]), with_boxes=False)[2].shape == (1, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ('record', 'message'),
+    [
+        (example(None, 1), 'image/encoded'),
+        (example(b'file', None), 'image/class/label'),
+        (example(b'file', NUM_CLASSES), r'label_below_10'),
+        (example(b'file', -1), r'label_below_10'),
+        (b'not an example', 'parse'),
+        (b'', 'image/encoded'),
+    ],
+    ids=['no image', 'no label', 'label too large', 'negative label', 'no example', 'empty'],
+)
+def test_a_bad_record_fails_the_step(record: bytes, message: str) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        parsed(record)
+
+
+@pytest.mark.parametrize('options', [EVALUATION, TRAINING], ids=['evaluation', 'training'])
+@pytest.mark.parametrize('kind', ['png', 'empty', 'text', 'headless'])
+def test_what_is_no_jpeg_fails_the_step(options: ImageOptions, kind: str) -> None:
+    photograph = PHOTOGRAPHS['china']()
+    file = {
+        'png': lambda: encoded(photograph, 'PNG'),
+        'empty': lambda: b'',
+        'text': lambda: b'<html>404</html>',
+        'headless': lambda: encoded(photograph)[100:],
+    }[kind]()
+    with pytest.raises(tf.errors.InvalidArgumentError, match='JPEG'):
+        run(file, options)
+
+
+def test_half_a_jpeg_fails_the_step() -> None:
+    file = encoded(PHOTOGRAPHS['china']())
+    with pytest.raises(tf.errors.InvalidArgumentError, match='JPEG'):
+        run(file[: len(file) // 2], EVALUATION)
+
+
+def test_options_that_make_no_sense_are_wrong_use() -> None:
+    with pytest.raises(UsageError, match='--resize_method=lanczos.*round_robin'):
+        replace(EVALUATION, resize_method='lanczos')
+    with pytest.raises(UsageError, match='--distortions.*1 of 3 channels.*--nodistortions'):
+        replace(TRAINING, distortions=True, channels=1)
