@@ -137,11 +137,12 @@ class LayerBuilder:
         """A 2-D convolution. kernel_size is (height, width) or the side of a square."""
         height, width = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
         kernel = self._variable(f'{name}/kernel', [height, width, self._num_channels(x), filters], initializer)
+        x, padding = self._padded(x, height, strides, padding)
         x = tf.nn.conv2d(
             x,
             kernel,
             self._spatial(strides),
-            self._pad(padding),
+            padding,
             data_format=self._data_format,
             name=self._scoped(name),
         )
@@ -181,7 +182,11 @@ class LayerBuilder:
 
     def max_pool(self, x: Tensor, size: int, strides: int, padding: Padding = 'VALID') -> Tensor:
         return tf.nn.max_pool2d(
-            x, self._spatial(size), self._spatial(strides), self._pad(padding), data_format=self._data_format
+            x,
+            self._spatial(size),
+            self._spatial(strides),
+            padding if isinstance(padding, str) else self._zeros_around(padding),
+            data_format=self._data_format,
         )
 
     def avg_pool(self, x: Tensor, size: int, strides: int, padding: str = 'VALID') -> Tensor:
@@ -231,8 +236,19 @@ class LayerBuilder:
     def _spatial(self, size: int) -> list[int]:
         return [1, 1, size, size] if self._channels_first else [1, size, size, 1]
 
-    def _pad(self, padding: Padding) -> str | list[list[int]]:
+    def _padded(self, x: Tensor, kernel_size: int, strides: int, padding: Padding) -> tuple[Tensor, str]:
+        """Turns zeros on every side into 'SAME' or 'VALID'.
+
+        On a CPU, the gradient of a convolution that is given explicit padding takes half as long again as these do.
+        """
         if isinstance(padding, str):
-            return padding
+            return x, padding
+        if strides == 1 and kernel_size == 2 * padding + 1:
+            return x, 'SAME'
+        if padding == 0:
+            return x, 'VALID'
+        return tf.pad(x, self._zeros_around(padding)), 'VALID'
+
+    def _zeros_around(self, padding: int) -> list[list[int]]:
         none, some = [0, 0], [padding, padding]
         return [none, none, some, some] if self._channels_first else [none, some, some, none]

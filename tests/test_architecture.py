@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ FORBIDDEN = {
 }
 
 
-def imports_of(module):
+def imports_of(module: Path) -> Iterator[str]:
     """The modules that a file imports, anywhere in it, by their dotted names."""
     for node in ast.walk(ast.parse((ROOT / module).read_text())):
         if isinstance(node, ast.Import):
@@ -57,18 +58,18 @@ def imports_of(module):
 
 
 @pytest.mark.parametrize('module', MODULES, ids=str)
-def test_no_module_knows_what_is_none_of_its_business(module):
+def test_no_module_knows_what_is_none_of_its_business(module: Path) -> None:
     forbidden = FORBIDDEN.get(module.parts[0], set())
     known = {name.split('.')[0] for name in imports_of(module)}
     assert not known & forbidden
 
 
-def test_only_the_command_knows_the_benchmark():
+def test_only_the_command_knows_the_benchmark() -> None:
     users = [str(module) for module in MODULES if 'benchmark_cnn' in set(imports_of(module))]
     assert users == ['tf_cnn_benchmarks.py']
 
 
-def test_only_one_module_reaches_behind_tensorflows_public_names():
+def test_only_one_module_reaches_behind_tensorflows_public_names() -> None:
     users = [
         str(module) for module in MODULES if any(name.startswith('tensorflow.python') for name in imports_of(module))
     ]
@@ -76,12 +77,12 @@ def test_only_one_module_reaches_behind_tensorflows_public_names():
 
 
 @pytest.mark.parametrize('module', WITHOUT_TENSORFLOW)
-def test_importing_loads_no_tensorflow(module):
+def test_importing_loads_no_tensorflow(module: str) -> None:
     code = f'import {module}, sys; assert "tensorflow" not in sys.modules'
     subprocess.run([sys.executable, '-c', code], check=True, cwd=ROOT, timeout=60)
 
 
-def test_importing_everything_leaves_no_trace():
+def test_importing_everything_leaves_no_trace() -> None:
     names = ', '.join('.'.join(module.with_suffix('').parts).removesuffix('.__init__') for module in MODULES)
     code = (
         'import os, sys, tensorflow.compat.v1 as tf; from absl import flags\n'
@@ -95,6 +96,6 @@ def test_importing_everything_leaves_no_trace():
     assert ran.stdout == ''
 
 
-def test_modules_stay_short():
+def test_modules_stay_short() -> None:
     lengths = {str(module): len((ROOT / module).read_text().splitlines()) for module in MODULES}
     assert {module: length for module, length in lengths.items() if length > 450} == {}

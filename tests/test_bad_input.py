@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _QUICK = ['--model=lenet', '--device=cpu', '--batch_size=4', '--num_batches=200', '--num_warmup_batches=1']
 
 
-def run_command(*flags, user=None):
+def run_command(*flags: str) -> tuple[int, str, list[str]]:
     """The command's exit code, its standard output and the lines of its standard error that it wrote itself."""
     ran = subprocess.run(
         [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *flags],
@@ -29,7 +29,7 @@ def run_command(*flags, user=None):
     return ran.returncode, ran.stdout, ran.stderr.splitlines()
 
 
-def the_error(lines):
+def the_error(lines: list[str]) -> str:
     errors = [line for line in lines if line.startswith('tf_cnn_benchmarks: error: ')]
     assert len(errors) == 1, lines
     assert lines[-1] == errors[0]
@@ -71,7 +71,7 @@ NEEDS_NO_GPU = {
 
 
 @pytest.fixture(scope='module')
-def folders(tmp_path_factory):
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tmp = tmp_path_factory.mktemp('bad_input')
     (tmp / 'empty').mkdir()
     (tmp / 'others').mkdir()
@@ -80,17 +80,17 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.parametrize('case', WRONG_USE)
-def test_wrong_use_ends_before_the_run_with_exit_code_2(case, folders):
+def test_wrong_use_ends_before_the_run_with_exit_code_2(case: str, folders: Path) -> None:
     check_wrong_use(*WRONG_USE[case], folders)
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices('GPU')), reason='tells what happens where there is no GPU')
 @pytest.mark.parametrize('case', NEEDS_NO_GPU)
-def test_gpus_that_are_not_there_end_the_run_with_exit_code_2(case, folders):
+def test_gpus_that_are_not_there_end_the_run_with_exit_code_2(case: str, folders: Path) -> None:
     check_wrong_use(*NEEDS_NO_GPU[case], folders)
 
 
-def check_wrong_use(flags, expected, folders):
+def check_wrong_use(flags: list[str], expected: list[str], folders: Path) -> None:
     code, out, lines = run_command(*(flag.format(tmp=folders) for flag in flags))
     assert code == 2, lines
     assert out == ''
@@ -99,25 +99,25 @@ def check_wrong_use(flags, expected, folders):
 
 
 @pytest.fixture(scope='module')
-def jpeg():
+def jpeg() -> bytes:
     with tf.Graph().as_default(), tf.Session() as session:
         return session.run(tf.io.encode_jpeg(np.full([40, 50, 3], 99, np.uint8)))
 
 
 @pytest.fixture(scope='module')
-def png():
+def png() -> bytes:
     with tf.Graph().as_default(), tf.Session() as session:
         return session.run(tf.io.encode_png(np.full([40, 50, 3], 99, np.uint8)))
 
 
-def example(encoded, label):
+def example(encoded: bytes | None, label: int) -> bytes:
     features = {'image/class/label': tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))}
     if encoded is not None:
         features['image/encoded'] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded]))
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
-def write_shards(folder, good, bad=None):
+def write_shards(folder: Path, good: bytes, bad: bytes | None = None) -> Path:
     """Two shards of 40 good records; the second has one more if it is given."""
     for shard in range(2):
         with tf.python_io.TFRecordWriter(str(folder / f'train-0000{shard}-of-00002')) as writer:
@@ -128,7 +128,7 @@ def write_shards(folder, good, bad=None):
     return folder / 'train-00001-of-00002'
 
 
-def test_a_good_folder_runs(tmp_path, jpeg):
+def test_a_good_folder_runs(tmp_path: Path, jpeg: bytes) -> None:
     write_shards(tmp_path, example(jpeg, 1))
     code, out, lines = run_command(*_QUICK, f'--data_dir={tmp_path}')
     assert code == 0, lines
@@ -148,7 +148,9 @@ def test_a_good_folder_runs(tmp_path, jpeg):
         ('corrupt', ['record 10']),
     ],
 )
-def test_bad_data_ends_the_run_with_exit_code_1_and_is_named(fault, expected, tmp_path, jpeg, png):
+def test_bad_data_ends_the_run_with_exit_code_1_and_is_named(
+    fault: str, expected: list[str], tmp_path: Path, jpeg: bytes, png: bytes
+) -> None:
     bad = {
         'no image': example(None, 1),
         'PNG': example(png, 1),
@@ -171,7 +173,7 @@ def test_bad_data_ends_the_run_with_exit_code_1_and_is_named(fault, expected, tm
         assert part in the_error(lines)
 
 
-def test_a_shard_that_cannot_be_read_is_named(tmp_path, jpeg):
+def test_a_shard_that_cannot_be_read_is_named(tmp_path: Path, jpeg: bytes) -> None:
     shard = write_shards(tmp_path, example(jpeg, 1))
     shard.chmod(0)
     if os.access(shard, os.R_OK):

@@ -3,6 +3,8 @@
 import io
 import json
 import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from benchmark_cnn import BenchmarkCNN
 from errors import RunError, UsageError
 from params import make_params
 from reporting.console import Console
+from reporting.result import Result
 from training.step_loop import Phase
 
 pytestmark = pytest.mark.graph
@@ -21,16 +24,16 @@ _STEP_LINE = re.compile(
 )
 
 
-def run(console=None, **overrides):
+def run(console: Console | None = None, **overrides: Any) -> Result:
     settings = {'model': 'lenet', 'device': 'cpu', 'batch_size': 8, 'num_batches': 3, 'num_warmup_batches': 1}
     return BenchmarkCNN(make_params(**{**settings, **overrides}), console).run()
 
 
-def losses(result):
+def losses(result: Result) -> list[float]:
     return [step.values.loss for step in result.steps]
 
 
-def test_a_result_keeps_every_step_with_its_phase_and_seconds():
+def test_a_result_keeps_every_step_with_its_phase_and_seconds() -> None:
     result = run(num_gpus=2)
     assert [(step.phase, step.index) for step in result.steps] == [
         (Phase.WARMUP, 1),
@@ -44,16 +47,16 @@ def test_a_result_keeps_every_step_with_its_phase_and_seconds():
     assert result.complete
 
 
-def test_the_batch_size_0_is_the_models_own():
+def test_the_batch_size_0_is_the_models_own() -> None:
     assert run(batch_size=0, num_batches=1).batch_size == 32
 
 
-def test_training_lowers_the_loss():
+def test_training_lowers_the_loss() -> None:
     found = losses(run(num_batches=20))
     assert found[-1] < 0.9 * found[0]
 
 
-def test_runs_in_one_process_do_not_disturb_each_other():
+def test_runs_in_one_process_do_not_disturb_each_other() -> None:
     first = run(tf_random_seed=5)
     other = run(tf_random_seed=6, num_gpus=3, variable_update='replicated', optimizer='adam')
     again = run(tf_random_seed=5)
@@ -62,8 +65,8 @@ def test_runs_in_one_process_do_not_disturb_each_other():
 
 
 @pytest.mark.parametrize('optimizer', ['sgd', 'momentum', 'rmsprop', 'adam'])
-def test_every_mode_trains_alike(optimizer):
-    modes = [
+def test_every_mode_trains_alike(optimizer: str) -> None:
+    modes: list[dict[str, Any]] = [
         {'variable_update': 'parameter_server'},
         {'variable_update': 'replicated'},
         {'variable_update': 'replicated', 'all_reduce_spec': 'xring'},
@@ -78,19 +81,19 @@ def test_every_mode_trains_alike(optimizer):
     assert found[0][-1] < found[0][0]
 
 
-def test_independent_towers_are_something_else():
+def test_independent_towers_are_something_else() -> None:
     shared, independent = (
         losses(run(num_gpus=2, variable_update=mode, num_batches=5)) for mode in ('replicated', 'independent')
     )
     assert independent[-1] != pytest.approx(shared[-1], rel=1e-3)
 
 
-def test_both_data_formats_train_alike():
+def test_both_data_formats_train_alike() -> None:
     nhwc, nchw = (losses(run(model='lenet', data_format=data_format)) for data_format in ('NHWC', 'NCHW'))
     assert nhwc == pytest.approx(nchw, rel=1e-4)
 
 
-def test_the_base_loss_leaves_weight_decay_out():
+def test_the_base_loss_leaves_weight_decay_out() -> None:
     total = losses(run(num_batches=1, weight_decay=0.01))
     base = losses(run(num_batches=1, weight_decay=0.01, loss_type_to_report='base_loss'))
     without = losses(run(num_batches=1, weight_decay=0.0))
@@ -98,20 +101,27 @@ def test_the_base_loss_leaves_weight_decay_out():
     assert total[0] > base[0] + 0.01
 
 
-def test_forward_only_changes_no_weight_and_tells_the_accuracy():
+def test_forward_only_changes_no_weight_and_tells_the_accuracy() -> None:
     result = run(forward_only=True)
     assert len(set(losses(result))) == 1
-    assert all(0 <= step.values.top_1 <= step.values.top_5 <= 1 for step in result.steps)
+    for values in (step.values for step in result.steps):
+        assert values.top_1 is not None and values.top_5 is not None
+        assert 0 <= values.top_1 <= values.top_5 <= 1
 
 
-def test_the_auxiliary_head_adds_to_the_loss():
-    settings = {'batch_size': 1, 'num_batches': 1, 'num_warmup_batches': 0, 'loss_type_to_report': 'base_loss'}
+def test_the_auxiliary_head_adds_to_the_loss() -> None:
+    settings: dict[str, Any] = {
+        'batch_size': 1,
+        'num_batches': 1,
+        'num_warmup_batches': 0,
+        'loss_type_to_report': 'base_loss',
+    }
     without, with_head = (losses(run(model=model, **settings))[0] for model in ('inception3', 'inception3_aux'))
     # An untrained head is right about as often as chance: 0.4 * ln(1001).
     assert with_head - without == pytest.approx(0.4 * np.log(1001), rel=0.2)
 
 
-def test_the_console_gets_what_other_programs_parse():
+def test_the_console_gets_what_other_programs_parse() -> None:
     out, err = io.StringIO(), io.StringIO()
     result = run(Console(out, err), num_batches=4, display_every=2, print_training_accuracy=True)
     text = out.getvalue().splitlines()
@@ -124,7 +134,7 @@ def test_the_console_gets_what_other_programs_parse():
     assert 'warm-up' in err.getvalue()
 
 
-def test_a_run_leaves_the_files_it_is_asked_for(tmp_path):
+def test_a_run_leaves_the_files_it_is_asked_for(tmp_path: Path) -> None:
     run(
         num_batches=4,
         graph_file=str(tmp_path / 'graph.pbtxt'),
@@ -141,7 +151,7 @@ def test_a_run_leaves_the_files_it_is_asked_for(tmp_path):
     assert (tmp_path / 'profile').stat().st_size > 1000
     assert 'library' in (tmp_path / 'part0.pbtxt').read_text()
     (events_file,) = (tmp_path / 'train').iterdir()
-    tags = {}
+    tags: dict[str, list[int]] = {}
     for event in tf.train.summary_iterator(str(events_file)):
         for value in event.summary.value:
             tags.setdefault(value.tag, []).append(event.step)
@@ -149,31 +159,31 @@ def test_a_run_leaves_the_files_it_is_asked_for(tmp_path):
     assert tags['gradients/conv1/kernel'] == [2, 4]
 
 
-def test_a_trace_that_is_not_for_chrome_is_text(tmp_path):
+def test_a_trace_that_is_not_for_chrome_is_text(tmp_path: Path) -> None:
     run(trace_file=str(tmp_path / 'trace'), use_chrome_trace_format=False)
     assert 'dev_stats' in (tmp_path / 'trace').read_text()
 
 
-def test_asking_for_a_gpu_that_is_not_there_says_so():
+def test_asking_for_a_gpu_that_is_not_there_says_so() -> None:
     if tf.config.list_physical_devices('GPU'):
         pytest.skip('there is a GPU')
     with pytest.raises(UsageError, match='sees no GPU'):
         run(device='gpu')
 
 
-def test_a_setting_of_the_whole_process_cannot_change():
+def test_a_setting_of_the_whole_process_cannot_change() -> None:
     run(num_batches=1)
     with pytest.raises(UsageError, match=r'num_intra_threads=1.*start a new process'):
         run(num_intra_threads=1)
 
 
-def test_halves_need_an_even_number_of_towers():
+def test_halves_need_an_even_number_of_towers() -> None:
     with pytest.raises(UsageError, match='num_gpus=3 is odd'):
         run(num_gpus=3, variable_update='replicated', hierarchical_copy=True)
 
 
 @pytest.fixture(scope='module')
-def data_dir(tmp_path_factory):
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shards of 96 images in two classes, black ones labelled 1 and white ones labelled 2."""
     folder = tmp_path_factory.mktemp('shards')
     for shard in range(2):
@@ -186,7 +196,7 @@ def data_dir(tmp_path_factory):
     return folder
 
 
-def example(encode, image, label):
+def example(encode: Any, image: np.ndarray, label: int) -> bytes:
     with tf.Graph().as_default(), tf.Session() as session:
         encoded = session.run(encode(image))
     features = {
@@ -197,13 +207,13 @@ def example(encode, image, label):
 
 
 @pytest.mark.parametrize('settings', [{}, {'num_gpus': 2, 'variable_update': 'replicated'}])
-def test_a_network_learns_from_real_images(data_dir, settings):
+def test_a_network_learns_from_real_images(data_dir: Path, settings: dict[str, Any]) -> None:
     result = run(data_dir=str(data_dir), num_batches=30, print_training_accuracy=True, **settings)
     assert not result.is_synthetic
     assert np.mean([step.values.top_1 for step in result.steps[-10:]]) > 0.9
 
 
-def test_what_was_measured_before_a_fault_is_kept(data_dir, tmp_path):
+def test_what_was_measured_before_a_fault_is_kept(data_dir: Path, tmp_path: Path) -> None:
     good = data_dir / 'train-00000-of-00002'
     bad = tmp_path / 'train-00000-of-00001'
     records = list(tf.python_io.tf_record_iterator(str(good)))
@@ -216,6 +226,7 @@ def test_what_was_measured_before_a_fault_is_kept(data_dir, tmp_path):
     with pytest.raises(RunError, match=r'train-00000-of-00001, record 4800.*4242') as caught:
         run(Console(out, err), data_dir=str(tmp_path), num_batches=1000, display_every=1000)
     result = caught.value.result
+    assert isinstance(result, Result)
     assert not result.complete
     assert 0 < len(result.timed_steps) < 1000
     assert f'total images/sec: {result.images_per_second:.2f}' in out.getvalue()

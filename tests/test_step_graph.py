@@ -1,0 +1,117 @@
+"""A whole step: towers on parts of a batch take the step that one tower takes on all of it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from oracles import OPTIMIZERS
+from sessions import cpus, open_session
+
+from all_reduce import Packing, make_algorithm
+from input_pipeline import Batch, InputPipeline
+from step_graph import StepSettings, build_step_graph
+from variable_mgr import Placement, make_variable_mgr
+
+pytestmark = pytest.mark.graph
+
+_RANDOM = np.random.default_rng(3)
+_IMAGES = _RANDOM.uniform(-1, 1, [8, 28, 28, 1]).astype(np.float32)
+_LABELS = _RANDOM.integers(0, 10, [8]).astype(np.int32)
+
+
+class FixedInput(InputPipeline):
+    """The same eight images in every step, parted among the towers."""
+
+    def __init__(self, num_towers: int) -> None:
+        super().__init__()
+        self._parts = list(zip(np.split(_IMAGES, num_towers), np.split(_LABELS, num_towers), strict=True))
+
+    def tower_batch(self, tower: int) -> Batch:
+        images, labels = self._parts[tower]
+        return Batch(tf.constant(images), tf.constant(labels))
+
+
+def train(
+    num_towers: int, mode: str = 'parameter_server', optimizer: str = 'sgd', num_steps: int = 3, **overrides: Any
+) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """The fetched values of each step and the weights at the end, by name."""
+    settings: dict[str, Any] = {
+        'model': 'mnist',
+        'num_classes': 10,
+        'data_format': 'NHWC',
+        'forward_only': False,
+        'with_accuracy': True,
+        'loss_type_to_report': 'total_loss',
+        'weight_decay': 0.01,
+        'gradient_clip': None,
+        'learning_rate': 0.001,
+        'seed': 7,
+    }
+    towers = cpus(num_towers)
+    placement = Placement(towers, 7, cpus(1), make_algorithm('psgpu', towers, cpus(1)[0]), Packing())
+    with tf.Graph().as_default():
+        manager = make_variable_mgr(mode, placement)
+        graph = build_step_graph(
+            StepSettings(**{**settings, **overrides}), OPTIMIZERS[optimizer].ours, manager, FixedInput(num_towers)
+        )
+        with open_session(num_towers) as session:
+            session.run(graph.initializers)
+            if graph.post_init is not None:
+                session.run(graph.post_init)
+            fetched = [session.run(graph.fetches) for _ in range(num_steps)]
+            weights = session.run({name: variable.value for name, variable in manager.savable_variables().items()})
+    return fetched, weights
+
+
+@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+@pytest.mark.parametrize('mode', ['parameter_server', 'replicated'])
+@pytest.mark.parametrize('clip', [None, 0.1])
+def test_towers_take_the_step_of_one_tower_with_the_whole_batch(mode: str, optimizer: str, clip: float | None) -> None:
+    expected, expected_weights = train(1, optimizer=optimizer, gradient_clip=clip)
+    fetched, weights = train(4, mode, optimizer, gradient_clip=clip)
+    for ours, theirs in zip(fetched, expected, strict=True):
+        for name in ('loss', 'top_1', 'top_5'):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-5)
+    for name, value in expected_weights.items():
+        np.testing.assert_allclose(weights[name], value, rtol=0, atol=1e-5 * np.abs(value).max())
+
+
+def test_independent_towers_do_not() -> None:
+    expected, _ = train(1)
+    fetched, _ = train(4, 'independent')
+    assert fetched[-1]['loss'] != pytest.approx(expected[-1]['loss'], rel=1e-4)
+
+
+def test_a_clipped_gradient_moves_no_weight_further_than_the_rate_allows() -> None:
+    _, start = train(1, num_steps=0)
+    _, free = train(1, num_steps=1, learning_rate=0.1)
+    _, clipped = train(1, num_steps=1, learning_rate=0.1, gradient_clip=1e-3)
+    furthest = [max(np.abs(end[name] - start[name]).max() for name in start) for end in (clipped, free)]
+    assert furthest[0] <= 1e-4 * (1 + 1e-3) < furthest[1]
+
+
+def test_weight_decay_is_of_kernels_only() -> None:
+    _, start = train(1, num_steps=0)
+    base: dict[str, Any] = {'num_steps': 1, 'learning_rate': 1.0}
+    _, without = train(1, weight_decay=0.0, **base)
+    _, decayed = train(1, weight_decay=0.01, **base)
+    for name, value in start.items():
+        pull = without[name] - decayed[name]
+        expected = 0.01 * value if name.endswith('kernel') else np.zeros_like(value)
+        np.testing.assert_allclose(pull, expected, atol=1e-5)
+
+
+def test_the_loss_is_the_mean_over_all_images_plus_the_decay_once() -> None:
+    fetched, _ = train(4, 'replicated', num_steps=1)
+    base, _ = train(4, 'replicated', num_steps=1, loss_type_to_report='base_loss')
+    _, weights = train(1, num_steps=0)
+    decay = 0.01 * sum(np.sum(value**2) / 2 for name, value in weights.items() if name.endswith('kernel'))
+    assert fetched[0]['loss'] - base[0]['loss'] == pytest.approx(decay, rel=1e-3)
+
+
+def test_top_1_and_top_5_are_fractions_of_the_images() -> None:
+    fetched, _ = train(2, num_steps=1, forward_only=True, weight_decay=0.0)
+    for name in ('top_1', 'top_5'):
+        assert fetched[0][name] * 8 == pytest.approx(round(fetched[0][name] * 8))
+    assert fetched[0]['top_1'] <= fetched[0]['top_5'] <= 1
