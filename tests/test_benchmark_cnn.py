@@ -105,7 +105,8 @@ def test_forward_only_changes_no_weight_and_tells_the_accuracy() -> None:
     result = run(forward_only=True)
     assert len(set(losses(result))) == 1
     for values in (step.values for step in result.steps):
-        assert values.top_1 is not None and values.top_5 is not None
+        assert values.top_1 is not None
+        assert values.top_5 is not None
         assert 0 <= values.top_1 <= values.top_5 <= 1
 
 

@@ -131,7 +131,7 @@ def test_every_kind_of_jpeg_gets_the_channels_asked_for(mode: str, channels: int
     colors = Image.new('RGB', (64, 64), (200, 100, 50)).convert(mode)
     image = run(encoded(colors, quality=95), replace(EVALUATION, channels=channels))[0]
     expected = colors.convert('RGB' if channels == 3 else 'L').getpixel((0, 0))
-    np.testing.assert_allclose(image[0, 0], np.atleast_1d(expected), atol=3)
+    np.testing.assert_allclose(image[0, 0], np.array(expected, ndmin=1), atol=3)
 
 
 def windows(height: int, width: int, boxes: np.ndarray, count: int = 300) -> np.ndarray:
