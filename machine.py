@@ -131,6 +131,9 @@ def _choose_graph_passes(rewrite: Any, machine: Machine) -> None:
     if machine.kind == 'cpu' and machine.data_format == 'NCHW':
         # The CPU's kernels are made for NHWC.
         rewrite.cpu_layout_conversion = rewrite.NCHW_TO_NHWC
+    else:
+        # On a GPU it would train in another data format than the one that was asked for.
+        rewrite.layout_optimizer = rewrite.OFF
 
 
 _fixed_for_process: dict[str, object] = {}
