@@ -8,17 +8,16 @@ session.run with the loss for each step. The ratio is throughput of the harness 
 
 import argparse
 import os
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import tensorflow.compat.v1 as tf
+from interleave import compare
 
 from benchmark_cnn import BenchmarkCNN
 from models.catalog import find_model
@@ -83,28 +82,9 @@ def main() -> int:
         num_batches=args.num_batches,
         num_warmup_batches=args.num_warmup_batches,
     )
-    loop = minimal_loop(args.model, args.batch_size, params.weight_decay)
-    harness: Iterator[Any] = BenchmarkCNN(params).steps()
-    pairs = []
-    for number in range(args.num_warmup_batches + args.num_batches):
-        # In turn, so that neither always runs in the other's wake.
-        if number % 2:
-            ours, minimal = next(harness).seconds, next(loop)
-        else:
-            minimal, ours = next(loop), next(harness).seconds
-        if number >= args.num_warmup_batches:
-            pairs.append((ours, minimal))
-            print(
-                f'{args.batch_size / ours:8.2f} harness  {args.batch_size / minimal:8.2f} minimal images/sec',
-                flush=True,
-            )
-    ratios = sorted(minimal / ours for ours, minimal in pairs)
-    lower, _, upper = statistics.quantiles(ratios, n=4)
-    whole = sum(minimal for _, minimal in pairs) / sum(ours for ours, _ in pairs)
-    print(
-        f'harness / minimal: {whole:.3f} over all steps; step by step median {statistics.median(ratios):.3f}, '
-        f'quartiles {lower:.3f} to {upper:.3f}, {len(ratios)} pairs of steps'
-    )
+    harness = (step.seconds for step in BenchmarkCNN(params).steps())
+    minimal = minimal_loop(args.model, args.batch_size, params.weight_decay)
+    compare(('harness', 'minimal'), (harness, minimal), args.batch_size, args.num_warmup_batches, args.num_batches)
     return 0
 
 
