@@ -160,9 +160,9 @@ def parse_spec(spec: str) -> tuple[Range, ...]:
 
 def make_algorithm(spec: str, towers: Sequence[str], host_device: str) -> Algorithm:
     """The algorithm that a spec describes, for towers on these devices."""
+    ranges = parse_spec(spec)
     if len(towers) == 1:
         return lambda tensors, index: list(tensors)
-    ranges = parse_spec(spec)
     make: dict[str, Callable[[], Algorithm]] = {
         'pscpu': lambda: by_copies([host_device]),
         'psgpu': lambda: by_copies(towers),

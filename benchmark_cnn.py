@@ -7,11 +7,13 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+import input_pipeline
 from all_reduce import Packing, by_halves, make_algorithm
-from data_sets import DATA_SETS, Shards, find_shards
+from data_sets import DATA_SETS, Shards, choose_shards
 from errors import RunError, UsageError
+from flag_rules import check_outputs
 from input_pipeline import InputPipeline, RecordPipeline, SyntheticInput
-from machine import HOST_DEVICE, check_xla, find_machine, session_config
+from machine import check_xla, find_machine, session_config
 from models.catalog import find_model
 from params import Params
 from preprocessing import ImageOptions
@@ -23,8 +25,11 @@ from step_graph import StepGraph, StepSettings, build_step_graph
 from training.instruments import StepTracer, SummaryWriter, write_graph
 from training.optimizers import Adam, GradientDescent, Momentum, Optimizer, RmsProp
 from training.step_loop import Phase, Step, steps
+from training.variables import HOST_DEVICE
 from variable_mgr import Placement, make_variable_mgr
 
+# What TensorFlow raises for bad records.
+_DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
 # How long to look for the record that made a step fail.
 _FAULT_SEARCH_SECS = 120.0
 
@@ -41,6 +46,7 @@ class BenchmarkCNN:
     """
 
     def __init__(self, params: Params, console: Console | None = None) -> None:
+        check_outputs(params)
         self.params = params
         self._console = console or Console()
         self._facts = find_model(params.model, params.data_name)
@@ -69,10 +75,13 @@ class BenchmarkCNN:
             for step in self.steps():
                 self._done.append(step)
                 self._show(step)
-        except tf.errors.OpError as error:
-            fault = self._explain(error)
+        except RunError as fault:
             fault.result = self._conclude()
-            raise fault from error
+            raise
+        except tf.errors.OpError as error:
+            explained = self._explain(error)
+            explained.result = self._conclude()
+            raise explained from error
         except KeyboardInterrupt:
             self._conclude()
             raise
@@ -108,7 +117,8 @@ class BenchmarkCNN:
         data_dir = self.params.data_dir
         if data_dir is None:
             return None
-        shards = find_shards(data_dir, 'train')
+        shards = choose_shards(data_dir, forward_only=self.params.forward_only)
+        input_pipeline.shard_pattern(shards)
         if shards.num_missing:
             self._console.warning(
                 f'--data_dir={data_dir}: {shards.num_missing} of the {len(shards.paths) + shards.num_missing} shards '
@@ -143,6 +153,11 @@ class BenchmarkCNN:
             ),
         )
 
+    @property
+    def _sums_gradients(self) -> bool:
+        params = self.params
+        return params.variable_update == 'replicated' and params.num_gpus > 1 and not params.forward_only
+
     def _banner(self) -> lines.Banner:
         params = self.params
         global_batch_size = self._batch_size * len(self._machine.towers)
@@ -160,7 +175,7 @@ class BenchmarkCNN:
             data_format=self._machine.data_format,
             optimizer=params.optimizer,
             variable_update=params.variable_update,
-            all_reduce_spec=params.all_reduce_spec,
+            all_reduce_spec=params.all_reduce_spec if self._sums_gradients else None,
         )
 
     def _build(self) -> StepGraph:
@@ -220,6 +235,11 @@ class BenchmarkCNN:
         params = self.params
         if params.train_dir is None or not params.save_summaries_steps or not params.summary_verbosity:
             return None
+        if params.summary_verbosity >= 3:
+            self._console.warning(
+                f'--summary_verbosity={params.summary_verbosity}: every {params.save_summaries_steps}th step computes '
+                'the histograms of its gradients in its timed seconds, so the rate is lower than it would be without'
+            )
         return SummaryWriter(
             params.train_dir, params.save_summaries_steps, params.summary_verbosity, built.variables, built.gradients
         )
@@ -268,11 +288,11 @@ class BenchmarkCNN:
 
     def _explain(self, error: tf.errors.OpError) -> RunError:
         """The fault in one line: of the data if a record can be found that explains it, else as TensorFlow says it."""
-        cause = ' '.join(error.message.split('\n')[0].split())
+        cause = _cause(error)
         line = f'{type(error).__name__}: {cause}'
         if isinstance(error, tf.errors.ResourceExhaustedError):
             line = f'--batch_size={self._batch_size}: out of memory; write a smaller one ({cause})'
-        elif self._shards is not None:
+        elif self._shards is not None and isinstance(error, _DATA_FAULTS):
             self._console.progress('A step failed; looking for the record that made it fail')
             fault = first_fault(self._shards.paths, self._data_set.num_classes, _FAULT_SEARCH_SECS)
             if fault:
@@ -280,6 +300,13 @@ class BenchmarkCNN:
             else:
                 line += f' (--data_dir={self.params.data_dir}; tf_cnn_benchmarks records --check may tell more)'
         return RunError(line)
+
+
+def _cause(error: tf.errors.OpError) -> str:
+    """The line of an error of TensorFlow that tells what went wrong: the first, or the one below the node's name."""
+    told = [line.strip() for line in error.message.splitlines() if line.strip() not in ('', 'Graph execution error:')]
+    nodes = [number for number, line in enumerate(told[:-1]) if line.startswith('Node: ')]
+    return told[nodes[-1] + 1] if nodes else told[0] if told else 'no reason given'
 
 
 def _make_optimizer(params: Params) -> Optimizer:
@@ -310,15 +337,25 @@ class Stepper:
         self._traced_index = num_warmup if tracer.is_wanted else None
         self._tracer = tracer
         self._summaries = summaries
+        self._summarized_step = None
+        if summaries and summaries.gradient_summary is not None:
+            self._summarized_step = session.make_callable([fetches, summaries.gradient_summary])
 
     def run(self, phase: Phase, index: int) -> StepValues:
         """Runs one step and returns what it computed."""
-        summaries = self._summaries
         if phase is Phase.WARMUP and index == self._traced_index:
             fetched = self._tracer.run(self._session, self._fetches)
-        elif phase is Phase.TIMED and summaries and summaries.gradient_summary is not None and summaries.is_due(index):
-            fetched, self.gradient_summary = self._session.run([self._fetches, summaries.gradient_summary])
+        elif self._summarized_step and self._is_summarized(phase, index):
+            fetched, self.gradient_summary = self._summarized_step()
         else:
             fetched = self._plain_step()
-        top_1, top_5 = (float(fetched[name]) if name in fetched else None for name in ('top_1', 'top_5'))
-        return StepValues(float(fetched['loss']), top_1, top_5)
+        return _step_values(fetched)
+
+    def _is_summarized(self, phase: Phase, index: int) -> bool:
+        # The first warm-up step too: it takes the time that TensorFlow needs to prepare for the others.
+        return index == 1 if phase is Phase.WARMUP else self._summaries is not None and self._summaries.is_due(index)
+
+
+def _step_values(fetched: dict[str, Any]) -> StepValues:
+    top_1, top_5 = (float(fetched[name]) if name in fetched else None for name in ('top_1', 'top_5'))
+    return StepValues(float(fetched['loss']), top_1, top_5)

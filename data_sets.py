@@ -1,5 +1,6 @@
 """Facts about data sets, and the shards of one in a folder. Does not import TensorFlow."""
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -56,6 +57,26 @@ class Shards:
     subset: str
     paths: tuple[str, ...]
     num_missing: int
+
+
+def choose_shards(data_dir: str, *, forward_only: bool) -> Shards:
+    """The shards of a run: those to train on; for a forward-only run those to validate on, where there are any.
+
+    Raises:
+      UsageError: as find_shards, or none of the shards holds a record.
+    """
+    subset = 'train'
+    if forward_only:
+        with contextlib.suppress(OSError):
+            if any(subset_of(name) == 'validation' for name in os.listdir(data_dir)):
+                subset = 'validation'
+    shards = find_shards(data_dir, subset)
+    if not any(os.path.getsize(path) for path in shards.paths):
+        raise UsageError(
+            f'--data_dir={data_dir}: its {len(shards.paths)} {subset} shards hold no record; '
+            'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=DIR'
+        )
+    return shards
 
 
 def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_sets import DATA_SETS, find_shards
+from data_sets import DATA_SETS, choose_shards
 from errors import UsageError
 from flag_spec import spelled
 
@@ -125,6 +125,7 @@ _REDUCTION = (
 # Flags, when they have no effect, and why. Of the rows that are true of a flag, the first one is told.
 _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
     ((*_UPDATE, *_REDUCTION), lambda p: p.forward_only, '--forward_only updates no variables'),
+    (('loss_type_to_report',), lambda p: p.forward_only, '--forward_only computes no weight decay, the losses are one'),
     (('print_training_accuracy',), lambda p: p.forward_only, '--forward_only prints the accuracy anyway'),
     (('distortions',), lambda p: p.forward_only, '--forward_only takes images as they are'),
     (('distortions', 'resize_method'), lambda p: p.data_dir is None, 'images are synthetic without --data_dir'),
@@ -185,9 +186,9 @@ def find_idle(params: 'Params', as_written: Mapping[str, str]) -> list[str]:
 
 
 def check_inputs(params: 'Params') -> None:
-    """Proves that the data folder holds training shards; raises UsageError if not."""
+    """Proves that the data folder holds the shards of the run; raises UsageError if not."""
     if params.data_dir is not None:
-        find_shards(params.data_dir, 'train')
+        choose_shards(params.data_dir, forward_only=params.forward_only)
 
 
 def check_outputs(params: 'Params') -> None:

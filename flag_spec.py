@@ -43,6 +43,7 @@ def _to_str(value: Any) -> str:
 
 
 _READERS: dict[type, Callable[[Any], Value]] = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str}
+_LARGEST = 2**31 - 1  # of TensorFlow's int32
 _NOUNS = {bool: 'true or false', int: 'an integer', float: 'a number', str: 'text'}
 
 
@@ -108,6 +109,8 @@ class FlagSpec:
                 raise self._refusal(value)
         if not isinstance(found, str) and not self._is_in_bounds(typing.cast(float, found)):
             raise self._refusal(value)
+        if self.type is int and abs(typing.cast(int, found)) > _LARGEST:
+            raise UsageError(f'{spelled(self.name, value)}: integers end at {_LARGEST}; write a smaller one')
         return found
 
     def _is_in_bounds(self, number: float) -> bool:

@@ -1,7 +1,7 @@
 """How batches reach the devices: synthetic ones stay there, records are read, preprocessed and staged ahead of time."""
 
 import abc
-import os
+import itertools
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Batch:
     labels: tf.Tensor
 
 
-HostBatch = tuple[tf.Tensor, tf.Tensor]
+HostBatch = Sequence[tf.Tensor]
 
 
 class InputPipeline(abc.ABC):
@@ -111,10 +111,15 @@ class StagingArea:
             return tf.raw_ops.StageClear(dtypes=self._dtypes, shared_name=self._name)
 
 
+def _as_it_is(host_batch: HostBatch) -> tuple[tf.Tensor, tf.Tensor]:
+    images, labels = host_batch
+    return images, labels
+
+
 class StagedInput(InputPipeline):
     """A software pipeline of three stages that run at the same time, each on another set of batches.
 
-        A  make the host batches  ->  host area  ->  B  copy to the device  ->  device areas  ->  C  the model
+        A  make  ->  host area  ->  B  assemble, copy to the device  ->  device areas  ->  C  the model
 
     Warm-up runs A0, then A1 and B0. Step k runs C(k), B(k+1), A(k+2) in one session.run, so nothing ever waits for
     another stage: between two runs every area holds exactly one set, during a run at most two. An error in A(k+2) is
@@ -125,27 +130,33 @@ class StagedInput(InputPipeline):
         self,
         devices: Sequence[str],
         make_host_batches: Callable[[], Sequence[HostBatch]],
+        assemble: Callable[[HostBatch], tuple[tf.Tensor, tf.Tensor]] = _as_it_is,
         host_device: str = '/cpu:0',
     ) -> None:
-        """make_host_batches is called once, on the host device, and returns (images, labels) for each device.
+        """Calls the functions once, to build their ops on the host device.
 
-        images are [N, H, W, C]: float32 in [-1, 1], or uint8, which stage C normalises on the device.
-        labels are [N] int32.
+        Args:
+          make_host_batches: stage A, returns the tensors of a batch for each device.
+          assemble: stage B, makes images and labels of these; by default they are images and labels. images are
+            [N, H, W, C]: float32 in [-1, 1], or uint8, which stage C normalises on the device. labels are [N] int32.
         """
         super().__init__()
         with tf.name_scope('stage_a'), tf.device(host_device):
             host_batches = make_host_batches()
-            flat = [tensor for host_batch in host_batches for tensor in host_batch]
-            self.host_area = StagingArea(host_device, flat)
-            self._stage_a = self.host_area.put(flat)
-        with tf.name_scope('stage_b'):
-            self.device_areas = [
-                StagingArea(device, host_batch) for device, host_batch in zip(devices, host_batches, strict=True)
-            ]
+            made = [tensor for host_batch in host_batches for tensor in host_batch]
+            self.host_area = StagingArea(host_device, made)
+            stage_a = self.host_area.put(made)
+        self.device_areas = []
+        stage_b = []
+        with tf.name_scope('stage_b'), tf.device(host_device):
             staged = iter(self.host_area.get())
-            self._stage_b = [area.put([next(staged), next(staged)]) for area in self.device_areas]
+            for device, host_batch in zip(devices, host_batches, strict=True):
+                batch = assemble(list(itertools.islice(staged, len(host_batch))))
+                area = StagingArea(device, batch)
+                self.device_areas.append(area)
+                stage_b.append(area.put(batch))
         self._batches = []
-        self.per_step_ops = [self._stage_a, *self._stage_b]
+        self.per_step_ops = [stage_a, *stage_b]
         for area in self.device_areas:
             with tf.name_scope('stage_c'), tf.device(area.device):
                 images, labels = area.get()
@@ -154,30 +165,34 @@ class StagedInput(InputPipeline):
                 self._batches.append(
                     Batch(preprocessing.normalize(images) if images.dtype == tf.uint8 else images, labels)
                 )
-        self._clear = [area.clear() for area in (self.host_area, *self.device_areas)]
+        self._warm_up = (
+            [area.clear() for area in (self.host_area, *self.device_areas)],
+            [stage_a],
+            [stage_a, *stage_b],
+        )
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]
 
     def warm_up(self, session: tf.Session) -> None:
-        session.run(self._clear)
-        session.run(self._stage_a)
-        session.run([self._stage_a, *self._stage_b])
+        for ops in self._warm_up:
+            session.run(ops)
 
 
 class RecordPipeline(StagedInput):
     """Reads, preprocesses and stages the images of TFRecord shards.
 
     Stage A is one RecordInput for a whole set of batches (several would each read every record), then the ops of each
-    record by itself, which the session runs in parallel. Every record comes once in an epoch, in a random order;
+    record by itself, which the session runs in parallel. Stage B stacks: it is one op on one core, and so it runs while
+    the next records are decoded on the others. Every record comes once in an epoch, in a random order;
     the epochs follow each other without end, also within a batch.
 
     Faults of the data fail the step with a TensorFlow error that does not name the file: DataLossError (a record that
     is cut off or fails its checksum), InvalidArgumentError (no Example, no image, no JPEG, a label out of range).
     RecordInput takes a shard that ends within the 12 bytes of a record's header for complete: records.check does not.
 
-    Memory of the pool of records: (pool_records + 16 * readers) records, 110 KB each in ImageNet, of which half of
-    pool_records must be read before the first batch.
+    A step waits for half of pool_records to be read at the start of every epoch. The memory they take is that of
+    pool_records + 16 * readers records, of 110 KB each in ImageNet.
     """
 
     def __init__(
@@ -197,61 +212,65 @@ class RecordPipeline(StagedInput):
         """Builds the ops.
 
         Args:
-          normalize_on_device: uint8 travels to the device and becomes float32 there; else float32 travels.
+          normalize_on_device: uint8 travels to the device and becomes float32 there: a quarter of the bytes on a bus.
+            Else float32 travels: less work where the device is the CPU itself.
           shift: in [0, 1), where in the list of shards to begin: worker w of W begins at w / W.
-          pool_records: how many records to choose at random from; by default 2048, and two sets of batches at least.
+          pool_records: how many records to choose at random from; by default 512, and two sets of batches at least.
           readers: how many shards to read at the same time.
 
         Raises:
-          UsageError: the shards hold no record, or other files cannot be told from them.
+          UsageError: as shard_pattern.
         """
         global_batch = batch_size_per_device * len(devices)
 
-        def example(record: tf.Tensor, position: int) -> HostBatch:
+        def example(record: tf.Tensor, position: int) -> tuple[tf.Tensor, tf.Tensor]:
             with tf.name_scope(f'record_{position}'):
                 encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
                 image = preprocessing.preprocess(encoded, boxes, options, position)
                 return image if normalize_on_device else preprocessing.normalize(image), label
 
         def make_host_batches() -> list[HostBatch]:
+            """Of each device the images, then their labels."""
             records = tf.raw_ops.RecordInput(
                 file_pattern=shard_pattern(shards),
                 batch_size=global_batch,
                 file_random_seed=options.seed,
                 file_shuffle_shift_ratio=shift,
-                file_buffer_size=max(2048, 2 * global_batch) if pool_records is None else pool_records,
+                file_buffer_size=max(512, 2 * global_batch) if pool_records is None else pool_records,
                 file_parallelism=readers,
             )
             examples = [example(record, position) for position, record in enumerate(tf.unstack(records, global_batch))]
             towers = [examples[i : i + batch_size_per_device] for i in range(0, global_batch, batch_size_per_device)]
-            return [tuple(map(tf.stack, zip(*tower, strict=True))) for tower in towers]
+            return [list(itertools.chain(*zip(*tower, strict=True))) for tower in towers]
 
-        super().__init__(devices, make_host_batches, host_device)
+        def assemble(host_batch: HostBatch) -> tuple[tf.Tensor, tf.Tensor]:
+            return tf.stack(host_batch[:batch_size_per_device]), tf.stack(host_batch[batch_size_per_device:])
+
+        super().__init__(devices, make_host_batches, assemble, host_device)
 
 
 def shard_pattern(shards: Shards) -> str:
-    """The glob, as TensorFlow understands it, that matches the shards and nothing else.
+    """The file_pattern, as RecordInput understands it, of the shards and nothing else: their globs with commas between.
+
+    The shards are listed, in order, rather than matched by one glob, since a folder lists its files in any order and
+    then the seed would not decide which shard comes first.
 
     Raises:
-      UsageError: the shards hold no record (RecordInput would wait for ever), or other files match as well.
+      UsageError: the shards hold no record (RecordInput would wait for ever), or the name of their folder has a comma
+        and another folder only differs by what stands there.
     """
-    paths = [Path(path) for path in shards.paths]
-    if not any(os.path.getsize(path) for path in paths):
+    folder = Path(shards.paths[0]).parent
+    if not any(Path(path).stat().st_size for path in shards.paths):
         raise UsageError(
-            f'--data_dir={paths[0].parent}: its {len(paths)} {shards.subset} shards hold no record; '
+            f'--data_dir={folder}: its {len(shards.paths)} {shards.subset} shards hold no record; '
             'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=DIR'
         )
-    # All shards are named alike but for digits, so each place in the names holds a digit or always the same letter.
-    names = [path.name for path in paths]
-    if len({len(name) for name in names}) == 1:
-        columns = zip(*names, strict=True)
-        pattern = ''.join(column[0] if len(set(column)) == 1 else '[0-9]' for column in columns)
-    else:
-        pattern = f'{shards.subset}-*-of-*'
-    folder = ''.join(f'\\{letter}' if letter in '*?[]\\' else letter for letter in str(paths[0].parent))
-    others = {Path(path).name for path in tf.gfile.Glob(f'{folder}/{pattern}')} - set(names)
+    # A comma cannot be escaped.
+    special = {',': '?'} | {letter: f'\\{letter}' for letter in '*?[]\\'}
+    pattern = ''.join(special.get(letter, letter) for letter in str(folder))
+    others = set(tf.gfile.Glob(pattern)) - {str(folder)}
     if others:
         raise UsageError(
-            f'--data_dir={paths[0].parent}: {min(others)} is named like the {shards.subset} shards; move it elsewhere'
+            f'--data_dir={folder}: TensorFlow cannot tell it from {min(others)} because of its comma; rename it'
         )
-    return f'{folder}/{pattern}'
+    return ','.join(f'{pattern}/{Path(path).name}' for path in shards.paths)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from errors import UsageError
 from flag_spec import FlagSpec, Value, spelled
 
-# By name: the original's default, or the type of the flag where the original has none.
+# By name: the value that asks for what this program does, or the flag's type where none does.
 _NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
     'allreduce_merge_scope': 1,
     'autotune_threshold': int,
@@ -28,7 +28,7 @@ _NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
     'datasets_use_prefetch': True,
     'debugger': str,
     'display_perf_ewma': float,
-    'distort_color_in_yiq': True,
+    'distort_color_in_yiq': False,
     'enable_optimizations': True,
     'eval': False,
     'eval_batch_size': 0,
@@ -81,11 +81,11 @@ _NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
     'sync_on_finish': False,
     'task_index': 0,
     'timestamped_allocator': False,
-    'use_datasets': True,
+    'use_datasets': False,
     'use_fp16': False,
     'use_numa_affinity': False,
     'use_python32_barrier': False,
-    'use_resource_vars': False,
+    'use_resource_vars': True,
     'use_unified_memory': bool,
     'variable_consistency': 'strong',
     'winograd_nonfused': True,
@@ -103,6 +103,13 @@ _NEVER: Mapping[str, tuple[Value | type, str]] = {
         True,
         'TensorFlow contains no tf.layers any more; leave it out, there is one way to build layers',
     ),
+}
+
+# The original's defaults that ask for what this program does not do: accepted, with what it does instead.
+_ORIGINAL_DEFAULTS: Mapping[str, tuple[Value, str]] = {
+    'distort_color_in_yiq': (True, '--distortions changes colours in HSV'),
+    'use_datasets': (True, 'records are read by RecordInput, not by tf.data'),
+    'use_resource_vars': (False, 'variables are resource variables'),
 }
 
 # Of versions before: accepted, without effect. By name: the type, and what to know.
@@ -134,7 +141,7 @@ SWITCHES = frozenset(name for name, kind in _TYPES.items() if kind is bool)
 def read(name: str, value: object) -> list[str]:
     """The warnings for a flag of NAMES that was given with this value, none if it asks for what happens anyway.
 
-    That is the case with the original's default and with no value at all (--task_index=).
+    No value at all (--task_index=) does, too.
 
     Raises:
       UsageError: the value asks for something that this program does not have, or is not one of the flag's type.
@@ -146,6 +153,8 @@ def read(name: str, value: object) -> list[str]:
     default = None if isinstance(_REFUSED[name], type) else _REFUSED[name]
     if given is None or given == default:
         return []
+    if name in _ORIGINAL_DEFAULTS and given == _ORIGINAL_DEFAULTS[name][0]:
+        return [f'{written} has no effect: {_ORIGINAL_DEFAULTS[name][1]}']
     if name in _NEVER:
         raise UsageError(f'{written}: this program does not have it: {_NEVER[name][1]}')
     hint = 'leave it out' if default is None else f'leave it out or write {spelled(name, default)}'

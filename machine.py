@@ -8,8 +8,8 @@ import tensorflow.compat.v1 as tf
 
 from errors import UsageError
 from params import Params
+from training.variables import HOST_DEVICE
 
-HOST_DEVICE = '/cpu:0'
 _XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 
 
@@ -33,7 +33,6 @@ def find_machine(params: Params) -> Machine:
     Raises:
       UsageError: the run asks for GPUs that are not there, or for NCCL without GPUs.
     """
-    _fix_for_process('xla', params.xla)
     if params.xla:
         # XLA leaves the CPU alone unless this says otherwise, and TensorFlow reads it when it first looks for devices.
         flags = os.environ.get('TF_XLA_FLAGS', '')
@@ -47,6 +46,16 @@ def find_machine(params: Params) -> Machine:
             f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
             if num_gpus_found
             else '--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or install the [cuda] extra'
+        )
+    if params.device is None and kind == 'cpu' and params.num_gpus > 1:
+        raise UsageError(
+            f'--num_gpus={params.num_gpus}: TensorFlow sees no GPU here; '
+            f'write --device=cpu to train on {params.num_gpus} virtual devices of the CPU'
+        )
+    if params.xla and kind == 'cpu' and params.num_gpus > 1:
+        raise UsageError(
+            f'--xla: on a CPU it compiles for one device, and --num_gpus={params.num_gpus}; '
+            'write --num_gpus=1 or --noxla'
         )
     if parameter_kind == 'gpu' and kind != 'gpu':
         raise UsageError('--local_parameter_device=gpu: the run is on the CPU; write --local_parameter_device=cpu')
@@ -75,6 +84,7 @@ def session_config(params: Params, machine: Machine) -> tf.ConfigProto:
     if machine.kind == 'cpu':
         config.device_count['CPU'] = len(machine.towers)
         config.device_count['GPU'] = 0
+    _fix_for_process('xla', params.xla)
     _fix_for_process('num_intra_threads', params.num_intra_threads or 0)
     config.intra_op_parallelism_threads = params.num_intra_threads or 0
     config.inter_op_parallelism_threads = params.num_inter_threads

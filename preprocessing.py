@@ -129,14 +129,14 @@ def preprocess(encoded: tf.Tensor, boxes: tf.Tensor, options: ImageOptions, posi
     """
     shape = tf.raw_ops.ExtractJpegShape(contents=encoded)
     window = random_window(shape, boxes, options.seed, position) if options.training else central_window(shape, options)
-    # Only the rows and columns of the window are decoded. Smoothing the colour planes (fancy_upscaling) is seen by
-    # nobody after the resize.
+    # Only the window is decoded. The fast DCT would spare 3 % of the decoding and darken every image by 0.8 of 255
+    # levels; smoothing the colour planes would cost 6 % and is lost in the resize.
     cropped = tf.raw_ops.DecodeAndCropJpeg(
         contents=encoded,
         crop_window=window,
         channels=options.channels,
         fancy_upscaling=False,
-        dct_method='INTEGER_FAST',
+        dct_method='INTEGER_ACCURATE',
     )
     image = resize(cropped, options, position)
     if not options.training:
@@ -183,7 +183,8 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
         method = list(_RESIZE)[position % len(_RESIZE)]
     size = [options.height, options.width]
     resized = tf.reshape(_RESIZE[method](image[tf.newaxis], size), [*size, options.channels])
-    return tf.clip_by_value(resized, 0, 255) if method == 'bicubic' else resized  # it overshoots at edges
+    # Bicubic overshoots at edges, and what a cast makes of that is undefined.
+    return tf.clip_by_value(resized, 0, 255) if method == 'bicubic' else resized
 
 
 def normalize(images: tf.Tensor) -> tf.Tensor:

@@ -7,10 +7,9 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from input_pipeline import Batch, InputPipeline
-from machine import HOST_DEVICE
 from models.networks import build_network
 from training.optimizers import Optimizer, OptimizerStep
-from training.variables import Variable, create_variable
+from training.variables import HOST_DEVICE, Variable, create_variable
 from variable_mgr import VariableMgr
 
 Tensor = Any

@@ -59,7 +59,7 @@ _TOOLS: dict[str, Callable[[list[str]], int]] = {'records': _records}
 
 
 def _benchmark(argv: list[str]) -> int:
-    if any(word in _HELP for word in argv):
+    if any(word.split('=')[0] in _HELP for word in argv):
         print(format_help())
         return 0
     from reporting.console import Console

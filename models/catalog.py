@@ -50,6 +50,14 @@ _FACTS = model_table(
 )
 
 
+# Models of the original that are something else.
+_NO_CLASSIFIERS = {
+    'ssd300': 'it detects objects',
+    'ncf': 'it recommends',
+    'deepspeech2': 'it recognises speech',
+}
+
+
 def list_models(pattern: str = '*') -> list[str]:
     """The names of the models that a pattern with shell wildcards matches, sorted."""
     return sorted({facts.name for facts in _FACTS if fnmatch.fnmatchcase(facts.name, pattern)})
@@ -62,6 +70,8 @@ def find_model(name: str, data_set: str | None = None) -> ModelFacts:
       UsageError: there is no such model, or not for that data set.
     """
     of_name = [facts for facts in _FACTS if facts.name == name]
+    if name in _NO_CLASSIFIERS:
+        raise UsageError(f'--model={name}: {_NO_CLASSIFIERS[name]}; this program has convolutional classifiers only')
     if not of_name:
         near = difflib.get_close_matches(name, list_models(), n=1, cutoff=0)[0]
         raise UsageError(

@@ -25,7 +25,7 @@ Turns a folder of class folders of JPEG and PNG images into TFRecord shards in I
   tf_cnn_benchmarks.py records --check=shards
 
 Classes are numbered in the order of their folders' names. labels.txt in the output names label i in line i, counted
-from 0. Needs Pillow to write shards: pip install 'tf_cnn_benchmarks[records]'. --check does without.
+from 0. Needs Pillow to write shards: pip install pillow. --check does without.
 """
 # One shard for as many images as in ImageNet's 1,024 of 1,281,167, but enough to be read in parallel.
 _IMAGES_PER_SHARD = 1250
@@ -119,7 +119,7 @@ def _write(values: flags.FlagValues) -> int:
                 f'--{name} is missing: give --input=DIR and --output=DIR, or --check=DIR; see records --help'
             )
     if importlib.util.find_spec('PIL') is None:
-        raise UsageError("records needs Pillow to read images: pip install 'tf_cnn_benchmarks[records]'")
+        raise UsageError("records needs Pillow to read images: pip install pillow")
     from records.output import check_output
     from records.progress import Monitor
     from records.write import WriteOptions, write_shards

@@ -13,7 +13,7 @@ _LABEL_WIDTH = 13
 
 @dataclass(frozen=True)
 class Banner:
-    """What is told before a run. batch_size is per device; num_epochs is how often the run sees the data set."""
+    """What is told before a run. batch_size is per device; num_epochs is in terms of the published data set."""
 
     tensorflow_version: str
     model: str

@@ -47,6 +47,7 @@ WRONG_USE = {
     'missing folder': (['--data_dir={tmp}/nowhere'], ['--data_dir={tmp}/nowhere', 'no such folder']),
     'empty folder': (['--data_dir={tmp}/empty'], ['--data_dir={tmp}/empty', 'empty', 'records --input']),
     'folder without shards': (['--data_dir={tmp}/others'], ['--data_dir={tmp}/others', 'train-00000-of-00001']),
+    'shards without a record': (['--data_dir={tmp}/no_records'], ['--data_dir={tmp}/no_records', 'hold no record']),
     'file for a folder': (['--data_dir={tmp}/others/a.txt'], ['--data_dir={tmp}/others/a.txt', 'not a folder']),
     'unwritable trace': (['--trace_file={tmp}/nowhere/t.json'], ['--trace_file={tmp}/nowhere/t.json']),
     'unwritable graph': (['--graph_file={tmp}/empty'], ['--graph_file={tmp}/empty']),
@@ -62,9 +63,10 @@ WRONG_USE = {
     'a flag of the original that is not here': (['--trt_mode=FP16'], ['--trt_mode']),
 }
 NEEDS_NO_GPU = {
+    'several GPUs where there is none': (['--num_gpus=4'], ['--num_gpus=4', '--device=cpu']),
     'more GPUs than there are': (['--device=gpu', '--num_gpus=2'], ['GPU', '--device=cpu']),
     'NCCL without GPUs': (
-        ['--variable_update=replicated', '--num_gpus=2', '--use_nccl=True'],
+        ['--variable_update=replicated', '--num_gpus=2', '--use_nccl=True', '--device=cpu'],
         ['NCCL', '--all_reduce_spec=nccl'],
     ),
 }
@@ -75,6 +77,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tmp = tmp_path_factory.mktemp('bad_input')
     (tmp / 'empty').mkdir()
     (tmp / 'others').mkdir()
+    (tmp / 'no_records').mkdir()
+    (tmp / 'no_records' / 'train-00000-of-00001').touch()
     (tmp / 'others' / 'a.txt').write_text('no shard')
     return tmp
 

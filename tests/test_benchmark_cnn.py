@@ -165,13 +165,6 @@ def test_a_trace_that_is_not_for_chrome_is_text(tmp_path: Path) -> None:
     assert 'dev_stats' in (tmp_path / 'trace').read_text()
 
 
-def test_asking_for_a_gpu_that_is_not_there_says_so() -> None:
-    if tf.config.list_physical_devices('GPU'):
-        pytest.skip('there is a GPU')
-    with pytest.raises(UsageError, match='sees no GPU'):
-        run(device='gpu')
-
-
 def test_a_setting_of_the_whole_process_cannot_change() -> None:
     run(num_batches=1)
     with pytest.raises(UsageError, match=r'num_intra_threads=1.*start a new process'):
@@ -232,3 +225,48 @@ def test_what_was_measured_before_a_fault_is_kept(data_dir: Path, tmp_path: Path
     assert 0 < len(result.timed_steps) < 1000
     assert f'total images/sec: {result.images_per_second:.2f}' in out.getvalue()
     assert 'incomplete' in err.getvalue()
+
+
+def test_a_forward_only_run_reads_the_validation_shards_if_there_are_any(data_dir: Path, tmp_path: Path) -> None:
+    for shard in data_dir.iterdir():
+        (tmp_path / shard.name.replace('train', 'validation')).write_bytes(shard.read_bytes())
+    assert run(data_dir=str(tmp_path), forward_only=True, num_batches=2).complete
+    assert run(data_dir=str(data_dir), forward_only=True, num_batches=2).complete
+    with pytest.raises(UsageError, match=r'validation-\*-of-\*'):
+        run(data_dir=str(tmp_path))
+
+
+def test_a_full_disk_is_told_as_such_and_what_was_measured_is_kept() -> None:
+    out = io.StringIO()
+    with pytest.raises(RunError, match=r'--trace_file=/dev/full: it cannot be written'):
+        run(Console(out), trace_file='/dev/full')
+    with pytest.raises(RunError, match=r'--graph_file=/dev/full: it cannot be written'):
+        run(Console(out), graph_file='/dev/full')
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r'--trace_file=.*no folder'):
+        BenchmarkCNN(make_params(trace_file=str(tmp_path / 'nowhere' / 'trace.json')))
+
+
+def test_the_banner_tells_the_all_reduce_that_happens() -> None:
+    def banner(**overrides: Any) -> str:
+        out = io.StringIO()
+        run(Console(out), num_batches=1, **overrides)
+        return out.getvalue()
+
+    settings = {'num_gpus': 2, 'all_reduce_spec': 'xring'}
+    assert 'AllReduce:   xring' in banner(variable_update='replicated', **settings)
+    with pytest.warns(UserWarning, match='no effect'):
+        assert 'AllReduce' not in banner(variable_update='parameter_server', **settings)
+
+
+def test_gradient_histograms_in_timed_steps_are_announced(tmp_path: Path) -> None:
+    err = io.StringIO()
+    run(Console(None, err), train_dir=str(tmp_path), save_summaries_steps=1, summary_verbosity=3)
+    assert '--summary_verbosity=3' in err.getvalue()
+
+
+def test_tensorflows_errors_are_told_by_their_cause() -> None:
+    with pytest.raises(RunError, match=r'^(?!.*Graph execution error).*(memory|allocat|shape|size)'):
+        run(batch_size=2**26, num_batches=1, num_warmup_batches=0, model='trivial')

@@ -49,3 +49,9 @@ def test_a_model_twice_for_one_data_set_is_refused() -> None:
     assert model_table(row, for_another_data_set) == (row, for_another_data_set)
     with pytest.raises(ValueError, match='lenet for mnist is in the catalog 2 times'):
         model_table(row, for_another_data_set, same_model)
+
+
+@pytest.mark.parametrize('name', ['ssd300', 'ncf', 'deepspeech2'])
+def test_what_is_no_classifier_is_told_so(name: str) -> None:
+    with pytest.raises(UsageError, match='classifiers only'):
+        find_model(name)

@@ -1,21 +1,41 @@
 """The files that a run can leave: its graph, a trace and a profile of one step, and summaries."""
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
+from errors import RunError
 from training.variables import Variable
 
 Tensor = Any
 
 
+@contextlib.contextmanager
+def _writing(flag: str, path: str) -> Iterator[None]:
+    """Tells of a file that cannot be written, such as on a full disk, as a fault of the run."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        reason = error.message if isinstance(error, tf.errors.OpError) else error.strerror
+        raise RunError(f'--{flag}={path}: it cannot be written ({reason}); make room or write elsewhere') from error
+
+
 def write_graph(graph: tf.Graph, path: str) -> None:
-    """Writes the graph as it was built, as text if the file's name ends with txt."""
-    file = Path(path)
-    tf.io.write_graph(graph, str(file.parent), file.name, as_text=path.endswith('txt'))
+    """Writes the graph as it was built, as text if the file's name ends with txt.
+
+    Raises:
+      RunError: the file cannot be written.
+    """
+    graph_def = graph.as_graph_def(add_shapes=True)
+    with _writing('graph_file', path):
+        if path.endswith('txt'):
+            Path(path).write_text(str(graph_def))
+        else:
+            Path(path).write_bytes(graph_def.SerializeToString())
 
 
 class StepTracer:
@@ -44,7 +64,7 @@ class StepTracer:
         return any((self._trace_file, self._tfprof_file, self._partitioned_graph_prefix))
 
     def run(self, session: tf.Session, fetches: Any) -> Any:
-        """Runs the step, writes the files and returns what the fetches gave."""
+        """Runs the step, writes the files and returns what was fetched; raises RunError if a file cannot be written."""
         traced = bool(self._trace_file or self._tfprof_file)
         options = tf.RunOptions(
             trace_level=tf.RunOptions.FULL_TRACE if traced else tf.RunOptions.NO_TRACE,
@@ -53,14 +73,18 @@ class StepTracer:
         metadata = tf.RunMetadata()
         values = session.run(fetches, options=options, run_metadata=metadata)
         if self._trace_file:
-            Path(self._trace_file).write_text(self._format_trace(metadata))
+            trace = self._format_trace(metadata)
+            with _writing('trace_file', self._trace_file):
+                Path(self._trace_file).write_text(trace)
         if self._tfprof_file:
             profiler = tf.profiler.Profiler(session.graph)
             profiler.add_step(0, metadata)
-            Path(self._tfprof_file).write_bytes(profiler.serialize_to_string())
+            with _writing('tfprof_file', self._tfprof_file):
+                Path(self._tfprof_file).write_bytes(profiler.serialize_to_string())
         if self._partitioned_graph_prefix:
             for number, graph_def in enumerate(metadata.partition_graphs):
-                Path(f'{self._partitioned_graph_prefix}{number}.pbtxt').write_text(str(graph_def))
+                with _writing('partitioned_graph_file_prefix', self._partitioned_graph_prefix):
+                    Path(f'{self._partitioned_graph_prefix}{number}.pbtxt').write_text(str(graph_def))
         return values
 
     def _format_trace(self, metadata: tf.RunMetadata) -> str:
@@ -97,7 +121,9 @@ class SummaryWriter:
             self.gradient_summary = tf.summary.merge(
                 [tf.summary.histogram(f'gradients/{variable.name}', gradient, []) for variable, gradient in gradients]
             )
-        self._writer = tf.summary.FileWriter(train_dir, graph=tf.get_default_graph())
+        self._train_dir = train_dir
+        with _writing('train_dir', train_dir):
+            self._writer = tf.summary.FileWriter(train_dir, graph=tf.get_default_graph())
 
     def is_due(self, index: int) -> bool:
         """Whether the timed step of that index gets a summary."""
@@ -108,11 +134,16 @@ class SummaryWriter:
     ) -> None:
         """Writes the summary of the timed step of that index."""
         values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-        self._writer.add_summary(tf.Summary(value=values), index)
+        summaries = [tf.Summary(value=values)]
         if self._variable_summary is not None:
-            self._writer.add_summary(session.run(self._variable_summary), index)
+            summaries.append(session.run(self._variable_summary))
         if gradient_summary is not None:
-            self._writer.add_summary(gradient_summary, index)
+            summaries.append(gradient_summary)
+        with _writing('train_dir', self._train_dir):
+            for summary in summaries:
+                self._writer.add_summary(summary, index)
+            self._writer.flush()
 
     def close(self) -> None:
-        self._writer.close()
+        with _writing('train_dir', self._train_dir):
+            self._writer.close()

@@ -12,6 +12,9 @@ import tensorflow.compat.v1 as tf
 
 Tensor = Any
 
+# Where everything lives that belongs to no tower.
+HOST_DEVICE = '/cpu:0'
+
 
 @dataclass(frozen=True)
 class Variable:

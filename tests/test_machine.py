@@ -1,0 +1,98 @@
+"""What the machine has decides: devices, data format, session settings."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from errors import UsageError
+from machine import find_machine, session_config
+from params import make_params
+
+pytestmark = pytest.mark.graph
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(params=[0, 2])
+def num_gpus_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A machine with that many GPUs, as far as the question goes."""
+    monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: [object()] * request.param)
+    return request.param
+
+
+def test_without_flags_the_run_is_where_the_gpus_are(num_gpus_here: int) -> None:
+    machine = find_machine(make_params())
+    assert machine.towers == (('/gpu:0',) if num_gpus_here else ('/cpu:0',))
+    assert machine.parameter_devices == machine.towers
+    assert machine.data_format == ('NCHW' if num_gpus_here else 'NHWC')
+
+
+def test_the_cpu_has_as_many_virtual_devices_as_asked_for(num_gpus_here: int) -> None:
+    params = make_params(device='cpu', num_gpus=3)
+    machine = find_machine(params)
+    assert machine.towers == ('/cpu:0', '/cpu:1', '/cpu:2')
+    assert machine.parameter_devices == ('/cpu:0',)
+    config = session_config(params, machine)
+    assert config.device_count == {'CPU': 3, 'GPU': 0}
+
+
+@pytest.mark.parametrize('device', [None, 'gpu'])
+def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here: int, device: str | None) -> None:
+    with pytest.raises(UsageError, match=rf'TensorFlow sees {num_gpus_here or "no"} GPU.*--device=cpu'):
+        find_machine(make_params(device=device, num_gpus=4))
+
+
+def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here: int) -> None:
+    if not num_gpus_here:
+        with pytest.raises(UsageError, match=r'--local_parameter_device=gpu.*--local_parameter_device=cpu'):
+            find_machine(make_params(local_parameter_device='gpu'))
+        return
+    spread = find_machine(make_params(num_gpus=2, local_parameter_device='gpu'))
+    assert spread.parameter_devices == ('/gpu:0', '/gpu:1')
+    on_cpu = find_machine(make_params(num_gpus=2, local_parameter_device='cpu'))
+    assert on_cpu.parameter_devices == ('/cpu:0',)
+
+
+def test_nccl_is_for_gpus(num_gpus_here: int) -> None:
+    params = make_params(variable_update='replicated', num_gpus=2, use_nccl=True, device='cpu')
+    with pytest.raises(UsageError, match=r'--all_reduce_spec=nccl: NCCL'):
+        find_machine(params)
+
+
+def test_only_nchw_on_a_cpu_is_converted() -> None:
+    for device, data_format, converted in (('cpu', 'NCHW', True), ('cpu', 'NHWC', False)):
+        params = make_params(device=device, data_format=data_format)
+        rewrite = session_config(params, find_machine(params)).graph_options.rewrite_options
+        assert (rewrite.cpu_layout_conversion == rewrite.NCHW_TO_NHWC) == converted
+        assert (rewrite.layout_optimizer == rewrite.OFF) != converted
+
+
+def test_xla_is_for_one_device_of_a_cpu() -> None:
+    with pytest.raises(UsageError, match=r'--xla.*--num_gpus=2'):
+        find_machine(make_params(device='cpu', num_gpus=2, xla=True))
+
+
+@pytest.mark.distributed
+def test_xla_compiles(tmp_path: Path) -> None:
+    # In a process of its own, since TensorFlow decides once.
+    flags = ['--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=2', '--num_warmup_batches=1', '--xla']
+    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *flags]
+    command.append(f'--partitioned_graph_file_prefix={tmp_path}/part')
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    assert '_XlaRun' in (tmp_path / 'part0.pbtxt').read_text()
+
+
+def test_xla_that_comes_too_late_is_refused() -> None:
+    code = (
+        'import tensorflow as tf; print(tf.constant(1) + 1)\n'
+        'from benchmark_cnn import BenchmarkCNN; from params import make_params; from errors import UsageError\n'
+        'try:\n    BenchmarkCNN(make_params(device="cpu", xla=True))\n'
+        'except UsageError as error:\n    assert "start a new process" in str(error)\n'
+        'else:\n    raise SystemExit("not refused")\n'
+    )
+    ran = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
