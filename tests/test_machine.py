@@ -88,7 +88,7 @@ def test_xla_compiles(tmp_path: Path) -> None:
 
 def test_xla_that_comes_too_late_is_refused() -> None:
     code = (
-        'import tensorflow as tf; print(tf.constant(1) + 1)\n'
+        'import tensorflow as tf; print(tf.config.list_physical_devices(), tf.constant(1) + 1)\n'
         'from benchmark_cnn import BenchmarkCNN; from params import make_params; from errors import UsageError\n'
         'try:\n    BenchmarkCNN(make_params(device="cpu", xla=True))\n'
         'except UsageError as error:\n    assert "start a new process" in str(error)\n'
