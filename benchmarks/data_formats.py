@@ -12,9 +12,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
-from interleave import compare
-
 from benchmark_cnn import BenchmarkCNN
+from benchmarks.interleave import compare
 from params import make_params
 
 

@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import tensorflow.compat.v1 as tf
-from interleave import compare
 
 from benchmark_cnn import BenchmarkCNN
+from benchmarks.interleave import compare
 from models.catalog import find_model
 from models.layers import Initializer
 from models.networks import build_network

@@ -1,6 +1,6 @@
 """RecordInput and staging areas against tf.data: how fast shards become batches, without a model.
 
-    python benchmarks/input_throughput.py --data_dir=DIR
+    python benchmarks/input_pipeline.py --data_dir=DIR
 
 Both sides read the same shards, make images with the same functions, keep two sets of batches ahead, and run in turns
 in one process. tf.data comes in several settings, and the ratio of a round is against the one that is fastest over all
@@ -25,6 +25,7 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from data_sets import DATA_SETS, Shards, find_shards
+from errors import UsageError
 from input_pipeline import Batch, InputPipeline, RecordPipeline
 
 OURS = 'staged'
@@ -184,7 +185,12 @@ def main() -> None:
     parser.add_argument('--rounds', type=int, default=15, help='at least 2')
     parser.add_argument('--batches_per_round', type=int, default=12)
     flags = parser.parse_args()
-    run(find_shards(flags.data_dir, 'train'), flags.batch_size, flags.rounds, flags.batches_per_round)
+    if flags.rounds < 2:
+        parser.error(f'--rounds={flags.rounds}: quartiles need 2 at least')
+    try:
+        run(find_shards(flags.data_dir, 'train'), flags.batch_size, flags.rounds, flags.batches_per_round)
+    except UsageError as error:
+        parser.error(str(error))
 
 
 if __name__ == '__main__':
