@@ -119,7 +119,7 @@ def _write(values: flags.FlagValues) -> int:
                 f'--{name} is missing: give --input=DIR and --output=DIR, or --check=DIR; see records --help'
             )
     if importlib.util.find_spec('PIL') is None:
-        raise UsageError("records needs Pillow to read images: pip install pillow")
+        raise UsageError('records needs Pillow to read images: pip install pillow')
     from records.output import check_output
     from records.progress import Monitor
     from records.write import WriteOptions, write_shards
