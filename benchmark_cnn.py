@@ -283,6 +283,7 @@ class BenchmarkCNN:
             devices=self._machine.towers,
             tensorflow_version=tf.__version__,
             steps=tuple(self._done),
+            num_missing_shards=self._shards.num_missing if self._shards else 0,
             complete=len(self._done) == self.params.num_warmup_batches + self.params.num_batches,
         )
 

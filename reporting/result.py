@@ -23,6 +23,7 @@ class Result:
 
     batch_size is per device and as used, not 0. devices are those of one worker, one tower each. steps are all steps in
     their order, warm-ups included. complete is False if the run ended before its last step.
+    num_missing_shards counts those that the names of the others promise and that were not there.
     """
 
     params: Params
@@ -36,6 +37,7 @@ class Result:
     steps: tuple[Step[StepValues], ...]
     complete: bool
     num_workers: int = 1
+    num_missing_shards: int = 0
 
     @property
     def global_batch_size(self) -> int:

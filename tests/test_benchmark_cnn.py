@@ -270,3 +270,11 @@ def test_gradient_histograms_in_timed_steps_are_announced(tmp_path: Path) -> Non
 def test_tensorflows_errors_are_told_by_their_cause() -> None:
     with pytest.raises(RunError, match=r'^(?!.*Graph execution error).*(memory|allocat|shape|size)'):
         run(batch_size=2**26, num_batches=1, num_warmup_batches=0, model='trivial')
+
+
+def test_missing_shards_are_told_and_counted(data_dir: Path, tmp_path: Path) -> None:
+    shard = data_dir / 'train-00000-of-00002'
+    (tmp_path / shard.name).write_bytes(shard.read_bytes())
+    err = io.StringIO()
+    assert run(Console(None, err), data_dir=str(tmp_path), num_batches=1).num_missing_shards == 1
+    assert '1 of the 2 shards' in err.getvalue()
