@@ -118,6 +118,7 @@ class BenchmarkCNN:
         if data_dir is None:
             return None
         shards = choose_shards(data_dir, forward_only=self.params.forward_only)
+        # It refuses shards that cannot be read, which is better known before the run than in it.
         input_pipeline.shard_pattern(shards)
         if shards.num_missing:
             self._console.warning(

@@ -63,20 +63,14 @@ def choose_shards(data_dir: str, *, forward_only: bool) -> Shards:
     """The shards of a run: those to train on; for a forward-only run those to validate on, where there are any.
 
     Raises:
-      UsageError: as find_shards, or none of the shards holds a record.
+      UsageError: as find_shards.
     """
     subset = 'train'
     if forward_only:
         with contextlib.suppress(OSError):
             if any(subset_of(name) == 'validation' for name in os.listdir(data_dir)):
                 subset = 'validation'
-    shards = find_shards(data_dir, subset)
-    if not any(os.path.getsize(path) for path in shards.paths):
-        raise UsageError(
-            f'--data_dir={data_dir}: its {len(shards.paths)} {subset} shards hold no record; '
-            'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=DIR'
-        )
-    return shards
+    return find_shards(data_dir, subset)
 
 
 def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:

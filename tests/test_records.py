@@ -476,7 +476,7 @@ def test_an_output_folder_that_cannot_be_made_is_refused(photos: Path, tmp_path:
 
 def test_without_pillow_the_extra_is_named(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'PIL', None)
-    with pytest.raises(UsageError, match=r'pip install .tf_cnn_benchmarks\[records\]'):
+    with pytest.raises(UsageError, match='pip install pillow'):
         convert(photos, tmp_path)
 
 
