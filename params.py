@@ -224,6 +224,7 @@ def _build(given: Iterable[tuple[str, object]]) -> Parsed:
             raise _unknown(name)
     as_written = {name: spelled(name, value) for name, value in values.items() if value is not None}
     as_written |= _replace_older_names(older, values)
+    # Each value was read by the spec of its field, which mypy cannot see.
     params = Params(**values)  # type: ignore[arg-type]
     flag_rules.check(params)
     return Parsed(params, (*lines, *flag_rules.find_idle(params, as_written)))

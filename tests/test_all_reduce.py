@@ -19,6 +19,7 @@ SHAPES: tuple[list[int], ...] = ([5], [1], [5, 7], [], [2, 4, 8], [24], [1, 3])
 HOST = '/device:CPU:0'
 
 ALGORITHMS: dict[str, Callable[[Sequence[str]], Algorithm]] = {
+    # mypy cannot infer a lambda whose default binds the loop's variable.
     spec: lambda towers, spec=spec: make_algorithm(spec, towers, HOST)  # type: ignore[misc]
     for spec in ('pscpu', 'psgpu', 'xring', 'pscpu:13:xring:140:psgpu')
 }

@@ -353,6 +353,7 @@ def test_what_python_says_the_command_line_can_say(overrides: dict[str, Any]) ->
 
 def test_params_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
+        # That mypy refuses it too is the point.
         make_params().batch_size = 3  # type: ignore[misc]
 
 
