@@ -107,6 +107,7 @@ def _check_record(decode: Callable[[bytes], Any], num_classes: int, item: _Frame
     if isinstance(item, Fault):
         return Checked(0, fault=item)
     import tensorflow.compat.v1 as tf
+
     # protobuf ships no types.
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
