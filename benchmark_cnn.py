@@ -17,7 +17,7 @@ from machine import check_xla, find_machine, session_config
 from models.catalog import find_model
 from params import Params
 from preprocessing import ImageOptions
-from records.check import first_fault
+from records.check import first_cut_shard, first_fault
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Result, StepValues
@@ -32,6 +32,8 @@ from variable_mgr import Placement, make_variable_mgr
 _DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
 # How long to look for the record that made a step fail.
 _FAULT_SEARCH_SECS = 120.0
+# How long to look for the ends of shards after a run; a million records take some seconds if they are in memory.
+_END_SEARCH_SECS = 30.0
 
 
 class BenchmarkCNN:
@@ -75,6 +77,7 @@ class BenchmarkCNN:
             for step in self.steps():
                 self._done.append(step)
                 self._show(step)
+            self._check_ends()
         except RunError as fault:
             fault.result = self._conclude()
             raise
@@ -287,6 +290,19 @@ class BenchmarkCNN:
             num_missing_shards=self._shards.num_missing if self._shards else 0,
             complete=len(self._done) == self.params.num_warmup_batches + self.params.num_batches,
         )
+
+    def _check_ends(self) -> None:
+        """Raises RunError if a shard is cut where TensorFlow does not notice it, so that its last record was lost."""
+        if self._shards is None:
+            return
+        fault, num_unknown = first_cut_shard(self._shards.paths, _END_SEARCH_SECS)
+        if fault:
+            raise RunError(fault)
+        if num_unknown:
+            self._console.warning(
+                f'--data_dir={self.params.data_dir}: whether {num_unknown} of {len(self._shards.paths)} shards are cut '
+                f'short was not found out in {_END_SEARCH_SECS:.0f} s; tf_cnn_benchmarks records --check tells'
+            )
 
     def _explain(self, error: tf.errors.OpError) -> RunError:
         """The fault in one line: of the data if a record can be found that explains it, else as TensorFlow says it."""

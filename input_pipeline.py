@@ -189,7 +189,8 @@ class RecordPipeline(StagedInput):
 
     Faults of the data fail the step with a TensorFlow error that does not name the file: DataLossError (a record that
     is cut off or fails its checksum), InvalidArgumentError (no Example, no image, no JPEG, a label out of range).
-    RecordInput takes a shard that ends within the 12 bytes of a record's header for complete: records.check does not.
+    RecordInput takes a shard that ends within the 12 bytes of a record's header for complete; who runs the steps has to
+    look (records.check.first_cut_shard).
 
     A step waits for half of pool_records to be read at the start of every epoch. The memory they take is that of
     pool_records + 16 * readers records, of 110 KB each in ImageNet.
@@ -223,11 +224,11 @@ class RecordPipeline(StagedInput):
         """
         global_batch = batch_size_per_device * len(devices)
 
-        def example(record: tf.Tensor, position: int) -> tuple[tf.Tensor, tf.Tensor]:
+        def example(record: tf.Tensor, position: int, draws: preprocessing.Draws | None) -> tuple[tf.Tensor, tf.Tensor]:
             with tf.name_scope(f'record_{position}'):
                 encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
-                image = preprocessing.preprocess(encoded, boxes, options, position)
-                return image if normalize_on_device else preprocessing.normalize(image), label
+                image = preprocessing.preprocess(encoded, boxes, options, position, draws)
+                return image if normalize_on_device else preprocessing.normalize(image, is_record=True), label
 
         def make_host_batches() -> list[HostBatch]:
             """Of each device the images, then their labels."""
@@ -239,7 +240,9 @@ class RecordPipeline(StagedInput):
                 file_buffer_size=max(512, 2 * global_batch) if pool_records is None else pool_records,
                 file_parallelism=readers,
             )
-            examples = [example(record, position) for position, record in enumerate(tf.unstack(records, global_batch))]
+            records.set_shape([global_batch])
+            draws = preprocessing.draw(global_batch, options) if options.training else [None] * global_batch
+            examples = list(map(example, tf.unstack(records), range(global_batch), draws))
             towers = [examples[i : i + batch_size_per_device] for i in range(0, global_batch, batch_size_per_device)]
             return [list(itertools.chain(*zip(*tower, strict=True))) for tower in towers]
 

@@ -4,6 +4,8 @@ import concurrent.futures
 import contextlib
 import functools
 import itertools
+import os
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,9 @@ from records.parallel import num_cores, ordered_map
 # (tensorflow/core/lib/io/record_writer.h).
 _HEADER_BYTES = 12
 _FRAME_BYTES = _HEADER_BYTES + 4
+_LENGTH = struct.Struct('<Q')
+# Lengths are read one by one: more threads than cores, since they wait for the disk.
+_WALKING_THREADS = 16
 _JPEG_START = b'\xff\xd8\xff'
 
 
@@ -53,6 +58,9 @@ class _Framed:
     data: bytes
 
 
+_CUT_HEADER = 'the shard is cut short: {} bytes of a header are left of it'
+
+
 def _records(path: str) -> Iterator[_Framed | Fault]:
     """The records of a shard, and last what ends it before its time, if anything does."""
     import tensorflow.compat.v1 as tf
@@ -74,7 +82,7 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
     else:
         # TensorFlow takes a shard that ends within a header for one that ends before it.
         if end != size:
-            reason = f'the shard is cut short: {size - end} bytes of a header are left of it'
+            reason = _CUT_HEADER.format(size - end)
             yield Fault(path, index, '', 'cut short', reason)
         elif not index:
             yield Fault(path, None, '', 'empty shard', 'it has no record')
@@ -179,3 +187,44 @@ def first_fault(paths: Sequence[str], num_classes: int, deadline_secs: float) ->
         if time.monotonic() > deadline:
             return None
     return None
+
+
+def first_cut_shard(paths: Sequence[str], deadline_secs: float) -> tuple[str | None, int]:
+    """Names in one line the first shard that does not end where its last record does, without reading the records.
+
+    TensorFlow's readers take a shard that ends within the header of a record for complete, and the record is lost.
+
+    Returns:
+      The line, or None, and how many shards could not be looked at within deadline_secs seconds.
+    """
+    num_unknown = 0
+    walk = functools.partial(_walk, time.monotonic() + deadline_secs)
+    with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
+        for found in ordered_map(executor, _WALKING_THREADS, walk, paths):
+            if isinstance(found, Fault):
+                return str(found), 0
+            num_unknown += not found
+    return None, num_unknown
+
+
+def _walk(deadline: float, path: str) -> Fault | bool:
+    """From length to length to the end of a shard: what is wrong there, else whether it was reached in time."""
+    index = end = 0
+    try:
+        with open(path, 'rb', buffering=0) as shard:
+            size, file = os.fstat(shard.fileno()).st_size, shard.fileno()
+            if hasattr(os, 'posix_fadvise'):
+                # Reading ahead would read all of the shard.
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+            while end + _HEADER_BYTES <= size:
+                if time.monotonic() > deadline:
+                    return False
+                (length,) = _LENGTH.unpack(os.pread(file, _LENGTH.size, end))
+                end += _FRAME_BYTES + length
+                index += 1
+    except OSError as error:
+        return Fault(path, None, '', 'unreadable', f'it cannot be read ({error.strerror})')
+    if end > size:
+        reason = f'the shard is cut short, or the length of the record is wrong: {end - size} bytes are missing'
+        return Fault(path, index - 1, '', 'cut short', reason)
+    return end == size or Fault(path, index, '', 'cut short', _CUT_HEADER.format(size - end))

@@ -149,6 +149,8 @@ def test_a_good_folder_runs(tmp_path: Path, jpeg: bytes) -> None:
         ('label', ['record 40', '1001']),
         ('negative label', ['record 40', '-1']),
         ('truncated', ['truncated']),
+        ('cut in a header', ['record 40', '5 bytes of a header']),
+        ('wrong length', ['record 10']),
         ('corrupt', ['record 10']),
     ],
 )
@@ -167,9 +169,12 @@ def test_bad_data_ends_the_run_with_exit_code_1_and_is_named(
     shard = write_shards(tmp_path, good, bad)
     if fault == 'truncated':
         os.truncate(shard, shard.stat().st_size - 100)
-    if fault == 'corrupt':
+    if fault == 'cut in a header':
+        with shard.open('ab') as file:
+            file.write(bytes(5))
+    if fault in ('corrupt', 'wrong length'):
         content = bytearray(shard.read_bytes())
-        content[10 * (len(good) + 16) + 50] ^= 1  # in the tenth record, which has 16 bytes around it
+        content[10 * (len(good) + 16) + (50 if fault == 'corrupt' else 1)] ^= 1  # each record has 16 bytes around it
         shard.write_bytes(content)
     code, _, lines = run_command(*_QUICK, f'--data_dir={tmp_path}')
     assert code == 1, lines

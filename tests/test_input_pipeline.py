@@ -4,6 +4,7 @@ import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,18 @@ def test_what_travels_is_uint8_if_the_device_normalizes(data_dir: Path, normaliz
         )
         staged = [op.inputs[0].dtype for op in graph.get_operations() if op.type == 'Stage']
     assert staged == [tf.uint8 if normalize_on_device else tf.float32] * 2
+
+
+@pytest.mark.parametrize('options', [EVALUATION, replace(TRAINING, distortions=True)], ids=['evaluation', 'training'])
+def test_what_starts_a_step_does_not_grow_with_the_batch(data_dir: Path, options: ImageOptions) -> None:
+    def sources(batch_size: int) -> int:
+        with tf.Graph().as_default() as graph:
+            shards = find_shards(str(data_dir), 'train')
+            RecordPipeline(shards, cpus(1), batch_size, NUM_CLASSES, options, normalize_on_device=False)
+            return sum(not op.inputs for op in graph.get_operations())
+
+    # Ops without inputs run first, on one core.
+    assert sources(8) == sources(4)
 
 
 # A pool of one record, one smaller than the data, and one that is never full.

@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 import records
 from data_sets import shard_name
 from errors import RunError, UsageError
-from records.check import first_fault
+from records.check import first_cut_shard, first_fault
 from records.images import EncodedImage, Undecodable, encode_image
 from records.layout import read_labels, scan_folder
 from records.output import unfinished_folder
@@ -756,6 +756,23 @@ def test_the_search_for_a_fault_ends_at_its_deadline(shards: Path, tmp_path: Pat
     make_folder(tmp_path, content(shards))
     flip(shard_paths(tmp_path)[3])
     assert first_fault([str(path) for path in shard_paths(tmp_path)], 4, deadline_secs=0) is None
+
+
+@pytest.mark.parametrize('name', ['cut in a record', 'cut in a header'])
+def test_a_cut_shard_is_named_without_reading_its_records(shards: Path, tmp_path: Path, name: str) -> None:
+    make_folder(tmp_path, content(shards))
+    paths = [str(path) for path in shard_paths(tmp_path)]
+    assert first_cut_shard(paths, deadline_secs=60) == (None, 0)
+    damage, _, told = DAMAGES[name]
+    damage(Path(paths[1]))
+    fault, num_unknown = first_cut_shard(paths, deadline_secs=60)
+    assert fault is not None
+    assert fault.startswith(f'{paths[1]}, {told}')
+    assert num_unknown == 0
+
+
+def test_shards_that_could_not_be_looked_at_in_time_are_counted(shards: Path) -> None:
+    assert first_cut_shard([str(path) for path in shard_paths(shards)], deadline_secs=-1) == (None, 4)
 
 
 # The photographs that benchmarks run on.
