@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from errors import UsageError
+from packing import Packer, Packing, even_sizes
 
 Tensor = Any
 # The tensors of T towers (one each) and the number of this reduction among its like -> the sum, on each tower.
@@ -40,7 +41,7 @@ def by_ring(towers: Sequence[str]) -> Algorithm:
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         shape = tensors[0].shape.as_list()
         size = int(np.prod(shape))
-        sizes = _even(size, num_towers)
+        sizes = even_sizes(size, num_towers)
         chunks = []  # tower x chunk
         for tower, tensor in zip(towers, tensors, strict=True):
             with tf.device(tower):
@@ -179,85 +180,18 @@ def make_algorithm(spec: str, towers: Sequence[str], host_device: str) -> Algori
     return reduce
 
 
-@dataclass(frozen=True)
-class Packing:
-    """Which gradients travel together, flattened into one tensor.
-
-    num_chunks: if above 0, all of them are joined and cut into that many chunks of about equal size.
-    max_bytes, max_group: neighbours of at most max_bytes each are joined, up to max_group of them.
-    """
-
-    num_chunks: int = 0
-    max_bytes: int = 0
-    max_group: int = 10
-
-
 def all_reduce(
     gradients: Sequence[Sequence[Tensor]], towers: Sequence[str], algorithm: Algorithm, packing: Packing
 ) -> list[list[Tensor]]:
     """Sums the gradients of T towers: T x V -> T x V."""
-    if len(towers) == 1:
-        return [list(gradients[0])]
-    shapes = [gradient.shape.as_list() for gradient in gradients[0]]
-    groups = _groups(shapes, packing)
+    packer = Packer([gradient.shape.as_list() for gradient in gradients[0]], packing)
     packed = []  # T x P
     for tower, own in zip(towers, gradients, strict=True):
         with tf.device(tower):
-            packed.append(_pack(own, groups, packing.num_chunks))
+            packed.append(packer.pack(own))
     reduced = [algorithm(tensors, index) for index, tensors in enumerate(zip(*packed, strict=True))]  # P x T
     sums = []
     for tower, own in zip(towers, zip(*reduced, strict=True), strict=True):
         with tf.device(tower):
-            sums.append(_unpack(own, shapes, groups, packing.num_chunks))
+            sums.append(packer.unpack(own))
     return sums
-
-
-def _groups(shapes: Sequence[Sequence[int]], packing: Packing) -> list[list[int]]:
-    """Which gradients, by number, make each packed tensor."""
-    if packing.num_chunks:
-        return [list(range(len(shapes)))]
-    groups: list[list[int]] = []
-    open_group = False
-    for number, shape in enumerate(shapes):
-        small = 4 * np.prod(shape) <= packing.max_bytes
-        if small and open_group and len(groups[-1]) < packing.max_group:
-            groups[-1].append(number)
-        else:
-            groups.append([number])
-        open_group = bool(small)
-    return groups
-
-
-def _pack(gradients: Sequence[Tensor], groups: Sequence[Sequence[int]], num_chunks: int) -> list[Tensor]:
-    packed = []
-    for group in groups:
-        if len(group) == 1:
-            packed.append(gradients[group[0]])
-        else:
-            packed.append(tf.concat([tf.reshape(gradients[number], [-1]) for number in group], 0))
-    if num_chunks:
-        flat = tf.reshape(packed[0], [-1])
-        size = flat.shape.as_list()[0]
-        return tf.split(flat, _even(size, min(size, num_chunks)))
-    return packed
-
-
-def _unpack(
-    packed: Sequence[Tensor], shapes: Sequence[Sequence[int]], groups: Sequence[Sequence[int]], num_chunks: int
-) -> list[Tensor]:
-    if num_chunks:
-        packed = [tf.concat(list(packed), 0)]
-    gradients = []
-    for tensor, group in zip(packed, groups, strict=True):
-        sizes = [int(np.prod(shapes[number])) for number in group]
-        parts = tf.split(tensor, sizes) if len(group) > 1 else [tensor]
-        for number, part in zip(group, parts, strict=True):
-            # A tensor that was never flattened is left as it is.
-            same = part.shape.as_list() == shapes[number]
-            gradients.append(part if same else tf.reshape(part, shapes[number]))
-    return gradients
-
-
-def _even(size: int, parts: int) -> list[int]:
-    """The sizes of that many parts, which differ by one at most."""
-    return [size // parts + (i < size % parts) for i in range(parts)]

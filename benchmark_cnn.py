@@ -8,13 +8,14 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import input_pipeline
-from all_reduce import Packing, by_halves, make_algorithm
+from all_reduce import by_halves, make_algorithm
 from data_sets import DATA_SETS, Shards, choose_shards
 from errors import RunError, UsageError
 from flag_rules import check_outputs
 from input_pipeline import InputPipeline, RecordPipeline, SyntheticInput
 from machine import check_xla, find_machine, session_config
 from models.catalog import find_model
+from packing import Packing
 from params import Params
 from preprocessing import ImageOptions
 from records.check import first_cut_shard, first_fault

@@ -2,7 +2,6 @@
 
 import abc
 import itertools
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from data_sets import Shards
 from errors import UsageError
+from staging import StagingArea
 
 
 @dataclass(frozen=True)
@@ -78,37 +78,6 @@ class SyntheticInput(InputPipeline):
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]
-
-
-class StagingArea:
-    """A queue of tuples of tensors in the memory of a device. Putting never waits; getting waits for a put."""
-
-    def __init__(self, device: str, like: Sequence[tf.Tensor]) -> None:
-        self.device = device
-        self._dtypes = [tensor.dtype for tensor in like]
-        self._shapes = [tensor.shape for tensor in like]
-        # Servers keep staging areas by name, for every client and graph.
-        self._name = f'staging_area_{uuid.uuid4().hex}'
-
-    def put(self, tensors: Sequence[tf.Tensor]) -> tf.Operation:
-        with tf.device(self.device):
-            return tf.raw_ops.Stage(values=list(tensors), shared_name=self._name)
-
-    def get(self) -> list[tf.Tensor]:
-        with tf.device(self.device):
-            tensors = tf.raw_ops.Unstage(dtypes=self._dtypes, shared_name=self._name)
-        for tensor, shape in zip(tensors, self._shapes, strict=True):
-            tensor.set_shape(shape)
-        return list(tensors)
-
-    def size(self) -> tf.Tensor:
-        """Scalar int32: how many tuples are in it."""
-        with tf.device(self.device):
-            return tf.raw_ops.StageSize(dtypes=self._dtypes, shared_name=self._name)
-
-    def clear(self) -> tf.Operation:
-        with tf.device(self.device):
-            return tf.raw_ops.StageClear(dtypes=self._dtypes, shared_name=self._name)
 
 
 def _as_it_is(host_batch: HostBatch) -> tuple[tf.Tensor, tf.Tensor]:

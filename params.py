@@ -19,6 +19,7 @@ _DEVICES = 'Devices'
 _DATA = 'Data'
 _VARIABLES = 'Variables and gradients'
 _OPTIMIZER = 'Optimizer'
+_CLUSTER = 'Cluster'
 _FILES = 'Files'
 
 _HELP_HEAD = """\
@@ -95,8 +96,28 @@ class Params:
     variable_update: str = flag(
         'parameter_server',
         _VARIABLES,
-        'Variables are shared by all devices, have a synchronous copy on each, or an independent one on each.',
-        choices=('parameter_server', 'replicated', 'independent'),
+        'Where variables live and how gradients meet, see the README.',
+        choices=(
+            'parameter_server',
+            'replicated',
+            'independent',
+            'distributed_replicated',
+            'collective_all_reduce',
+            'distributed_all_reduce',
+            'horovod',
+        ),
+    )
+    cross_replica_sync: bool = flag(
+        True, _VARIABLES, 'Workers take each step together; without it each updates the parameter servers by itself.'
+    )
+    staged_vars: bool = flag(
+        False, _VARIABLES, "Compute with the parameter servers' variables of one step before, read meanwhile."
+    )
+    compact_gradient_transfer: bool = flag(
+        False,
+        _VARIABLES,
+        'Round gradients and variables to 16 bits (bfloat16) on their way between processes.',
+        original='true',
     )
     all_reduce_spec: str | None = flag(
         None, _VARIABLES, 'How replicated variables sum their gradients; by default by copies to one device.'
@@ -129,7 +150,52 @@ class Params:
     weight_decay: float = flag(4e-5, _OPTIMIZER, 'Factor of the L2 loss of the weights.', lower_bound=0)
     gradient_clip: float | None = flag(None, _OPTIMIZER, 'Clip each gradient to this magnitude.', lower_bound=0)
 
-    train_dir: str | None = flag(None, _FILES, 'Folder for summaries; made if missing.')
+    job_name: str | None = flag(
+        None, _CLUSTER, 'The role of this process in a cluster.', choices=('ps', 'worker', 'controller')
+    )
+    task_index: int | None = flag(
+        None, _CLUSTER, 'Which of the hosts of its role this process is, from 0.', lower_bound=0, original='0'
+    )
+    ps_hosts: str | None = flag(None, _CLUSTER, 'HOST:PORT of each parameter server, with commas between.')
+    worker_hosts: str | None = flag(None, _CLUSTER, 'HOST:PORT of each worker, with commas between.')
+    controller_host: str | None = flag(None, _CLUSTER, 'HOST:PORT of the controller, in modes that have one.')
+    num_ps: int = flag(
+        1,
+        _CLUSTER,
+        'Tasks of a Slurm or MPI job that become parameter servers, in modes that have them.',
+        lower_bound=1,
+        unit='tasks',
+    )
+    cluster_port: int = flag(
+        0,
+        _CLUSTER,
+        'First port of the tasks of a Slurm or MPI job; 0 derives it from the number of the job.',
+        lower_bound=0,
+        upper_bound=65535,
+    )
+    server_protocol: str = flag('grpc', _CLUSTER, 'How tasks talk to each other.', choices=('grpc',))
+    connect_timeout_secs: float = flag(
+        300.0, _CLUSTER, 'How long to wait for the other tasks to start.', lower_bound=0, unit='seconds'
+    )
+    peer_timeout_secs: float = flag(
+        120.0, _CLUSTER, 'How long to wait for a lost task to come back.', lower_bound=0, unit='seconds'
+    )
+    ps_linger_secs: float = flag(
+        0.0, _CLUSTER, 'How long a parameter server stays when all workers are done.', lower_bound=0, unit='seconds'
+    )
+
+    train_dir: str | None = flag(None, _FILES, 'Folder for checkpoints and summaries; made if missing.')
+    save_model_secs: float = flag(
+        0.0,
+        _FILES,
+        'Seconds from one checkpoint to the next; 0 saves the last step only.',
+        lower_bound=0,
+        unit='seconds',
+    )
+    save_model_steps: int | None = flag(
+        None, _FILES, 'Steps from one checkpoint to the next.', lower_bound=1, unit='steps'
+    )
+    max_ckpts_to_keep: int = flag(5, _FILES, 'The last checkpoints that are kept.', lower_bound=1, unit='checkpoints')
     save_summaries_steps: int = flag(
         0, _FILES, 'Steps from one summary to the next; 0 writes none.', lower_bound=0, unit='steps'
     )

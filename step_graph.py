@@ -1,15 +1,16 @@
 """One step as a graph: the towers' losses and gradients, and the update that they make together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from input_pipeline import Batch, InputPipeline
 from models.networks import build_network
-from training.optimizers import Optimizer, OptimizerStep
-from training.variables import HOST_DEVICE, Variable, create_variable
+from training.checkpoints import Slice, whole
+from training.optimizers import Optimizer, OptimizerStep, Slots
+from training.variables import HOST_DEVICE, Variable
 from variable_mgr import VariableMgr
 
 Tensor = Any
@@ -40,7 +41,8 @@ class StepGraph:
 
     initializers run first, then post_init if there is one, then the pipeline's warm-up, then the fetches once a step:
     {'loss': scalar, 'ops': [...]} and, with accuracy, 'top_1' and 'top_5', the fractions of the step's images.
-    variables are those that the first model trains, gradients are (variable, gradient) for them.
+    variables are those that the first model trains, gradients are (variable, gradient) for them. slices tell where the
+    parts of everything are that a checkpoint holds, by name.
     """
 
     pipeline: InputPipeline
@@ -49,6 +51,8 @@ class StepGraph:
     fetches: dict[str, Any]
     variables: list[Variable]
     gradients: list[tuple[Variable, Tensor]]
+    global_step: Variable
+    slices: dict[str, list[Slice]]
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,13 @@ class _Tower:
     """What one tower computes.
 
     objective is its part of the loss that training descends: the parts of the towers of one model add up to the whole.
+    penalty is the weight decay of the model, where it is computed.
     top_k are the fractions of its images whose label is the best, and among the best five.
     """
 
     base_loss: Tensor
     objective: Tensor
+    penalty: Tensor | None
     top_k: tuple[Tensor, Tensor] | None
     gradients: list[Tensor]
 
@@ -74,19 +80,31 @@ def build_step_graph(
         for number in range(len(manager.get_devices()))
     ]
     ops = list(pipeline.per_step_ops)
-    initializers = [*manager.initializers, *pipeline.initializers]
     gradients: list[tuple[Variable, Tensor]] = []
+    slots: Slots = {}
     with tf.device(HOST_DEVICE):
+        global_step = manager.create_global_step()
+        slices = {'global_step': [whole(global_step)], **manager.slices()}
+        initializers = [*manager.initializers, *pipeline.initializers]
+        if manager.initializes:
+            initializers.append(global_step.assign(tf.constant(0, tf.int64)))
         if not settings.forward_only:
-            train_op, gradients, more_initializers = _build_update(settings, optimizer, manager, towers)
+            step = OptimizerStep(
+                optimizer, tf.constant(settings.learning_rate), global_step.value, settings.gradient_clip
+            )
+            train_op, pairs = manager.build_update(step, global_step, [tower.gradients for tower in towers])
+            gradients = [(variable, gradient) for gradient, variable in pairs]
             ops.append(train_op)
-            initializers += more_initializers
-        fetches: dict[str, Any] = {'loss': _reported_loss(settings, manager, towers), 'ops': ops}
+            if manager.initializes:
+                initializers += step.initializers
+            slots = step.slots
+            slices |= _slices_of_slots(slices, slots)
+        fetches: dict[str, Any] = {'loss': _reported_loss(settings, towers), 'ops': ops}
         fractions = [tower.top_k for tower in towers if tower.top_k]
         if fractions:
             top_1, top_5 = zip(*fractions, strict=True)
             fetches |= {'top_1': _mean(top_1), 'top_5': _mean(top_5)}
-        post_init = manager.get_post_init_ops()
+        post_init = manager.get_post_init_ops(slots)
         return StepGraph(
             pipeline=pipeline,
             initializers=tf.group(*initializers),
@@ -94,7 +112,19 @@ def build_step_graph(
             fetches=fetches,
             variables=manager.trainable_variables_on_device(0),
             gradients=gradients,
+            global_step=global_step,
+            slices=slices,
         )
+
+
+def _slices_of_slots(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, list[Slice]]:
+    """The parts of the optimizer's variables, by the name of the variable they belong to and their own."""
+    found: dict[str, list[Slice]] = {}
+    for name, parts in slices.items():
+        for part in parts:
+            for slot_name, slot in slots.get(part.variable.handle.ref(), {}).items():
+                found.setdefault(f'{name}/{slot_name}', []).append(replace(part, variable=slot))
+    return found
 
 
 def _build_tower(settings: StepSettings, manager: VariableMgr, number: int, batch: Batch) -> _Tower:
@@ -106,7 +136,7 @@ def _build_tower(settings: StepSettings, manager: VariableMgr, number: int, batc
             variables,
             settings.data_format,
             is_training=not settings.forward_only,
-            keep_statistics=manager.leads(number),
+            keep_statistics=manager.keeps_statistics(number),
             # Towers drop other units than their neighbours; networks have fewer than 1000 dropout layers.
             seed=settings.seed + 1000 * number,
         )
@@ -116,39 +146,24 @@ def _build_tower(settings: StepSettings, manager: VariableMgr, number: int, batc
         top_k = (_top(1, logits, batch.labels), _top(5, logits, batch.labels)) if settings.with_accuracy else None
         objective = base_loss / manager.num_averaged_towers
         if settings.forward_only:
-            return _Tower(base_loss, objective, top_k, [])
+            return _Tower(base_loss, objective, None, top_k, [])
         trainable = manager.trainable_variables_on_device(number)
-        if settings.weight_decay and manager.leads(number):
+        penalty = None
+        if settings.weight_decay and (manager.leads(number) or number == 0):
             # Of kernels, not of biases and batch norm: He et al. 2018 (arXiv:1812.01187), section 3.1.
             l2_losses = [tf.nn.l2_loss(variable.value) for variable in trainable if len(variable.shape) > 1]
-            objective += settings.weight_decay * tf.add_n(l2_losses)
-        return _Tower(base_loss, objective, top_k, tf.gradients(objective, [variable.value for variable in trainable]))
+            penalty = settings.weight_decay * tf.add_n(l2_losses)
+            if manager.leads(number):
+                objective += penalty
+        gradients = tf.gradients(objective, [variable.value for variable in trainable])
+        return _Tower(base_loss, objective, penalty, top_k, gradients)
 
 
-def _build_update(
-    settings: StepSettings, optimizer: Optimizer, manager: VariableMgr, towers: Sequence[_Tower]
-) -> tuple[tf.Operation, list[tuple[Variable, Tensor]], list[tf.Operation]]:
-    """The op that takes the step, the first model's (variable, gradient) pairs, and what to initialise for it."""
-    global_step = create_variable('global_step', [], scope='v', device=HOST_DEVICE, dtype=tf.int64)
-    learning_rate = tf.constant(settings.learning_rate)
-    step = OptimizerStep(optimizer, learning_rate, global_step.value, settings.gradient_clip)
-    met_grads = manager.preprocess_device_grads([tower.gradients for tower in towers])
-    pairs = [manager.get_gradients_to_apply(number, met_grads) for number in range(len(met_grads))]
-    applied = [step.apply(gradient, variable) for own in pairs for gradient, variable in own]
-    with tf.control_dependencies([*applied, *manager.update_ops]):
-        train_op = tf.raw_ops.AssignAddVariableOp(
-            resource=global_step.handle, value=tf.constant(1, tf.int64), name='train_step'
-        )
-    initializers = [*step.initializers, global_step.assign(tf.constant(0, tf.int64))]
-    return train_op, [(variable, gradient) for gradient, variable in pairs[0]], initializers
-
-
-def _reported_loss(settings: StepSettings, manager: VariableMgr, towers: Sequence[_Tower]) -> Tensor:
-    """Scalar float32: the mean over all images of the step, with weight decay unless base_loss is asked for."""
-    if settings.loss_type_to_report == 'base_loss':
-        return _mean([tower.base_loss for tower in towers])
-    num_models = len(towers) // manager.num_averaged_towers
-    return tf.add_n([tower.objective for tower in towers]) / num_models
+def _reported_loss(settings: StepSettings, towers: Sequence[_Tower]) -> Tensor:
+    """Scalar float32: the mean over this process's images, with weight decay unless base_loss is asked for."""
+    loss = _mean([tower.base_loss for tower in towers])
+    penalties = [tower.penalty for tower in towers if tower.penalty is not None]
+    return loss + _mean(penalties) if penalties and settings.loss_type_to_report == 'total_loss' else loss
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 from sessions import cpus, open_session
 
-from all_reduce import Algorithm, Packing, Range, all_reduce, by_halves, by_ring, make_algorithm, parse_spec
+from all_reduce import Algorithm, Range, all_reduce, by_halves, by_ring, make_algorithm, parse_spec
 from errors import UsageError
+from packing import Packing
 
 pytestmark = pytest.mark.graph
 
@@ -168,7 +169,7 @@ def test_one_tower_keeps_its_tensors_as_they_are() -> None:
     with tf.Graph().as_default():
         gradients = [tf.zeros([2]), tf.zeros([3])]
         for spec in ('nccl', 'xring', 'pscpu:1k:psgpu'):
-            sums = all_reduce([gradients], cpus(1), make_algorithm(spec, cpus(1), HOST), Packing(num_chunks=2))
+            sums = all_reduce([gradients], cpus(1), make_algorithm(spec, cpus(1), HOST), Packing())
             assert [id(total) for total in sums[0]] == [id(gradient) for gradient in gradients]
 
 

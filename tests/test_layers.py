@@ -42,7 +42,7 @@ def train_in(data_format: str, network: Callable[..., Any], images: np.ndarray) 
         optimizer = OptimizerStep(GradientDescent(), tf.constant(0.01), tf.constant(0, tf.int64), None)
         step = [
             optimizer.apply(gradient, variable) for gradient, variable in zip(gradients, trainable, strict=True)
-        ] + manager.update_ops
+        ] + manager.assign_ops()
         session.run(manager.initializers)
         losses = [session.run([loss, step])[0] for _ in range(4)]
         assert losses[-1] < 0.9 * losses[0]
@@ -94,8 +94,9 @@ def test_batch_norm_normalises_and_keeps_averages_like_numpy(data_format: str, s
                 outputs[is_training] = y if data_format == 'NHWC' else tf.transpose(y, [0, 2, 3, 1])
         assert sorted(manager.savable_variables()) == sorted(weights)
         load(session, manager, weights)
+        assigned = manager.assign_ops()
         for batch in batches:
-            output, _ = session.run([outputs[True], manager.update_ops], {x: batch})
+            output, _ = session.run([outputs[True], assigned], {x: batch})
             expected = normalised(batch, batch.mean((0, 1, 2)), batch.var((0, 1, 2)))
             np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
             mean = 0.8 * mean + 0.2 * batch.mean((0, 1, 2))
@@ -115,7 +116,7 @@ def test_a_tower_that_keeps_no_statistics_has_no_moving_averages() -> None:
         with manager.create_outer_variable_scope(0) as variables:
             for keep_statistics in (False, True):
                 assert list(manager.savable_variables()) == ([] if not outputs else ['bn/gamma', 'bn/beta'])
-                assert manager.update_ops == []
+                assert manager.assignments == []
                 cnn = LayerBuilder(variables, 'NHWC', is_training=True, keep_statistics=keep_statistics)
                 outputs.append(cnn.batch_norm(tf.constant(images), 'bn'))
         session.run(manager.initializers)

@@ -121,21 +121,16 @@ def trained(mode: str, num_towers: int, optimizer: str, rows: tuple[int, int] = 
                 if manager.leads(number):
                     objective += weight_decay(values)
                 gradients.append(tf.gradients(objective, values))
-        step = tf.placeholder(tf.int64, [])
-        update = OptimizerStep(OPTIMIZERS[optimizer].ours, tf.constant(LEARNING_RATE), step, None)
-        met = manager.preprocess_device_grads(gradients)
-        apply = [
-            update.apply(gradient, variable)
-            for number in range(len(met))
-            for gradient, variable in manager.get_gradients_to_apply(number, met)
-        ]
+        global_step = manager.create_global_step()
+        step = OptimizerStep(OPTIMIZERS[optimizer].ours, tf.constant(LEARNING_RATE), global_step.value, None)
+        update, _ = manager.build_update(step, global_step, gradients)
         weights = [{name: each.value for name, each in tower.items()} for tower in manager.variables]
-        post_init = manager.get_post_init_ops()
-        session.run([manager.initializers, update.initializers])
+        post_init = manager.get_post_init_ops(step.slots)
+        session.run([manager.initializers, step.initializers, global_step.assign(tf.constant(0, tf.int64))])
         session.run(post_init)
         before = session.run(weights)
         for number in range(NUM_STEPS):
-            session.run(apply, {step: number, images: IMAGES[number], labels: LABELS[number]})
+            session.run(update, {images: IMAGES[number], labels: LABELS[number]})
         return Trained(before, session.run(weights))
 
 
@@ -278,11 +273,11 @@ def test_each_model_updates_its_moving_averages_once_a_step(mode: str, num_updat
         manager = ALL[mode].make(4)
         normalising_towers(manager)
         session.run([manager.initializers])
-        session.run(manager.get_post_init_ops())
+        session.run(manager.get_post_init_ops({}))
         saved = manager.savable_variables()
         kernel, before = session.run([saved['block/conv/kernel'].value, saved['block/bn/moving_mean'].value])
-        assert len(manager.update_ops) == num_updates
-        session.run(manager.update_ops)
+        assert len(manager.assignments) == num_updates
+        session.run(manager.assign_ops())
         after = session.run(saved['block/bn/moving_mean'].value)
     # The first tower sees ones, whose mean after the convolution is the sum of the kernel over the input channels.
     np.testing.assert_allclose(after, 0.9 * before + 0.1 * kernel.sum((0, 1, 2)), rtol=1e-5, atol=1e-6)
@@ -296,7 +291,7 @@ def test_replicas_live_on_their_towers_and_post_init_makes_them_alike_after_a_re
                 variables.read('kernel', [2, 3], truncated_normal(1.0))
         replicas = [own['kernel'] for own in manager.variables]
         assert [replica.device for replica in replicas] == cpus(3)
-        post_init = manager.get_post_init_ops()
+        post_init = manager.get_post_init_ops({})
         assert [op.device for op in post_init] == cpus(3)[1:]
         restored = np.arange(6, dtype=np.float32).reshape(2, 3)
         restore = manager.savable_variables()['kernel'].assign(tf.constant(restored))

@@ -1,4 +1,7 @@
-"""The optimizers, each as the fused kernel that applies one gradient to one variable."""
+"""The optimizers, each as the fused kernel that applies one gradient to one variable.
+
+The kernels lock the variables, so that workers that do not wait for each other lose no update.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +15,8 @@ Tensor = Any
 # Makes a slot, a variable beside a variable: (variable, name of the slot, its initial value everywhere) -> slot.
 MakeSlot = Callable[[Variable, str, float], Variable]
 Apply = Callable[[Variable, Tensor], tf.Operation]
+# Of each variable, by a reference to its handle, its slots by their names.
+Slots = dict[Any, dict[str, Variable]]
 
 
 class Optimizer(Protocol):
@@ -35,7 +40,9 @@ class GradientDescent:
         del step, make_slot
 
         def apply(variable: Variable, gradient: Tensor) -> tf.Operation:
-            return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=learning_rate, delta=gradient)
+            return tf.raw_ops.ResourceApplyGradientDescent(
+                var=variable.handle, alpha=learning_rate, delta=gradient, use_locking=True
+            )
 
         return apply
 
@@ -57,6 +64,7 @@ class Momentum:
                 lr=learning_rate,
                 grad=gradient,
                 momentum=momentum,
+                use_locking=True,
             )
 
         return apply
@@ -87,6 +95,7 @@ class RmsProp:
                 momentum=momentum,
                 epsilon=epsilon,
                 grad=gradient,
+                use_locking=True,
             )
 
         return apply
@@ -120,6 +129,7 @@ class Adam:
                 beta2=beta2,
                 epsilon=epsilon,
                 grad=gradient,
+                use_locking=True,
             )
 
         return apply
@@ -136,10 +146,12 @@ class OptimizerStep:
 
     Attributes:
       initializers: ops that give the slots their initial values.
+      slots: what was made so far.
     """
 
     def __init__(self, optimizer: Optimizer, learning_rate: Tensor, step: Tensor, gradient_clip: float | None) -> None:
         self.initializers: list[tf.Operation] = []
+        self.slots: Slots = {}
         self._optimizer = optimizer
         self._learning_rate = learning_rate
         self._step = step
@@ -159,9 +171,14 @@ class OptimizerStep:
             return self._appliers[variable.device](variable, gradient)
 
     def _make_slot(self, variable: Variable, name: str, fill: float) -> Variable:
-        slot = create_variable(f'{variable.name}/{name}', variable.shape, scope=variable.scope, device=variable.device)
-        key = (variable.device, variable.shape, fill)
-        if key not in self._fills:
-            self._fills[key] = tf.fill(variable.shape, fill)
-        self.initializers.append(slot.assign(self._fills[key]))
+        # Its initial value waits for nothing that an update waits for.
+        with tf.control_dependencies(None):
+            slot = create_variable(
+                f'{variable.name}/{name}', variable.shape, scope=variable.scope, device=variable.device
+            )
+            key = (variable.device, variable.shape, fill)
+            if key not in self._fills:
+                self._fills[key] = tf.fill(variable.shape, fill)
+            self.initializers.append(slot.assign(self._fills[key]))
+        self.slots.setdefault(variable.handle.ref(), {})[name] = slot
         return slot

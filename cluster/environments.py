@@ -1,0 +1,297 @@
+"""What the environment of a process tells of a cluster: TF_CONFIG, Slurm, Open MPI, PMIx. Does not import TensorFlow."""
+
+import itertools
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from errors import UsageError
+
+Hosts = tuple[str, ...]
+Environment = Mapping[str, str]
+
+# HOST:PORT, where an IPv6 address is in brackets.
+_HOST_PORT = re.compile(r'(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):(?P<port>[0-9]{1,5})', re.ASCII)
+
+# A node list of Slurm: names with numbers in brackets, "gpu[01-03,07],login1".
+_NUMBERS = r'[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*'
+_NODES = re.compile(rf'(?:[\w.-]|\[{_NUMBERS}\])+', re.ASCII)
+_NODE_LIST = re.compile(rf'{_NODES.pattern}(?:,{_NODES.pattern})*', re.ASCII)
+# Tasks on each node, "2(x3),1".
+_COUNT = re.compile(r'([0-9]+)(?:\(x([0-9]+)\))?')
+
+# Ports of a job whose --cluster_port is 0: below 1024 are the system's, from 32768 Linux hands them out by itself, from
+# 30000 Kubernetes does.
+_FIRST_PORT, _PORTS_OF_A_JOB, _PORT_BLOCKS = 10_000, 64, 300
+_LOOPBACK = '127.0.0.1'
+_NAME_IT = 'name this process with --job_name, --task_index, --ps_hosts and --worker_hosts'
+
+
+def read_hosts(items: Iterable[str], flag: str) -> Hosts:
+    """The hosts of a list, each as HOST:PORT without blanks; flag names the list in messages.
+
+    Raises:
+      UsageError: one is not HOST:PORT with a port from 1 to 65535.
+    """
+    hosts = []
+    for item in items:
+        match = _HOST_PORT.fullmatch(item.strip())
+        if not match or not 1 <= int(match['port']) <= 65535:
+            what = repr(item.strip()) if item.strip() else 'an empty entry'
+            raise UsageError(
+                f'{flag}: {what} is not HOST:PORT with a port from 1 to 65535; '
+                'write for example 10.0.0.1:2222 or [fd00::1]:2222, with commas between hosts'
+            )
+        hosts.append(f'{match["host"]}:{int(match["port"])}')
+    return tuple(hosts)
+
+
+@dataclass(frozen=True)
+class TfConfig:
+    """The cluster that TF_CONFIG names, and the task of this process; a chief (or master) is worker 0."""
+
+    ps_hosts: Hosts
+    worker_hosts: Hosts
+    job: str
+    index: int
+
+
+def read_tf_config(environ: Environment) -> TfConfig | None:
+    """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it; None if it names no cluster.
+
+    Kubeflow lists chief, master, worker and ps; an evaluator has a role but is not in the cluster
+    (training-operator, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec).
+
+    Raises:
+      UsageError: it is malformed, or names an evaluator.
+    """
+    text = environ.get('TF_CONFIG', '').strip()
+    if not text:
+        return None
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise _bad_tf_config(f'it is not JSON ({error})') from None
+    if not isinstance(config, dict):
+        raise _bad_tf_config('it is not a JSON object')
+    cluster = config.get('cluster') or {}
+    if not isinstance(cluster, dict):
+        raise _bad_tf_config('"cluster" is not an object')
+    lists = {job: _tf_config_hosts(job, hosts) for job, hosts in cluster.items() if hosts}
+    task = config.get('task') or {}
+    if not isinstance(task, dict):
+        raise _bad_tf_config('"task" is not an object')
+    if 'evaluator' in (*lists, task.get('type')):
+        raise UsageError(
+            'TF_CONFIG names an evaluator: this version evaluates in no process of its own; leave the evaluator out'
+        )
+    if not lists:
+        return None
+    if unknown := sorted(lists.keys() - {'chief', 'master', 'worker', 'ps'}):
+        raise _bad_tf_config(f'its cluster has {", ".join(unknown)}, which is none of chief, master, worker, ps')
+    chiefs = (*lists.get('chief', ()), *lists.get('master', ()))
+    if len(chiefs) > 1:
+        raise _bad_tf_config(f'its cluster has {len(chiefs)} chiefs, {" and ".join(chiefs)}; there can be one')
+    job, index = _tf_config_task(task)
+    if index >= len(lists.get(job, ())):
+        raise _bad_tf_config(f'its task is {job} {index}, and its cluster lists {len(lists.get(job, ()))} of {job}')
+    if job != 'ps':
+        job, index = 'worker', index if job != 'worker' else index + len(chiefs)
+    return TfConfig(lists.get('ps', ()), (*chiefs, *lists.get('worker', ())), job, index)
+
+
+def _tf_config_hosts(job: str, hosts: object) -> Hosts:
+    if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
+        raise _bad_tf_config(
+            f'the {job} of its cluster is not a list of HOST:PORT (a TFJob needs enableDynamicWorker: false)'
+        )
+    return read_hosts(hosts, f'TF_CONFIG, cluster, {job}')
+
+
+def _tf_config_task(task: Mapping[str, object]) -> tuple[str, int]:
+    job, index = task.get('type'), task.get('index')
+    if not isinstance(job, str) or not re.fullmatch('[0-9]+', str(index)):
+        raise _bad_tf_config('it has a cluster, and no "task" that says which of it this process is')
+    return job, int(str(index))
+
+
+def _bad_tf_config(reason: str) -> UsageError:
+    return UsageError(
+        f'TF_CONFIG: {reason}; it looks like '
+        '{"cluster": {"ps": ["HOST:PORT"], "worker": ["HOST:PORT"]}, "task": {"type": "worker", "index": 0}}'
+    )
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One of several processes that one command started.
+
+    source is who started it: 'Slurm', 'Open MPI' or 'PMIx'. rank numbers the processes from 0. size counts them; PMIx
+    does not tell it (None). rank_name and size_name are the variables that say so. job tells the job from others.
+    """
+
+    source: str
+    rank: int
+    rank_name: str
+    size: int | None
+    size_name: str
+    job: int | None
+
+    @property
+    def own(self) -> str:
+        """What the environment says of this process, as it is written there: 'SLURM_PROCID=1'."""
+        return f'{self.rank_name}={self.rank}'
+
+    @property
+    def first_port(self) -> int | None:
+        """The port of the first task on each node: 10000 + 64 * (job % 300); None if the job has no number.
+
+        For Slurm job is SLURM_JOB_ID + 101 * SLURM_STEP_ID, so that jobs in a row and steps at the same time differ;
+        else it is the CRC-32 of PMIX_NAMESPACE.
+        """
+        return None if self.job is None else _FIRST_PORT + _PORTS_OF_A_JOB * (self.job % _PORT_BLOCKS)
+
+
+def find_launch(environ: Environment) -> Launch | None:
+    """Who started this process as one of several; None if it was started as the only one.
+
+    Open MPI comes first: its mpirun starts one daemon on each node with srun, so that its processes have the Slurm
+    variables of that daemon. So do those of other PMIx launchers, where only the namespace tells Slurm's own from them.
+    A batch script has SLURM_PROCID too, but only what srun starts has the SLURM_STEP_ variables (srun(1), OUTPUT
+    ENVIRONMENT VARIABLES). Open MPI 4 and 5 set the OMPI_ variables (mpirun(1)); PMIx_server_setup_fork sets PMIX_RANK
+    and PMIX_NAMESPACE, and no size.
+
+    Raises:
+      UsageError: a variable is not a number, or the rank is none of the job.
+    """
+    if 'OMPI_COMM_WORLD_SIZE' in environ:
+        launch = _launch('Open MPI', 'OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', environ, _namespace(environ))
+    elif 'PMIX_RANK' in environ and not environ.get('PMIX_NAMESPACE', '').startswith('slurm.'):
+        return Launch('PMIx', _number('PMIX_RANK', environ), 'PMIX_RANK', None, '', _namespace(environ))
+    elif 'SLURM_STEP_NUM_TASKS' in environ:
+        job = _number('SLURM_JOB_ID', environ) + 101 * _number('SLURM_STEP_ID', environ)
+        launch = _launch('Slurm', 'SLURM_PROCID', 'SLURM_STEP_NUM_TASKS', environ, job)
+    else:
+        return None
+    return launch if launch.size != 1 else None
+
+
+def _launch(source: str, rank_name: str, size_name: str, environ: Environment, job: int | None) -> Launch:
+    rank, size = _number(rank_name, environ), _number(size_name, environ)
+    if rank >= size:
+        # A heterogeneous job of Slurm counts the tasks of each part, and numbers those of all.
+        raise UsageError(f'{rank_name}={rank}: it must be below {size_name}={size}; {_NAME_IT}')
+    return Launch(source, rank, rank_name, size, size_name, job)
+
+
+def _namespace(environ: Environment) -> int | None:
+    namespace = environ.get('PMIX_NAMESPACE')
+    return zlib.crc32(namespace.encode()) if namespace else None
+
+
+def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple[str, int]]:
+    """For each rank the node that it runs on, and which of the ranks there it is; a single node is 127.0.0.1.
+
+    Slurm tells how many tasks each node has, and fills a node before the next (srun --distribution=block). Open MPI
+    tells how many ranks this node has; under Slurm the nodes are then those of the job, with as many ranks each (the
+    SLURM_STEP_ variables are those of Open MPI's daemons). The place that this process has in truth is held against it.
+
+    Args:
+      num_ps: how many ranks are to be parameter servers, for messages.
+
+    Raises:
+      UsageError: the environment does not name the nodes, or ranks are placed in another way.
+    """
+    nodes: list[str] = []
+    counts: list[int] = []
+    local_rank = 0
+    if launch.source == 'Slurm':
+        local_rank = _number('SLURM_LOCALID', environ)
+        nodes = expand_nodes(environ.get('SLURM_STEP_NODELIST', ''))
+        counts = expand_counts(environ.get('SLURM_STEP_TASKS_PER_NODE', ''))
+    elif launch.source == 'Open MPI':
+        local_rank = _number('OMPI_COMM_WORLD_LOCAL_RANK', environ)
+        local_size = _number('OMPI_COMM_WORLD_LOCAL_SIZE', environ)
+        if local_size == launch.size:
+            nodes = [_LOOPBACK]
+        elif 'SLURM_JOB_NODELIST' in environ:
+            nodes = expand_nodes(environ['SLURM_JOB_NODELIST'])
+        counts = [local_size] * len(nodes)
+    if not nodes:
+        raise UsageError(
+            f'{launch.own}: the environment of {launch.source} does not tell on which hosts the other processes are; '
+            f'write {_hosts_to_write(launch, num_ps)}'
+        )
+    if len(nodes) == 1:
+        nodes, here = [_LOOPBACK], _LOOPBACK
+    else:
+        here = environ.get('SLURMD_NODENAME', '')
+    places = [(node, i) for node, count in zip(nodes, counts, strict=False) for i in range(count)]
+    if len(nodes) != len(counts) or len(places) != launch.size or places[launch.rank] != (here, local_rank):
+        filled = ', '.join(f'{node} with {count}' for node, count in zip(nodes, counts, strict=False))
+        srun = 'srun --distribution=block' if launch.source == 'Slurm' else 'srun in place of mpirun'
+        raise UsageError(
+            f'{launch.own}: {launch.source} did not fill one node after the other ({filled}); '
+            f'use {srun}, or write {_hosts_to_write(launch, num_ps)}'
+        )
+    return places
+
+
+def _hosts_to_write(launch: Launch, num_ps: int) -> str:
+    workers = f'{launch.size - num_ps} hosts' if launch.size else 'the other hosts'
+    ps = f'--ps_hosts=HOST:PORT,... with {num_ps} and ' if num_ps else ''
+    return (
+        f'{ps}--worker_hosts=HOST:PORT,... with {workers} in the order of the ranks, '
+        'and leave out --job_name and --task_index'
+    )
+
+
+def expand_nodes(text: str) -> list[str]:
+    """The names of a compressed node list of Slurm, as `scontrol show hostnames` writes them.
+
+    Numbers are as wide as the first of their range: n[08-10] is n08, n09, n10. Of several brackets the last one runs
+    fastest.
+
+    Raises:
+      UsageError: it is not such a list.
+    """
+    if not _NODE_LIST.fullmatch(text):
+        raise UsageError(f'the node list of Slurm, {text!r}, cannot be read; {_NAME_IT}')
+    names: list[str] = []
+    for item in _NODES.findall(text):
+        texts_and_numbers = re.split(r'\[(.*?)\]', item)
+        choices = [_expand_numbers(part) if i % 2 else [part] for i, part in enumerate(texts_and_numbers)]
+        names += map(''.join, itertools.product(*choices))
+    return names
+
+
+def _expand_numbers(text: str) -> list[str]:
+    numbers = []
+    for span in text.split(','):
+        first, _, last = span.partition('-')
+        numbers += [f'{n:0{len(first)}}' for n in range(int(first), int(last or first) + 1)]
+    return numbers
+
+
+def expand_counts(text: str) -> list[int]:
+    """The tasks of each node: 2(x3),1 is [2, 2, 2, 1].
+
+    Raises:
+      UsageError: it is not such a list.
+    """
+    counts: list[int] = []
+    for item in text.split(','):
+        match = _COUNT.fullmatch(item)
+        if not match:
+            raise UsageError(f'SLURM_STEP_TASKS_PER_NODE={text}: it cannot be read; {_NAME_IT}')
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _number(name: str, environ: Environment) -> int:
+    text = environ.get(name, '')
+    if not re.fullmatch('[0-9]+', text):
+        raise UsageError(f'{name}={text}: it must be a number, see what started this process; or {_NAME_IT}')
+    return int(text)

@@ -1,0 +1,1 @@
+"""Where variables live and how gradients meet: one class for each way."""

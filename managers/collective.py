@@ -1,0 +1,122 @@
+"""The variable manager of several workers without parameter servers, which sum their gradients by collective ops."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from all_reduce import Algorithm
+from managers.local import VariableMgrLocalReplicated
+from packing import Packing
+from training.optimizers import Slots
+from training.variables import HOST_DEVICE, Variable
+
+Tensor = Any
+
+_ALL_TOWERS, _ALL_WORKERS = 1, 2  # group keys
+_BROADCASTS = 1 << 20  # their instance keys come behind those of the sums
+
+
+def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | None, *, on_towers: bool) -> Algorithm:
+    """Sums over the towers of all workers: TensorFlow's ring between hosts, or NCCL between all GPUs.
+
+    Args:
+      transfer: the type that tensors have on their way, or None to leave them as they are.
+      on_towers: NCCL, every tower takes part; else the towers of a worker are summed on its host first.
+    """
+
+    def collect(tensor: Tensor, group: int, size: int, index: int) -> Tensor:
+        sent = tensor if transfer is None else tf.cast(tensor, transfer)
+        total = tf.raw_ops.CollectiveReduce(
+            input=sent,
+            group_size=size,
+            group_key=group,
+            instance_key=index + 1,
+            merge_op='Add',
+            final_op='Id',
+            subdiv_offsets=[0],
+            communication_hint='nccl' if on_towers else 'ring',
+        )
+        total.set_shape(tensor.shape)
+        return tf.cast(total, tf.float32)
+
+    def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
+        if on_towers:
+            totals = []
+            for tower, tensor in zip(towers, tensors, strict=True):
+                with tf.device(tower):
+                    totals.append(collect(tensor, _ALL_TOWERS, num_workers * len(towers), index))
+            return totals
+        with tf.device(HOST_DEVICE):
+            own = tf.add_n(tensors) if len(tensors) > 1 else tensors[0]
+            return [collect(own, _ALL_WORKERS, num_workers, index)] * len(tensors)
+
+    return reduce
+
+
+class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
+    """--variable_update=collective_all_reduce: every tower of every worker has all variables, no parameter servers.
+
+    worker 0: v0 <- g0 + g1 + ...        worker 1: v1 <- g0 + g1 + ...
+
+    Args:
+      worker, num_workers: which of how many workers this is.
+      root: the worker whose variables all others start from.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        seed: int,
+        packing: Packing,
+        *,
+        worker: int,
+        num_workers: int,
+        transfer: tf.DType | None,
+        on_towers: bool,
+        root: int = 0,
+    ) -> None:
+        algorithm = by_collective(devices, num_workers, transfer, on_towers=on_towers)
+        super().__init__(devices, seed, algorithm, packing)
+        self._worker = worker
+        self._num_workers = num_workers
+        self._root = root
+
+    @property
+    def num_averaged_towers(self) -> int:
+        return len(self._devices) * self._num_workers
+
+    def leads(self, device_num: int) -> bool:
+        return device_num == 0 and self._worker == 0
+
+    def keeps_statistics(self, device_num: int) -> bool:
+        # Of every worker: each may be the one from which the others go on.
+        return device_num == 0
+
+    def _before_update(self, met_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
+        # All or nothing: when a worker is lost in the middle of a step, the others hold the weights of one and the same.
+        return [total for own in met_grads for total in own]
+
+    def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
+        first = list(self.variables[0].values())
+        first += [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
+        with tf.device(HOST_DEVICE):
+            received = [variable.assign(self._broadcast(number, variable)) for number, variable in enumerate(first)]
+        # The copies of the other towers read anew, what came.
+        with tf.control_dependencies(received):
+            copies = [
+                own.assign(tf.raw_ops.ReadVariableOp(resource=model.handle, dtype=tf.float32))
+                for own, model in self._copies(slots)
+            ]
+        return received + copies
+
+    def _broadcast(self, number: int, variable: Variable) -> Tensor:
+        common = {
+            'group_size': self._num_workers,
+            'group_key': _ALL_WORKERS,
+            'instance_key': _BROADCASTS + number,
+            'shape': variable.shape,
+        }
+        if self._worker == self._root:
+            return tf.raw_ops.CollectiveBcastSend(input=variable.value, **common)
+        return tf.raw_ops.CollectiveBcastRecv(T=tf.float32, **common)

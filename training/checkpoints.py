@@ -1,0 +1,343 @@
+"""Checkpoints in TensorFlow's own format, of which a kill at any moment leaves the last one whole.
+
+A checkpoint is two files, model.ckpt-STEP.index and model.ckpt-STEP.data-00000-of-00001, and no file system renames two
+at once. Hence one comes to be in stages:
+
+  .unfinished-checkpoint/   TensorFlow writes the files in here; what a kill leaves, the next saving throws away;
+  .ready-checkpoint/        the same folder under its new name: the checkpoint is whole, the next saving publishes it
+                            should this one not get to it;
+  model.ckpt-STEP.*         the same files under a second name, the index last: without one there is no checkpoint;
+  checkpoint                the state file, which names it as the newest. Now those too many go, and the ready folder.
+"""
+
+import contextlib
+import fcntl
+import glob
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from errors import RunError
+from training.variables import Variable
+
+_UNFINISHED, _READY, _STATE = '.unfinished-checkpoint', '.ready-checkpoint', 'checkpoint'
+_PREFIX = re.compile(r'model\.ckpt-\d+')
+# Faults that an op that reads or writes files has for other reasons: a lost task, or the end of the session.
+_NOT_OF_FILES = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.UnavailableError,
+)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A variable, or a part of one that is spread over several devices.
+
+    Attributes:
+      variable: what holds the values.
+      offset: where the part starts in the whole, for each axis; all zeros if it is the whole.
+      full: the shape of the whole.
+    """
+
+    variable: Variable
+    offset: tuple[int, ...]
+    full: tuple[int, ...]
+
+    @property
+    def spec(self) -> str:
+        """As TensorFlow's savers write it: '6 4 2,3:0,4' for rows 2 to 4 of [6, 4]; nothing for the whole."""
+        if self.variable.shape == self.full:
+            return ''
+        parts = (f'{start},{length}' for start, length in zip(self.offset, self.variable.shape, strict=True))
+        return f'{" ".join(map(str, self.full))} {":".join(parts)}'
+
+
+def whole(variable: Variable) -> Slice:
+    """A variable that is in one piece."""
+    return Slice(variable, (0,) * len(variable.shape), variable.shape)
+
+
+class Checkpointer:
+    """Saves and restores variables. Adds its ops to the current graph; saving and restoring add none.
+
+    Args:
+      folder: where the checkpoints go, on the machine of this process; it must exist when one is saved.
+      variables: what a checkpoint holds, by its name in there. The slices of a name are one tensor in the file.
+      device: the CPU of this process, through which all values go on their way from and to their devices.
+      max_to_keep: how many checkpoints the folder keeps, of those that its state file names.
+    """
+
+    def __init__(self, folder: str, variables: Mapping[str, Sequence[Slice]], device: str, max_to_keep: int) -> None:
+        self._folder = Path(folder)
+        self._max_to_keep = max_to_keep
+        self._saving = threading.Lock()
+        self._expected = {
+            name: (slices[0].variable.value.dtype.base_dtype.name, list(slices[0].full))
+            for name, slices in variables.items()
+        }
+        names, slices = zip(*((name, part) for name, parts in variables.items() for part in parts), strict=True)
+        values = [part.variable.value for part in slices]
+        specs = [part.spec for part in slices]
+        with tf.name_scope('checkpoint'):
+            with tf.device(device):
+                self._prefix = tf.placeholder(tf.string, [])
+                self._save = tf.raw_ops.SaveV2(
+                    prefix=self._prefix, tensor_names=names, shape_and_slices=specs, tensors=values
+                )
+                restored = tf.raw_ops.RestoreV2(
+                    prefix=self._prefix,
+                    tensor_names=names,
+                    shape_and_slices=specs,
+                    dtypes=[value.dtype.base_dtype for value in values],
+                )
+            self._read = restored[0].op
+            self._restore = tf.group(
+                *(part.variable.assign(value) for part, value in zip(slices, restored, strict=True)), name='restore'
+            )
+
+    def save(self, session: tf.Session, step: int) -> str:
+        """Writes the variables as they are at this moment, and returns the prefix of the checkpoint.
+
+        Any thread may save while others run steps: each variable is read once, after some step of theirs. A checkpoint
+        of the same step is replaced.
+
+        Raises:
+          RunError: the folder is gone or cannot be written, the disk is full, or another process is saving there. The
+            checkpoints that were there are still whole.
+        """
+        name = f'model.ckpt-{step}'
+        unfinished, ready = self._folder / _UNFINISHED, self._folder / _READY
+        with self._saving, self._telling(name), _locked(self._folder):
+            _publish(self._folder, self._max_to_keep)
+            if unfinished.exists():
+                shutil.rmtree(unfinished)
+            unfinished.mkdir()
+            session.run(self._save, {self._prefix: str(unfinished / name)})
+            # Renaming orders names, not contents: unsynced, a file may be empty under its new name after a power cut.
+            for file in unfinished.iterdir():
+                _sync(file)
+            unfinished.rename(ready)
+            _publish(self._folder, self._max_to_keep)
+        return str(self._folder / name)
+
+    def restore(self, session: tf.Session, prefix: str) -> None:
+        """Gives every variable its value in a checkpoint; those that have none yet too.
+
+        Raises:
+          RunError: the checkpoint is gone or damaged, or does not hold exactly these names with their shapes and
+            dtypes. No variable is changed then.
+        """
+        try:
+            reader = tf.train.load_checkpoint(prefix)
+            dtypes = reader.get_variable_to_dtype_map()
+            found = {name: (dtypes[name].name, shape) for name, shape in reader.get_variable_to_shape_map().items()}
+        except tf.errors.OpError as error:
+            raise RunError(
+                f'{prefix}.index: it cannot be read ({_cause(error)}); restore another checkpoint'
+            ) from error
+        if difference := _difference(self._expected, found):
+            raise RunError(
+                f'{prefix}: this checkpoint is of another model or optimizer: {difference}; '
+                'give the flags it was written with, or another folder'
+            )
+        try:
+            session.run(self._restore, {self._prefix: prefix})
+        except tf.errors.OpError as error:
+            if error.op is not self._read or isinstance(error, _NOT_OF_FILES):
+                raise
+            files = ', '.join(_data_files(prefix)) or f'{prefix}.data-*'
+            raise RunError(f'{files}: it cannot be read ({_cause(error)}); restore another checkpoint') from error
+
+    @staticmethod
+    def latest(folder: str) -> str | None:
+        """The prefix of the newest complete checkpoint: what the state file names, else the one of the highest step."""
+        state = _read_state(Path(folder))
+        if state and _is_complete(state[-1]):
+            return state[-1]
+        found = [prefix for place in (folder, os.path.join(folder, _READY)) for prefix in _checkpoints_in(place)]
+        return max(filter(_is_complete, found), key=step_of, default=None)
+
+    @contextlib.contextmanager
+    def _telling(self, name: str) -> Iterator[None]:
+        """Tells of files that cannot be written as a fault of the run."""
+        try:
+            yield
+        except OSError as error:
+            raise self._unwritable(name, error.strerror or str(error)) from error
+        except tf.errors.OpError as error:
+            if error.op is not self._save or isinstance(error, _NOT_OF_FILES):
+                raise
+            raise self._unwritable(name, _cause(error)) from error
+
+    def _unwritable(self, name: str, reason: str) -> RunError:
+        return RunError(
+            f'--train_dir={self._folder}: the checkpoint {self._folder / name} cannot be written ({reason}); '
+            'make room there, or write another folder'
+        )
+
+
+def step_of(prefix: str) -> int:
+    """The step of a checkpoint, which ends its name: 100 of DIR/model.ckpt-100.
+
+    Raises:
+      RunError: the name has no step.
+    """
+    match = re.search(r'-(\d+)$', prefix)
+    if match is None:
+        raise RunError(f'{prefix}: its name does not tell the step; name the checkpoint like model.ckpt-100')
+    return int(match[1])
+
+
+def _publish(folder: Path, max_to_keep: int) -> None:
+    """Gives the checkpoint that is ready its place, if there is one. Killed at any point, it can be done again."""
+    ready = folder / _READY
+    for prefix in filter(_is_complete, _checkpoints_in(str(ready))):
+        name = os.path.basename(prefix)
+        published = folder / name
+        if not _is_same(prefix, str(published)):
+            # Else the old index would go with the new data for a moment, in which only the ready one is complete.
+            Path(f'{published}.index').unlink(missing_ok=True)
+            for file in (*_data_files(prefix), f'{prefix}.index'):
+                _name_also(Path(file), folder / os.path.basename(file))
+            _sync(folder)
+        names = [known for known in _named(folder) if known != name] + [name]
+        kept = [known for known in names if _is_complete(str(folder / known))][-max_to_keep:]
+        _write_state(folder, names)
+        if kept != names:
+            for expired in set(names) - set(kept):
+                _delete(str(folder / expired))
+            # Only now: what no state file names would stay for ever, if a kill came between.
+            _write_state(folder, kept)
+    if ready.exists():
+        shutil.rmtree(ready)
+
+
+def _name_also(file: Path, name: Path) -> None:
+    """Gives a file a second name, in place of what had it."""
+    twin = file.with_name('twin')
+    twin.unlink(missing_ok=True)
+    try:
+        os.link(file, twin)
+    except OSError:
+        # Not every file system has links.
+        shutil.copyfile(file, twin)
+        _sync(twin)
+    twin.replace(name)
+
+
+def _delete(prefix: str) -> None:
+    """Deletes a checkpoint or what is left of it, the index first: without one it is none, should a kill come."""
+    for file in (f'{prefix}.index', *_data_files(prefix), f'{prefix}.meta'):
+        Path(file).unlink(missing_ok=True)
+
+
+def _checkpoints_in(folder: str) -> list[str]:
+    """The prefixes of what is named like a checkpoint of ours."""
+    found = [path.with_suffix('') for path in Path(folder).glob('*.index')]
+    return [str(prefix) for prefix in found if _PREFIX.fullmatch(prefix.name)]
+
+
+def _data_files(prefix: str) -> list[str]:
+    return sorted(glob.glob(f'{glob.escape(prefix)}.data-[0-9]*-of-[0-9]*'))
+
+
+def _is_complete(prefix: str) -> bool:
+    """Whether the index and all data files are there; others write several of those."""
+    files = _data_files(prefix)
+    return os.path.isfile(f'{prefix}.index') and bool(files) and len(files) == int(files[0].rpartition('-')[2])
+
+
+def _is_same(ready: str, published: str) -> bool:
+    """Whether a complete checkpoint is published that equals the ready one. Indexes hold a checksum of each tensor."""
+    return _is_complete(published) and Path(f'{ready}.index').read_bytes() == Path(f'{published}.index').read_bytes()
+
+
+def _read_state(folder: Path) -> list[str]:
+    """The prefixes that the state file names, the newest last; none if there is no such file or it makes no sense."""
+    try:
+        state = tf.train.get_checkpoint_state(str(folder))
+    except ValueError:
+        return []
+    if state is None:
+        return []
+    newest = state.model_checkpoint_path
+    return [*(prefix for prefix in state.all_model_checkpoint_paths if prefix != newest), newest]
+
+
+def _named(folder: Path) -> list[str]:
+    """The names of the checkpoints of the folder that its state file names. Others are not ours to delete."""
+    prefixes = [Path(prefix) for prefix in _read_state(folder)]
+    return [prefix.name for prefix in prefixes if prefix.parent.resolve() == folder.resolve()]
+
+
+def _write_state(folder: Path, names: Sequence[str]) -> None:
+    # Relative names, which hold when the folder is moved; TensorFlow takes them as such beside an absolute folder.
+    state = tf.train.generate_checkpoint_state_proto(str(folder.absolute()), names[-1], list(names))
+    written = folder / _READY / _STATE
+    written.write_text(str(state))
+    _sync(written)
+    written.replace(folder / _STATE)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes from saving in the folder at the same time, on file systems that have locks."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                f'--train_dir={folder}: another run is saving a checkpoint there; give each run a folder of its own'
+            ) from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _cause(error: tf.errors.OpError) -> str:
+    """The line of TensorFlow's message that tells what went wrong: the first that names no node, graph or task."""
+    told = error.message.rpartition('\nNode: ')
+    lines = (told[2].partition('\n')[2] if told[1] else told[2]).splitlines()
+    return next((line for line in lines if line.strip() and not line.startswith('From /job:')), 'no reason given')
+
+
+_Tensors = Mapping[str, tuple[str, Sequence[int]]]
+
+
+def _difference(expected: _Tensors, found: _Tensors) -> str:
+    """What tells two sets of tensors, (dtype, shape) by name, apart; empty if nothing does."""
+    changed = [
+        f'{name} ({found[name][0]} {list(found[name][1])}, here {dtype} {list(shape)})'
+        for name, (dtype, shape) in expected.items()
+        if name in found and (found[name][0], list(found[name][1])) != (dtype, list(shape))
+    ]
+    parts = {
+        'missing': expected.keys() - found.keys(),
+        'left over': found.keys() - expected.keys(),
+        'of another shape or type': changed,
+    }
+    return '; '.join(f'{what}: {_some(names)}' for what, names in parts.items() if names)
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    return ', '.join(listed[:3]) + (f' and {len(listed) - 3} more' if len(listed) > 3 else '')
