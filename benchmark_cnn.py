@@ -2,13 +2,20 @@
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 import input_pipeline
 from all_reduce import by_halves, make_algorithm
+from cluster.crew import Timeout
+from cluster.members import Cluster, find_cluster
+from cluster.signals import Stop
+from cluster.watch import Verdict
+from cluster.worker import LostError, Worker
 from data_sets import DATA_SETS, Shards, choose_shards
 from errors import RunError, UsageError
 from flag_rules import check_outputs
@@ -21,7 +28,8 @@ from preprocessing import ImageOptions
 from records.check import first_cut_shard, first_fault
 from reporting import console as lines
 from reporting.console import Console
-from reporting.result import Result, StepValues
+from reporting.result import ClusterTotal, Result, StepValues
+from run_state import RunState, Schedule, Window, step_to_offer
 from step_graph import StepGraph, StepSettings, build_step_graph
 from training.instruments import StepTracer, SummaryWriter, write_graph
 from training.optimizers import Adam, GradientDescent, Momentum, Optimizer, RmsProp
@@ -38,7 +46,7 @@ _END_SEARCH_SECS = 30.0
 
 
 class BenchmarkCNN:
-    """One run of the benchmark.
+    """One run of the benchmark, by one process or as a worker of a cluster.
 
     Args:
       params: the settings.
@@ -50,8 +58,16 @@ class BenchmarkCNN:
 
     def __init__(self, params: Params, console: Console | None = None) -> None:
         check_outputs(params)
+        self._cluster = find_cluster(params, os.environ)
+        if self._cluster and self._cluster.job != 'worker':
+            raise UsageError(f'--job_name={self._cluster.job}: it runs no benchmark; see cluster.serve')
         self.params = params
         self._console = console or Console()
+        if self._cluster and not self._cluster.ps_hosts and params.forward_only:
+            raise UsageError(
+                f'--forward_only: workers of --variable_update={params.variable_update} have nothing to do with each '
+                'other then; measure one process, or write --variable_update=parameter_server with --ps_hosts'
+            )
         self._facts = find_model(params.model, params.data_name)
         self._data_set = DATA_SETS[self._facts.data_set]
         self._shards = self._find_shards()
@@ -64,6 +80,12 @@ class BenchmarkCNN:
         self._config = session_config(params, self._machine)
         if params.xla:
             check_xla(self._config, self._machine.towers[0])
+        self._worker: Worker | None = None
+        self._state: RunState | None = None
+        self._session: tf.Session | None = None
+        self._stop = Stop(self._finish_for)
+        self._total: ClusterTotal | None = None
+        self._is_complete = False
         self._done: list[Step[StepValues]] = []
 
     def run(self) -> Result:
@@ -73,49 +95,124 @@ class BenchmarkCNN:
           RunError: a fault while running; its attribute `result` holds what was measured before it.
         """
         self._done = []
-        self._console.result(lines.format_banner(self._banner()))
-        try:
-            for step in self.steps():
-                self._done.append(step)
-                self._show(step)
-            self._check_ends()
-        except RunError as fault:
-            fault.result = self._conclude()
-            raise
-        except tf.errors.OpError as error:
-            explained = self._explain(error)
-            explained.result = self._conclude()
-            raise explained from error
-        except KeyboardInterrupt:
-            self._conclude()
-            raise
-        return self._conclude()
+        self._is_complete = False
+        with contextlib.ExitStack() as until_the_end:
+            if self._cluster:
+                until_the_end.enter_context(self._stop.listening())
+            try:
+                for step in self.steps():
+                    self._done.append(step)
+                    self._show(step)
+                self._check_ends()
+                self._is_complete = True
+                result = self._conclude()
+            except LostError as lost:
+                raise self._fail(self._part(lost.verdict)) from lost
+            except RunError as fault:
+                raise self._fail(fault) from fault.__cause__
+            except tf.errors.OpError as error:
+                raise self._fail(self._explain(error)) from error
+            except RuntimeError as error:
+                # A session that was closed between two steps, because another task was lost.
+                verdict = self._worker.verdict() if self._worker else None
+                if verdict is None:
+                    raise
+                raise self._fail(self._part(verdict)) from error
+            except KeyboardInterrupt:
+                self._conclude()
+                raise
+            if self._worker:
+                self._worker.end(0)
+        return result
+
+    def _fail(self, fault: RunError) -> RunError:
+        fault.result = self._conclude()
+        if self._worker:
+            self._worker.end(fault.exit_code, str(fault))
+        return fault
+
+    def _finish_for(self, signal_name: str) -> None:
+        """Called when a signal ends a worker: what was trained is saved, what was measured is told."""
+        if self._state and self._session:
+            self._state.save(self._session)
+        self._conclude()
+        if self._worker:
+            self._worker.end(1, f'stopped by {signal_name}')
 
     def steps(self) -> Iterator[Step[StepValues]]:
         """Builds the graph and runs warm-up and timed steps, each when it is asked for. The session ends with them."""
         params = self.params
+        root = self._meet()
+        worker = self._worker
         self._console.progress('Building the graph')
         # In a graph of its own: runs in one process share nothing.
-        with tf.Graph().as_default() as graph:
+        with tf.Graph().as_default() as graph, tf.device(worker.cluster.own.device if worker else None):
             tf.set_random_seed(params.tf_random_seed)
-            built = self._build()
+            built = self._build(root)
             summaries = self._make_summaries(built)
+            self._state = state = RunState(params, worker, built)
+        self._console.result(lines.format_banner(self._banner(built)))
         if params.graph_file:
             write_graph(graph, params.graph_file)
-        with contextlib.closing(tf.Session(graph=graph, config=self._config)) as session:
+        target, config = (worker.target, worker.config) if worker else ('', self._config)
+        with contextlib.closing(tf.Session(target, graph=graph, config=config)) as session:
+            self._session = session
+            if worker:
+                worker.watch(session)
             self._console.progress('Initialising the variables')
-            session.run(built.initializers)
+            schedule = state.prepare(session, root)
+            session.run(built.pipeline.initializers)
             if built.post_init is not None:
                 session.run(built.post_init)
             built.pipeline.warm_up(session)
-            stepper = Stepper(session, built.fetches, self._make_tracer(), params.num_warmup_batches, summaries)
-            self._console.progress(f'Running {params.num_warmup_batches} warm-up steps')
-            for step in steps(stepper.run, params.num_warmup_batches, params.num_batches):
-                if summaries and step.phase is Phase.TIMED and summaries.is_due(step.index):
-                    summaries.write(step.index, self._scalars(step), session, stepper.gradient_summary)
+            stepper = Stepper(session, built.fetches, self._make_tracer(), schedule.num_warmup, summaries)
+            self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
+            window = Window()
+            is_over = functools.partial(self._is_over, schedule)
+            for step in steps(stepper.run, schedule.num_warmup, schedule.num_batches, is_over=is_over):
+                state.steps_taken = stepper.steps_before + 1
+                if step.phase is Phase.TIMED:
+                    window.note(step.seconds, stepper.steps_before, state.steps_taken)
+                    if summaries and summaries.is_due(step.index):
+                        summaries.write(step.index, self._scalars(step), session, stepper.gradient_summary)
+                state.save_if_due(session)
                 yield step
+                self._stop.check()
+            if worker:
+                images = self._images_of_step * window.num_steps
+                self._total = ClusterTotal(*worker.share_total(images, window.seconds))
+            state.save(session)
         if summaries:
             summaries.close()
+
+    def _is_over(self, schedule: Schedule) -> bool:
+        return self._state is not None and schedule.is_over(self._state.steps_taken)
+
+    def _meet(self) -> int:
+        """In a cluster: waits for the others. Returns the worker whose variables all start from."""
+        if not self._cluster:
+            return 0
+        params = self.params
+        if self._worker is None:
+            self._warn_of_strangers(self._cluster)
+            self._worker = Worker(
+                self._cluster,
+                self._config,
+                together=params.cross_replica_sync and not params.forward_only,
+                keeps_state=params.train_dir is not None,
+                connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
+                peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),
+                warn=self._console.warning,
+            )
+        self._console.progress(f'Waiting for the other {len(self._cluster.tasks) - 1} tasks')
+        return int(self._worker.join(step_to_offer(params, self._worker))['root'])
+
+    def _warn_of_strangers(self, cluster: Cluster) -> None:
+        if public := cluster.public_hosts():
+            self._console.warning(
+                f"{', '.join(public)}: not in a private network; TensorFlow's servers know neither passwords nor "
+                'encryption, and who reaches one can do all that its user can'
+            )
 
     def _find_shards(self) -> Shards | None:
         data_dir = self.params.data_dir
@@ -163,9 +260,10 @@ class BenchmarkCNN:
         params = self.params
         return params.variable_update == 'replicated' and params.num_gpus > 1 and not params.forward_only
 
-    def _banner(self) -> lines.Banner:
+    def _banner(self, built: StepGraph) -> lines.Banner:
         params = self.params
-        global_batch_size = self._batch_size * len(self._machine.towers)
+        global_batch_size = self._batch_size * len(self._machine.towers) * self._num_workers
+        own = self._cluster.own.device if self._cluster else ''
         return lines.Banner(
             tensorflow_version=tf.__version__,
             model=params.model,
@@ -176,16 +274,51 @@ class BenchmarkCNN:
             global_batch_size=global_batch_size,
             num_batches=params.num_batches,
             num_epochs=params.num_batches * global_batch_size / self._data_set.num_train_examples,
-            devices=self._machine.towers,
+            devices=tuple(f'{own}{tower}' for tower in self._machine.towers),
             data_format=self._machine.data_format,
             optimizer=params.optimizer,
             variable_update=params.variable_update,
             all_reduce_spec=params.all_reduce_spec if self._sums_gradients else None,
+            sync=params.cross_replica_sync,
+            num_workers=self._num_workers,
+            bytes_of_servers=tuple(built.bytes_of_servers.values()),
+            bytes_of_step=built.bytes_of_step,
         )
 
-    def _build(self) -> StepGraph:
+    @property
+    def _first_tower(self) -> int:
+        """The number of this worker's first tower among those of all workers."""
+        return self._cluster.index * len(self._machine.towers) if self._cluster else 0
+
+    @property
+    def _num_workers(self) -> int:
+        return self._cluster.num_workers if self._cluster else 1
+
+    @property
+    def _images_of_step(self) -> int:
+        """The images behind one count of the global step: of all workers if they take their steps together."""
+        together = self._worker is None or self._worker.together
+        return self._batch_size * len(self._machine.towers) * (self._num_workers if together else 1)
+
+    def _build(self, root: int) -> StepGraph:
         params = self.params
-        manager = make_variable_mgr(params.variable_update, self._placement)
+        placement = self._placement
+        if self._cluster:
+            placement = replace(
+                placement,
+                server_devices=[f'{task.device}/cpu:0' for task in self._cluster.tasks if task.job == 'ps'],
+                worker=self._cluster.index,
+                num_workers=self._cluster.num_workers,
+                root=root,
+                sync=params.cross_replica_sync and not params.forward_only,
+                transfer=tf.bfloat16 if params.compact_gradient_transfer else None,
+            )
+        manager = make_variable_mgr(
+            params.variable_update,
+            placement,
+            distributed=self._cluster is not None,
+            staged=params.staged_vars and not params.forward_only,
+        )
         return build_step_graph(
             StepSettings(
                 model=params.model,
@@ -198,6 +331,7 @@ class BenchmarkCNN:
                 gradient_clip=params.gradient_clip,
                 learning_rate=self._learning_rate,
                 seed=params.tf_random_seed,
+                first_tower=self._first_tower,
             ),
             _make_optimizer(params),
             manager,
@@ -206,10 +340,10 @@ class BenchmarkCNN:
 
     def _make_pipeline(self, devices: Sequence[str]) -> InputPipeline:
         params, size, channels = self.params, self._facts.image_size, self._data_set.channels
+        # Workers see other data than their neighbours.
+        seed = params.tf_random_seed + self._first_tower
         if self._shards is None:
-            return SyntheticInput(
-                devices, self._batch_size, size, size, channels, self._data_set.num_classes, params.tf_random_seed
-            )
+            return SyntheticInput(devices, self._batch_size, size, size, channels, self._data_set.num_classes, seed)
         return RecordPipeline(
             self._shards,
             devices,
@@ -222,9 +356,10 @@ class BenchmarkCNN:
                 training=not params.forward_only,
                 distortions=params.distortions,
                 resize_method=params.resize_method,
-                seed=params.tf_random_seed,
+                seed=seed,
             ),
             normalize_on_device=self._machine.kind == 'gpu',
+            shift=(self._cluster.index / self._cluster.num_workers) if self._cluster else 0.0,
         )
 
     def _make_tracer(self) -> StepTracer:
@@ -289,7 +424,9 @@ class BenchmarkCNN:
             tensorflow_version=tf.__version__,
             steps=tuple(self._done),
             num_missing_shards=self._shards.num_missing if self._shards else 0,
-            complete=len(self._done) == self.params.num_warmup_batches + self.params.num_batches,
+            complete=self._is_complete,
+            num_workers=self._num_workers,
+            cluster_total=self._total,
         )
 
     def _check_ends(self) -> None:
@@ -305,8 +442,21 @@ class BenchmarkCNN:
                 f'short was not found out in {_END_SEARCH_SECS:.0f} s; tf_cnn_benchmarks records --check tells'
             )
 
+    def _part(self, verdict: Verdict) -> RunError:
+        """What follows from the loss of another task. Does not return if it is back: then all workers start anew."""
+        if verdict.is_back and self._state and self._worker:
+            self._conclude()
+            self._console.warning(f'{verdict.line}; all workers join again')
+            self._worker.replace(self._state.hand_on())
+        return RunError(verdict.line)
+
     def _explain(self, error: tf.errors.OpError) -> RunError:
-        """The fault in one line: of the data if a record can be found that explains it, else as TensorFlow says it."""
+        """The fault in one line: of another task or of the data if that explains it, else as TensorFlow says it.
+
+        Does not return when this process must start anew to go on with the others.
+        """
+        if self._worker and (verdict := self._worker.verdict()):
+            return self._part(verdict)
         cause = _cause(error)
         line = f'{type(error).__name__}: {cause}'
         if isinstance(error, tf.errors.ResourceExhaustedError):
@@ -350,6 +500,7 @@ class Stepper:
         summaries: SummaryWriter | None,
     ) -> None:
         self.gradient_summary: bytes | None = None
+        self.steps_before = 0
         self._session = session
         self._fetches = fetches
         self._plain_step = session.make_callable(fetches)
@@ -368,6 +519,7 @@ class Stepper:
             fetched, self.gradient_summary = self._summarized_step()
         else:
             fetched = self._plain_step()
+        self.steps_before = int(fetched['global_step'])
         return _step_values(fetched)
 
     def _is_summarized(self, phase: Phase, index: int) -> bool:

@@ -1,6 +1,7 @@
 """The rules between flags: which do not go together, which have no effect, which files a run must be able to write."""
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -89,6 +90,15 @@ def _the_clip_leaves_something(params: 'Params') -> str | None:
     return None
 
 
+def _staged_variables_are_read_from_somewhere(params: 'Params') -> str | None:
+    if params.staged_vars and params.variable_update != 'parameter_server':
+        return (
+            f'--staged_vars clashes with {spelled("variable_update", params.variable_update)}, which reads none '
+            'of its variables from parameter servers; leave one out'
+        )
+    return None
+
+
 _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _data_can_be_read,
     _summaries_have_a_folder,
@@ -97,6 +107,7 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _gradients_are_summed_in_one_way,
     _files_are_not_the_same,
     _the_clip_leaves_something,
+    _staged_variables_are_read_from_somewhere,
 )
 
 _Test = Callable[['Params'], bool]
@@ -113,14 +124,27 @@ _UPDATE = (
     'weight_decay',
     'gradient_clip',
 )
-_REDUCTION = (
-    'all_reduce_spec',
-    'hierarchical_copy',
-    'network_topology',
-    'gradient_repacking',
-    'agg_small_grads_max_bytes',
-    'agg_small_grads_max_group',
+_PACKING = ('gradient_repacking', 'agg_small_grads_max_bytes', 'agg_small_grads_max_group')
+_LOCAL_REDUCTION = ('all_reduce_spec', 'hierarchical_copy', 'network_topology')
+_REDUCTION = (*_LOCAL_REDUCTION, *_PACKING)
+_CLUSTER = (
+    'cross_replica_sync',
+    'compact_gradient_transfer',
+    'num_ps',
+    'cluster_port',
+    'connect_timeout_secs',
+    'peer_timeout_secs',
+    'ps_linger_secs',
 )
+_CHECKPOINTS = ('save_model_secs', 'save_model_steps', 'max_ckpts_to_keep')
+# By one of these a process learns of a cluster without host flags.
+_CLUSTER_VARIABLES = ('TF_CONFIG', 'SLURM_STEP_ID', 'OMPI_COMM_WORLD_RANK', 'PMIX_RANK')
+
+
+def _is_alone(params: 'Params') -> bool:
+    """Whether nothing speaks of other processes."""
+    return not (params.ps_hosts or params.worker_hosts or any(name in os.environ for name in _CLUSTER_VARIABLES))
+
 
 # Flags, when they have no effect, and why. Of the rows that are true of a flag, the first one is told.
 _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
@@ -136,8 +160,33 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
         'it belongs to --optimizer=rmsprop',
     ),
     (('adam_beta1', 'adam_beta2', 'adam_epsilon'), lambda p: p.optimizer != 'adam', 'it belongs to --optimizer=adam'),
-    (_REDUCTION, lambda p: p.variable_update != 'replicated', 'it belongs to --variable_update=replicated'),
-    (_REDUCTION, lambda p: p.num_gpus == 1, 'with --num_gpus=1 there is one gradient, and nothing to sum'),
+    (_CLUSTER, _is_alone, 'it belongs to clusters, and this process is alone'),
+    (
+        ('num_ps', 'cluster_port'),
+        lambda p: bool(p.ps_hosts or p.worker_hosts),
+        'the flags of the hosts say where the tasks are',
+    ),
+    (
+        ('compact_gradient_transfer', 'cross_replica_sync', 'staged_vars'),
+        lambda p: p.forward_only,
+        '--forward_only updates no variables',
+    ),
+    (
+        ('local_parameter_device',),
+        lambda p: not _is_alone(p),
+        'the variables of a cluster are on the CPUs of its parameter servers, or on the devices of the towers',
+    ),
+    (_LOCAL_REDUCTION, lambda p: p.variable_update != 'replicated', 'it belongs to --variable_update=replicated'),
+    (
+        _PACKING,
+        lambda p: p.variable_update != 'replicated' and _is_alone(p),
+        'it belongs to --variable_update=replicated, and to clusters',
+    ),
+    (
+        _REDUCTION,
+        lambda p: p.num_gpus == 1 and _is_alone(p),
+        'with --num_gpus=1 there is one gradient, and nothing to sum',
+    ),
     (('network_topology',), lambda p: not p.hierarchical_copy, 'it belongs to --hierarchical_copy'),
     (
         ('agg_small_grads_max_group',),
@@ -160,9 +209,11 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
     (('summary_verbosity',), lambda p: not p.save_summaries_steps, '--save_summaries_steps=0 writes no summaries'),
     (
         ('train_dir',),
-        lambda p: not (p.save_summaries_steps and p.summary_verbosity),
-        'summaries are written with --save_summaries_steps and --summary_verbosity above 0 only',
+        lambda p: p.forward_only and not (p.save_summaries_steps and p.summary_verbosity),
+        '--forward_only saves no checkpoints, and summaries need --save_summaries_steps and --summary_verbosity',
     ),
+    (_CHECKPOINTS, lambda p: p.train_dir is None, 'checkpoints are saved with --train_dir only'),
+    (_CHECKPOINTS, lambda p: p.forward_only, '--forward_only saves no checkpoints'),
 )
 
 

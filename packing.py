@@ -24,7 +24,7 @@ class Packing:
 
 
 class Packer:
-    """Packs and unpacks lists of float32 tensors of these shapes. The ops are those of the device scope around a call."""
+    """Packs and unpacks lists of float32 tensors of these shapes, on the device of the scope around a call."""
 
     def __init__(self, shapes: Sequence[Sequence[int]], packing: Packing) -> None:
         self._shapes = [list(shape) for shape in shapes]

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from input_pipeline import Batch, InputPipeline
+from managers.masters import Meeting
 from models.networks import build_network
 from training.checkpoints import Slice, whole
 from training.optimizers import Optimizer, OptimizerStep, Slots
@@ -21,7 +22,10 @@ _AUXILIARY_WEIGHT = 0.4
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What a step computes. The names are those of the flags; with_accuracy adds top-1 and top-5."""
+    """What a step computes. The names are those of the flags; with_accuracy adds top-1 and top-5.
+
+    first_tower is the number of this process's first tower among those of all processes.
+    """
 
     model: str
     num_classes: int
@@ -33,14 +37,17 @@ class StepSettings:
     gradient_clip: float | None
     learning_rate: float
     seed: int
+    first_tower: int = 0
 
 
 @dataclass(frozen=True)
 class StepGraph:
     """What a session runs.
 
-    initializers run first, then post_init if there is one, then the pipeline's warm-up, then the fetches once a step:
-    {'loss': scalar, 'ops': [...]} and, with accuracy, 'top_1' and 'top_5', the fractions of the step's images.
+    initializers give the variables their first values; then comes post_init if there is one, then the pipeline's
+    initializers and warm-up, then the fetches once a step: {'loss': scalar, 'global_step': the steps taken before,
+    'ops': [...]} and, with accuracy, 'top_1' and 'top_5', the fractions of the step's images. meeting is where the
+    gradients of several workers meet, bytes_of_servers and bytes_of_step what a cluster holds and moves.
     variables are those that the first model trains, gradients are (variable, gradient) for them. slices tell where the
     parts of everything are that a checkpoint holds, by name.
     """
@@ -52,6 +59,9 @@ class StepGraph:
     variables: list[Variable]
     gradients: list[tuple[Variable, Tensor]]
     global_step: Variable
+    meeting: Meeting | None
+    bytes_of_servers: dict[str, int]
+    bytes_of_step: int
     slices: dict[str, list[Slice]]
 
 
@@ -85,7 +95,7 @@ def build_step_graph(
     with tf.device(HOST_DEVICE):
         global_step = manager.create_global_step()
         slices = {'global_step': [whole(global_step)], **manager.slices()}
-        initializers = [*manager.initializers, *pipeline.initializers]
+        initializers = list(manager.initializers)
         if manager.initializes:
             initializers.append(global_step.assign(tf.constant(0, tf.int64)))
         if not settings.forward_only:
@@ -99,7 +109,14 @@ def build_step_graph(
                 initializers += step.initializers
             slots = step.slots
             slices |= _slices_of_slots(slices, slots)
-        fetches: dict[str, Any] = {'loss': _reported_loss(settings, towers), 'ops': ops}
+        else:
+            # Workers without gradients only meet in this count.
+            ops.append(manager.count_step(global_step, []))
+        fetches: dict[str, Any] = {
+            'loss': _reported_loss(settings, towers),
+            'global_step': tf.identity(global_step.value),
+            'ops': ops,
+        }
         fractions = [tower.top_k for tower in towers if tower.top_k]
         if fractions:
             top_1, top_5 = zip(*fractions, strict=True)
@@ -113,6 +130,9 @@ def build_step_graph(
             variables=manager.trainable_variables_on_device(0),
             gradients=gradients,
             global_step=global_step,
+            meeting=manager.meeting,
+            bytes_of_servers=manager.bytes_of_servers(),
+            bytes_of_step=0 if settings.forward_only else manager.bytes_of_step(),
             slices=slices,
         )
 
@@ -138,7 +158,7 @@ def _build_tower(settings: StepSettings, manager: VariableMgr, number: int, batc
             is_training=not settings.forward_only,
             keep_statistics=manager.keeps_statistics(number),
             # Towers drop other units than their neighbours; networks have fewer than 1000 dropout layers.
-            seed=settings.seed + 1000 * number,
+            seed=settings.seed + 1000 * (settings.first_tower + number),
         )
         base_loss = _cross_entropy(logits, batch.labels)
         if auxiliary is not None:

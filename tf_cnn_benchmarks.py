@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 import flag_rules
+from cluster.members import Cluster, find_cluster
 from errors import BenchmarkError, UsageError
 from flag_spec import nearest
 from params import format_help, parse_argv
@@ -24,6 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: without the program's name; by default that of this process.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    exit_code = _exit_code(words)
+    if argv is None and (server := sys.modules.get('cluster.server')):
+        server.leave(exit_code)
+    return exit_code
+
+
+def _exit_code(words: list[str]) -> int:
     try:
         return _tool(words)
     except BenchmarkError as error:
@@ -55,7 +63,13 @@ def _records(argv: list[str]) -> int:
     return records.main(argv)
 
 
-_TOOLS: dict[str, Callable[[list[str]], int]] = {'records': _records}
+def _cluster(argv: list[str]) -> int:
+    from cluster import command
+
+    return command.main(argv)
+
+
+_TOOLS: dict[str, Callable[[list[str]], int]] = {'cluster': _cluster, 'records': _records}
 
 
 def _benchmark(argv: list[str]) -> int:
@@ -66,18 +80,29 @@ def _benchmark(argv: list[str]) -> int:
 
     parsed = parse_argv(argv)
     params = parsed.params
-    flag_rules.check_inputs(params)
-    flag_rules.check_outputs(params)
+    cluster = find_cluster(params, os.environ)
+    if not _is_server(cluster):
+        flag_rules.check_inputs(params)
+        flag_rules.check_outputs(params)
     with _own_stdout() as out:
         console = Console(out, sys.stderr)
         for line in parsed.warnings:
             console.warning(line)
         # TensorFlow reads this when it is imported; errors still come through.
         os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-        from benchmark_cnn import BenchmarkCNN
+        if cluster and _is_server(cluster):
+            from cluster.serve import run_server
 
-        BenchmarkCNN(params, console=console).run()
+            run_server(params, cluster, console.warning)
+        else:
+            from benchmark_cnn import BenchmarkCNN
+
+            BenchmarkCNN(params, console=console).run()
     return 0
+
+
+def _is_server(cluster: Cluster | None) -> bool:
+    return cluster is not None and cluster.job == 'ps'
 
 
 @contextlib.contextmanager

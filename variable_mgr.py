@@ -10,7 +10,6 @@ from errors import UsageError
 from managers.base import TowerVariables, VariableMgr
 from managers.collective import VariableMgrCollectiveAllReduce
 from managers.distributed import (
-    ParameterServers,
     VariableMgrDistributedFetchFromPS,
     VariableMgrDistributedFetchFromStagedPS,
     VariableMgrDistributedReplicated,
@@ -21,6 +20,7 @@ from managers.local import (
     VariableMgrLocalFetchFromStagedPS,
     VariableMgrLocalReplicated,
 )
+from managers.masters import ParameterServers
 from packing import Packing
 
 __all__ = [
@@ -76,6 +76,9 @@ _CLASSES: dict[tuple[str, bool, bool], Callable[[Placement], VariableMgr]] = {
         at.devices, at.seed, at.parameter_devices
     ),
     ('replicated', False, False): lambda at: VariableMgrLocalReplicated(at.devices, at.seed, at.algorithm, at.packing),
+    ('collective_all_reduce', False, False): lambda at: VariableMgrLocalReplicated(
+        at.devices, at.seed, at.algorithm, at.packing
+    ),
     ('independent', False, False): lambda at: VariableMgrIndependent(at.devices, at.seed),
     ('parameter_server', True, False): lambda at: VariableMgrDistributedFetchFromPS(
         at.devices, at.seed, at.servers, sync=at.sync

@@ -12,6 +12,7 @@ from absl import flags
 
 import flag_rules
 from cluster.launcher import Command, launch
+from cluster.members import find_cluster
 from errors import UsageError
 from flag_spec import flag, nearest, specs_of, spelled
 from params import Params, parse_argv
@@ -77,8 +78,8 @@ def main(argv: list[str]) -> int:
     with reserved_addresses(num_ps + options.workers) as addresses:
         commands = make_commands(run_flags, addresses[:num_ps], addresses[num_ps:], os.environ, cores)
         for command in commands:
-            # The rules for flags of a role, which the flags of the run alone do not break.
-            parse_argv(command.argv[2:])
+            # The rules of clusters, which the flags of the run alone do not break.
+            find_cluster(parse_argv(command.argv[2:]).params, command.env or {})
         shared = [f'--{name}' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]
         if shared:
             reason = 'each process would write to the same path'
@@ -112,8 +113,8 @@ def make_commands(
         the rest of it.
     """
     kept = {name: value for name, value in environment.items() if not name.startswith(_OTHER_CLUSTERS)}
-    # The ports are held until the end, see reserved_addresses; and gRPC would ask a proxy for this very machine.
-    kept |= {'TF_GRPC_REUSE_PORT': '1', 'no_grpc_proxy': _LOOPBACK}
+    # Where http_proxy is set, gRPC would ask the proxy for this very machine, and wait for ever.
+    kept['no_grpc_proxy'] = _LOOPBACK
     shares: Sequence[tuple[int, ...] | None] = (
         [None] * len(worker_hosts) if cores is None else share_cores(cores, len(worker_hosts))
     )
@@ -168,15 +169,15 @@ def _usable_cores() -> list[int]:
 def reserved_addresses(count: int) -> Iterator[list[str]]:
     """Free loopback addresses, HOST:PORT each, that nobody else is given while the block lasts.
 
-    The ports stay bound, so that the kernel gives them to no other launcher and no connection. A server can bind to one
-    of them all the same if it asks for SO_REUSEPORT, as TensorFlow's does with TF_GRPC_REUSE_PORT=1 in its environment,
-    also when it is started again. What is bound and does not listen gets no connections.
+    The ports stay bound, so that the kernel gives them to no other launcher and no connection. The process that an
+    address is for can bind to it all the same, also when it is started again, since both ask for SO_REUSEADDR, as every
+    gRPC server does, and only one of them listens (socket(7)). What remains is a stranger that asks for this very port.
     """
     with contextlib.ExitStack() as stack:
         addresses = []
         for _ in range(count):
             holder = stack.enter_context(socket.socket())
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             holder.bind((_LOOPBACK, 0))
             addresses.append(f'{_LOOPBACK}:{holder.getsockname()[1]}')
         yield addresses
@@ -243,6 +244,6 @@ def _help_text() -> str:
     lines = [_USAGE]
     for spec in specs_of(Options).values():
         takes = 'switch' if spec.type is bool else spec.expects
-        default = '' if spec.default in (None, False) else f'; default {spec.default}'
+        default = '' if spec.default is None or spec.type is bool else f'; default {spec.default}'
         lines.append(f'  --{spec.name}: {spec.help} [{takes}{default}]')
     return '\n'.join(lines)

@@ -1,4 +1,4 @@
-"""What the environment of a process tells of a cluster: TF_CONFIG, Slurm, Open MPI, PMIx. Does not import TensorFlow."""
+"""What the environment tells of a cluster: TF_CONFIG, Slurm, Open MPI, PMIx. Does not import TensorFlow."""
 
 import itertools
 import json
@@ -229,7 +229,11 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
     else:
         here = environ.get('SLURMD_NODENAME', '')
     places = [(node, i) for node, count in zip(nodes, counts, strict=False) for i in range(count)]
-    if len(nodes) != len(counts) or len(places) != launch.size or places[launch.rank] != (here, local_rank):
+    is_filled = len(nodes) == len(counts) and len(places) == launch.size
+    # With one task a node all distributions are the same, and Slurm calls its default cyclic.
+    if launch.source == 'Slurm' and max(counts) > 1:
+        is_filled &= environ.get('SLURM_DISTRIBUTION', 'block').startswith('block')
+    if not is_filled or places[launch.rank] != (here, local_rank):
         filled = ', '.join(f'{node} with {count}' for node, count in zip(nodes, counts, strict=False))
         srun = 'srun --distribution=block' if launch.source == 'Slurm' else 'srun in place of mpirun'
         raise UsageError(

@@ -53,7 +53,7 @@ def launch(
     err: TextIO | None = None,
     keep_going: bool = False,
     num_restarts: int = 0,
-    grace_secs: float = 10.0,
+    grace_secs: float = 15.0,
     servers_end_secs: float = 30.0,
 ) -> int:
     """Runs the commands side by side until all have ended; to be called from the main thread.

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from managers.masters import Meeting
 from models.layers import Initializer
 from training.checkpoints import Slice, whole
 from training.optimizers import OptimizerStep, Slots
@@ -50,6 +51,7 @@ class VariableMgr(ABC):
       variables: for each tower its variables by model name. This is the one record of which variable is whose.
       initializers: ops that give every variable its initial value, but those that get_post_init_ops() fills.
       assignments: what a training step assigns to variables that are not trainable.
+      meeting: where the gradients of several workers meet, if they do on parameter servers.
     """
 
     def __init__(self, devices: Sequence[str], seed: int) -> None:
@@ -58,6 +60,7 @@ class VariableMgr(ABC):
         self.variables: list[dict[str, Variable]] = [{} for _ in devices]
         self.initializers: list[tf.Operation] = []
         self.assignments: list[tuple[Variable, Tensor]] = []
+        self.meeting: Meeting | None = None
 
     @property
     def num_averaged_towers(self) -> int:
@@ -122,12 +125,12 @@ class VariableMgr(ABC):
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        """The op that takes a step, given the gradients T x V, and the (gradient, variable) pairs of the first model."""
+        """The op that takes a step, given gradients T x V, and the (gradient, variable) pairs of the first model."""
         met_grads = self.preprocess_device_grads(device_grads)
         pairs = [self.get_gradients_to_apply(number, met_grads) for number in range(len(met_grads))]
         with tf.control_dependencies(self._before_update(met_grads)):
             applied = [step.apply(gradient, variable) for own in pairs for gradient, variable in own]
-            return self._count_step(global_step, [*applied, *self.assign_ops()]), pairs[0]
+            return self.count_step(global_step, [*applied, *self.assign_ops()]), pairs[0]
 
     def _before_update(self, met_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
         """What must be done before the first variable changes."""
@@ -138,7 +141,8 @@ class VariableMgr(ABC):
         """Ops that carry out the assignments."""
         return [variable.assign(value) for variable, value in self.assignments]
 
-    def _count_step(self, global_step: Variable, done: Sequence[tf.Operation]) -> tf.Operation:
+    def count_step(self, global_step: Variable, done: Sequence[tf.Operation]) -> tf.Operation:
+        """Counts a step when all of it is done."""
         with tf.device(global_step.device), tf.control_dependencies(done):
             return tf.raw_ops.AssignAddVariableOp(
                 resource=global_step.handle, value=tf.constant(1, tf.int64), name='train_step'
@@ -156,6 +160,14 @@ class VariableMgr(ABC):
     def savable_variables(self) -> dict[str, Variable]:
         """Each variable of the model once, by its model name."""
         return dict(self.variables[0])
+
+    def bytes_of_servers(self) -> dict[str, int]:
+        """The bytes of variables on each parameter server of a cluster, by its device."""
+        return {}
+
+    def bytes_of_step(self) -> int:
+        """The bytes that all workers of a cluster send and receive for a training step."""
+        return 0
 
     def slices(self) -> dict[str, list[Slice]]:
         """Where the parts of each variable of the model are, by its model name; what a checkpoint holds."""

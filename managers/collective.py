@@ -9,7 +9,7 @@ from all_reduce import Algorithm
 from managers.local import VariableMgrLocalReplicated
 from packing import Packing
 from training.optimizers import Slots
-from training.variables import HOST_DEVICE, Variable
+from training.variables import HOST_DEVICE, Variable, num_bytes
 
 Tensor = Any
 
@@ -81,6 +81,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         self._worker = worker
         self._num_workers = num_workers
         self._root = root
+        self._transfer = transfer
 
     @property
     def num_averaged_towers(self) -> int:
@@ -94,7 +95,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return device_num == 0
 
     def _before_update(self, met_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
-        # All or nothing: when a worker is lost in the middle of a step, the others hold the weights of one and the same.
+        # All or nothing: when a worker is lost in the middle of a step, each of the others has taken it or has not.
         return [total for own in met_grads for total in own]
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
@@ -109,6 +110,11 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
                 for own, model in self._copies(slots)
             ]
         return received + copies
+
+    def bytes_of_step(self) -> int:
+        # Each worker sends this to its neighbour in the ring: Patarasuk & Yuan 2009 (doi:10.1016/j.jpdc.2008.09.002).
+        trainable = sum(num_bytes(variable.shape) for variable in self.trainable_variables_on_device(0))
+        return 2 * (self._num_workers - 1) * trainable // (1 if self._transfer is None else 2)
 
     def _broadcast(self, number: int, variable: Variable) -> Tensor:
         common = {

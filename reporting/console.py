@@ -32,6 +32,9 @@ class Banner:
     single_session: bool = False
     numa_bind: bool = False
     sync: bool = True
+    num_workers: int = 1
+    bytes_of_servers: tuple[int, ...] = ()
+    bytes_of_step: int = 0
 
 
 def format_banner(banner: Banner) -> str:
@@ -54,8 +57,16 @@ def format_banner(banner: Banner) -> str:
         *([('AllReduce', banner.all_reduce_spec)] if banner.all_reduce_spec else []),
         ('Sync', banner.sync),
     ]
+    if banner.num_workers > 1:
+        rows.append(('Workers', banner.num_workers))
+        rows += [(f'On ps {index}', _megabytes(held)) for index, held in enumerate(banner.bytes_of_servers)]
+        rows.append(('Step moves', _megabytes(banner.bytes_of_step)))
     lines = [f'{f"{label}:" if label else "":<{_LABEL_WIDTH}}{value}' for label, value in rows]
     return '\n'.join([*lines, '=' * 10])
+
+
+def _megabytes(num_bytes: int) -> str:
+    return f'{num_bytes / 1e6:.1f} MB'
 
 
 def format_step_header(loss_name: str = 'total_loss', *, with_accuracy: bool = False) -> str:

@@ -18,6 +18,14 @@ class StepValues:
 
 
 @dataclass(frozen=True)
+class ClusterTotal:
+    """The images of all workers between the start of the chief's first timed step and the end of its last."""
+
+    images: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Result:
     """One run of the benchmark.
 
@@ -37,6 +45,7 @@ class Result:
     steps: tuple[Step[StepValues], ...]
     complete: bool
     num_workers: int = 1
+    cluster_total: ClusterTotal | None = None
     num_missing_shards: int = 0
 
     @property
@@ -51,12 +60,16 @@ class Result:
 
     @property
     def wall_seconds(self) -> float:
-        """The sum of the timed steps' seconds."""
+        """The sum of the timed steps' seconds; of a cluster, what its chief measured by one clock."""
+        if self.cluster_total:
+            return self.cluster_total.seconds
         return math.fsum(step.seconds for step in self.timed_steps)
 
     @property
     def images(self) -> int:
-        """Images of all timed steps."""
+        """Images of all timed steps, of all workers."""
+        if self.cluster_total:
+            return self.cluster_total.images
         return self.global_batch_size * len(self.timed_steps)
 
     @property

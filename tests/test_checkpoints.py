@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -202,8 +203,9 @@ def test_checkpoints_of_tensorflows_saver_are_restored_and_ours_by_it(tmp_path: 
             checkpointer.restore(session, latest)
             np.testing.assert_array_equal(session.run(ours.value), np.ones([6, 4]))
             session.run(ours.assign(tf.fill([6, 4], 5.0)))
-            saver.restore(session, checkpointer.save(session, 2))
+            saver.restore(session, checkpointer.save(session, 1))
             np.testing.assert_array_equal(session.run(theirs.as_tensor()), np.full([6, 4], 5.0))
+    assert set(os.listdir(tmp_path)) == files_of('model.ckpt-1')
 
 
 def test_the_last_checkpoints_are_kept_those_of_earlier_runs_count_and_others_stay(
@@ -234,20 +236,33 @@ def test_a_checkpoint_that_the_state_file_names_in_another_folder_is_not_deleted
         prefix = Model(elsewhere, cpus(1)).save(session, 1, 1)
         (here / 'checkpoint').write_text(f'model_checkpoint_path: "{prefix}"')
         assert Checkpointer.latest(str(here)) == prefix
+        # Of the same name, and not the one that is named.
+        for suffix in ('index', DATA):
+            shutil.copy(f'{prefix}.{suffix}', here)
         model = Model(here, cpus(1), max_to_keep=1)
         for step in (2, 3):
             model.save(session, step, step)
-        assert set(os.listdir(here)) == files_of('model.ckpt-3')
+        assert set(os.listdir(here)) == files_of('model.ckpt-1', 'model.ckpt-3')
         assert set(os.listdir(elsewhere)) == files_of('model.ckpt-1')
 
 
 def test_a_step_is_saved_again_with_the_same_and_with_other_values(tmp_path: Path, opened: tuple[Model, Any]) -> None:
     model, session = opened
+    inodes = []
     for number in (1, 1, 2):
         model.save(session, 9, step=3)
-        model.save(session, number, step=4)
+        inodes.append(os.stat(f'{model.save(session, number, step=4)}.{DATA}').st_ino)
         assert restored(tmp_path) == number
         assert set(os.listdir(tmp_path)) == files_of('model.ckpt-3', 'model.ckpt-4')
+    # Those who read a checkpoint do not have it taken away for an equal one.
+    assert inodes[0] == inodes[1]
+
+
+def test_a_damaged_checkpoint_is_saved_again(tmp_path: Path, opened: tuple[Model, Any]) -> None:
+    model, session = opened
+    damage(Path(f'{model.save(session, 1, step=3)}.{DATA}'))
+    model.save(session, 1, step=3)
+    assert restored(tmp_path) == 1
 
 
 def test_file_systems_without_links_do(
@@ -381,28 +396,27 @@ def test_a_kill_9_loses_nothing_that_was_saved(tmp_path: Path) -> None:
 def test_saving_goes_on_beside_steps_of_another_thread(tmp_path: Path, opened: tuple[Model, Any]) -> None:
     model, session = opened
     session.run(model.set, {model.number: 0})
-    stop, steps = threading.Event(), []
+    done = threading.Event()
 
-    def run_steps() -> None:
-        while not stop.is_set():
+    def run_steps() -> int:
+        steps = 0
+        while not done.is_set():
             session.run(model.add)
-            steps.append(1)
+            steps += 1
+        return steps
 
-    stepper = threading.Thread(target=run_steps)
-    savers = [
-        threading.Thread(target=lambda first=first: [model.checkpointer.save(session, first + 2 * n) for n in range(5)])
-        for first in range(2)
-    ]
-    for thread in (stepper, *savers):
-        thread.start()
-    for thread in savers:
-        thread.join(60)
-        assert not thread.is_alive()
-    stop.set()
-    stepper.join(60)
+    with ThreadPoolExecutor() as threads:
+        stepper = threads.submit(run_steps)
+        savings = [threads.submit(model.checkpointer.save, session, step) for step in range(10)]
+        try:
+            for saving in savings:
+                saving.result(60)
+        finally:
+            done.set()
+        steps = stepper.result(60)
     latest = Checkpointer.latest(str(tmp_path))
     assert latest is not None
-    assert 0 <= tf.train.load_checkpoint(latest).get_tensor('global_step') <= len(steps)
+    assert 0 <= tf.train.load_checkpoint(latest).get_tensor('global_step') <= steps
     assert len(os.listdir(tmp_path)) == len(files_of('one', 'another'))
 
 

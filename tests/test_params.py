@@ -230,11 +230,24 @@ def test_older_names_are_read() -> None:
             ['--use_chrome_trace_format=False has no effect: it belongs to --trace_file'],
         ),
         (
-            ['--train_dir=t'],
+            ['--train_dir=t', '--forward_only'],
             [
-                '--train_dir=t has no effect: summaries are written with --save_summaries_steps and '
-                '--summary_verbosity above 0 only'
+                '--train_dir=t has no effect: --forward_only saves no checkpoints, and summaries need '
+                '--save_summaries_steps and --summary_verbosity'
             ],
+        ),
+        (['--save_model_secs=5'], ['--save_model_secs=5.0 has no effect: checkpoints are saved with --train_dir only']),
+        (
+            ['--nocross_replica_sync', '--peer_timeout_secs=9'],
+            [
+                '--cross_replica_sync=False has no effect: it belongs to clusters, and this process is alone',
+                '--peer_timeout_secs=9.0 has no effect: it belongs to clusters, and this process is alone',
+            ],
+        ),
+        (['--nocross_replica_sync', '--ps_hosts=a:1', '--worker_hosts=b:1,c:1'], []),
+        (
+            ['--num_ps=2', '--ps_hosts=a:1', '--worker_hosts=b:1,c:1'],
+            ['--num_ps=2 has no effect: the flags of the hosts say where the tasks are'],
         ),
         (['--train_dir=t', '--save_summaries_steps=1', '--summary_verbosity=1'], []),
         (['--display_every=1000'], []),
@@ -259,9 +272,7 @@ def test_flags_of_older_versions_are_accepted_with_one_line() -> None:
         '--nouse_fp16',
         '--job_name=',
         '--task_index=',
-        '--task_index=0',
         '--eval=false',
-        '--staged_vars=False',
         '--variable_consistency=strong',
         '--learning_rate_decay_factor=0',
         '--trt_mode=',
@@ -275,13 +286,11 @@ def test_the_default_of_a_flag_that_is_not_here_is_accepted_in_silence(argv: str
 @pytest.mark.parametrize(
     ('argv', 'message'),
     [
-        ('--ps_hosts=a:1', '--ps_hosts=a:1: not in this version; leave it out'),
         ('--use_fp16', '--use_fp16=true: not in this version; leave it out or write --use_fp16=False'),
         (
             '--variable_consistency=relaxed',
             '--variable_consistency=relaxed: not in this version; leave it out or write --variable_consistency=strong',
         ),
-        ('--task_index=x', '--task_index=x: it must be an integer'),
         (
             '--ml_perf',
             '--ml_perf=true: this program does not have it: the MLPerf rules have their own programs, '
@@ -295,8 +304,9 @@ def test_a_flag_that_is_not_here_stops_the_run(argv: str, message: str) -> None:
 
 def test_each_flag_of_the_original_has_one_home() -> None:
     assert not set(SPECS) & set(legacy_flags.NAMES)
-    # 137 flags; verbose is ours, the older names are of versions before.
-    assert len(set(SPECS) - {'verbose'}) + len(legacy_flags.NAMES) - 10 == 137
+    # 137 flags; some are ours, the older names are of versions before.
+    ours = {'verbose', 'num_ps', 'cluster_port', 'connect_timeout_secs', 'peer_timeout_secs', 'ps_linger_secs'}
+    assert len(set(SPECS) - ours) + len(legacy_flags.NAMES) - 10 == 137
 
 
 def test_python_and_the_command_line_say_the_same() -> None:
@@ -317,7 +327,10 @@ def test_python_and_the_command_line_say_the_same() -> None:
         ({'momentum': []}, '--momentum=[]: it must be a number from 0 to 1'),
         ({'weight_decay': float('inf')}, '--weight_decay=inf: it must be a number of at least 0'),
         ({'data_dir': 3}, '--data_dir=3: it must be text'),
-        ({'ps_hosts': 'a:1'}, '--ps_hosts=a:1: not in this version; leave it out'),
+        (
+            {'staged_vars': True, 'variable_update': 'replicated'},
+            '--staged_vars clashes with --variable_update=replicated',
+        ),
         ({'gradient_clip': 0}, '--gradient_clip=0: it would make every gradient zero; '),
     ],
 )

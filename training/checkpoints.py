@@ -12,6 +12,7 @@ at once. Hence one comes to be in stages:
 
 import contextlib
 import fcntl
+import filecmp
 import glob
 import os
 import re
@@ -204,7 +205,7 @@ def _publish(folder: Path, max_to_keep: int) -> None:
         published = folder / name
         if not _is_same(prefix, str(published)):
             # Else the old index would go with the new data for a moment, in which only the ready one is complete.
-            Path(f'{published}.index').unlink(missing_ok=True)
+            _delete(str(published))
             for file in (*_data_files(prefix), f'{prefix}.index'):
                 _name_also(Path(file), folder / os.path.basename(file))
             _sync(folder)
@@ -256,8 +257,11 @@ def _is_complete(prefix: str) -> bool:
 
 
 def _is_same(ready: str, published: str) -> bool:
-    """Whether a complete checkpoint is published that equals the ready one. Indexes hold a checksum of each tensor."""
-    return _is_complete(published) and Path(f'{ready}.index').read_bytes() == Path(f'{published}.index').read_bytes()
+    """Whether the ready checkpoint is published already, byte for byte."""
+    # It takes files for those that it has compared if their times and sizes are those.
+    filecmp.clear_cache()
+    files = [file.removeprefix(ready) for file in (*_data_files(ready), f'{ready}.index')]
+    return _is_complete(published) and all(filecmp.cmp(ready + end, published + end, shallow=False) for end in files)
 
 
 def _read_state(folder: Path) -> list[str]:
@@ -314,10 +318,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _cause(error: tf.errors.OpError) -> str:
-    """The line of TensorFlow's message that tells what went wrong: the first that names no node, graph or task."""
-    told = error.message.rpartition('\nNode: ')
-    lines = (told[2].partition('\n')[2] if told[1] else told[2]).splitlines()
-    return next((line for line in lines if line.strip() and not line.startswith('From /job:')), 'no reason given')
+    """The line of TensorFlow's message that tells what went wrong: the one above the name of the node, or all of it."""
+    above_node = re.search(r'(.+)\n\s*\[\[', error.message)
+    return above_node[1].strip() if above_node else ' '.join(error.message.split())
 
 
 _Tensors = Mapping[str, tuple[str, Sequence[int]]]

@@ -34,6 +34,7 @@ def steps(
     num_warmup: int,
     num_batches: int,
     clock: Callable[[], float] = time.perf_counter,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Iterator[Step[Values]]:
     """Runs num_warmup warm-up steps, then num_batches timed ones, and yields each as soon as it is done.
 
@@ -42,9 +43,12 @@ def steps(
     Args:
       run_step: gets the phase and the index within the phase (from 1); returns when the step is done.
       clock: seconds since any fixed moment.
+      is_over: asked before each timed step whether there are enough already.
     """
     for phase, count in ((Phase.WARMUP, num_warmup), (Phase.TIMED, num_batches)):
         for index in range(1, count + 1):
+            if phase is Phase.TIMED and is_over():
+                return
             start = clock()
             values = run_step(phase, index)
             yield Step(phase, index, clock() - start, values)

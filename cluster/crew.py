@@ -1,0 +1,189 @@
+"""This task among the others: who is there, who has joined the training, and how each ended."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.board import Board, BoardError
+from cluster.health import Health
+from cluster.members import Cluster, Task
+from errors import RunError
+
+_ASK_SECS = 1.0
+_POLL_SECS = 0.1
+# How long the keeper of the board stays for tasks that still read it.
+_FAREWELL_SECS = 10.0
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The processes that take steps together until one of them is replaced, and what they agreed on.
+
+    members are the incarnations of the tasks that must not change; agreed is what the chief made of all offers.
+    """
+
+    number: int
+    members: Mapping[str, int]
+    agreed: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class End:
+    """How a task ended: its exit code, and why if that is not 0."""
+
+    exit_code: int
+    reason: str
+
+
+class Crew:
+    """What one task does to meet the others.
+
+    Args:
+      cluster: all tasks, and which this is.
+      target: this task's server.
+      together: whether the workers take their steps together, so that none can be replaced without the others.
+    """
+
+    def __init__(self, cluster: Cluster, target: str, *, together: bool) -> None:
+        self.cluster = cluster
+        self._target = target
+        self._health = Health(cluster.tasks)
+        self._workers = [task for task in cluster.tasks if task.job == 'worker']
+        self._members = [task for task in cluster.tasks if together or task.job == 'ps']
+        self._board: Board | None = None
+
+    def ask(self) -> Mapping[Task, int | None]:
+        """The incarnation of every task, None where none answers."""
+        return self._health.ask(_ASK_SECS)
+
+    def facts(self) -> dict[str, Any] | None:
+        """What is on the board; None if its keeper does not answer."""
+        try:
+            return self._open_board().read()
+        except BoardError:
+            self._board = None
+            return None
+
+    def post(self, name: str, value: Any) -> bool:
+        """Writes on the board; False if its keeper does not answer."""
+        try:
+            self._open_board().post(name, value)
+        except BoardError:
+            self._board = None
+            return False
+        return True
+
+    def _open_board(self) -> Board:
+        if self._board is None:
+            self._board = Board(self._target, self.cluster.own, self.cluster.host_task)
+        return self._board
+
+    def join(
+        self,
+        offer: Mapping[str, Any],
+        agree: Callable[[list[Mapping[str, Any]]], Mapping[str, Any]],
+        timeout: 'Timeout',
+    ) -> Generation:
+        """Waits until all tasks are there and all workers want to take steps, each a process that took none before.
+
+        Args:
+          offer: what this worker brings along.
+          agree: called on the chief with the offers of all workers in order; its result is what all agree on.
+
+        Raises:
+          RunError: tasks were not there in time; it names them.
+        """
+        deadline = time.monotonic() + timeout.secs
+        while True:
+            there = self.ask()
+            # A session with a task that is not there would wait for it.
+            facts = self.facts() if there[self.cluster.host_task] is not None else None
+            own = there[self.cluster.own]
+            if facts is not None and own is not None:
+                generation = _generation(facts)
+                if generation and self._is_of(generation, there):
+                    return generation
+                self.post(f'join/{self.cluster.index}', {'incarnation': own, 'offer': dict(offer)})
+                joined = [facts.get(f'join/{worker.index}') for worker in self._workers]
+                if self.cluster.is_chief and self._are_all_new(joined, generation, there):
+                    number = generation.number + 1 if generation else 1
+                    members = {str(task): there[task] for task in self._members}
+                    agreed = agree([each['offer'] for each in joined if each])
+                    self.post('generation', {'number': number, 'members': members, 'agreed': dict(agreed)})
+                    continue
+            if time.monotonic() > deadline:
+                raise RunError(timeout.tell(self._absent(there, facts)))
+            time.sleep(_POLL_SECS)
+
+    def _is_of(self, generation: Generation, there: Mapping[Task, int | None]) -> bool:
+        """Whether the tasks of a generation are those that are there."""
+        return all(generation.members.get(str(task)) == there[task] for task in self._members)
+
+    def _are_all_new(self, joined: list[Any], generation: Generation | None, there: Mapping[Task, int | None]) -> bool:
+        """Whether every task is there, and every worker has joined and not taken part in the last generation.
+
+        One that still takes steps of the last one leaves it when it sees that another was replaced, and joins anew.
+        """
+        if any(incarnation is None for incarnation in there.values()):
+            return False
+        old = set(generation.members.values()) if generation else set()
+        return all(
+            each and each['incarnation'] == there[worker] and each['incarnation'] not in old
+            for worker, each in zip(self._workers, joined, strict=True)
+        )
+
+    def _absent(self, there: Mapping[Task, int | None], facts: Mapping[str, Any] | None) -> str:
+        silent = [str(task) for task, incarnation in there.items() if incarnation is None]
+        if silent:
+            return f'{", ".join(silent)} did not answer'
+        missing = [str(worker) for worker in self._workers if not (facts or {}).get(f'join/{worker.index}')]
+        return f'{", ".join(missing or map(str, self._workers))} answered, but did not join the training'
+
+    def end(self, exit_code: int, reason: str = '') -> None:
+        """Tells the others that this task ends, and how."""
+        own = self.ask()[self.cluster.own]
+        self.post(_end_name(self.cluster.own), {'incarnation': own, 'exit_code': exit_code, 'reason': reason})
+
+    def ends(self, facts: Mapping[str, Any], there: Mapping[Task, int | None]) -> dict[Task, End]:
+        """The tasks that have ended. One that was started again since then has not."""
+        found = {}
+        for task in self.cluster.tasks:
+            end = facts.get(_end_name(task))
+            if end and there[task] in (None, end['incarnation']):
+                found[task] = End(end['exit_code'], end['reason'])
+        return found
+
+    def see_off(self) -> None:
+        """Where this task keeps the board: stays until the others have ended and read what they wanted."""
+        if self.cluster.own != self.cluster.host_task:
+            return
+        deadline = time.monotonic() + _FAREWELL_SECS
+        while time.monotonic() < deadline:
+            there, facts = self.ask(), self.facts() or {}
+            ended = self.ends(facts, there)
+            if all(
+                task in ended or incarnation is None for task, incarnation in there.items() if task != self.cluster.own
+            ):
+                return
+            time.sleep(_POLL_SECS)
+
+
+@dataclass(frozen=True)
+class Timeout:
+    """How long to wait for tasks, and the flag that says so."""
+
+    flag: str
+    secs: float
+
+    def tell(self, what: str) -> str:
+        return f'{what} within --{self.flag}={self.secs:g} seconds; see what they say, or write a larger one'
+
+
+def _generation(facts: Mapping[str, Any]) -> Generation | None:
+    found = facts.get('generation')
+    return Generation(**found) if found else None
+
+
+def _end_name(task: Task) -> str:
+    return f'end/{task.job}/{task.index}'

@@ -1,0 +1,73 @@
+"""Which tasks of a cluster are there: every TensorFlow server answers who it is, and a new one has a new number."""
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
+
+from cluster.members import Task
+
+# tensorflow/core/protobuf/worker_service.proto. The request is empty.
+_METHOD = '/tensorflow.WorkerService/GetStatus'
+_CHANNEL_OPTIONS = (
+    # A task may come back at any moment: ask anew twice a second rather than in growing intervals.
+    ('grpc.initial_reconnect_backoff_ms', 100),
+    ('grpc.min_reconnect_backoff_ms', 100),
+    ('grpc.max_reconnect_backoff_ms', 500),
+    # Tasks are reached as TensorFlow reaches them: directly.
+    ('grpc.enable_http_proxy', 0),
+    ('grpc.use_local_subchannel_pool', 1),
+)
+
+
+class Health:
+    """Asks tasks for their incarnation, a number that each server process draws when it starts."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self.tasks = tuple(tasks)
+        self._channels = {task: grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS) for task in self.tasks}
+        self._asks = {
+            task: channel.unary_unary(_METHOD, response_deserializer=_incarnation)
+            for task, channel in self._channels.items()
+        }
+
+    def ask(self, timeout_secs: float) -> Mapping[Task, int | None]:
+        """The incarnation of each task, None where no server answers within that time."""
+        calls = {task: ask.future(b'', timeout=timeout_secs) for task, ask in self._asks.items()}
+        return {task: self._answer(call) for task, call in calls.items()}
+
+    @staticmethod
+    def _answer(call: Any) -> int | None:
+        try:
+            return call.result()
+        except grpc.RpcError:
+            return None
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+
+
+def _incarnation(response: bytes) -> int:
+    devices = _status_message().FromString(response).device_attributes
+    # Of the first CPU: servers have other devices, too, and list them in any order.
+    return next(device.incarnation for device in devices if device.name.endswith('CPU:0'))
+
+
+@functools.cache
+def _status_message() -> Any:
+    """GetStatusResponse of TensorFlow's worker.proto, which its Python package does not contain."""
+    from tensorflow.core.framework import device_attributes_pb2
+
+    attributes = device_attributes_pb2.DeviceAttributes.DESCRIPTOR
+    file = descriptor_pb2.FileDescriptorProto(
+        name='cluster/health.proto', package='cluster', syntax='proto3', dependency=[attributes.file.name]
+    )
+    field = file.message_type.add(name='GetStatusResponse').field.add(name='device_attributes', number=1)
+    field.label, field.type = field.LABEL_REPEATED, field.TYPE_MESSAGE
+    field.type_name = f'.{attributes.full_name}'
+    pool = descriptor_pool.Default()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName('cluster.GetStatusResponse'))

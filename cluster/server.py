@@ -1,0 +1,47 @@
+"""The server by which other tasks reach this process."""
+
+import contextlib
+import os
+import socket
+import sys
+
+import tensorflow.compat.v1 as tf
+
+from cluster.members import Cluster
+from errors import RunError
+
+_started: list[tf.train.Server] = []
+
+
+def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
+    """Starts TensorFlow's server of this task. It listens until the process ends.
+
+    Raises:
+      RunError: its port is taken.
+    """
+    port = int(cluster.own.host.rpartition(':')[2])
+    # TensorFlow would share the port with whoever has it.
+    with contextlib.closing(socket.socket(socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(AttributeError, OSError):
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        try:
+            probe.bind(('', port))
+        except OSError as error:
+            raise RunError(
+                f'--{cluster.job}_hosts: port {port} of {cluster.own} is not free ({os.strerror(error.errno or 0)});'
+                ' end the process that has it, or write another port'
+            ) from error
+    server = tf.train.Server(
+        tf.train.ClusterSpec(cluster.spec), job_name=cluster.job, task_index=cluster.index, config=config
+    )
+    _started.append(server)
+    return server
+
+
+def leave(exit_code: int) -> None:
+    """Ends the process if it has a server, whose threads do not survive the end of Python."""
+    if _started:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)

@@ -1,0 +1,65 @@
+"""SIGTERM and Ctrl-C for a process whose main thread may be waiting for others, within TensorFlow, for ever."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# How long a step may take to its end, so that what is saved is the end of a step of ours.
+_GRACE_SECS = 5.0
+
+
+class Stop:
+    """Ends the process after a signal: between two steps of the main thread if it gets there soon, else anyway.
+
+    Args:
+      finish: called before the end, on a thread of its own, with the name of the signal.
+    """
+
+    def __init__(self, finish: Callable[[str], None]) -> None:
+        self._finish = finish
+        self._requested = threading.Event()
+        self._between_steps = threading.Event()
+
+    def check(self) -> None:
+        """To be called between steps. Does not return once there was a signal: the process is about to end."""
+        if self._requested.is_set():
+            self._between_steps.set()
+            threading.Event().wait()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Acts on signals until the block ends. Only the main thread can; in others nothing changes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        # Handlers of Python run between steps only; the byte is written at once.
+        before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+        earlier = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        threading.Thread(target=self._await, args=(reading,), name='signals', daemon=True).start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(earlier)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            # The thread ends with its pipe.
+            os.close(writing)
+
+    def _await(self, reading: int) -> None:
+        while data := os.read(reading, 1):
+            if data[0] in _SIGNALS:
+                break
+        else:
+            os.close(reading)
+            return
+        self._requested.set()
+        self._between_steps.wait(_GRACE_SECS)
+        try:
+            self._finish(signal.Signals(data[0]).name)
+        finally:
+            os._exit(128 + data[0])

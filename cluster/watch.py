@@ -1,0 +1,114 @@
+"""Watches the other tasks while this one takes steps, and says what to do when one of them is lost."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster.crew import Crew, Generation
+from cluster.members import Task
+
+_INTERVAL_SECS = 0.5
+# A task that will not be waited for may still be only slow to answer.
+_SLOW_SECS = 5.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What has become of another task: it was replaced by a new process, or will not come back."""
+
+    task: Task
+    is_back: bool
+    line: str
+
+
+class Watch(threading.Thread):
+    """Asks the members of a generation for their incarnations until one of them has changed or is lost.
+
+    Args:
+      can_return: whether the run can go on when this task is replaced by a new process.
+      peer_timeout_secs: how long to wait for that.
+      warn: where a line about a lost task goes.
+      interrupt: called once there is a verdict; ends what waits for the lost task.
+
+    Attributes:
+      verdict: what has become of the first task that was lost for good or replaced.
+      lost: since when each task does not answer.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        generation: Generation,
+        can_return: Callable[[Task], bool],
+        peer_timeout_secs: float,
+        warn: Callable[[str], None],
+        interrupt: Callable[[], None],
+    ) -> None:
+        super().__init__(name='watch', daemon=True)
+        self.verdict: Verdict | None = None
+        self.lost: dict[Task, float] = {}
+        self._crew = crew
+        self._generation = generation
+        self._can_return = can_return
+        self._peer_timeout_secs = peer_timeout_secs
+        self._warn = warn
+        self._interrupt = interrupt
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.wait(_INTERVAL_SECS):
+            self.verdict = self._look()
+            if self.verdict:
+                self._interrupt()
+                return
+
+    def stop(self) -> None:
+        """From now on tasks may end."""
+        self._stopped.set()
+
+    def wait(self, calm_secs: float) -> Verdict | None:
+        """The verdict. None if, for that long, no task was lost."""
+        calm_since = time.monotonic()
+        while self.verdict is None and time.monotonic() - calm_since < calm_secs and self.is_alive():
+            if self.lost:
+                calm_since = time.monotonic()
+            time.sleep(_INTERVAL_SECS / 5)
+        return self.verdict
+
+    def _look(self) -> Verdict | None:
+        there = self._crew.ask()
+        for task, incarnation in there.items():
+            expected = self._generation.members.get(str(task))
+            if task == self._crew.cluster.own or expected is None:
+                continue
+            if incarnation == expected:
+                self.lost.pop(task, None)
+            elif incarnation is not None and self._can_return(task):
+                return Verdict(task, True, f'{task} was lost and is back')
+            elif verdict := self._judge(task, incarnation):
+                return verdict
+        return None
+
+    def _judge(self, task: Task, incarnation: int | None) -> Verdict | None:
+        """What to do about a task that does not answer, or is another process and of no use."""
+        end = self._crew.ends(self._crew.facts() or {}, {**self._crew.ask(), task: incarnation}).get(task)
+        if end and end.exit_code == 0:
+            self.lost.pop(task, None)
+            return None
+        if end:
+            return Verdict(task, False, f'{task} ended with exit code {end.exit_code}: {end.reason}')
+        if task not in self.lost:
+            self.lost[task] = time.monotonic()
+            patience = self._peer_timeout_secs if self._can_return(task) else _SLOW_SECS
+            self._warn(f'{task} does not answer; waiting up to {patience:g} s for it')
+        gone_secs = time.monotonic() - self.lost[task]
+        if not self._can_return(task):
+            if gone_secs < min(_SLOW_SECS, self._peer_timeout_secs):
+                return None
+            return Verdict(task, False, f'{task} was lost, and its variables with it; --train_dir=DIR would keep them')
+        if gone_secs < self._peer_timeout_secs:
+            return None
+        return Verdict(
+            task, False, f'{task} was lost and did not come back within --peer_timeout_secs={self._peer_timeout_secs:g}'
+        )

@@ -1,0 +1,195 @@
+"""One worker's part in the life of a cluster: it meets the others, watches them, and acts when one is lost."""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from cluster.crew import Crew, Generation, Timeout
+from cluster.members import Cluster, Task
+from cluster.server import start_server
+from cluster.watch import Verdict, Watch
+from errors import RunError
+
+# Where a process tells the one that takes its place what it knew.
+_LEGACY = 'TF_CNN_BENCHMARKS_LEGACY'
+_POLL_SECS = 0.1
+# If no task is lost for that long after a step failed, the fault lies elsewhere.
+_CALM_SECS = 5.0
+# How long TensorFlow may take to give up a step whose session was closed.
+_RELEASE_SECS = 20.0
+
+
+class Worker:
+    """A worker of a cluster.
+
+    Args:
+      cluster: all tasks, and which this is.
+      config: the settings of the server, and of sessions.
+      together: whether the workers take their steps together.
+      keeps_state: whether variables outlive the parameter server that they are on, in checkpoints.
+      connect, peer: how long to wait for tasks at the start, and for lost ones.
+      warn: where lines about the others go.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: tf.ConfigProto,
+        *,
+        together: bool,
+        keeps_state: bool,
+        connect: Timeout,
+        peer: Timeout,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.cluster = cluster
+        self.together = together
+        self.legacy: dict[str, Any] = json.loads(os.environ.pop(_LEGACY, '{}'))
+        config = tf.ConfigProto.FromString(config.SerializeToString())
+        if not cluster.ps_hosts:
+            config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
+        # Sessions of one server share its threads.
+        config.use_per_session_threads = False
+        server = start_server(cluster, config)
+        self.target = server.target
+        # No task but those that its graph uses: a session waits for all that it knows.
+        config.device_filters.extend([cluster.own.device, '/job:ps' if cluster.ps_hosts else '/job:worker/task:0'])
+        self.config = config
+        self._crew = Crew(cluster, server.target, together=together)
+        self._keeps_state = keeps_state
+        self._connect = connect
+        self._peer = peer
+        self._warn = warn
+        self._watch: Watch | None = None
+        self._generation: Generation | None = None
+
+    def join(self, state_step: int | None) -> Mapping[str, Any]:
+        """Waits for the others. Returns what all agree on: the number of steps after which training ends, if it had
+        begun before ('end'), and the worker whose variables all start from with their step ('root', 'step').
+
+        Args:
+          state_step: the step of the variables that this worker brings along, if it does.
+
+        Raises:
+          RunError: not all tasks were there in time.
+        """
+        offer = {'end': self.legacy.get('end'), 'step': state_step}
+        self._generation = self._crew.join(offer, _agree, self._peer if self.legacy else self._connect)
+        return self.agreed
+
+    @property
+    def agreed(self) -> Mapping[str, Any]:
+        """What join returned."""
+        assert self._generation
+        return self._generation.agreed
+
+    def watch(self, session: tf.Session) -> None:
+        """Watches the others from now on; closes the session when one of them is lost for good or replaced."""
+
+        def interrupt() -> None:
+            threading.Thread(target=session.close, daemon=True).start()
+            release = threading.Timer(_RELEASE_SECS, self._end_by_force)
+            release.daemon = True
+            release.start()
+
+        assert self._generation
+        self._watch = Watch(self._crew, self._generation, self._can_return, self._peer.secs, self._warn, interrupt)
+        self._watch.start()
+
+    def _can_return(self, task: Task) -> bool:
+        return task.job == 'worker' or self._keeps_state
+
+    def _end_by_force(self) -> None:
+        """The main thread is stuck within TensorFlow."""
+        verdict = self._watch.verdict if self._watch else None
+        if verdict and verdict.is_back:
+            self.replace({})
+        self._warn(verdict.line if verdict else 'a step does not end')
+        os._exit(1)
+
+    def verdict(self) -> Verdict | None:
+        """What has become of the others, when a step has failed: None if nothing has."""
+        return self._watch.wait(_CALM_SECS) if self._watch else None
+
+    def replace(self, legacy: Mapping[str, Any]) -> None:
+        """Starts this process anew, to join again: TensorFlow keeps what it knows of a lost task until it ends.
+
+        Args:
+          legacy: what the new process should know, besides when training ends.
+        """
+        os.environ[_LEGACY] = json.dumps({'end': self.legacy.get('end'), **legacy})
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+    def kept_state(self) -> dict[str, Any] | None:
+        """What the last chief said about the variables on the parameter servers, if these still have them."""
+        facts, there = self._crew.facts() or {}, self._crew.ask()
+        state = facts.get('state')
+        return state if state and state['servers'] == self._servers(there) else None
+
+    def announce(self, start: int, end: int) -> None:
+        """As the chief: the variables are ready, so many steps were taken, and training ends after so many."""
+        assert self._generation
+        servers = self._servers(self._crew.ask())
+        self._crew.post('state', {'number': self._generation.number, 'servers': servers, 'start': start, 'end': end})
+
+    def await_state(self) -> tuple[int, int]:
+        """What the chief announced: the steps that were taken, and those after which training ends."""
+        assert self._generation
+        number = self._generation.number
+
+        def announced(facts: Mapping[str, Any]) -> Any:
+            state = facts.get('state')
+            return state if state and state['number'] == number else None
+
+        state = self._await(announced)
+        return state['start'], state['end']
+
+    def share_total(self, images: int, seconds: float) -> tuple[int, float]:
+        """The images and seconds that the chief measured: as the chief, tells them; else waits for them."""
+        if self.cluster.is_chief:
+            self._crew.post('total', [images, seconds])
+            return images, seconds
+        images, seconds = self._await(lambda facts: facts.get('total'))
+        return images, seconds
+
+    def _await(self, find: Callable[[Mapping[str, Any]], Any]) -> Any:
+        while True:
+            found = find(self._crew.facts() or {})
+            if found:
+                return found
+            if self._watch and self._watch.verdict:
+                raise LostError(self._watch.verdict)
+            time.sleep(_POLL_SECS)
+
+    def end(self, exit_code: int, reason: str = '') -> None:
+        """Leaves the cluster. The others learn how."""
+        if self._watch:
+            self._watch.stop()
+        self._crew.end(exit_code, reason)
+        self._crew.see_off()
+
+    def _servers(self, there: Mapping[Task, int | None]) -> dict[str, int | None]:
+        return {str(task): there[task] for task in self.cluster.tasks if task.job == 'ps'}
+
+
+class LostError(RunError):
+    """Another task was lost or replaced while this one waited for it."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.line)
+        self.verdict = verdict
+
+
+def _agree(offers: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """The latest state that anyone has is where all start from."""
+    ends = [offer['end'] for offer in offers if offer['end'] is not None]
+    steps = [-1 if offer['step'] is None else offer['step'] for offer in offers]
+    return {'end': max(ends, default=None), 'root': steps.index(max(steps)), 'step': max(steps)}

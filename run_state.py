@@ -1,0 +1,199 @@
+"""Where training starts, where it ends, and what is kept of it on the way: checkpoints, and the state of a cluster."""
+
+import contextlib
+import tempfile
+import time
+from dataclasses import dataclass
+
+import tensorflow.compat.v1 as tf
+
+from cluster.worker import Worker
+from errors import RunError
+from params import Params
+from step_graph import StepGraph
+from training.checkpoints import Checkpointer, step_of
+from training.variables import HOST_DEVICE
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The steps of this process, of which num_batches are timed, and the number of steps after which training ends."""
+
+    num_warmup: int
+    num_batches: int
+    end: int
+
+    def is_over(self, steps_taken: int) -> bool:
+        """Whether training has ended, by all workers' steps."""
+        return steps_taken >= self.end
+
+
+class RunState:
+    """The variables of a run between its steps. Adds its ops to the current graph.
+
+    Args:
+      worker: this process's part in a cluster, or None.
+    """
+
+    def __init__(self, params: Params, worker: Worker | None, built: StepGraph) -> None:
+        self.steps_taken = 0
+        self._params = params
+        self._worker = worker
+        self._built = built
+        self._is_chief = worker is None or worker.cluster.is_chief
+        self._last_save = time.monotonic()
+        self._new_step = tf.placeholder(tf.int64, [])
+        self._set_step = built.global_step.assign(self._new_step)
+        self._set_begun = built.meeting.begun.assign(self._new_step) if built.meeting else tf.no_op()
+        self._saver = None
+        if self._saves:
+            assert params.train_dir
+            self._saver = self._make_saver(params.train_dir)
+        # Without parameter servers, any worker may be the one from which the others go on.
+        self._folder = tempfile.mkdtemp(prefix='tf_cnn_benchmarks_') if worker and not worker.cluster.ps_hosts else None
+        self._relay = self._make_saver(self._folder) if self._folder else None
+
+    def _make_saver(self, folder: str) -> Checkpointer:
+        return Checkpointer(folder, self._built.slices, HOST_DEVICE, self._params.max_ckpts_to_keep)
+
+    @property
+    def _saves(self) -> bool:
+        return self._params.train_dir is not None and not self._params.forward_only and self._is_chief
+
+    def prepare(self, session: tf.Session, root: int) -> Schedule:
+        """Gives the variables their values, and says which steps follow.
+
+        Args:
+          root: the worker whose variables all start from, where each has its own.
+
+        Raises:
+          RunError: the variables were lost with a process, and there is no checkpoint to go on from.
+        """
+        params, worker = self._params, self._worker
+        num_counting = worker.cluster.num_workers if worker and not worker.together else 1
+        num_steps = num_counting * (params.num_warmup_batches + params.num_batches)
+        if worker and worker.cluster.ps_hosts:
+            start, end = self._prepare_servers(session, worker, num_steps) if self._is_chief else worker.await_state()
+        else:
+            start = self._prepare_own(session, worker, root)
+            known = worker.agreed['end'] if worker else None
+            end = start + num_steps if known is None else int(known)
+        if worker:
+            worker.legacy['end'] = end
+        self.steps_taken = start
+        if self._saves and start == end - num_steps:
+            # Should the variables be lost, training can start anew from here.
+            self.save(session)
+        # Training that goes on after an interruption takes a step to warm up.
+        num_warmup = max(end - num_steps + num_counting * params.num_warmup_batches - start, min(1, end - start - 1), 0)
+        return Schedule(num_warmup // num_counting, end - start - num_warmup, end)
+
+    def _prepare_own(self, session: tf.Session, worker: Worker | None, root: int) -> int:
+        """Where every worker has variables of its own: the root has the state, the others get it from there."""
+        session.run(self._built.initializers)
+        if worker is None or worker.cluster.index == root:
+            saver = self._relay if worker and worker.legacy.get('state') else self._saver
+            prefix = worker.legacy.get('state') if worker else None
+            prefix = prefix or latest_checkpoint(self._params, is_chief=self._is_chief)
+            if prefix and saver:
+                saver.restore(session, prefix)
+        step = int(session.run(self._built.global_step.value))
+        if worker:
+            step = max(0, worker.agreed['step'])
+            session.run(self._set_step, {self._new_step: step})
+        return step
+
+    def _prepare_servers(self, session: tf.Session, worker: Worker, num_steps: int) -> tuple[int, int]:
+        """As the chief: sees to it that the parameter servers hold the state between two steps, and tells the others.
+
+        Returns its step, and the one at which training ends.
+        """
+        meeting, end = self._built.meeting, worker.agreed['end']
+        kept = worker.kept_state()
+        if kept:
+            end = kept['end']
+        is_whole = kept and (meeting is None or self._read_step(session) == session.run(meeting.begun.value))
+        if not is_whole:
+            prefix = latest_checkpoint(self._params, is_chief=True)
+            if prefix is None and end is not None:
+                what = (
+                    'a worker was lost while it applied a step'
+                    if kept
+                    else 'variables were lost with a parameter server'
+                )
+                raise RunError(f'{what}, and there is no checkpoint to go on from; --train_dir=DIR would keep some')
+            session.run(self._built.initializers)
+            if prefix:
+                assert self._saver
+                self._saver.restore(session, prefix)
+        step = self._read_step(session)
+        if meeting:
+            session.run(self._set_begun, {self._new_step: step})
+            meeting.clear(session)
+        end = step + num_steps if end is None else int(end)
+        worker.announce(step, end)
+        return step, end
+
+    def _read_step(self, session: tf.Session) -> int:
+        return int(session.run(self._built.global_step.value))
+
+    def save_if_due(self, session: tf.Session) -> None:
+        """Saves a checkpoint if --save_model_steps or --save_model_secs ask for one now."""
+        params = self._params
+        by_step = params.save_model_steps is not None and self.steps_taken % params.save_model_steps == 0
+        if self._saves and (by_step or 0 < params.save_model_secs <= time.monotonic() - self._last_save):
+            self.save(session)
+
+    def save(self, session: tf.Session) -> None:
+        """Saves a checkpoint, if this run does and this process is the one to do it."""
+        if self._saver:
+            self._saver.save(session, self._read_step(session))
+            self._last_save = time.monotonic()
+
+    def hand_on(self) -> dict[str, object]:
+        """What the process that takes the place of this one needs. Called when the session is over."""
+        if self._relay is None or self._worker is None:
+            return {}
+        session = tf.Session(self._worker.target, graph=self._new_step.graph, config=self._worker.config)
+        with contextlib.closing(session):
+            step = self._read_step(session)
+            return {'state': self._relay.save(session, step), 'step': step}
+
+
+def latest_checkpoint(params: Params, *, is_chief: bool) -> str | None:
+    """The checkpoint that training goes on from."""
+    if params.train_dir is None or params.forward_only or not is_chief:
+        return None
+    return Checkpointer.latest(params.train_dir)
+
+
+def step_to_offer(params: Params, worker: Worker) -> int | None:
+    """The step of the variables that a worker brings along, if it has some."""
+    if 'step' in worker.legacy:
+        return int(worker.legacy['step'])
+    prefix = latest_checkpoint(params, is_chief=worker.cluster.is_chief)
+    return step_of(prefix) if prefix else None
+
+
+class Window:
+    """What a cluster did between the start of this worker's first timed step and the end of its last, by one clock."""
+
+    def __init__(self) -> None:
+        self._start: float | None = None
+        self._end = 0.0
+        self._first = self._last = 0
+
+    def note(self, seconds: float, steps_before: int, steps_after: int) -> None:
+        """After each timed step: its seconds, and the steps of the cluster before and after it."""
+        self._end = time.perf_counter()
+        if self._start is None:
+            self._start, self._first = self._end - seconds, steps_before
+        self._last = steps_after
+
+    @property
+    def seconds(self) -> float:
+        return self._end - self._start if self._start is not None else 0.0
+
+    @property
+    def num_steps(self) -> int:
+        return self._last - self._first
