@@ -131,13 +131,14 @@ class BenchmarkCNN:
             self._worker.end(fault.exit_code, str(fault))
         return fault
 
-    def _finish_for(self, signal_name: str) -> None:
+    def _finish_for(self, exit_code: int, signal_name: str) -> None:
         """Called when a signal ends a worker: what was trained is saved, what was measured is told."""
         if self._state and self._session:
             self._state.save(self._session)
         self._conclude()
         if self._worker:
-            self._worker.end(1, f'stopped by {signal_name}')
+            self._worker.end(exit_code, f'stopped by {signal_name}')
+        self._console.warning(f'stopped by {signal_name}')
 
     def steps(self) -> Iterator[Step[StepValues]]:
         """Builds the graph and runs warm-up and timed steps, each when it is asked for. The session ends with them."""
@@ -151,11 +152,12 @@ class BenchmarkCNN:
             built = self._build(root)
             summaries = self._make_summaries(built)
             self._state = state = RunState(params, worker, built)
-        self._console.result(lines.format_banner(self._banner(built)))
+        if not (worker and worker.legacy):
+            self._console.result(lines.format_banner(self._banner(built)))
         if params.graph_file:
             write_graph(graph, params.graph_file)
         target, config = (worker.target, worker.config) if worker else ('', self._config)
-        with contextlib.closing(tf.Session(target, graph=graph, config=config)) as session:
+        with _session(target, graph, config) as session:
             self._session = session
             if worker:
                 worker.watch(session)
@@ -445,8 +447,11 @@ class BenchmarkCNN:
     def _part(self, verdict: Verdict) -> RunError:
         """What follows from the loss of another task. Does not return if it is back: then all workers start anew."""
         if verdict.is_back and self._state and self._worker:
-            self._conclude()
-            self._console.warning(f'{verdict.line}; all workers join again')
+            result = self._result()
+            measured = f', until then {result.images_per_second:.2f} images/sec' if result.timed_steps else ''
+            self._console.warning(
+                f'{verdict.line}; all workers join again (after {self._state.steps_taken} steps{measured})'
+            )
             self._worker.replace(self._state.hand_on())
         return RunError(verdict.line)
 
@@ -469,6 +474,20 @@ class BenchmarkCNN:
             else:
                 line += f' (--data_dir={self.params.data_dir}; tf_cnn_benchmarks records --check may tell more)'
         return RunError(line)
+
+
+@contextlib.contextmanager
+def _session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterator[tf.Session]:
+    """A session that ends with the block. After a fault of a cluster it is left behind: closing it would wait for a
+    task that is gone."""
+    session = tf.Session(target, graph=graph, config=config)
+    try:
+        yield session
+    except Exception:
+        if not target:
+            session.close()
+        raise
+    session.close()
 
 
 def _cause(error: tf.errors.OpError) -> str:

@@ -1,16 +1,20 @@
 """This task among the others: who is there, who has joined the training, and how each ended."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from cluster.board import Board, BoardError
 from cluster.health import Health
 from cluster.members import Cluster, Task
 from errors import RunError
 
+Result = TypeVar('Result')
+
 _ASK_SECS = 1.0
+_BOARD_SECS = 15.0
 _POLL_SECS = 0.1
 # How long the keeper of the board stays for tasks that still read it.
 _FAREWELL_SECS = 10.0
@@ -51,6 +55,7 @@ class Crew:
         self._health = Health(cluster.tasks)
         self._workers = [task for task in cluster.tasks if task.job == 'worker']
         self._members = [task for task in cluster.tasks if together or task.job == 'ps']
+        self._keeper = Health([cluster.host_task])
         self._board: Board | None = None
 
     def ask(self) -> Mapping[Task, int | None]:
@@ -59,25 +64,33 @@ class Crew:
 
     def facts(self) -> dict[str, Any] | None:
         """What is on the board; None if its keeper does not answer."""
-        try:
-            return self._open_board().read()
-        except BoardError:
-            self._board = None
+        return self._with_board(Board.read)
+
+    def post(self, name: str, value: Any) -> None:
+        """Writes on the board, if its keeper answers."""
+        self._with_board(lambda board: board.post(name, value))
+
+    def _with_board(self, use: Callable[[Board], Result]) -> Result | None:
+        # TensorFlow waits without end for a task to which it makes its first connection.
+        if self._keeper.ask(_ASK_SECS)[self.cluster.host_task] is None:
             return None
+        results: list[Result] = []
 
-    def post(self, name: str, value: Any) -> bool:
-        """Writes on the board; False if its keeper does not answer."""
-        try:
-            self._open_board().post(name, value)
-        except BoardError:
+        def work() -> None:
+            try:
+                board = self._board or Board(self._target, self.cluster.own, self.cluster.host_task)
+                self._board = board
+                results.append(use(board))
+            except BoardError:
+                self._board = None
+
+        # On a thread that can be left behind, should the keeper be lost at this moment.
+        thread = threading.Thread(target=work, name='board', daemon=True)
+        thread.start()
+        thread.join(_BOARD_SECS)
+        if thread.is_alive():
             self._board = None
-            return False
-        return True
-
-    def _open_board(self) -> Board:
-        if self._board is None:
-            self._board = Board(self._target, self.cluster.own, self.cluster.host_task)
-        return self._board
+        return results[0] if results else None
 
     def join(
         self,
@@ -97,8 +110,7 @@ class Crew:
         deadline = time.monotonic() + timeout.secs
         while True:
             there = self.ask()
-            # A session with a task that is not there would wait for it.
-            facts = self.facts() if there[self.cluster.host_task] is not None else None
+            facts = self.facts()
             own = there[self.cluster.own]
             if facts is not None and own is not None:
                 generation = _generation(facts)
@@ -144,6 +156,10 @@ class Crew:
         """Tells the others that this task ends, and how."""
         own = self.ask()[self.cluster.own]
         self.post(_end_name(self.cluster.own), {'incarnation': own, 'exit_code': exit_code, 'reason': reason})
+
+    def end_of(self, task: Task, incarnation: int | None) -> End | None:
+        """How a task ended that now has this incarnation, or None if it has not told that it does."""
+        return self.ends(self.facts() or {}, {**dict.fromkeys(self.cluster.tasks), task: incarnation}).get(task)
 
     def ends(self, facts: Mapping[str, Any], there: Mapping[Task, int | None]) -> dict[Task, End]:
         """The tasks that have ended. One that was started again since then has not."""

@@ -14,6 +14,8 @@ from errors import RunError
 from params import Params
 
 _INTERVAL_SECS = 0.25
+# Who does not answer for so long is not only slow.
+_GONE_SECS = 3.0
 # How long a server that is told to end stays for workers that were told so, too, and may be saving their state.
 _FAREWELL_SECS = 15.0
 
@@ -30,17 +32,19 @@ def run_server(params: Params, cluster: Cluster, warn: Callable[[str], None]) ->
     together = params.cross_replica_sync and not params.forward_only
     crew = Crew(cluster, start_server(cluster, config).target, together=together)
 
-    def farewell(signal_name: str) -> None:
+    def farewell(exit_code: int, signal_name: str) -> None:
         deadline = time.monotonic() + _FAREWELL_SECS
         while time.monotonic() < deadline and _remaining(crew):
             time.sleep(_INTERVAL_SECS)
-        crew.end(1, f'stopped by {signal_name}')
+        crew.end(exit_code, f'stopped by {signal_name}')
+        warn(f'stopped by {signal_name}')
 
     connect = Timeout('connect_timeout_secs', params.connect_timeout_secs)
     peer = Timeout('peer_timeout_secs', params.peer_timeout_secs)
-    with Stop(farewell).listening():
+    stop = Stop(farewell)
+    with stop.listening():
         try:
-            serve(crew, connect, peer, params.ps_linger_secs, warn, together=together)
+            serve(crew, connect, peer, params.ps_linger_secs, warn, stop.check, together=together)
         except RunError as fault:
             crew.end(fault.exit_code, str(fault))
             raise
@@ -56,43 +60,56 @@ def _remaining(crew: Crew) -> list[Task]:
 
 
 def serve(
-    crew: Crew, connect: Timeout, peer: Timeout, linger_secs: float, warn: Callable[[str], None], *, together: bool
+    crew: Crew,
+    connect: Timeout,
+    peer: Timeout,
+    linger_secs: float,
+    warn: Callable[[str], None],
+    check_stop: Callable[[], None],
+    *,
+    together: bool,
 ) -> None:
     """Returns when every worker has ended well.
 
+    What to do about a lost worker is for the others to decide: it is only given up when none of them is left.
+
     Args:
+      check_stop: called now and then; does not return when a signal is about to end the process.
       together: whether the workers need each other. If not, a lost one counts as ended once its time is over.
 
     Raises:
       RunError: a worker never came, was lost for good, or ended with an error.
     """
     workers = [task for task in crew.cluster.tasks if task.job == 'worker']
-    needed = {*workers, crew.cluster.host_task} - {crew.cluster.own}
-    seen: set[Task] = set()
-    given_up: set[Task] = set()
-    last_answer = dict.fromkeys(needed, time.monotonic())
+    limits = dict.fromkeys(workers, connect)
+    last_answer = dict.fromkeys(workers, time.monotonic())
     ended: dict[Task, End] = {}
-    while not all(worker in ended or worker in given_up for worker in workers):
+    given_up: list[Task] = []
+    while len(ended.keys() | set(given_up)) < len(workers):
         there, facts = crew.ask(), crew.facts()
-        ended = crew.ends(facts, there) if facts is not None else ended
+        if facts is not None:
+            ends = crew.ends(facts, there)
+            ended = {worker: ends[worker] for worker in workers if worker in ends}
         now = time.monotonic()
-        for task in needed - ended.keys() - given_up:
-            if there[task] is not None:
-                seen.add(task)
-                last_answer[task] = now
-            timeout = peer if task in seen else connect
-            if now - last_answer[task] <= timeout.secs:
-                continue
-            if task in seen and not together and task.job == 'worker':
-                warn(f'{task} was lost; the others go on')
-                given_up.add(task)
-            else:
-                raise RunError(
-                    timeout.tell(f'{task} {"was lost and did not come back" if task in seen else "did not answer"}')
-                )
+        for worker in workers:
+            if there[worker] is not None:
+                limits[worker], last_answer[worker] = peer, now
+        # Those that do not need each other end when all steps are taken: then there is nothing left to come back for.
+        is_over = not together and any(end.exit_code == 0 for end in ended.values())
+        given_up = [
+            worker
+            for worker in workers
+            if worker not in ended and now - last_answer[worker] > (_GONE_SECS if is_over else limits[worker].secs)
+        ]
         time.sleep(_INTERVAL_SECS)
-    failed = {task: end for task, end in ended.items() if end.exit_code and task.job == 'worker'}
-    for task, end in failed.items():
-        raise RunError(f'{task} ended with exit code {end.exit_code}: {end.reason}')
-    if linger_secs:
-        time.sleep(linger_secs)
+        check_stop()
+    for worker, end in ended.items():
+        if end.exit_code:
+            raise RunError(f'{worker} ended with exit code {end.exit_code}: {end.reason}')
+    for worker in given_up:
+        if together or limits[worker] is connect:
+            raise RunError(
+                limits[worker].tell(f'{worker} did not {"come" if limits[worker] is connect else "come back"}')
+            )
+        warn(f'{worker} was lost; the others went on')
+    time.sleep(linger_secs)

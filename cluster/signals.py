@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -15,10 +16,10 @@ class Stop:
     """Ends the process after a signal: between two steps of the main thread if it gets there soon, else anyway.
 
     Args:
-      finish: called before the end, on a thread of its own, with the name of the signal.
+      finish: called before the end, on a thread of its own, with the exit code and the name of the signal.
     """
 
-    def __init__(self, finish: Callable[[str], None]) -> None:
+    def __init__(self, finish: Callable[[int, str], None]) -> None:
         self._finish = finish
         self._requested = threading.Event()
         self._between_steps = threading.Event()
@@ -59,7 +60,11 @@ class Stop:
             return
         self._requested.set()
         self._between_steps.wait(_GRACE_SECS)
+        # As shells tell that a signal ended a process.
+        exit_code = 128 + data[0]
         try:
-            self._finish(signal.Signals(data[0]).name)
+            self._finish(exit_code, signal.Signals(data[0]).name)
         finally:
-            os._exit(128 + data[0])
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(exit_code)

@@ -92,7 +92,7 @@ class Watch(threading.Thread):
 
     def _judge(self, task: Task, incarnation: int | None) -> Verdict | None:
         """What to do about a task that does not answer, or is another process and of no use."""
-        end = self._crew.ends(self._crew.facts() or {}, {**self._crew.ask(), task: incarnation}).get(task)
+        end = self._crew.end_of(task, incarnation)
         if end and end.exit_code == 0:
             self.lost.pop(task, None)
             return None

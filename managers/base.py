@@ -142,8 +142,8 @@ class VariableMgr(ABC):
         return [variable.assign(value) for variable, value in self.assignments]
 
     def count_step(self, global_step: Variable, done: Sequence[tf.Operation]) -> tf.Operation:
-        """Counts a step when all of it is done."""
-        with tf.device(global_step.device), tf.control_dependencies(done):
+        """Counts a step when all of it is done, and the number of those before it was read."""
+        with tf.device(global_step.device), tf.control_dependencies([*done, global_step.value.op]):
             return tf.raw_ops.AssignAddVariableOp(
                 resource=global_step.handle, value=tf.constant(1, tf.int64), name='train_step'
             )

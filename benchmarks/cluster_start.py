@@ -1,0 +1,42 @@
+"""A large cluster on one machine: seconds to its first step and to its end, and the memory of each process.
+
+    python benchmarks/cluster_start.py --workers=16 --ps=4 --model=trivial
+
+Ends with exit code 0 if every process did. Each process takes some 500 MB. Linux only.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.launched import RunFailedError, load, run_cluster
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
+    parser.add_argument('--workers', type=int, default=16)
+    parser.add_argument('--ps', type=int, default=4)
+    parser.add_argument('--model', default='trivial')
+    parser.add_argument('--batch_size', type=int, default=4, help='images of a step on each worker')
+    parser.add_argument('--num_batches', type=int, default=20)
+    parser.add_argument('--variable_update', default='parameter_server')
+    args = parser.parse_args()
+    print(f'{args.workers} workers and {args.ps} ps of {args.model}; {load()}', flush=True)
+    flags = [f'--{name}={getattr(args, name)}' for name in ('model', 'batch_size', 'num_batches', 'variable_update')]
+    try:
+        run = run_cluster(args.ps, args.workers, [*flags, '--device=cpu'])
+    except RunFailedError as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    print(f'first step done after {run.first_step_secs:.1f} s, all processes ended after {run.seconds:.1f} s')
+    print(f'{run.images_per_second:.1f} images/sec')
+    for name, megabytes in run.peak_megabytes.items():
+        print(f'{name:<10} {megabytes:6.0f} MB at most')
+    print(f'{"all":<10} {sum(run.peak_megabytes.values()):6.0f} MB')
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Runs the command as a user does, in one process or as a cluster on this machine, and notes what came when."""
+
+import contextlib
+import io
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster import command
+from cluster.launcher import Command, launch
+
+_PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
+_SAMPLE_SECS = 0.1
+_STARTED = re.compile(r'(\w+ \d+) is process (\d+)')
+_FIRST_STEP = re.compile(r'1\timages/sec: ([0-9.]+) ')
+_GLOBAL_BATCH = re.compile(r'Batch size: +([0-9]+) global')
+_TOTAL = re.compile(r'total images/sec: ([0-9.]+)')
+_PEAK = re.compile(r'^VmHWM:\s+([0-9]+) kB', flags=re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run that ended well.
+
+    first_step_secs: from the start to the end of the first step, which warms up, on the chief. seconds: until all
+    processes had ended. images_per_second: the total that was printed. peak_megabytes: of each process its resident
+    memory at most.
+    """
+
+    first_step_secs: float
+    seconds: float
+    images_per_second: float
+    peak_megabytes: dict[str, float]
+
+
+class RunFailedError(Exception):
+    """A run that ended with another exit code than 0; its text is what was said last."""
+
+
+def run_cluster(num_ps: int, num_workers: int, flags: Sequence[str]) -> Run:
+    """Runs `cluster` with that many processes; flags are those of the run.
+
+    Raises:
+      RunFailedError: it did not end well.
+    """
+    return _run(lambda: command.main([f'--ps={num_ps}', f'--workers={num_workers}', '--', *_one_warm_up(flags)]))
+
+
+def run_alone(flags: Sequence[str]) -> Run:
+    """Runs the command in one process.
+
+    Raises:
+      RunFailedError: it did not end well.
+    """
+    argv = (sys.executable, _PROGRAM, *_one_warm_up(flags))
+    return _run(lambda: launch([Command('process 0', argv, has_result=True)]))
+
+
+def _one_warm_up(flags: Sequence[str]) -> list[str]:
+    # Fewer would time the first step, more would hide when it was done.
+    return [*flags, '--num_warmup_batches=1']
+
+
+class _Notes(io.TextIOBase):
+    """A stream that keeps the lines written to it, each with the time."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[float, str]] = []
+
+    def write(self, text: str) -> int:
+        now = time.perf_counter()
+        self.lines += [(now, line) for line in text.splitlines()]
+        return len(text)
+
+    def find(self, pattern: re.Pattern[str]) -> tuple[float, float]:
+        """When the first line came that begins so, and the number in it."""
+        found = ((when, pattern.match(line)) for when, line in self.lines)
+        return next((when, float(match[1])) for when, match in found if match)
+
+
+def _run(start: Callable[[], int]) -> Run:
+    out, err = _Notes(), _Notes()
+    peaks: dict[str, float] = {}
+    over = threading.Event()
+    sampler = threading.Thread(target=_sample, args=(err, peaks, over))
+    began = time.perf_counter()
+    sampler.start()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            exit_code = start()
+    finally:
+        over.set()
+        sampler.join()
+    seconds = time.perf_counter() - began
+    if exit_code:
+        said = [line for _, line in err.lines]
+        raise RunFailedError('\n'.join([*said[-40:], f'exit code {exit_code}']))
+    _, global_batch = out.find(_GLOBAL_BATCH)
+    # The first line of a rate comes after one more step, whose rate it is.
+    second_step_end, rate = out.find(_FIRST_STEP)
+    _, total = out.find(_TOTAL)
+    return Run(second_step_end - global_batch / rate - began, seconds, total, peaks)
+
+
+def _sample(err: _Notes, peaks: dict[str, float], over: threading.Event) -> None:
+    """Keeps the peak memory of each process that the launcher tells of, as long as it is there."""
+    while not over.wait(_SAMPLE_SECS):
+        for match in filter(None, (_STARTED.match(line) for _, line in list(err.lines))):
+            with contextlib.suppress(OSError):
+                status = Path(f'/proc/{match[2]}/status').read_text()
+                # A process that has ended, and was not yet waited for, has no memory.
+                if peak := _PEAK.search(status):
+                    peaks[match[1]] = int(peak[1]) / 1024
+
+
+def load() -> str:
+    """How busy the machine is, to be told with what is measured on it."""
+    return f'{os.cpu_count()} cores, load {" ".join(f"{average:.1f}" for average in os.getloadavg())}'

@@ -1,0 +1,153 @@
+"""Clusters of real processes on free loopback ports. Each has a deadline, and a failed test shows the logs of all."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cluster import tether
+from cluster.command import make_commands, reserved_addresses
+from cluster.launcher import Command
+
+# Of a loaded machine; a cluster of four processes takes 15 seconds.
+DEADLINE_SECS = 240.0
+
+
+class Process:
+    """A task of a cluster, named as 'worker 0'. Started anew, it writes on where it stopped.
+
+    Attributes:
+      exit_code: how it ended; -n if by signal n. None while it runs, or before.
+      ended_at: when it ended, in seconds of time.monotonic().
+      left_others: whether a process that it had started was still there when it had ended.
+    """
+
+    def __init__(self, command: Command, folder: Path) -> None:
+        self.name = command.name
+        self.exit_code: int | None = None
+        self.ended_at = 0.0
+        self.left_others = False
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._waiter = threading.Thread()
+        self._streams = {kind: folder / f'{command.name.replace(" ", "-")}.{kind}' for kind in ('out', 'err')}
+
+    def start(self) -> None:
+        """Starts it, also once more. Only the main thread can: the process dies with the thread that started it."""
+        self.exit_code = None
+        with self._streams['out'].open('ab') as out, self._streams['err'].open('ab') as err:
+            self._process = subprocess.Popen(
+                [sys.executable, tether.__file__, str(os.getpid()), '', *self._command.argv],
+                env=self._command.env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        # Of its own, so that the moment of the end is known.
+        self._waiter = threading.Thread(target=self._await_end, args=(self._process,), daemon=True)
+        self._waiter.start()
+
+    def _await_end(self, process: 'subprocess.Popen[bytes]') -> None:
+        exit_code = process.wait()
+        self.ended_at = time.monotonic()
+        # At once: later the number may be that of a stranger's group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+            self.left_others = True
+        self.exit_code = exit_code
+
+    def has_ended(self, timeout_secs: float) -> bool:
+        """Whether it ends within that time."""
+        self._waiter.join(max(0.0, timeout_secs))
+        return self.exit_code is not None
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends it a signal, unless it has ended."""
+        if self._process and self.exit_code is None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Ends it as kill -9 does, with all that it started, and waits for the end. Does nothing if it has ended."""
+        if self._process:
+            self.send(signal.SIGKILL)
+            self._waiter.join()
+
+    @property
+    def out(self) -> str:
+        """Its standard output so far."""
+        return self._read('out')
+
+    @property
+    def err(self) -> str:
+        """Its standard error so far."""
+        return self._read('err')
+
+    def _read(self, kind: str) -> str:
+        stream = self._streams[kind]
+        return stream.read_text(errors='replace') if stream.exists() else ''
+
+
+class Processes:
+    """The tasks of a cluster by their names, parameter servers first."""
+
+    def __init__(self, commands: Sequence[Command], addresses: Sequence[str], folder: Path) -> None:
+        self.tasks = {command.name: Process(command, folder) for command in commands}
+        self._addresses = addresses
+
+    def of(self, job: str) -> list[Process]:
+        """The tasks of a job, in order."""
+        return [task for name, task in self.tasks.items() if name.startswith(job)]
+
+    def start(self) -> None:
+        """Starts all."""
+        for task in self.tasks.values():
+            task.start()
+
+    def still_running(self, deadline_secs: float) -> list[str]:
+        """Waits for all to end. The names of those that do not in that time."""
+        deadline = time.monotonic() + deadline_secs
+        return [name for name, task in self.tasks.items() if not task.has_ended(deadline - time.monotonic())]
+
+    def listening(self) -> list[str]:
+        """The addresses of the cluster at which something listens."""
+        found = []
+        for address in self._addresses:
+            host, port = address.split(':')
+            with socket.socket() as probe:
+                if probe.connect_ex((host, int(port))) == 0:
+                    found.append(address)
+        return found
+
+    def logs(self) -> str:
+        """What all have written, for a test that fails."""
+        return '\n'.join(
+            f'===== {task.name}: exit code {task.exit_code}\n{task.out}----- standard error\n{task.err}'
+            for task in self.tasks.values()
+        )
+
+
+@contextlib.contextmanager
+def make_cluster(run_flags: Sequence[str], folder: Path, *, num_ps: int, num_workers: int = 2) -> Iterator[Processes]:
+    """The tasks of a cluster, none of which is started yet. At the end of the block none is left.
+
+    Args:
+      run_flags: what all tasks get, besides what they are and where the others are.
+      folder: where their logs go.
+    """
+    with reserved_addresses(num_ps + num_workers) as addresses:
+        commands = make_commands(run_flags, addresses[:num_ps], addresses[num_ps:], os.environ, None)
+        processes = Processes(commands, addresses, folder)
+        try:
+            yield processes
+        finally:
+            for task in processes.tasks.values():
+                task.kill()
+            # pytest shows it if the test fails.
+            print(processes.logs())

@@ -1,0 +1,352 @@
+"""Two workers with two towers each, real processes, take the steps of one tower with all their images."""
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from oracles import BETAS, DECAY, EPSILON, MOMENTUM, OPTIMIZERS, Weights
+from processes import DEADLINE_SECS, Process, Processes, make_cluster
+from sessions import cpus, open_session
+
+from all_reduce import make_algorithm
+from data_sets import DATA_SETS
+from input_pipeline import Batch, InputPipeline, SyntheticInput
+from models.catalog import find_model
+from packing import Packing
+from step_graph import StepSettings, build_step_graph
+from variable_mgr import Placement, make_variable_mgr
+
+pytestmark = pytest.mark.distributed
+
+NUM_WORKERS, NUM_TOWERS, BATCH, NUM_STEPS = 2, 2, 4, 3
+SEED, LEARNING_RATE, WEIGHT_DECAY = 7, 0.02, 0.01
+OPTIMIZER_FLAGS: dict[str, list[str]] = {
+    'sgd': [],
+    'momentum': [f'--momentum={MOMENTUM}'],
+    'rmsprop': [f'--rmsprop_decay={DECAY}', f'--rmsprop_momentum={MOMENTUM}', f'--rmsprop_epsilon={EPSILON}'],
+    'adam': [f'--adam_beta1={BETAS[0]}', f'--adam_beta2={BETAS[1]}', f'--adam_epsilon={EPSILON}'],
+}
+PS, REPLICATED, COLLECTIVE = (
+    f'--variable_update={mode}' for mode in ('parameter_server', 'distributed_replicated', 'collective_all_reduce')
+)
+COMPACT, REPACKED, GROUPED = (
+    '--compact_gradient_transfer',
+    '--gradient_repacking=3',
+    '--agg_small_grads_max_bytes=100000',
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A way for processes to train together. tolerance is relative to the largest magnitude of each weight."""
+
+    flags: tuple[str, ...]
+    num_ps: int
+    optimizer: str
+    tolerance: float = 1e-5
+
+    @property
+    def is_staged(self) -> bool:
+        return '--staged_vars' in self.flags
+
+    @property
+    def is_compact(self) -> bool:
+        return COMPACT in self.flags
+
+
+SYNCHRONOUS = {
+    'ps-1': Row((PS,), 1, 'sgd'),
+    'ps-2': Row((PS,), 2, 'momentum'),
+    'ps-1-repacked': Row((PS, REPACKED), 1, 'adam'),
+    'ps-2-grouped': Row((PS, GROUPED), 2, 'rmsprop'),
+    'ps-2-compact': Row((PS, COMPACT), 2, 'momentum', 1e-2),
+    'ps-2-staged': Row((PS, '--staged_vars'), 2, 'sgd'),
+    'replicated-1': Row((REPLICATED,), 1, 'momentum'),
+    'replicated-2': Row((REPLICATED,), 2, 'adam'),
+    'replicated-2-compact': Row((REPLICATED, COMPACT), 2, 'rmsprop', 1e-2),
+    'collective': Row((COLLECTIVE,), 0, 'adam'),
+    'collective-repacked': Row((COLLECTIVE, REPACKED), 0, 'rmsprop'),
+    'collective-compact': Row((COLLECTIVE, COMPACT), 0, 'momentum', 1e-2),
+}
+ASYNCHRONOUS = {'ps-1-async': Row((PS, '--nocross_replica_sync'), 1, 'sgd')}
+ROWS = SYNCHRONOUS | ASYNCHRONOUS
+
+LABELS = (
+    'TensorFlow|Model|Dataset|Mode|SingleSess|Batch size|Num batches|Num epochs|Devices|NUMA bind|Data format'
+    r'|Optimizer|Variables|AllReduce|Sync|Workers|On ps \d+|Step moves'
+)
+STEP_LINE = r'(\d+)\timages/sec: (\d+\.\d) \+/- \d+\.\d \(jitter = \d+\.\d\)\t(\d+\.\d{3})\n'
+TOTAL_LINE = r'^total images/sec: (\d+\.\d\d)$'
+OUTPUT = re.compile(
+    rf'(({LABELS}): +\S.*\n( +\d+ per device\n)?)+==========\n'
+    rf'Step\tImg/sec\ttotal_loss\n({STEP_LINE})+-{{64}}\n{TOTAL_LINE}\n-{{64}}\n',
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that is over.
+
+    overdue are the tasks that had to be killed; listening the addresses at which something listened after the end.
+    """
+
+    row: Row
+    processes: Processes
+    train_dir: Path
+    overdue: list[str]
+    listening: list[str]
+
+    @property
+    def workers(self) -> list[Process]:
+        return self.processes.of('worker')
+
+    def step_lines(self) -> list[list[tuple[int, float, float]]]:
+        """Of each worker the number, rate and loss that it printed of each of its steps."""
+        return [
+            [(int(number), float(rate), float(loss)) for number, rate, loss in re.findall(STEP_LINE, worker.out)]
+            for worker in self.workers
+        ]
+
+    def totals(self) -> list[list[str]]:
+        """The images per second of the cluster as each worker printed it, which it does once."""
+        return [re.findall(TOTAL_LINE, worker.out, re.MULTILINE) for worker in self.workers]
+
+    def checkpoint(self, step: int | None = None) -> Weights:
+        """What the chief saved, by default at the end."""
+        prefix = (
+            tf.train.latest_checkpoint(str(self.train_dir)) if step is None else self.train_dir / f'model.ckpt-{step}'
+        )
+        reader = tf.train.load_checkpoint(str(prefix))
+        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def run(row: Row, folder: Path) -> Finished:
+    train_dir = folder / 'train'
+    flags = [
+        *row.flags,
+        *('--model=lenet', '--device=cpu', f'--num_gpus={NUM_TOWERS}', f'--batch_size={BATCH}'),
+        *('--num_warmup_batches=0', f'--num_batches={NUM_STEPS}', '--display_every=1', f'--train_dir={train_dir}'),
+        *(f'--optimizer={row.optimizer}', *OPTIMIZER_FLAGS[row.optimizer], f'--init_learning_rate={LEARNING_RATE}'),
+        *(f'--weight_decay={WEIGHT_DECAY}', f'--tf_random_seed={SEED}'),
+    ]
+    with make_cluster(flags, folder, num_ps=row.num_ps, num_workers=NUM_WORKERS) as processes:
+        processes.start()
+        overdue = processes.still_running(DEADLINE_SECS)
+        return Finished(row, processes, train_dir, overdue, processes.listening())
+
+
+@pytest.fixture(scope='module', name='finish')
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
+    """Runs a row once for all tests."""
+    return functools.cache(lambda name: run(ROWS[name], tmp_path_factory.mktemp(name)))
+
+
+@pytest.fixture(name='finished')
+def told(name: str, finish: Callable[[str], Finished]) -> Finished:
+    """The run of the row called name. Its logs are shown with each test that fails."""
+    finished = finish(name)
+    print(finished.processes.logs())
+    return finished
+
+
+class WholeBatch(InputPipeline):
+    """All images of some workers, for one tower."""
+
+    def __init__(self, workers: tuple[int, ...]) -> None:
+        super().__init__()
+        facts = find_model('lenet')
+        data_set = DATA_SETS[facts.data_set]
+        batches = []
+        for worker in workers:
+            own = SyntheticInput(
+                cpus(NUM_TOWERS),
+                BATCH,
+                facts.image_size,
+                facts.image_size,
+                data_set.channels,
+                data_set.num_classes,
+                seed=SEED + worker * NUM_TOWERS,
+            )
+            self.initializers += own.initializers
+            batches += [own.tower_batch(tower) for tower in range(NUM_TOWERS)]
+        self._batch = Batch(tf.concat([b.images for b in batches], 0), tf.concat([b.labels for b in batches], 0))
+
+    def tower_batch(self, tower: int) -> Batch:
+        assert tower == 0
+        return self._batch
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one tower makes of a batch: what a checkpoint holds before and after the steps, and the loss of each."""
+
+    before: Weights
+    after: Weights
+    losses: list[float]
+
+
+@functools.cache
+def one_tower(optimizer: str, *, staged: bool, workers: tuple[int, ...] = tuple(range(NUM_WORKERS))) -> Trained:
+    """One tower of this process trains on all images of these workers."""
+    settings = StepSettings(
+        model='lenet',
+        num_classes=DATA_SETS['imagenet'].num_classes,
+        data_format='NHWC',
+        forward_only=False,
+        with_accuracy=False,
+        loss_type_to_report='total_loss',
+        weight_decay=WEIGHT_DECAY,
+        gradient_clip=None,
+        learning_rate=LEARNING_RATE,
+        seed=SEED,
+    )
+    placement = Placement(cpus(1), SEED, cpus(1), make_algorithm('pscpu', cpus(1), cpus(1)[0]), Packing())
+    with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
+        manager = make_variable_mgr('parameter_server', placement, staged=staged)
+        graph = build_step_graph(settings, OPTIMIZERS[optimizer].ours, manager, WholeBatch(workers))
+        session.run([graph.initializers, graph.pipeline.initializers])
+        if graph.post_init is not None:
+            session.run(graph.post_init)
+        values = {
+            name: tf.raw_ops.ReadVariableOp(resource=part.variable.handle, dtype=part.variable.value.dtype)
+            for name, (part,) in graph.slices.items()
+        }
+        before = session.run(values)
+        losses = [float(session.run(graph.fetches)['loss']) for _ in range(NUM_STEPS)]
+        return Trained(before, session.run(values), losses)
+
+
+def model_names(row: Row) -> set[str]:
+    """The names of the model's own variables, in a checkpoint that also has the optimizer's."""
+    return {name for name in one_tower('sgd', staged=row.is_staged).after if name != 'global_step'}
+
+
+def assert_equal_weights(weights: Weights, expected: Weights) -> None:
+    """Asserts that they are the same to the last bit."""
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(weights[name], value, name)
+
+
+@pytest.mark.parametrize('name', SYNCHRONOUS)
+def test_the_weights_are_those_of_one_tower_with_the_whole_batch(finished: Finished) -> None:
+    """Of each weight the largest difference counts, in terms of its largest magnitude.
+
+    That says something because, in the same terms, the steps moved each weight much further, and would have moved it
+    elsewhere without the images of the second worker. In terms of its movement, each is right within a twentieth even
+    where only 16 bits travel.
+    """
+    row = finished.row
+    expected = one_tower(row.optimizer, staged=row.is_staged)
+    partial = one_tower(row.optimizer, staged=row.is_staged, workers=(0,))
+    assert_equal_weights(finished.checkpoint(0), expected.before)
+    after = finished.checkpoint()
+    assert after.keys() == expected.after.keys()
+    assert after['global_step'] == NUM_STEPS
+    for name in model_names(row):
+        value, start = expected.after[name], expected.before[name]
+        largest, error = np.abs(value).max(), np.abs(after[name] - value).max()
+        moved = np.abs(value - start).max()
+        assert error <= row.tolerance * largest, name
+        assert error <= 0.05 * moved, name
+        assert moved > 0.01 * largest, name
+        assert np.abs(partial.after[name] - value).max() > 0.01 * largest, name
+
+
+@pytest.mark.parametrize('name', [name for name, row in SYNCHRONOUS.items() if not row.is_compact])
+def test_the_optimizers_variables_are_those_of_one_tower(finished: Finished) -> None:
+    expected = one_tower(finished.row.optimizer, staged=finished.row.is_staged).after
+    after = finished.checkpoint()
+    for name in expected.keys() - model_names(finished.row):
+        assert np.abs(after[name] - expected[name]).max() <= 1e-5 * np.abs(expected[name]).max(), name
+
+
+@pytest.mark.parametrize('name', [name for name, row in SYNCHRONOUS.items() if row.is_compact])
+def test_16_bits_do_travel(finished: Finished) -> None:
+    expected = one_tower(finished.row.optimizer, staged=False).after
+    after = finished.checkpoint()
+    assert any(
+        np.abs(after[name] - expected[name]).max() > 1e-4 * np.abs(expected[name]).max()
+        for name in model_names(finished.row)
+    )
+
+
+@pytest.mark.parametrize('name', SYNCHRONOUS)
+def test_workers_see_other_images_whose_losses_are_those_of_one_tower_on_average(finished: Finished) -> None:
+    row = finished.row
+    first, second = ([loss for _, _, loss in lines] for lines in finished.step_lines())
+    assert len(first) == len(second) == NUM_STEPS
+    assert first[0] != second[0]
+    expected = one_tower(row.optimizer, staged=row.is_staged).losses
+    # They are printed with three decimals.
+    assert np.mean([first, second], 0) == pytest.approx(expected, rel=row.tolerance, abs=1e-3)
+
+
+@pytest.mark.parametrize('name', ROWS)
+def test_every_process_ends_by_itself_with_exit_code_0_and_leaves_nothing(finished: Finished) -> None:
+    assert not finished.overdue
+    assert {name: task.exit_code for name, task in finished.processes.tasks.items()} == dict.fromkeys(
+        finished.processes.tasks, 0
+    )
+    assert not [name for name, task in finished.processes.tasks.items() if task.left_others]
+    assert not finished.listening
+
+
+@pytest.mark.parametrize('name', [name for name, row in ROWS.items() if row.num_ps])
+def test_parameter_servers_end_within_5_seconds_of_the_last_worker(finished: Finished) -> None:
+    last = max(worker.ended_at for worker in finished.workers)
+    servers = finished.processes.of('ps')
+    assert len(servers) == finished.row.num_ps
+    for server in servers:
+        assert server.ended_at - last < 5
+
+
+@pytest.mark.parametrize('name', ROWS)
+def test_workers_print_what_scripts_read_with_one_total_and_nothing_else(finished: Finished) -> None:
+    for worker in finished.workers:
+        assert OUTPUT.fullmatch(worker.out), worker.name
+    for lines in finished.step_lines():
+        assert [number for number, _, _ in lines] == list(range(1, len(lines) + 1))
+    first, second = finished.totals()
+    assert len(first) == 1
+    assert first == second
+    assert not any(server.out for server in finished.processes.of('ps'))
+
+
+@pytest.mark.parametrize('name', ASYNCHRONOUS)
+def test_no_step_of_workers_that_do_not_wait_is_lost(finished: Finished) -> None:
+    """Training ends after W * N steps, and a worker learns the count of all when it begins a step.
+
+    When the count is one less than that, each other worker may be within a step that began earlier, and after it each
+    worker, the one that counted last included, takes one more and sees that it was the last: 2 (W - 1) too many.
+    """
+    end = NUM_WORKERS * NUM_STEPS
+    saved = finished.checkpoint()['global_step']
+    taken = sum(map(len, finished.step_lines()))
+    # The chief saves when it is done itself, others may still be at it.
+    assert end <= saved <= taken <= end + 2 * (NUM_WORKERS - 1)
+
+
+@pytest.mark.parametrize('name', ASYNCHRONOUS)
+def test_workers_that_do_not_wait_both_train_the_weights(finished: Finished) -> None:
+    start, after = finished.checkpoint(0), finished.checkpoint()
+    alone = one_tower('sgd', staged=False, workers=(0,))
+    assert_equal_weights(start, alone.before)
+    for name in model_names(finished.row):
+        moved = np.abs(after[name] - start[name]).max()
+        assert moved > 0.01 * np.abs(after[name]).max(), name
+        assert np.isfinite(after[name]).all(), name
+
+
+@pytest.mark.parametrize('name', ASYNCHRONOUS)
+def test_the_total_of_workers_that_do_not_wait_counts_the_steps_of_all(finished: Finished) -> None:
+    [total] = finished.totals()[0]
+    _, rate, _ = finished.step_lines()[0][-1]
+    # A worker shows its rate as if all were like it. Alone it has a W-th of that, less the time between its steps.
+    assert float(total) > 0.8 * rate / NUM_WORKERS
