@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from cluster.members import Cluster
 from errors import RunError
 
+_NO_PROXY = 'no_grpc_proxy'
 _started: list[tf.train.Server] = []
 
 
@@ -19,6 +20,9 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
     Raises:
       RunError: its port is taken.
     """
+    # Tasks reach each other directly, whatever proxy there is for the rest of the world.
+    direct = [os.environ.get(_NO_PROXY, ''), *(task.host.rpartition(':')[0] for task in cluster.tasks)]
+    os.environ[_NO_PROXY] = ','.join(dict.fromkeys(filter(None, direct)))
     port = int(cluster.own.host.rpartition(':')[2])
     # TensorFlow would share the port with whoever has it.
     with contextlib.closing(socket.socket(socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET)) as probe:

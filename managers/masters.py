@@ -188,7 +188,9 @@ class Meeting:
                     for number, tensor in enumerate(cargo.tensors)
                 ]
                 self._accumulators += accumulators
-                with tf.control_dependencies(after):
+                # A step is over only when all has been pushed: read later, the number of steps might count it already.
+                counted_here = [global_step.value.op] if cargo.device == global_step.device else []
+                with tf.control_dependencies([*after, *counted_here]):
                     pushed += [
                         accumulator.apply_grad(tensor, _NEVER_STALE)
                         for accumulator, tensor in zip(accumulators, cargo.tensors, strict=True)
@@ -205,7 +207,8 @@ class Meeting:
             step_taken = take_step(pairs)
         with tf.control_dependencies([step_taken]):
             words = [word.enqueue(tf.constant(0, tf.int64)) for word in self._words[1:]]
-        return tf.group(*pushed, *words)
+        # A worker alone has nobody to tell.
+        return tf.group(*pushed, step_taken, *words)
 
     def clear(self, session: tf.Session) -> None:
         """Takes away what a step has left that was never finished. Only called while no worker takes steps."""

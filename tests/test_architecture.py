@@ -15,7 +15,11 @@ MODULES = sorted(
     path.relative_to(ROOT)
     for path in [
         *ROOT.glob('*.py'),
-        *(p for room in ('models', 'training', 'reporting', 'records') for p in (ROOT / room).glob('*.py')),
+        *(
+            p
+            for room in ('cluster', 'managers', 'models', 'training', 'reporting', 'records')
+            for p in (ROOT / room).glob('*.py')
+        ),
     ]
     if path.name != 'setup.py'
 )
@@ -32,6 +36,10 @@ WITHOUT_TENSORFLOW = [
     'reporting.statistics',
     'training.step_loop',
     'records',
+    'cluster.members',
+    'cluster.environments',
+    'cluster.command',
+    'cluster.launcher',
 ]
 # What a module must not know.
 FORBIDDEN = {
@@ -39,11 +47,52 @@ FORBIDDEN = {
     'training': {'params', 'benchmark_cnn', 'step_graph', 'variable_mgr', 'machine', 'models', 'reporting'},
     'reporting': {'benchmark_cnn', 'step_graph', 'variable_mgr', 'machine', 'models', 'input_pipeline', 'tensorflow'},
     'records': {'params', 'benchmark_cnn', 'step_graph', 'variable_mgr', 'machine', 'models', 'input_pipeline'},
-    'variable_mgr.py': {'params', 'benchmark_cnn', 'step_graph', 'machine', 'reporting', 'input_pipeline'},
+    'cluster': {
+        'benchmark_cnn',
+        'run_state',
+        'step_graph',
+        'machine',
+        'models',
+        'managers',
+        'variable_mgr',
+        'input_pipeline',
+    },
+    'managers': {
+        'params',
+        'benchmark_cnn',
+        'run_state',
+        'step_graph',
+        'machine',
+        'reporting',
+        'input_pipeline',
+        'cluster',
+    },
+    'variable_mgr.py': {'params', 'benchmark_cnn', 'step_graph', 'machine', 'reporting', 'input_pipeline', 'cluster'},
+    'packing.py': {
+        'params',
+        'benchmark_cnn',
+        'step_graph',
+        'machine',
+        'models',
+        'managers',
+        'variable_mgr',
+        'training',
+    },
+    'staging.py': {
+        'params',
+        'benchmark_cnn',
+        'step_graph',
+        'machine',
+        'models',
+        'managers',
+        'variable_mgr',
+        'training',
+    },
+    'run_state.py': {'benchmark_cnn', 'machine', 'models', 'managers', 'variable_mgr', 'input_pipeline'},
     'all_reduce.py': {'params', 'benchmark_cnn', 'step_graph', 'machine', 'models', 'variable_mgr', 'training'},
     'input_pipeline.py': {'params', 'benchmark_cnn', 'step_graph', 'machine', 'models', 'variable_mgr', 'training'},
     'preprocessing.py': {'params', 'benchmark_cnn', 'step_graph', 'machine', 'models', 'variable_mgr', 'training'},
-    'step_graph.py': {'params', 'benchmark_cnn', 'reporting', 'records', 'data_sets'},
+    'step_graph.py': {'params', 'benchmark_cnn', 'run_state', 'reporting', 'records', 'data_sets', 'cluster'},
     'params.py': {'benchmark_cnn', 'step_graph', 'machine', 'tensorflow'},
 }
 

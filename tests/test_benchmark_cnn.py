@@ -151,7 +151,7 @@ def test_a_run_leaves_the_files_it_is_asked_for(tmp_path: Path) -> None:
     assert any('Conv2D' in event.get('name', '') for event in events)
     assert (tmp_path / 'profile').stat().st_size > 1000
     assert 'library' in (tmp_path / 'part0.pbtxt').read_text()
-    (events_file,) = (tmp_path / 'train').iterdir()
+    (events_file,) = (tmp_path / 'train').glob('events.*')
     tags: dict[str, list[int]] = {}
     for event in tf.train.summary_iterator(str(events_file)):
         for value in event.summary.value:

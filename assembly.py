@@ -1,0 +1,177 @@
+"""Turns the settings into the parts of a run, and the parts into the graph of a step."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import tensorflow.compat.v1 as tf
+
+import input_pipeline
+from all_reduce import by_halves, make_algorithm
+from cluster.members import Cluster
+from data_sets import DATA_SETS, Shards, choose_shards
+from errors import UsageError
+from input_pipeline import InputPipeline, RecordPipeline, SyntheticInput
+from machine import check_xla, find_machine, session_config
+from models.catalog import find_model
+from packing import Packing
+from params import Params
+from preprocessing import ImageOptions
+from step_graph import StepGraph, StepSettings, build_step_graph
+from training.optimizers import Adam, GradientDescent, Momentum, Optimizer, RmsProp
+from training.variables import HOST_DEVICE
+from variable_mgr import Placement, make_variable_mgr
+
+
+class Assembly:
+    """What a run is made of: the one place where the settings meet every part.
+
+    Args:
+      cluster: the processes of the run, or None for one.
+      warn: where lines about the data go.
+
+    Attributes:
+      data_set, shards, machine: what it reads and computes on; shards are None for synthetic images.
+      batch_size: images of a step on each device.
+      learning_rate: as used.
+      config: the settings of the session.
+
+    Raises:
+      UsageError: the settings do not fit this machine, or the data folder does not hold what they need.
+    """
+
+    def __init__(self, params: Params, cluster: Cluster | None, warn: Callable[[str], None]) -> None:
+        self._params = params
+        self._cluster = cluster
+        self._warn = warn
+        self._facts = find_model(params.model, params.data_name)
+        self.data_set = DATA_SETS[self._facts.data_set]
+        self.shards = self._find_shards()
+        self.machine = find_machine(params)
+        self.batch_size = params.batch_size or self._facts.batch_size
+        self.learning_rate = (
+            self._facts.learning_rate if params.init_learning_rate is None else params.init_learning_rate
+        )
+        self._placement = self._place()
+        self.config = session_config(params, self.machine)
+        if params.xla:
+            check_xla(self.config, self.machine.towers[0])
+
+    def build(self, root: int) -> StepGraph:
+        """Adds a step to the current graph. root is the worker whose variables the others start from."""
+        params = self._params
+        placement = self._placement
+        if self._cluster:
+            placement = replace(
+                placement,
+                server_devices=[f'{task.device}/cpu:0' for task in self._cluster.tasks if task.job == 'ps'],
+                worker=self._cluster.index,
+                num_workers=self._cluster.num_workers,
+                root=root,
+                sync=params.cross_replica_sync and not params.forward_only,
+                transfer=tf.bfloat16 if params.compact_gradient_transfer else None,
+            )
+        manager = make_variable_mgr(
+            params.variable_update,
+            placement,
+            distributed=self._cluster is not None,
+            staged=params.staged_vars and not params.forward_only,
+        )
+        return build_step_graph(
+            StepSettings(
+                model=params.model,
+                num_classes=self.data_set.num_classes,
+                data_format=self.machine.data_format,
+                forward_only=params.forward_only,
+                with_accuracy=params.forward_only or params.print_training_accuracy,
+                loss_type_to_report=params.loss_type_to_report,
+                weight_decay=params.weight_decay,
+                gradient_clip=params.gradient_clip,
+                learning_rate=self.learning_rate,
+                seed=params.tf_random_seed,
+                first_tower=self._first_tower,
+            ),
+            _make_optimizer(params),
+            manager,
+            self._make_pipeline(manager.get_devices()),
+        )
+
+    @property
+    def _first_tower(self) -> int:
+        """The number of this worker's first tower among those of all workers."""
+        return self._cluster.index * len(self.machine.towers) if self._cluster else 0
+
+    def _place(self) -> Placement:
+        params, towers = self._params, self.machine.towers
+        if params.hierarchical_copy:
+            if len(towers) % 2:
+                raise UsageError(
+                    f'--hierarchical_copy: it sums in two halves, and --num_gpus={params.num_gpus} is odd; '
+                    'write an even number or --nohierarchical_copy'
+                )
+            if params.network_topology != 'dgx1':
+                raise UsageError(
+                    f'--network_topology={params.network_topology}: this version knows dgx1 only; '
+                    'write --nohierarchical_copy, or try it with dgx1'
+                )
+            algorithm = by_halves(towers)
+        else:
+            spec = params.all_reduce_spec or f'ps{self.machine.parameter_device_kind}'
+            algorithm = make_algorithm(spec, towers, HOST_DEVICE)
+        return Placement(
+            devices=towers,
+            seed=params.tf_random_seed,
+            parameter_devices=self.machine.parameter_devices,
+            algorithm=algorithm,
+            packing=Packing(
+                params.gradient_repacking, params.agg_small_grads_max_bytes, params.agg_small_grads_max_group
+            ),
+        )
+
+    def _make_pipeline(self, devices: Sequence[str]) -> InputPipeline:
+        params, size, channels = self._params, self._facts.image_size, self.data_set.channels
+        # Workers see other data than their neighbours.
+        seed = params.tf_random_seed + self._first_tower
+        if self.shards is None:
+            return SyntheticInput(devices, self.batch_size, size, size, channels, self.data_set.num_classes, seed)
+        return RecordPipeline(
+            self.shards,
+            devices,
+            self.batch_size,
+            self.data_set.num_classes,
+            ImageOptions(
+                height=size,
+                width=size,
+                channels=channels,
+                training=not params.forward_only,
+                distortions=params.distortions,
+                resize_method=params.resize_method,
+                seed=seed,
+            ),
+            normalize_on_device=self.machine.kind == 'gpu',
+            shift=(self._cluster.index / self._cluster.num_workers) if self._cluster else 0.0,
+        )
+
+    def _find_shards(self) -> Shards | None:
+        data_dir = self._params.data_dir
+        if data_dir is None:
+            return None
+        shards = choose_shards(data_dir, forward_only=self._params.forward_only)
+        # It refuses shards that cannot be read, which is better known before the run than in it.
+        input_pipeline.shard_pattern(shards)
+        if shards.num_missing:
+            self._warn(
+                f'--data_dir={data_dir}: {shards.num_missing} of the {len(shards.paths) + shards.num_missing} shards '
+                'that the file names promise are missing; the run uses the others'
+            )
+        return shards
+
+
+def _make_optimizer(params: Params) -> Optimizer:
+    make: dict[str, Callable[[], Optimizer]] = {
+        'sgd': GradientDescent,
+        'momentum': functools.partial(Momentum, params.momentum),
+        'rmsprop': functools.partial(RmsProp, params.rmsprop_decay, params.rmsprop_momentum, params.rmsprop_epsilon),
+        'adam': functools.partial(Adam, params.adam_beta1, params.adam_beta2, params.adam_epsilon),
+    }
+    return make[params.optimizer]()
