@@ -130,8 +130,10 @@ class Assembly:
 
     def _make_pipeline(self, devices: Sequence[str]) -> InputPipeline:
         params, size, channels = self._params, self._facts.image_size, self.data_set.channels
-        # Workers see other data than their neighbours.
-        seed = params.tf_random_seed + self._first_tower
+        seed, shift = params.tf_random_seed, 0.0
+        if self._cluster and params.distinct_worker_data:
+            seed += self._first_tower
+            shift = self._cluster.index / self._cluster.num_workers
         if self.shards is None:
             return SyntheticInput(devices, self.batch_size, size, size, channels, self.data_set.num_classes, seed)
         return RecordPipeline(
@@ -149,7 +151,7 @@ class Assembly:
                 seed=seed,
             ),
             normalize_on_device=self.machine.kind == 'gpu',
-            shift=(self._cluster.index / self._cluster.num_workers) if self._cluster else 0.0,
+            shift=shift,
         )
 
     def _find_shards(self) -> Shards | None:

@@ -135,6 +135,7 @@ _CLUSTER = (
     'connect_timeout_secs',
     'peer_timeout_secs',
     'ps_linger_secs',
+    'distinct_worker_data',
 )
 _CHECKPOINTS = ('save_model_secs', 'save_model_steps', 'max_ckpts_to_keep')
 # By one of these a process learns of a cluster without host flags.

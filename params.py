@@ -184,6 +184,10 @@ class Params:
         0.0, _CLUSTER, 'How long a parameter server stays when all workers are done.', lower_bound=0, unit='seconds'
     )
 
+    distinct_worker_data: bool = flag(
+        True, _CLUSTER, 'Every worker has other synthetic images, or reads the shards from another one on.'
+    )
+
     train_dir: str | None = flag(None, _FILES, 'Folder for checkpoints and summaries; made if missing.')
     save_model_secs: float = flag(
         0.0,

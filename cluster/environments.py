@@ -65,7 +65,7 @@ def read_tf_config(environ: Environment) -> TfConfig | None:
     (training-operator, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec).
 
     Raises:
-      UsageError: it is malformed, or names an evaluator.
+      UsageError: it is malformed, or makes this process an evaluator.
     """
     text = environ.get('TF_CONFIG', '').strip()
     if not text:
@@ -83,10 +83,13 @@ def read_tf_config(environ: Environment) -> TfConfig | None:
     task = config.get('task') or {}
     if not isinstance(task, dict):
         raise _bad_tf_config('"task" is not an object')
-    if 'evaluator' in (*lists, task.get('type')):
+    if task.get('type') == 'evaluator':
         raise UsageError(
-            'TF_CONFIG names an evaluator: this version evaluates in no process of its own; leave the evaluator out'
+            'TF_CONFIG makes this process an evaluator: this version evaluates in no process of its own; '
+            'leave the evaluator out'
         )
+    # It takes no part in training, and nobody talks to it.
+    lists.pop('evaluator', None)
     if not lists:
         return None
     if unknown := sorted(lists.keys() - {'chief', 'master', 'worker', 'ps'}):

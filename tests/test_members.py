@@ -373,13 +373,18 @@ def test_a_malformed_tf_config_is_named(text: str, reason: str) -> None:
     assert reason in message
 
 
-@pytest.mark.parametrize(
-    'environ', [tf_config('evaluator', 0, **TF_JOB), tf_config('ps', 0, **TF_JOB, evaluator=['e:1'])]
-)
-def test_an_evaluator_is_refused(environ: dict[str, str]) -> None:
-    assert refusal(environ) == (
-        'TF_CONFIG names an evaluator: this version evaluates in no process of its own; leave the evaluator out'
+def test_an_evaluator_is_refused() -> None:
+    assert refusal(tf_config('evaluator', 0, **TF_JOB)) == (
+        'TF_CONFIG makes this process an evaluator: this version evaluates in no process of its own; '
+        'leave the evaluator out'
     )
+
+
+def test_who_trains_needs_not_know_of_an_evaluator() -> None:
+    alone, beside = (
+        find_cluster(Params(), tf_config('ps', 0, **TF_JOB, **more)) for more in ({}, {'evaluator': ['e:1']})
+    )
+    assert alone == beside
 
 
 CONTRADICTIONS = [

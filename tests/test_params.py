@@ -306,6 +306,7 @@ def test_each_flag_of_the_original_has_one_home() -> None:
     assert not set(SPECS) & set(legacy_flags.NAMES)
     # 137 flags; some are ours, the older names are of versions before.
     ours = {'verbose', 'num_ps', 'cluster_port', 'connect_timeout_secs', 'peer_timeout_secs', 'ps_linger_secs'}
+    ours.add('distinct_worker_data')
     assert len(set(SPECS) - ours) + len(legacy_flags.NAMES) - 10 == 137
 
 
