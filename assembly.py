@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -28,6 +29,7 @@ class Assembly:
 
     Args:
       cluster: the processes of the run, or None for one.
+      horovod: the module horovod.tensorflow if that started them, else None.
       warn: where lines about the data go.
 
     Attributes:
@@ -40,9 +42,10 @@ class Assembly:
       UsageError: the settings do not fit this machine, or the data folder does not hold what they need.
     """
 
-    def __init__(self, params: Params, cluster: Cluster | None, warn: Callable[[str], None]) -> None:
+    def __init__(self, params: Params, cluster: Cluster | None, horovod: Any, warn: Callable[[str], None]) -> None:
         self._params = params
         self._cluster = cluster
+        self._horovod = horovod
         self._warn = warn
         self._facts = find_model(params.model, params.data_name)
         self.data_set = DATA_SETS[self._facts.data_set]
@@ -70,6 +73,8 @@ class Assembly:
                 root=root,
                 sync=params.cross_replica_sync and not params.forward_only,
                 transfer=tf.bfloat16 if params.compact_gradient_transfer else None,
+                horovod=self._horovod,
+                horovod_device=params.horovod_device,
             )
         manager = make_variable_mgr(
             params.variable_update,

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from assembly import Assembly
 from cluster.crew import Timeout
+from cluster.horovod import HorovodWorker, horovod_cluster, load_horovod
 from cluster.members import Cluster, find_cluster
 from cluster.signals import Stop
 from cluster.watch import Verdict
@@ -47,7 +48,8 @@ class BenchmarkCNN:
 
     def __init__(self, params: Params, console: Console | None = None) -> None:
         check_outputs(params)
-        self._cluster = find_cluster(params, os.environ)
+        self._horovod = load_horovod() if params.variable_update == 'horovod' else None
+        self._cluster = horovod_cluster(self._horovod) if self._horovod else find_cluster(params, os.environ)
         if self._cluster and self._cluster.job != 'worker':
             raise UsageError(f'--job_name={self._cluster.job}: it runs no benchmark; see cluster.serve')
         self.params = params
@@ -57,8 +59,8 @@ class BenchmarkCNN:
                 f'--forward_only: workers of --variable_update={params.variable_update} have nothing to do with each '
                 'other then; measure one process, or write --variable_update=parameter_server with --ps_hosts'
             )
-        self._parts = Assembly(params, self._cluster, self._console.warning)
-        self._worker: Worker | None = None
+        self._parts = Assembly(params, self._cluster, self._horovod, self._console.warning)
+        self._worker: Worker | HorovodWorker | None = None
         self._state: RunState | None = None
         self._session: tf.Session | None = None
         self._stop = Stop(self._finish_for)
@@ -75,7 +77,7 @@ class BenchmarkCNN:
         self._done = []
         self._is_complete = False
         with contextlib.ExitStack() as until_the_end:
-            if self._cluster:
+            if self._cluster and not self._horovod:
                 until_the_end.enter_context(self._stop.listening())
             try:
                 for step in self.steps():
@@ -125,7 +127,7 @@ class BenchmarkCNN:
         worker = self._worker
         self._console.progress('Building the graph')
         # In a graph of its own: runs in one process share nothing.
-        with tf.Graph().as_default() as graph, tf.device(worker.cluster.own.device if worker else None):
+        with tf.Graph().as_default() as graph, tf.device(worker.device if worker else None):
             tf.set_random_seed(params.tf_random_seed)
             built = self._parts.build(root)
             summaries = self._make_summaries(built)
@@ -173,6 +175,8 @@ class BenchmarkCNN:
         if not self._cluster:
             return 0
         params = self.params
+        if self._horovod:
+            self._worker = HorovodWorker(self._horovod, self._cluster, self._parts.config)
         if self._worker is None:
             self._warn_of_strangers(self._cluster)
             self._worker = Worker(
@@ -202,7 +206,7 @@ class BenchmarkCNN:
     def _banner(self, built: StepGraph) -> lines.Banner:
         params = self.params
         global_batch_size = self._parts.batch_size * len(self._parts.machine.towers) * self._num_workers
-        own = self._cluster.own.device if self._cluster else ''
+        own = (self._worker.device if self._worker else None) or ''
         return lines.Banner(
             tensorflow_version=tf.__version__,
             model=params.model,
@@ -310,13 +314,13 @@ class BenchmarkCNN:
             raise RunError(fault)
         if num_unknown:
             self._console.warning(
-                f'--data_dir={self.params.data_dir}: whether {num_unknown} of its shards are cut short was not found out '
-                f'in {_END_SEARCH_SECS:.0f} s; tf_cnn_benchmarks records --check tells'
+                f'--data_dir={self.params.data_dir}: whether {num_unknown} of its shards are cut short was not found '
+                f'out in {_END_SEARCH_SECS:.0f} s; tf_cnn_benchmarks records --check tells'
             )
 
     def _part(self, verdict: Verdict) -> RunError:
         """What follows from the loss of another task. Does not return if it is back: then all workers start anew."""
-        if verdict.is_back and self._state and self._worker:
+        if verdict.is_back and self._state and isinstance(self._worker, Worker):
             result = self._result()
             measured = f', until then {result.images_per_second:.2f} images/sec' if result.timed_steps else ''
             self._console.warning(

@@ -99,6 +99,15 @@ def _staged_variables_are_read_from_somewhere(params: 'Params') -> str | None:
     return None
 
 
+def _horovod_has_a_process_for_each_device(params: 'Params') -> str | None:
+    if params.variable_update == 'horovod' and params.num_gpus > 1:
+        return (
+            f'{spelled("num_gpus", params.num_gpus)} clashes with --variable_update=horovod, which has a process for '
+            'each GPU; write --num_gpus=1, and start more processes with horovodrun'
+        )
+    return None
+
+
 _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _data_can_be_read,
     _summaries_have_a_folder,
@@ -108,6 +117,7 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _files_are_not_the_same,
     _the_clip_leaves_something,
     _staged_variables_are_read_from_somewhere,
+    _horovod_has_a_process_for_each_device,
 )
 
 _Test = Callable[['Params'], bool]
@@ -144,6 +154,8 @@ _CLUSTER_VARIABLES = ('TF_CONFIG', 'SLURM_STEP_ID', 'OMPI_COMM_WORLD_RANK', 'PMI
 
 def _is_alone(params: 'Params') -> bool:
     """Whether nothing speaks of other processes."""
+    if params.variable_update == 'horovod':
+        return False
     return not (params.ps_hosts or params.worker_hosts or any(name in os.environ for name in _CLUSTER_VARIABLES))
 
 
@@ -177,6 +189,7 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
         lambda p: not _is_alone(p),
         'the variables of a cluster are on the CPUs of its parameter servers, or on the devices of the towers',
     ),
+    (('horovod_device',), lambda p: p.variable_update != 'horovod', 'it belongs to --variable_update=horovod'),
     (_LOCAL_REDUCTION, lambda p: p.variable_update != 'replicated', 'it belongs to --variable_update=replicated'),
     (
         _PACKING,

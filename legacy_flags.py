@@ -47,7 +47,6 @@ _NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
     'gpu_kt_max_interval': 0,
     'gpu_kt_max_pending': 0,
     'gpu_thread_mode': 'gpu_private',
-    'horovod_device': str,
     'input_preprocessor': 'default',
     'kmp_affinity': 'granularity=fine,verbose,compact,1,0',
     'kmp_blocktime': 0,

@@ -119,6 +119,9 @@ class Params:
         'Round gradients and variables to 16 bits (bfloat16) on their way between processes.',
         original='true',
     )
+    horovod_device: str | None = flag(
+        None, _VARIABLES, 'Where Horovod sums gradients; by default where they are.', choices=('cpu', 'gpu')
+    )
     all_reduce_spec: str | None = flag(
         None, _VARIABLES, 'How replicated variables sum their gradients; by default by copies to one device.'
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import tensorflow.compat.v1 as tf
 
+from cluster.horovod import HorovodWorker
 from cluster.worker import Worker
 from errors import RunError
 from params import Params
@@ -35,7 +36,7 @@ class RunState:
       worker: this process's part in a cluster, or None.
     """
 
-    def __init__(self, params: Params, worker: Worker | None, built: StepGraph) -> None:
+    def __init__(self, params: Params, worker: Worker | HorovodWorker | None, built: StepGraph) -> None:
         self.steps_taken = 0
         self._params = params
         self._worker = worker
@@ -50,7 +51,8 @@ class RunState:
             assert params.train_dir
             self._saver = self._make_saver(params.train_dir)
         # Without parameter servers, any worker may be the one from which the others go on.
-        self._folder = tempfile.mkdtemp(prefix='tf_cnn_benchmarks_') if worker and not worker.cluster.ps_hosts else None
+        may_relay = worker is not None and worker.target and not worker.cluster.ps_hosts
+        self._folder = tempfile.mkdtemp(prefix='tf_cnn_benchmarks_') if may_relay else None
         self._relay = self._make_saver(self._folder) if self._folder else None
 
     def _make_saver(self, folder: str) -> Checkpointer:
@@ -72,7 +74,7 @@ class RunState:
         params, worker = self._params, self._worker
         num_counting = worker.cluster.num_workers if worker and not worker.together else 1
         num_steps = num_counting * (params.num_warmup_batches + params.num_batches)
-        if worker and worker.cluster.ps_hosts:
+        if isinstance(worker, Worker) and worker.cluster.ps_hosts:
             start, end = self._prepare_servers(session, worker, num_steps) if self._is_chief else worker.await_state()
         else:
             start = self._prepare_own(session, worker, root)
@@ -88,7 +90,7 @@ class RunState:
         num_warmup = max(end - num_steps + num_counting * params.num_warmup_batches - start, min(1, end - start - 1), 0)
         return Schedule(num_warmup // num_counting, end - start - num_warmup, end)
 
-    def _prepare_own(self, session: tf.Session, worker: Worker | None, root: int) -> int:
+    def _prepare_own(self, session: tf.Session, worker: Worker | HorovodWorker | None, root: int) -> int:
         """Where every worker has variables of its own: the root has the state, the others get it from there."""
         session.run(self._built.initializers)
         if worker is None or worker.cluster.index == root:
@@ -167,7 +169,7 @@ def latest_checkpoint(params: Params, *, is_chief: bool) -> str | None:
     return Checkpointer.latest(params.train_dir)
 
 
-def step_to_offer(params: Params, worker: Worker) -> int | None:
+def step_to_offer(params: Params, worker: Worker | HorovodWorker) -> int | None:
     """The step of the variables that a worker brings along, if it has some."""
     if 'step' in worker.legacy:
         return int(worker.legacy['step'])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -14,6 +15,7 @@ from managers.distributed import (
     VariableMgrDistributedFetchFromStagedPS,
     VariableMgrDistributedReplicated,
 )
+from managers.horovod import VariableMgrHorovod
 from managers.local import (
     VariableMgrIndependent,
     VariableMgrLocalFetchFromPS,
@@ -31,6 +33,7 @@ __all__ = [
     'VariableMgrDistributedFetchFromPS',
     'VariableMgrDistributedFetchFromStagedPS',
     'VariableMgrDistributedReplicated',
+    'VariableMgrHorovod',
     'VariableMgrIndependent',
     'VariableMgrLocalFetchFromPS',
     'VariableMgrLocalFetchFromStagedPS',
@@ -46,7 +49,8 @@ class Placement:
     parameter_devices is for parameter_server on one machine, algorithm for replicated. Of a cluster: server_devices are
     the CPUs of its parameter servers, worker is this one of num_workers, root the one whose variables the others start
     from where there are no parameter servers, sync whether they take their steps together, transfer the type that
-    gradients and variables have on their way (None leaves them as they are).
+    gradients and variables have on their way (None leaves them as they are). horovod is the module horovod.tensorflow
+    where that started the processes, horovod_device where it sums.
     """
 
     devices: Sequence[str]
@@ -60,6 +64,8 @@ class Placement:
     root: int = 0
     sync: bool = True
     transfer: tf.DType | None = None
+    horovod: Any = None
+    horovod_device: str | None = None
 
     @property
     def servers(self) -> ParameterServers:
@@ -88,6 +94,9 @@ _CLASSES: dict[tuple[str, bool, bool], Callable[[Placement], VariableMgr]] = {
     ),
     ('distributed_replicated', True, False): lambda at: VariableMgrDistributedReplicated(
         at.devices, at.seed, at.servers
+    ),
+    ('horovod', True, False): lambda at: VariableMgrHorovod(
+        at.devices, at.seed, at.packing, at.horovod, device=at.horovod_device, compact=at.transfer is not None
     ),
     ('collective_all_reduce', True, False): lambda at: VariableMgrCollectiveAllReduce(
         at.devices,

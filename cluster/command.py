@@ -47,7 +47,7 @@ class Options:
     """The flags of the word itself. ps is None where the mode decides."""
 
     ps: int | None = flag(None, '', 'Parameter servers; by default 1 in modes that have them.', lower_bound=0)
-    workers: int = flag(2, '', 'Workers.', lower_bound=2)
+    workers: int = flag(2, '', 'Workers.', lower_bound=1)
     affinity: str = flag(
         'share',
         '',

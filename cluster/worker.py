@@ -58,6 +58,7 @@ class Worker:
         config.use_per_session_threads = False
         server = start_server(cluster, config)
         self.target = server.target
+        self.device = cluster.own.device
         # No task but those that its graph uses: a session waits for all that it knows.
         config.device_filters.extend([cluster.own.device, '/job:ps' if cluster.ps_hosts else '/job:worker/task:0'])
         self.config = config

@@ -108,7 +108,9 @@ class Masters:
             with tf.device(variable.device):
                 value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
                 value.set_shape(variable.shape)
-                value = self._compact(value)
+                if variable.trainable:
+                    # Not moving averages, which come back: 16 bits would not hold how little they change.
+                    value = self._compact(value)
             with tf.device(HOST_DEVICE):
                 fetched.append(tf.cast(tf.identity(value), tf.float32))
         if len(parts) == 1:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.command import Options
+from flag_spec import specs_of
 from params import parse_argv
 
 pytestmark = pytest.mark.unit
@@ -35,6 +37,10 @@ def test_every_command_is_there(words: list[str]) -> None:
     elif flags[0] == 'records':
         help_text = (ROOT / 'records' / 'command.py').read_text()
         assert all(flag.split('=')[0].lstrip('-') in help_text for flag in flags if flag.startswith('--'))
+    elif flags[0] == 'cluster':
+        end = flags.index('--')
+        assert {flag.split('=')[0].lstrip('-') for flag in flags[1:end]} <= specs_of(Options).keys()
+        assert parse_argv(flags[end + 1 :]).warnings == ()
     elif flags != ['--help']:
         assert parse_argv(flags).warnings == ()
 
