@@ -144,31 +144,38 @@ class Worker:
     def await_state(self) -> tuple[int, int]:
         """What the chief announced: the steps that were taken, and those after which training ends."""
         assert self._generation
-        number = self._generation.number
-
-        def announced(facts: Mapping[str, Any]) -> Any:
-            state = facts.get('state')
-            return state if state and state['number'] == number else None
-
-        state = self._await(announced)
-        return state['start'], state['end']
+        while True:
+            state = (self._crew.facts() or {}).get('state')
+            if state and state['number'] == self._generation.number:
+                return state['start'], state['end']
+            self._raise_if_lost()
+            time.sleep(_POLL_SECS)
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
-        """The images and seconds that the chief measured: as the chief, tells them; else waits for them."""
-        if self.cluster.is_chief:
-            self._crew.post('total', [images, seconds])
-            return images, seconds
-        images, seconds = self._await(lambda facts: facts.get('total'))
-        return images, seconds
+        """The images and seconds that the chief measured; if it is gone for good, those of the first who notices.
 
-    def _await(self, find: Callable[[Mapping[str, Any]], Any]) -> Any:
+        Args:
+          images, seconds: what this worker measured.
+        """
+        if self.cluster.is_chief and images:
+            self._crew.post('total', [images, seconds])
+        chief = next(task for task in self.cluster.tasks if task.job == 'worker')
+        last_answer = time.monotonic()
         while True:
-            found = find(self._crew.facts() or {})
-            if found:
-                return found
-            if self._watch and self._watch.verdict:
-                raise LostError(self._watch.verdict)
+            facts, there = self._crew.facts(), self._crew.ask()
+            if facts and 'total' in facts:
+                images, seconds = facts['total']
+                return images, seconds
+            self._raise_if_lost()
+            if there[chief] is not None and not self.cluster.is_chief:
+                last_answer = time.monotonic()
+            elif time.monotonic() - last_answer > _CALM_SECS:
+                self._crew.post('total', [images, seconds])
             time.sleep(_POLL_SECS)
+
+    def _raise_if_lost(self) -> None:
+        if self._watch and self._watch.verdict:
+            raise LostError(self._watch.verdict)
 
     def end(self, exit_code: int, reason: str = '') -> None:
         """Leaves the cluster. The others learn how."""
