@@ -302,6 +302,7 @@ class BenchmarkCNN:
             num_missing_shards=self._parts.shards.num_missing if self._parts.shards else 0,
             complete=self._is_complete,
             num_workers=self._num_workers,
+            takes_steps_together=self._worker is None or self._worker.together,
             cluster_total=self._total,
         )
 

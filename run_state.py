@@ -86,9 +86,12 @@ class RunState:
         if self._saves and start == end - num_steps:
             # Should the variables be lost, training can start anew from here.
             self.save(session)
-        # Training that goes on after an interruption takes a step to warm up.
-        num_warmup = max(end - num_steps + num_counting * params.num_warmup_batches - start, min(1, end - start - 1), 0)
-        return Schedule(num_warmup // num_counting, end - start - num_warmup, end)
+        num_warmup = end - num_steps + num_counting * params.num_warmup_batches - start
+        if start > end - num_steps:
+            # Training that goes on after an interruption takes a step to warm up.
+            num_warmup = max(num_warmup, min(1, end - start - 1), 0)
+        own_warmup = num_warmup // num_counting
+        return Schedule(own_warmup, end - start - own_warmup, end)
 
     def _prepare_own(self, session: tf.Session, worker: Worker | HorovodWorker | None, root: int) -> int:
         """Where every worker has variables of its own: the root has the state, the others get it from there."""

@@ -2,7 +2,8 @@
 
     python benchmarks/cluster_start.py --workers=16 --ps=4 --model=trivial
 
-Ends with exit code 0 if every process did. Each process takes some 500 MB. Linux only.
+Ends with exit code 0 if every process did. What a process has of its own is what one more of them costs; the rest of
+its resident memory are TensorFlow's libraries, which all share. Linux only.
 """
 
 import argparse
@@ -32,9 +33,10 @@ def main() -> int:
         return 1
     print(f'first step done after {run.first_step_secs:.1f} s, all processes ended after {run.seconds:.1f} s')
     print(f'{run.images_per_second:.1f} images/sec')
-    for name, megabytes in run.peak_megabytes.items():
-        print(f'{name:<10} {megabytes:6.0f} MB at most')
-    print(f'{"all":<10} {sum(run.peak_megabytes.values()):6.0f} MB')
+    print('peak memory   resident   of its own')
+    for name, memory in run.memory.items():
+        print(f'{name:<10} {memory.resident:8.0f} MB {memory.own:9.0f} MB')
+    print(f'{"all":<21} {sum(memory.own for memory in run.memory.values()):10.0f} MB')
     return 0
 
 

@@ -20,7 +20,17 @@ _STARTED = re.compile(r'(\w+ \d+) is process (\d+)')
 _FIRST_STEP = re.compile(r'1\timages/sec: ([0-9.]+) ')
 _GLOBAL_BATCH = re.compile(r'Batch size: +([0-9]+) global')
 _TOTAL = re.compile(r'total images/sec: ([0-9.]+)')
-_PEAK = re.compile(r'^VmHWM:\s+([0-9]+) kB', flags=re.MULTILINE)
+# Of /proc/PID/status: resident at most until now; now without what it shares with others, the libraries.
+_RESIDENT = re.compile(r'^VmHWM:\s+([0-9]+) kB', flags=re.MULTILINE)
+_OWN = re.compile(r'^RssAnon:\s+([0-9]+) kB', flags=re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of one process at most, in units of 2^20 bytes: resident, and without what processes share, the libraries."""
+
+    resident: float
+    own: float
 
 
 @dataclass(frozen=True)
@@ -28,14 +38,13 @@ class Run:
     """One run that ended well.
 
     first_step_secs: from the start to the end of the first step, which warms up, on the chief. seconds: until all
-    processes had ended. images_per_second: the total that was printed. peak_megabytes: of each process its resident
-    memory at most.
+    processes had ended. images_per_second: the total that was printed. memory: of each process, by its name.
     """
 
     first_step_secs: float
     seconds: float
     images_per_second: float
-    peak_megabytes: dict[str, float]
+    memory: dict[str, Memory]
 
 
 class RunFailedError(Exception):
@@ -85,9 +94,9 @@ class _Notes(io.TextIOBase):
 
 def _run(start: Callable[[], int]) -> Run:
     out, err = _Notes(), _Notes()
-    peaks: dict[str, float] = {}
+    memory: dict[str, Memory] = {}
     over = threading.Event()
-    sampler = threading.Thread(target=_sample, args=(err, peaks, over))
+    sampler = threading.Thread(target=_sample, args=(err, memory, over))
     began = time.perf_counter()
     sampler.start()
     try:
@@ -104,18 +113,21 @@ def _run(start: Callable[[], int]) -> Run:
     # The first line of a rate comes after one more step, whose rate it is.
     second_step_end, rate = out.find(_FIRST_STEP)
     _, total = out.find(_TOTAL)
-    return Run(second_step_end - global_batch / rate - began, seconds, total, peaks)
+    return Run(second_step_end - global_batch / rate - began, seconds, total, memory)
 
 
-def _sample(err: _Notes, peaks: dict[str, float], over: threading.Event) -> None:
-    """Keeps the peak memory of each process that the launcher tells of, as long as it is there."""
+def _sample(err: _Notes, memory: dict[str, Memory], over: threading.Event) -> None:
+    """Looks at the memory of each process that the launcher tells of, as long as it is there."""
     while not over.wait(_SAMPLE_SECS):
         for match in filter(None, (_STARTED.match(line) for _, line in list(err.lines))):
+            name, process = match.groups()
             with contextlib.suppress(OSError):
-                status = Path(f'/proc/{match[2]}/status').read_text()
+                status = Path(f'/proc/{process}/status').read_text()
+                resident, own = _RESIDENT.search(status), _OWN.search(status)
                 # A process that has ended, and was not yet waited for, has no memory.
-                if peak := _PEAK.search(status):
-                    peaks[match[1]] = int(peak[1]) / 1024
+                if resident and own:
+                    before = memory.get(name, Memory(0, 0))
+                    memory[name] = Memory(int(resident[1]) / 1024, max(before.own, int(own[1]) / 1024))
 
 
 def load() -> str:

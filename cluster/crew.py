@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,11 +24,13 @@ _FAREWELL_SECS = 10.0
 class Generation:
     """The processes that take steps together until one of them is replaced, and what they agreed on.
 
-    members are the incarnations of the tasks that must not change; agreed is what the chief made of all offers.
+    members are the incarnations of the tasks that must not change, workers those of all that began it; agreed is what
+    the chief made of all offers.
     """
 
     number: int
     members: Mapping[str, int]
+    workers: Sequence[int]
     agreed: Mapping[str, Any]
 
 
@@ -117,39 +119,46 @@ class Crew:
                 if generation and self._is_of(generation, there):
                     return generation
                 self.post(f'join/{self.cluster.index}', {'incarnation': own, 'offer': dict(offer)})
-                joined = [facts.get(f'join/{worker.index}') for worker in self._workers]
-                if self.cluster.is_chief and self._are_all_new(joined, generation, there):
-                    number = generation.number + 1 if generation else 1
-                    members = {str(task): there[task] for task in self._members}
-                    agreed = agree([each['offer'] for each in joined if each])
-                    self.post('generation', {'number': number, 'members': members, 'agreed': dict(agreed)})
+                offers = self._offers(facts, there)
+                if self.cluster.is_chief and None not in there.values() and len(offers) == len(self._workers):
+                    self.post(
+                        'generation',
+                        {
+                            'number': generation.number + 1 if generation else 1,
+                            'members': {str(task): there[task] for task in self._members},
+                            'workers': [there[worker] for worker in self._workers],
+                            'agreed': dict(agree(list(offers.values()))),
+                        },
+                    )
                     continue
             if time.monotonic() > deadline:
-                raise RunError(timeout.tell(self._absent(there, facts)))
+                raise RunError(timeout.tell(self._absent(there, facts or {})))
             time.sleep(_POLL_SECS)
 
     def _is_of(self, generation: Generation, there: Mapping[Task, int | None]) -> bool:
         """Whether the tasks of a generation are those that are there."""
         return all(generation.members.get(str(task)) == there[task] for task in self._members)
 
-    def _are_all_new(self, joined: list[Any], generation: Generation | None, there: Mapping[Task, int | None]) -> bool:
-        """Whether every task is there, and every worker has joined and not taken part in the last generation.
+    def _offers(self, facts: Mapping[str, Any], there: Mapping[Task, int | None]) -> dict[Task, Mapping[str, Any]]:
+        """What the workers bring along that are there, have joined and took no part in the last generation.
 
         One that still takes steps of the last one leaves it when it sees that another was replaced, and joins anew.
         """
-        if any(incarnation is None for incarnation in there.values()):
-            return False
-        old = set(generation.members.values()) if generation else set()
-        return all(
-            each and each['incarnation'] == there[worker] and each['incarnation'] not in old
-            for worker, each in zip(self._workers, joined, strict=True)
-        )
+        generation = _generation(facts)
+        old = generation.workers if generation else ()
+        joined = {worker: facts.get(f'join/{worker.index}') for worker in self._workers}
+        return {
+            worker: each['offer']
+            for worker, each in joined.items()
+            if each and each['incarnation'] == there[worker] and each['incarnation'] not in old
+        }
 
-    def _absent(self, there: Mapping[Task, int | None], facts: Mapping[str, Any] | None) -> str:
+    def _absent(self, there: Mapping[Task, int | None], facts: Mapping[str, Any]) -> str:
         silent = [str(task) for task, incarnation in there.items() if incarnation is None]
         if silent:
             return f'{", ".join(silent)} did not answer'
-        missing = [str(worker) for worker in self._workers if not (facts or {}).get(f'join/{worker.index}')]
+        offers = self._offers(facts, there)
+        missing = [str(worker) for worker in self._workers if worker not in offers]
         return f'{", ".join(missing or map(str, self._workers))} answered, but did not join the training'
 
     def end(self, exit_code: int, reason: str = '') -> None:

@@ -1,6 +1,7 @@
 """Which tasks of a cluster are there: every TensorFlow server answers who it is, and a new one has a new number."""
 
 import functools
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,11 +12,14 @@ from cluster.members import Task
 
 # tensorflow/core/protobuf/worker_service.proto. The request is empty.
 _METHOD = '/tensorflow.WorkerService/GetStatus'
+# Machines with more processes than cores take their time; a process that was killed refuses at once.
+_BUSY_SECS = 30.0
 _CHANNEL_OPTIONS = (
     # A task may come back at any moment: ask anew twice a second rather than in growing intervals.
     ('grpc.initial_reconnect_backoff_ms', 100),
-    ('grpc.min_reconnect_backoff_ms', 100),
     ('grpc.max_reconnect_backoff_ms', 500),
+    # In spite of its name: how long an attempt may take. Far hosts, or busy ones, need their time.
+    ('grpc.min_reconnect_backoff_ms', 5000),
     # Tasks are reached as TensorFlow reaches them: directly.
     ('grpc.enable_http_proxy', 0),
     ('grpc.use_local_subchannel_pool', 1),
@@ -27,6 +31,7 @@ class Health:
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self.tasks = tuple(tasks)
+        self._last_answers: dict[Task, tuple[int, float]] = {}
         self._channels = {task: grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS) for task in self.tasks}
         self._asks = {
             task: channel.unary_unary(_METHOD, response_deserializer=_incarnation)
@@ -34,16 +39,22 @@ class Health:
         }
 
     def ask(self, timeout_secs: float) -> Mapping[Task, int | None]:
-        """The incarnation of each task, None where no server answers within that time."""
-        calls = {task: ask.future(b'', timeout=timeout_secs) for task, ask in self._asks.items()}
-        return {task: self._answer(call) for task, call in calls.items()}
+        """The incarnation of each task, None where no server answers.
 
-    @staticmethod
-    def _answer(call: Any) -> int | None:
+        A task that does not answer in time on a connection that stands is only busy: it counts as there for a while.
+        """
+        calls = {task: ask.future(b'', timeout=timeout_secs) for task, ask in self._asks.items()}
+        return {task: self._answer(task, call) for task, call in calls.items()}
+
+    def _answer(self, task: Task, call: Any) -> int | None:
         try:
-            return call.result()
-        except grpc.RpcError:
-            return None
+            incarnation = call.result()
+        except grpc.RpcError as error:
+            incarnation, answered = self._last_answers.get(task, (None, 0.0))
+            is_busy = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and time.monotonic() - answered < _BUSY_SECS
+            return incarnation if is_busy else None
+        self._last_answers[task] = incarnation, time.monotonic()
+        return incarnation
 
     def close(self) -> None:
         for channel in self._channels.values():

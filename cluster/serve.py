@@ -112,4 +112,7 @@ def serve(
                 limits[worker].tell(f'{worker} did not {"come" if limits[worker] is connect else "come back"}')
             )
         warn(f'{worker} was lost; the others went on')
-    time.sleep(linger_secs)
+    until = time.monotonic() + linger_secs
+    while time.monotonic() < until:
+        check_stop()
+        time.sleep(_INTERVAL_SECS)

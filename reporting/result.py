@@ -31,6 +31,7 @@ class Result:
 
     batch_size is per device and as used, not 0. devices are those of one worker, one tower each. steps are all steps in
     their order, warm-ups included. complete is False if the run ended before its last step.
+    takes_steps_together is False for workers of a cluster that do not wait for each other.
     num_missing_shards counts those that the names of the others promise and that were not there.
     """
 
@@ -45,6 +46,7 @@ class Result:
     steps: tuple[Step[StepValues], ...]
     complete: bool
     num_workers: int = 1
+    takes_steps_together: bool = True
     cluster_total: ClusterTotal | None = None
     num_missing_shards: int = 0
 
@@ -52,6 +54,11 @@ class Result:
     def global_batch_size(self) -> int:
         """Images of one step over all towers of all workers."""
         return self.batch_size * len(self.devices) * self.num_workers
+
+    @property
+    def _images_of_step(self) -> int:
+        """Images of one step of this worker; those of all workers if they take it together."""
+        return self.batch_size * len(self.devices) * (self.num_workers if self.takes_steps_together else 1)
 
     @property
     def timed_steps(self) -> tuple[Step[StepValues], ...]:
@@ -70,7 +77,7 @@ class Result:
         """Images of all timed steps, of all workers."""
         if self.cluster_total:
             return self.cluster_total.images
-        return self.global_batch_size * len(self.timed_steps)
+        return self._images_of_step * len(self.timed_steps)
 
     @property
     def images_per_second(self) -> float:
@@ -80,4 +87,4 @@ class Result:
     @property
     def rate(self) -> Rate:
         """images_per_second with the spread of the timed steps' rates; there must be a timed step."""
-        return summarize(self.global_batch_size, [step.seconds for step in self.timed_steps])
+        return summarize(self._images_of_step, [step.seconds for step in self.timed_steps])

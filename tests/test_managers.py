@@ -1,7 +1,10 @@
 """Clusters in one process: where variables lie, what crosses between tasks, and that a step is taken as a whole."""
 
+import dataclasses
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +15,15 @@ from oracles import OPTIMIZERS, Weights
 from sessions import cpus, open_session
 
 from all_reduce import make_algorithm
+from cluster.command import reserved_addresses
 from input_pipeline import Batch, InputPipeline
-from managers.masters import Masters, ParameterServers
+from managers.masters import Masters, Meeting, ParameterServers
 from models.catalog import find_model
-from models.layers import LayerBuilder
+from models.layers import LayerBuilder, truncated_normal, zeros
 from models.networks import NETWORKS, Network, build_network
 from packing import Packing
 from step_graph import StepGraph, StepSettings, build_step_graph
+from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
 from variable_mgr import Placement, VariableMgr, make_variable_mgr
 
 pytestmark = pytest.mark.graph
@@ -48,6 +53,11 @@ def plain(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 7, 'hidden')), num_classes, 'logits')
 
 
+def wide(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """With a weight that is too large for one server, 5.8 MB."""
+    return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 20_000, 'hidden')), num_classes, 'logits')
+
+
 def normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     x = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 3, 'conv', use_bias=False), 'norm'))
     return cnn.dense(cnn.flatten(x), num_classes, 'logits')
@@ -56,6 +66,7 @@ def normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
 @pytest.fixture(autouse=True)
 def small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NETWORKS, 'plain', Network(plain))
+    monkeypatch.setitem(NETWORKS, 'wide', Network(wide))
     monkeypatch.setitem(NETWORKS, 'normalised', Network(normalised))
 
 
@@ -74,7 +85,7 @@ class FixedInput(InputPipeline):
         return Batch(tf.constant(np.concatenate(images), tf.float32), tf.constant(np.concatenate(labels), tf.int32))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Built:
     """One worker's graph."""
 
@@ -102,10 +113,10 @@ def settings(model: str) -> StepSettings:
 
 
 def place(towers: Sequence[str], **more: Any) -> Placement:
+    """Where one process computes on these devices. more are further fields, or others."""
     algorithm = make_algorithm('pscpu', towers, cpus(1)[0])
-    return Placement(
-        **{**dict(devices=towers, seed=SEED, parameter_devices=cpus(1), algorithm=algorithm, packing=Packing()), **more}
-    )
+    alone = Placement(towers, SEED, parameter_devices=cpus(1), algorithm=algorithm, packing=Packing())
+    return dataclasses.replace(alone, **more)
 
 
 def build(mode: str, worker: int = 0, *, model: str = 'plain', optimizer: str = 'sgd', **placed: Any) -> Built:
@@ -209,8 +220,8 @@ def test_a_small_variable_goes_to_the_server_that_holds_the_fewest_bytes() -> No
 
 
 def crossings(built: Built, wanted: str) -> list[tf.Tensor]:
-    """The tensors but scalars that a step sends from one job to another, 'worker to ps' or 'ps to worker', each once."""
-    found: dict[tuple[str, str], tf.Tensor] = {}
+    """The tensors, but scalars, that a step sends 'worker to ps' or 'ps to worker', once for each that gets them."""
+    found: dict[tuple[str, int], tf.Tensor] = {}
     for op in needed_by(built.step.fetches['ops']):
         for value in op.inputs:
             if f'{job_of(value.op)} to {job_of(op)}' == wanted and value.shape.rank:
@@ -239,14 +250,14 @@ def job_of(op: tf.Operation) -> str:
 @pytest.mark.parametrize('worker', range(NUM_WORKERS))
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 def test_one_value_and_one_gradient_of_each_variable_cross(mode: str, worker: int, transfer: Any) -> None:
-    built = build(mode, worker, model='lenet', transfer=transfer, devices=cpus(3))
+    built = build(mode, worker, model='wide', transfer=transfer, devices=cpus(3))
     parts = [
         list(part.variable.shape)
         for variable in built.manager.trainable_variables_on_device(0)
         for part in built.manager.slices()[variable.name]
     ]
     # The largest weight is cut in two.
-    assert len(parts) == 8 + 1
+    assert len(parts) == 4 + 1
     for way in ('ps to worker', 'worker to ps'):
         crossed = crossings(built, way)
         assert sorted(value.shape.as_list() for value in crossed) == sorted(parts)
@@ -266,7 +277,7 @@ def test_moving_averages_travel_in_full_also_where_others_are_rounded(mode: str)
 @pytest.mark.parametrize('transfer', [None, tf.bfloat16])
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 def test_the_bytes_of_a_step_are_those_that_cross(mode: str, transfer: Any) -> None:
-    workers = [build(mode, worker, model='lenet', transfer=transfer) for worker in range(NUM_WORKERS)]
+    workers = [build(mode, worker, model='wide', transfer=transfer) for worker in range(NUM_WORKERS)]
     moved = sum(
         value.shape.num_elements() * value.dtype.size
         for built in workers
@@ -275,7 +286,7 @@ def test_the_bytes_of_a_step_are_those_that_cross(mode: str, transfer: Any) -> N
     )
     assert [built.step.bytes_of_step for built in workers] == [moved] * NUM_WORKERS
     assert [built.step.bytes_of_servers for built in workers] == [workers[0].step.bytes_of_servers] * NUM_WORKERS
-    held = Counter()
+    held: Counter[str] = Counter()
     for part in (part for name, parts in workers[0].step.slices.items() for part in parts if name != 'global_step'):
         held[part.variable.device] += bytes_of(part.variable.shape)
     assert workers[0].step.bytes_of_servers == held
@@ -283,12 +294,13 @@ def test_the_bytes_of_a_step_are_those_that_cross(mode: str, transfer: Any) -> N
 
 @pytest.mark.parametrize(
     ('packing', 'expected'),
-    [(Packing(num_chunks=3), 3 * NUM_SERVERS), (Packing(max_bytes=1 << 20), 2 + 3 + 1)],
+    # The second server has one gradient besides its part of the large one, the first has two small ones.
+    [(Packing(num_chunks=3), 3 * NUM_SERVERS), (Packing(max_bytes=1 << 20), 4)],
 )
 def test_gradients_cross_in_packets(packing: Packing, expected: int) -> None:
-    crossed = crossings(build(PS, model='lenet', packing=packing), 'worker to ps')
-    unpacked = crossings(build(PS, model='lenet'), 'worker to ps')
-    print([v.shape for v in crossed], [(v.shape, v.device) for v in unpacked])
+    crossed = crossings(build(PS, model='wide', packing=packing), 'worker to ps')
+    unpacked = crossings(build(PS, model='wide'), 'worker to ps')
+    assert len(unpacked) == 5
     assert len(crossed) == expected
     assert sum(value.shape.num_elements() for value in crossed) == sum(value.shape.num_elements() for value in unpacked)
 
@@ -302,4 +314,385 @@ def test_the_number_of_a_step_is_read_before_it_is_counted() -> None:
     # One that waits for the chief has read it before the chief has all gradients.
     built = build(PS, 1)
     read = built.step.fetches['global_step'].op.inputs[0].op
-    assert any(read in needed_by([push]) for push in built.ops('AccumulatorApplyGradient'))
+    assert any(read in needed_by([push]) for push in built.ops('ResourceAccumulatorApplyGradient'))
+
+
+# Steps, on servers of this process.
+
+
+@pytest.fixture(scope='module', name='targets')
+def running_servers() -> Iterator[list[str]]:
+    """The servers of the workers, beside those of the parameter servers."""
+    config = tf.ConfigProto(device_count={'CPU': NUM_TOWERS})
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with reserved_addresses(NUM_SERVERS + NUM_WORKERS) as addresses:
+        hosts = {'ps': addresses[:NUM_SERVERS], 'worker': addresses[NUM_SERVERS:]}
+        running = {
+            job: [tf.train.Server(tf.train.ClusterSpec(hosts), job, index, config=config) for index in range(len(own))]
+            for job, own in hosts.items()
+        }
+        yield [server.target for server in running['worker']]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A worker: its graph and a session on its server."""
+
+    built: Built
+    session: Any
+
+    def start(self) -> None:
+        self.session.run(self.built.step.initializers)
+
+    def follow(self) -> None:
+        """To be called when the chief has started."""
+        if self.built.step.post_init is not None:
+            self.session.run(self.built.step.post_init)
+
+    @property
+    def meeting(self) -> Meeting:
+        """Where it meets the others."""
+        assert self.built.step.meeting
+        return self.built.step.meeting
+
+    def take_step(self) -> None:
+        self.session.run(self.built.step.fetches)
+
+    def read(self) -> Weights:
+        """What a checkpoint would hold; of variables in one part."""
+        return self.session.run({name: part.variable.value for name, (part,) in self.built.step.slices.items()})
+
+    def size_of(self, kind: str) -> list[int]:
+        """How much there is in each queue or accumulator that this worker knows."""
+        make = {
+            'FIFOQueueV2': tf.raw_ops.QueueSizeV2,
+            'ResourceConditionalAccumulator': tf.raw_ops.ResourceAccumulatorNumAccumulated,
+        }[kind]
+        with self.built.graph.as_default():
+            sizes = []
+            for op in self.built.ops(kind):
+                with tf.device(op.device):
+                    sizes.append(make(handle=op.outputs[0]))
+        return [int(size) for size in self.session.run(sizes)]
+
+
+class Cluster:
+    """The workers, the chief first. All steps of theirs are over, or made to end, when it is closed."""
+
+    def __init__(self, targets: list[str], mode: str, **options: Any) -> None:
+        self.targets = targets
+        self.members = []
+        for worker, target in enumerate(targets):
+            built = build(mode, worker, **options)
+            self.members.append(Member(built, tf.Session(target, graph=built.graph)))
+        self._threads = ThreadPoolExecutor()
+        for member in self.members:
+            member.start()
+        for member in self.members:
+            member.follow()
+
+    def begin(self, *workers: int) -> list[Future[None]]:
+        """Starts a step of each of these workers."""
+        return [self._threads.submit(self.members[worker].take_step) for worker in workers]
+
+    def take_steps(self, num_steps: int = 1) -> None:
+        for _ in range(num_steps):
+            for step in self.begin(*range(NUM_WORKERS)):
+                step.result(DEADLINE_SECS)
+
+    def close(self) -> None:
+        for member in self.members:
+            member.session.close()
+        self._threads.shutdown()
+        # Servers keep variables, queues and accumulators by their names.
+        for target in self.targets:
+            tf.Session.reset(target)
+
+
+@pytest.fixture(name='start')
+def starter(targets: list[str]) -> Iterator[Callable[..., Cluster]]:
+    """Starts clusters, one at a time; see Cluster."""
+    started: list[Cluster] = []
+
+    def start(mode: str, **options: Any) -> Cluster:
+        started.append(Cluster(targets, mode, **options))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.close()
+
+
+@pytest.mark.parametrize('mode', [PS, REPLICATED])
+def test_moving_averages_are_those_of_the_chiefs_first_tower(mode: str, start: Callable[..., Cluster]) -> None:
+    cluster = start(mode, model='normalised', optimizer='momentum')
+    cluster.take_steps(NUM_STEPS)
+    weights = cluster.members[0].read()
+    # As many towers in one process, each of which normalises by its own images, too.
+    assert_close(weights, train_alone('normalised', 'momentum', [[number] for number in WHOLE_BATCH[0]]))
+    assert np.abs(weights['norm/moving_mean']).min() > 0
+    # Not those of any other tower.
+    other = train_alone('normalised', 'momentum', [[number] for number in reversed(WHOLE_BATCH[0])])
+    assert np.abs(weights['norm/moving_mean'] - other['norm/moving_mean']).max() > 1e-3
+
+
+def test_every_copy_is_that_of_the_parameter_servers_after_each_step(start: Callable[..., Cluster]) -> None:
+    cluster = start(REPLICATED, optimizer='momentum')
+    for num_steps in (1, 2):
+        cluster.take_steps()
+        masters = cluster.members[0].read()
+        assert_close(masters, train_alone('plain', 'momentum', WHOLE_BATCH, num_steps))
+        for member in cluster.members:
+            for tower in member.built.manager.variables:
+                for name, value in member.session.run({name: own.value for name, own in tower.items()}).items():
+                    np.testing.assert_array_equal(value, masters[name])
+
+
+def test_nothing_of_a_step_is_done_before_all_gradients_are_there(start: Callable[..., Cluster]) -> None:
+    cluster = start(PS, optimizer='momentum')
+    chief, other = cluster.members
+    cluster.take_steps()
+    before, begun = chief.read(), chief.meeting.begun.value
+    pushes = other.built.ops('ResourceAccumulatorApplyGradient')
+    [step] = cluster.begin(0)
+    for number, push in enumerate(pushes):
+        # Where both have pushed, the chief has taken the sum already.
+        await_accumulated(chief, len(pushes) - number)
+        assert not step.done()
+        np.testing.assert_equal(chief.read(), before)
+        assert chief.session.run(begun) == before['global_step'] == 1
+        other.session.run(push)
+    step.result(DEADLINE_SECS)
+    assert_close(chief.read(), train_alone('plain', 'momentum', WHOLE_BATCH, num_steps=2))
+    assert chief.session.run(begun) == 2
+
+
+def await_accumulated(member: Member, expected: int) -> None:
+    """Waits until that many gradients of all workers lie in the accumulators."""
+    deadline = time.monotonic() + DEADLINE_SECS
+    while sum(member.size_of('ResourceConditionalAccumulator')) != expected:
+        assert time.monotonic() < deadline
+
+
+def test_what_a_lost_worker_had_pushed_is_cleared(start: Callable[..., Cluster]) -> None:
+    cluster = start(PS, optimizer='adam')
+    chief, other = cluster.members
+    cluster.take_steps()
+    # Lost before the chief has pushed anything: all its gradients are there, one of them even for two steps.
+    pushes = other.built.ops('ResourceAccumulatorApplyGradient')
+    other.session.run(pushes)
+    other.session.run(pushes[0])
+    assert sum(chief.size_of('ResourceConditionalAccumulator')) == len(pushes) + 1
+    chief.meeting.clear(chief.session)
+    assert sum(chief.size_of('ResourceConditionalAccumulator')) == 0
+    cluster.take_steps(2)
+    assert_close(chief.read(), train_alone('plain', 'adam', WHOLE_BATCH))
+
+
+def test_the_word_that_a_lost_worker_never_heard_is_cleared(start: Callable[..., Cluster]) -> None:
+    cluster = start(PS)
+    chief, other = cluster.members
+    # Lost after it has pushed its gradients, before the chief says that the step is over.
+    [step] = cluster.begin(0)
+    other.session.run(other.built.ops('ResourceAccumulatorApplyGradient'))
+    step.result(DEADLINE_SECS)
+    assert sum(chief.size_of('FIFOQueueV2')) == 1
+    chief.meeting.clear(chief.session)
+    assert sum(chief.size_of('FIFOQueueV2')) == 0
+    [step] = cluster.begin(1)
+    await_accumulated(chief, 4)
+    # It waits for the chief, whose step is needed.
+    assert not step.done()
+    assert chief.read()['global_step'] == 1
+    cluster.begin(0)[0].result(DEADLINE_SECS)
+    step.result(DEADLINE_SECS)
+    assert_close(chief.read(), train_alone('plain', 'sgd', WHOLE_BATCH, num_steps=2))
+
+
+def test_a_worker_alone_with_parameter_servers_trains() -> None:
+    with tf.Graph().as_default(), open_session() as session:
+        placement = place(cpus(1), server_devices=cpus(1), num_workers=1)
+        manager = make_variable_mgr(PS, placement, distributed=True)
+        step = build_step_graph(settings('plain'), OPTIMIZERS['momentum'].ours, manager, FixedInput(WHOLE_BATCH))
+        member = Member(Built(tf.get_default_graph(), manager, step), session)
+        member.start()
+        for _ in range(NUM_STEPS):
+            member.take_step()
+        assert_close(member.read(), train_alone('plain', 'momentum', WHOLE_BATCH))
+
+
+@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+def test_staged_variables_give_gradients_of_one_step_before(optimizer: str) -> None:
+    """v_k+1 = v_k - r g(v_k-1), with v_-1 = v_0, and the other optimizers with that gradient."""
+    targets = np.random.default_rng(0).normal(size=(NUM_TOWERS, 3)).astype(np.float32)
+    with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
+        manager = make_variable_mgr(PS, place(cpus(NUM_TOWERS)), staged=True)
+        gradients = []
+        for number, target in enumerate(targets):
+            with manager.create_outer_variable_scope(number) as variables:
+                value = variables.read('v', [3], truncated_normal(1.0))
+                gradients.append(tf.gradients(tf.nn.l2_loss(value - target) / NUM_TOWERS, [value]))
+        global_step = manager.create_global_step()
+        step = OptimizerStep(OPTIMIZERS[optimizer].ours, tf.constant(LEARNING_RATE), global_step.value, None)
+        update, _ = manager.build_update(step, global_step, gradients)
+        session.run([*manager.initializers, *step.initializers, global_step.assign(tf.constant(0, tf.int64))])
+        session.run(manager.get_post_init_ops(step.slots))
+        master = manager.slices()['v'][0].variable
+        now = tf.raw_ops.ReadVariableOp(resource=master.handle, dtype=tf.float32)
+        seen = [session.run(now)]
+        for _ in range(5):
+            session.run(update)
+            seen.append(session.run(now))
+
+    history: list[np.ndarray] = []
+
+    def gradients_at(weights: Weights, step: int) -> Weights:
+        history.append(weights['v'])
+        return {'v': history[max(0, step - 1)] - targets.mean(0)}
+
+    for num_steps, value in enumerate(seen):
+        history.clear()
+        expected = OPTIMIZERS[optimizer].numpy.train({'v': seen[0]}, gradients_at, LEARNING_RATE, num_steps)
+        assert_close({'v': value}, expected)
+    # Not with the gradient of this step.
+    fresh = OPTIMIZERS[optimizer].numpy.train(
+        {'v': seen[0]}, lambda weights, _: {'v': weights['v'] - targets.mean(0)}, LEARNING_RATE, 5
+    )
+    assert np.abs(fresh['v'] - seen[-1]).max() > 1e-3
+
+
+SIZE, NUM_THREADS, NUM_UPDATES = 1 << 18, 4, 20
+ALL_UPDATES = NUM_WORKERS * NUM_THREADS * NUM_UPDATES
+
+
+@pytest.mark.parametrize(
+    ('optimizer', 'moved'),
+    [
+        (GradientDescent(), ALL_UPDATES),
+        # Without decay the n-th update takes n from the variable.
+        (Momentum(1.0), ALL_UPDATES * (ALL_UPDATES + 1) // 2),
+    ],
+)
+def test_no_update_of_workers_that_do_not_wait_is_lost(targets: list[str], optimizer: Optimizer, moved: int) -> None:
+    """All numbers are integers that float32 holds."""
+    sessions, updates, values = [], [], {}
+    for worker, target in enumerate(targets):
+        at = place(cpus(1), server_devices=servers(1), worker=worker, num_workers=NUM_WORKERS, sync=False)
+        with tf.Graph().as_default() as graph, tf.device(task('worker', worker)):
+            manager = make_variable_mgr(PS, at, distributed=True)
+            with manager.create_outer_variable_scope(0) as variables:
+                variables.read('v', [SIZE], zeros)
+                gradient = tf.ones([SIZE])
+            global_step = manager.create_global_step()
+            step = OptimizerStep(optimizer, tf.constant(1.0), global_step.value, None)
+            updates.append(manager.build_update(step, global_step, [[gradient]])[0])
+            initializers = [*manager.initializers, *step.initializers, global_step.assign(tf.constant(0, tf.int64))]
+            values = {'v': manager.variables[0]['v'].value, 'global_step': global_step.value}
+            values |= {name: slot.value for own in step.slots.values() for name, slot in own.items()}
+            sessions.append(tf.Session(target, graph=graph))
+        # Without a lock one is lost so rarely that no run would show it.
+        [update] = [op for op in graph.get_operations() if op.type.startswith('ResourceApply')]
+        assert update.get_attr('use_locking')
+        if manager.initializes:
+            sessions[0].run(initializers)
+
+    def train(worker: int) -> None:
+        for _ in range(NUM_UPDATES):
+            sessions[worker].run(updates[worker])
+
+    with ThreadPoolExecutor(NUM_WORKERS * NUM_THREADS) as threads:
+        for done in [threads.submit(train, worker) for worker in range(NUM_WORKERS) for _ in range(NUM_THREADS)]:
+            done.result(DEADLINE_SECS)
+    final = sessions[-1].run(values)
+    for session, target in zip(sessions, targets, strict=True):
+        session.close()
+        tf.Session.reset(target)
+    assert final.pop('global_step') == ALL_UPDATES
+    assert np.unique(final.pop('v')) == [-moved]
+    for accumulated in final.values():
+        assert np.unique(accumulated) == [ALL_UPDATES]
+
+
+# Without parameter servers.
+
+
+GPUS = [f'/gpu:{number}' for number in range(3)]
+
+
+@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+def test_on_gpus_every_tower_takes_part_in_each_sum(transfer: Any) -> None:
+    built = build(COLLECTIVE, 1, server_devices=(), devices=GPUS, transfer=transfer)
+    sums = built.ops('CollectiveReduce')
+    by_key: dict[int, list[tf.Operation]] = {}
+    for op in sums:
+        by_key.setdefault(op.get_attr('instance_key'), []).append(op)
+    assert len(by_key) == len(built.manager.trainable_variables_on_device(0)) == 4
+    for own in by_key.values():
+        devices = [tf.DeviceSpec.from_string(op.device) for op in own]
+        assert [(device.job, device.task) for device in devices] == [('worker', 1)] * len(GPUS)
+        assert [(device.device_type, device.device_index) for device in devices] == [
+            ('GPU', n) for n in range(len(GPUS))
+        ]
+    assert {op.get_attr('group_size') for op in sums} == {NUM_WORKERS * len(GPUS)}
+    assert {op.get_attr('communication_hint') for op in sums} == {b'nccl'}
+    assert len({op.get_attr('group_key') for op in sums}) == 1
+    assert {op.inputs[0].dtype for op in sums} == {transfer or tf.float32}
+
+
+def test_on_cpus_each_worker_takes_part_once_in_each_sum_with_what_its_towers_have_summed() -> None:
+    built = build(COLLECTIVE, 1, server_devices=())
+    sums = built.ops('CollectiveReduce')
+    assert len(sums) == len({op.get_attr('instance_key') for op in sums}) == 4
+    for op in sums:
+        assert op.get_attr('group_size') == NUM_WORKERS
+        assert op.get_attr('communication_hint') == b'ring'
+        added = op.inputs[0].op
+        assert added.type == 'AddN'
+        assert len(added.inputs) == NUM_TOWERS
+
+
+@pytest.mark.parametrize('devices', [cpus(NUM_TOWERS), GPUS])
+def test_all_workers_call_each_collective_op_by_the_same_numbers(devices: list[str]) -> None:
+    def calls(worker: int) -> dict[tuple[int, int], tuple[str, int, list[int]]]:
+        built = build(COLLECTIVE, worker, server_devices=(), devices=devices, root=1)
+        kinds = {'CollectiveReduce': 'sum', 'CollectiveBcastSend': 'copy', 'CollectiveBcastRecv': 'copy'}
+        found: dict[tuple[int, int], tuple[str, int, list[int]]] = {}
+        for op in built.ops(*kinds):
+            key = op.get_attr('group_key'), op.get_attr('instance_key')
+            call = kinds[op.type], op.get_attr('group_size'), op.outputs[0].shape.as_list()
+            assert found.setdefault(key, call) == call
+        return found
+
+    first, second = calls(0), calls(1)
+    assert first == second
+    # A sum of each gradient and a copy of each variable.
+    assert Counter(kind for kind, _, _ in first.values()) == {'sum': 4, 'copy': 4}
+
+
+def test_the_others_start_from_the_variables_of_the_root() -> None:
+    for worker in range(NUM_WORKERS):
+        built = build(COLLECTIVE, worker, optimizer='adam', server_devices=(), root=1)
+        sent, received = built.ops('CollectiveBcastSend'), built.ops('CollectiveBcastRecv')
+        # Each variable with its two slots.
+        assert (len(sent), len(received)) == ((3 * 4, 0) if worker == 1 else (0, 3 * 4))
+        assert {*sent, *received} < needed_by([built.step.post_init])
+
+
+def test_nothing_changes_before_all_sums_are_there() -> None:
+    built = build(COLLECTIVE, server_devices=())
+    sums = {*built.ops('CollectiveReduce')}
+    applied = built.ops('ResourceApplyGradientDescent')
+    assert len(applied) == NUM_TOWERS * 4
+    for op in applied:
+        assert sums < needed_by([op])
+
+
+@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer: Any) -> None:
+    num_workers = 3
+    built = build(COLLECTIVE, server_devices=(), num_workers=num_workers, transfer=transfer)
+    total = sum(variable.value.shape.num_elements() for variable in built.manager.trainable_variables_on_device(0))
+    # Each sends W-1 of the W chunks to be summed, then W-1 sums.
+    sent = [2 * (num_workers - 1) * total * (transfer or tf.float32).size / num_workers] * num_workers
+    assert built.step.bytes_of_step == round(sum(sent))
+    assert built.step.bytes_of_servers == {}

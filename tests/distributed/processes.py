@@ -132,6 +132,10 @@ class Processes:
             for task in self.tasks.values()
         )
 
+    def described(self, name: str) -> str:
+        """How messages call the task of that name: 'worker 0 (127.0.0.1:2222)'."""
+        return f'{name} ({self._addresses[list(self.tasks).index(name)]})'
+
 
 @contextlib.contextmanager
 def make_cluster(run_flags: Sequence[str], folder: Path, *, num_ps: int, num_workers: int = 2) -> Iterator[Processes]:

@@ -1,0 +1,214 @@
+"""The commands, manifests and scripts of docs/distributed.md are those that work."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import command
+from cluster.members import Cluster, find_cluster
+from params import SPECS, Params, parse_argv
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parent.parent
+DOC = (ROOT / 'docs' / 'distributed.md').read_text()
+MANIFESTS = re.findall(r'^```yaml\n(.*?)^```$', DOC, flags=re.MULTILINE | re.DOTALL)
+SCRIPTS = re.findall(r'^```bash\n(.*?)^```$', DOC, flags=re.MULTILINE | re.DOTALL)
+INDENTED = '\n'.join(line[4:] for line in DOC.splitlines() if line.startswith('    '))
+# A line that ends with a backslash goes on in the next one.
+COMMANDS = [
+    shlex.split(line)
+    for line in re.sub(r'\\\n', '', '\n'.join([INDENTED, *SCRIPTS])).splitlines()
+    if 'tf_cnn_benchmarks.py' in line
+]
+
+
+def flags_of(words: list[str]) -> list[str]:
+    return words[words.index('tf_cnn_benchmarks.py') + 1 :]
+
+
+def run_commands(launcher: str) -> list[list[str]]:
+    return [words for words in COMMANDS if words[0] == launcher and 'cluster' not in words]
+
+
+def parse(flags: list[str]) -> Params:
+    """The settings, whose every flag has an effect in a cluster but the one that the text says has none."""
+    parsed = parse_argv(flags)
+    assert all('--local_parameter_device=gpu' in line for line in parsed.warnings)
+    return parsed.params
+
+
+def jobs_of(clusters: list[Cluster | None]) -> list[tuple[str, int]]:
+    """The role of each process, which must all see the same cluster."""
+    found = [cluster for cluster in clusters if cluster]
+    assert len(found) == len(clusters)
+    assert len({(cluster.ps_hosts, cluster.worker_hosts) for cluster in found}) == 1
+    assert len(found) == len(found[0].tasks)
+    return [(cluster.job, cluster.index) for cluster in found]
+
+
+def test_every_flag_it_names_is_there() -> None:
+    elsewhere = {
+        *('ps', 'workers', 'affinity', 'restart', 'keep_going'),  # of the word cluster, see below
+        *('np', 'host', 'map-by', 'distribution', 'ntasks', 'nodes', 'gres', 'kill-on-bad-exit', 'job-name'),
+        'ntasks-per-node',
+    }
+    # In the drawings, lines have two ends: --g0-->
+    named = {name for name in re.findall(r'(?<![\w-])--([a-z][\w-]*)', DOC) if not name.endswith('-')}
+    assert len(named) > 20
+    unknown = {name for name in named - elsewhere if name not in SPECS and name.removeprefix('no') not in SPECS}
+    assert not unknown
+
+
+def test_every_command_line_is_of_a_known_kind() -> None:
+    """So that none is passed over by the tests below."""
+    kinds = [words[0] if 'cluster' not in words else 'cluster' for words in COMMANDS]
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        'cluster': 1,
+        'python': 4,
+        'srun': 2,
+        'mpirun': 2,
+        'horovodrun': 1,
+    }
+
+
+def test_the_flags_of_the_word_cluster_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    command.main(['--help'])
+    told = capsys.readouterr().out
+    assert all(f'--{name}:' in told for name in ('ps', 'workers', 'affinity', 'restart', 'keep_going'))
+
+
+def test_the_example_on_one_machine_makes_a_cluster() -> None:
+    (words,) = [words for words in COMMANDS if 'cluster' in words]
+    assert flags_of(words)[:4] == ['cluster', '--ps=1', '--workers=2', '--']
+    commands = command.make_commands(flags_of(words)[4:], ['127.0.0.1:1'], ['127.0.0.1:2', '127.0.0.1:3'], {}, None)
+    roles = jobs_of([find_cluster(parse(list(one.argv[2:])), {}) for one in commands])
+    assert roles == [('ps', 0), ('worker', 0), ('worker', 1)]
+
+
+def test_the_commands_by_hand_are_one_cluster() -> None:
+    roles = jobs_of([find_cluster(parse(flags_of(words)), {}) for words in run_commands('python')])
+    assert sorted(roles) == [('ps', 0), ('ps', 1), ('worker', 0), ('worker', 1)]
+
+
+def test_each_manifest_is_a_tfjob() -> None:
+    yaml = pytest.importorskip('yaml')
+    for text in MANIFESTS:
+        job = yaml.safe_load(text)
+        assert (job['apiVersion'], job['kind']) == ('kubeflow.org/v1', 'TFJob')
+        for replica in job['spec']['tfReplicaSpecs'].values():
+            (container,) = replica['template']['spec']['containers']
+            # The operator looks for this name.
+            assert container['name'] == 'tensorflow'
+            parse(container['args'])
+
+
+@pytest.mark.parametrize(
+    ('number', 'replicas'), [(0, {'Chief': 1, 'Worker': 3, 'PS': 2}), (1, {'Worker': 4})], ids=['ps', 'collective']
+)
+def test_the_tasks_of_each_manifest_are_one_cluster(
+    number: int, replicas: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = MANIFESTS[number]
+    found = re.findall(r'^    (\w+):\n      replicas: (\d+)$', text, flags=re.MULTILINE)
+    assert {kind: int(count) for kind, count in found} == replicas
+    flags = re.findall(r'^ +- (--\S+)$', text, flags=re.MULTILINE)
+    # All containers have these: there is one list, others point to it.
+    assert text.count('- --model=') == 1
+    hosts = {
+        kind.lower(): [f'resnet50-{kind.lower()}-{index}.default.svc:2222' for index in range(count)]
+        for kind, count in replicas.items()
+    }
+    clusters = []
+    for kind, addresses in hosts.items():
+        for index in range(len(addresses)):
+            config = json.dumps({'cluster': hosts, 'task': {'type': kind, 'index': index}, 'environment': 'cloud'})
+            monkeypatch.setenv('TF_CONFIG', config)
+            clusters.append(find_cluster(parse(flags), {'TF_CONFIG': config}))
+    num_ps = replicas.get('PS', 0)
+    roles = {(job, i) for job, count in (('ps', num_ps), ('worker', 4)) for i in range(count)}
+    assert set(jobs_of(clusters)) == roles
+
+
+def slurm_environment(
+    rank: int, nodes: list[str], counts: str, node: int, local_rank: int, size: int
+) -> dict[str, str]:
+    return {
+        'SLURM_JOB_ID': '4711',
+        'SLURM_STEP_ID': '0',
+        'SLURM_STEP_NUM_TASKS': str(size),
+        'SLURM_PROCID': str(rank),
+        'SLURM_LOCALID': str(local_rank),
+        'SLURM_STEP_NODELIST': ','.join(nodes),
+        'SLURM_STEP_TASKS_PER_NODE': counts,
+        'SLURMD_NODENAME': nodes[node],
+        'SLURM_DISTRIBUTION': 'block',
+    }
+
+
+@pytest.mark.parametrize(
+    ('number', 'places', 'counts'),
+    [(0, [(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)], '2,1(x3)'), (1, [(0, 0), (1, 0), (2, 0), (3, 0)], '1(x4)')],
+    ids=['ps', 'collective'],
+)
+def test_the_tasks_of_each_slurm_script_are_one_cluster(
+    number: int, places: list[tuple[int, int]], counts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = SCRIPTS[number]
+    options = dict(re.findall(r'^#SBATCH --([\w-]+)=(\S+)$', script, flags=re.MULTILINE))
+    assert options['nodes'] == '4'
+    assert int(options.get('ntasks', 4 * int(options.get('ntasks-per-node', 0)))) == len(places)
+    nodes = [f'n{node}' for node in range(4)]
+    flags = flags_of(run_commands('srun')[number])
+    clusters = []
+    for rank, (node, local_rank) in enumerate(places):
+        environment = slurm_environment(rank, nodes, counts, node, local_rank, len(places))
+        monkeypatch.setenv('SLURM_STEP_ID', environment['SLURM_STEP_ID'])
+        clusters.append(find_cluster(parse(flags), environment))
+    assert all(cluster and cluster.source == 'Slurm' for cluster in clusters)
+    jobs = [job for job, _ in jobs_of(clusters)]
+    assert jobs == ['ps'] * (len(places) - 4) + ['worker'] * 4
+
+
+@pytest.mark.parametrize(('number', 'num_nodes', 'num_ps'), [(0, 1, 1), (1, 2, 2)], ids=['one machine', 'two hosts'])
+def test_the_ranks_of_each_mpirun_are_one_cluster(
+    number: int, num_nodes: int, num_ps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = run_commands('mpirun')[number]
+    size = int(words[words.index('-np') + 1])
+    clusters: list[Any] = []
+    for rank in range(size):
+        environment = {
+            'OMPI_COMM_WORLD_SIZE': str(size),
+            'OMPI_COMM_WORLD_RANK': str(rank),
+            'OMPI_COMM_WORLD_LOCAL_RANK': str(rank // num_nodes),
+            'OMPI_COMM_WORLD_LOCAL_SIZE': str(size // num_nodes),
+            'PMIX_NAMESPACE': 'prterun-n0-4711@1',
+        }
+        monkeypatch.setenv('OMPI_COMM_WORLD_RANK', str(rank))
+        clusters.append(find_cluster(parse(flags_of(words)), environment))
+    assert [job for job, _ in jobs_of(clusters)] == ['ps'] * num_ps + ['worker'] * (size - num_ps)
+    # With --map-by node, rank after rank: each host has the tasks that its addresses say.
+    if num_nodes > 1:
+        assert 'node' in words
+        assert [cluster.own.host.split(':')[0] for cluster in clusters] == ['10.0.0.1', '10.0.0.2'] * 2
+
+
+def test_horovod_needs_no_hosts() -> None:
+    (params,) = [parse(flags_of(words)) for words in run_commands('horovodrun')]
+    assert params.variable_update == 'horovod'
+    assert find_cluster(params, {}) is None
+
+
+def test_it_names_the_size_of_each_wait() -> None:
+    for name in ('connect_timeout_secs', 'peer_timeout_secs'):
+        assert f'`--{name}` ({SPECS[name].default:g})' in DOC
+
+
+def test_every_file_it_points_to_is_there() -> None:
+    for path in re.findall(r'\]\(([^)#:]+)\)', DOC):
+        assert (ROOT / 'docs' / path).exists(), path
