@@ -20,6 +20,7 @@ from params import Params
 from preprocessing import ImageOptions
 from step_graph import StepGraph, StepSettings, build_step_graph
 from training.optimizers import Adam, GradientDescent, Momentum, Optimizer, RmsProp
+from training.precision import DEFAULT_FP16_SCALE, Precision
 from training.variables import HOST_DEVICE
 from variable_mgr import Placement, make_variable_mgr
 
@@ -36,6 +37,7 @@ class Assembly:
       data_set, shards, machine: what it reads and computes on; shards are None for synthetic images.
       batch_size: images of a step on each device.
       learning_rate: as used.
+      precision: what is computed in 16 bits.
       config: the settings of the session.
 
     Raises:
@@ -55,6 +57,7 @@ class Assembly:
         self.learning_rate = (
             self._facts.learning_rate if params.init_learning_rate is None else params.init_learning_rate
         )
+        self.precision = _find_precision(params)
         self._placement = self._place()
         self.config = session_config(params, self.machine)
         if params.xla:
@@ -72,7 +75,6 @@ class Assembly:
                 num_workers=self._cluster.num_workers,
                 root=root,
                 sync=params.cross_replica_sync and not params.forward_only,
-                transfer=tf.bfloat16 if params.compact_gradient_transfer else None,
                 horovod=self._horovod,
                 horovod_device=params.horovod_device,
             )
@@ -95,6 +97,7 @@ class Assembly:
                 learning_rate=self.learning_rate,
                 seed=params.tf_random_seed,
                 first_tower=self._first_tower,
+                precision=self.precision,
             ),
             _make_optimizer(params),
             manager,
@@ -123,6 +126,9 @@ class Assembly:
         else:
             spec = params.all_reduce_spec or f'ps{self.machine.parameter_device_kind}'
             algorithm = make_algorithm(spec, towers, HOST_DEVICE)
+        has_16_bits = self.precision.compute != tf.float32
+        compacts = has_16_bits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
+        transfer = self.precision.compute if has_16_bits else tf.bfloat16
         return Placement(
             devices=towers,
             seed=params.tf_random_seed,
@@ -131,6 +137,8 @@ class Assembly:
             packing=Packing(
                 params.gradient_repacking, params.agg_small_grads_max_bytes, params.agg_small_grads_max_group
             ),
+            transfer=transfer if compacts else None,
+            variable_dtype=self.precision.variables,
         )
 
     def _make_pipeline(self, devices: Sequence[str]) -> InputPipeline:
@@ -172,6 +180,17 @@ class Assembly:
                 'that the file names promise are missing; the run uses the others'
             )
         return shards
+
+
+def _find_precision(params: Params) -> Precision:
+    if params.precision != 'fp16' or params.forward_only:
+        return Precision(params.precision, params.fp16_vars)
+    return Precision(
+        'fp16',
+        params.fp16_vars,
+        params.fp16_loss_scale or DEFAULT_FP16_SCALE,
+        params.fp16_inc_loss_scale_every_n if params.fp16_enable_auto_loss_scale else None,
+    )
 
 
 def _make_optimizer(params: Params) -> Optimizer:

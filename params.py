@@ -19,6 +19,7 @@ _DEVICES = 'Devices'
 _DATA = 'Data'
 _VARIABLES = 'Variables and gradients'
 _OPTIMIZER = 'Optimizer'
+_PRECISION = 'Precision'
 _CLUSTER = 'Cluster'
 _FILES = 'Files'
 
@@ -113,10 +114,11 @@ class Params:
     staged_vars: bool = flag(
         False, _VARIABLES, "Compute with the parameter servers' variables of one step before, read meanwhile."
     )
-    compact_gradient_transfer: bool = flag(
-        False,
+    compact_gradient_transfer: bool | None = flag(
+        None,
         _VARIABLES,
-        'Round gradients and variables to 16 bits (bfloat16) on their way between processes.',
+        'Round gradients to 16 bits on their way between replicas and processes, and variables between processes; '
+        'by default if --precision has 16 bits.',
         original='true',
     )
     horovod_device: str | None = flag(
@@ -152,6 +154,27 @@ class Params:
     adam_epsilon: float = flag(1e-8, _OPTIMIZER, 'Term of the denominator, for adam.', lower_bound=0)
     weight_decay: float = flag(4e-5, _OPTIMIZER, 'Factor of the L2 loss of the weights.', lower_bound=0)
     gradient_clip: float | None = flag(None, _OPTIMIZER, 'Clip each gradient to this magnitude.', lower_bound=0)
+
+    precision: str = flag(
+        'fp32',
+        _PRECISION,
+        'What networks compute in; --use_fp16 is fp16. Variables, loss and update stay in 32 bits.',
+        choices=('fp32', 'fp16', 'bf16'),
+    )
+    fp16_vars: bool = flag(False, _PRECISION, 'Keep what is trained in the 16 bits of --precision, too.')
+    fp16_loss_scale: float | None = flag(
+        None,
+        _PRECISION,
+        'Factor of the loss in fp16, or the first one of an automatic scale; by default 128.',
+        lower_bound=1,
+    )
+    fp16_enable_auto_loss_scale: bool = flag(
+        False, _PRECISION, 'Skip steps with gradients that overflow and halve the scale; double it after good ones.'
+    )
+    fp16_inc_loss_scale_every_n: int = flag(
+        1000, _PRECISION, 'Good steps after which an automatic scale doubles.', lower_bound=1, unit='steps'
+    )
+    continue_on_nan: bool = flag(False, _PRECISION, 'Go on when the loss is not finite.')
 
     job_name: str | None = flag(
         None, _CLUSTER, 'The role of this process in a cluster.', choices=('ps', 'worker', 'controller')
@@ -227,7 +250,8 @@ SPECS: Mapping[str, FlagSpec] = specs_of(Params)
 # Names that older versions used, read like the flag whose place they take.
 _LEARNING_RATE = FlagSpec('learning_rate', float, optional=True, lower_bound=0)
 _USE_NCCL = FlagSpec('use_nccl', bool, optional=True)
-_OLDER_NAMES = {'learning_rate': _LEARNING_RATE, 'use_nccl': _USE_NCCL}
+_USE_FP16 = FlagSpec('use_fp16', bool, optional=True)
+_OLDER_NAMES = {'learning_rate': _LEARNING_RATE, 'use_nccl': _USE_NCCL, 'use_fp16': _USE_FP16}
 
 
 @dataclass(frozen=True)
@@ -320,6 +344,14 @@ def _replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -
         if use_nccl and spec is None:
             values['all_reduce_spec'] = 'nccl'
             as_written['all_reduce_spec'] = spelled('use_nccl', use_nccl)
+    use_fp16 = older.get('use_fp16')
+    if use_fp16 is not None:
+        precision = values.get('precision')
+        if precision is not None and (precision == 'fp16') != use_fp16:
+            raise _clash('use_fp16', use_fp16, 'precision', values)
+        if use_fp16:
+            values['precision'] = 'fp16'
+            as_written['precision'] = spelled('use_fp16', use_fp16)
     return as_written
 
 

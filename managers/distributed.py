@@ -52,8 +52,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     def initializes(self) -> bool:
         return self._servers.is_chief
 
-    def create_global_step(self) -> Variable:
-        return create_variable('global_step', [], scope='v', device=self._servers.devices[0], dtype=tf.int64)
+    @property
+    def _shared_device(self) -> str:
+        return self._servers.devices[0]
 
     def each_tower_has_variables(self) -> bool:
         return False
@@ -84,8 +85,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         cargoes = self.masters.ship([(variable.name, total) for variable, total in zip(variables, sums, strict=True)])
 
         def take_step(pairs: Pairs) -> tf.Operation:
-            applied = [step.apply(gradient, variable) for gradient, variable in pairs]
-            return self.count_step(global_step, [*applied, *self.assign_ops()])
+            return self.count_step(global_step, step.take(pairs, [gradient for gradient, _ in pairs], self.assign_ops))
 
         if self.meeting:
             op = self.meeting.build(cargoes, global_step, take_step, self._reads)
@@ -129,6 +129,10 @@ class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS)
         value, put = staged_value(fetched.value, self._devices[device_num])
         self._reads.append(put)
         return replace(fetched, value=value)
+
+    def savable_variables(self) -> dict[str, Variable]:
+        # What is staged is there for one step, and once.
+        return dict(self._fetched)
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         return list(self._reads)

@@ -102,6 +102,10 @@ class VariableMgrLocalFetchFromStagedPS(VariableMgrLocalFetchFromPS):
         self._puts.append(put)
         return replace(master, value=value)
 
+    def savable_variables(self) -> dict[str, Variable]:
+        # What is staged is there for one step, and once.
+        return dict(self._masters)
+
     def _before_update(self, met_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
         # What is staged must be read before it changes.
         return self._puts

@@ -32,7 +32,8 @@ class Result:
     batch_size is per device and as used, not 0. devices are those of one worker, one tower each. steps are all steps in
     their order, warm-ups included. complete is False if the run ended before its last step.
     takes_steps_together is False for workers of a cluster that do not wait for each other.
-    num_missing_shards counts those that the names of the others promise and that were not there.
+    num_missing_shards counts those that the names of the others promise and that were not there. num_skipped_steps are
+    those whose gradients overflowed, so that they changed no variable; in a cluster whoever took them.
     """
 
     params: Params
@@ -49,6 +50,8 @@ class Result:
     takes_steps_together: bool = True
     cluster_total: ClusterTotal | None = None
     num_missing_shards: int = 0
+    precision: str = 'fp32'
+    num_skipped_steps: int = 0
 
     @property
     def global_batch_size(self) -> int:

@@ -3,12 +3,13 @@
 The kernels lock the variables, so that workers that do not wait for each other lose no update.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
 
+from training.precision import LossScale
 from training.variables import Variable, create_variable
 
 Tensor = Any
@@ -26,7 +27,7 @@ class Optimizer(Protocol):
         """Adds to the graph what variables of one device share, and returns what applies a gradient to one of them.
 
         Args:
-          learning_rate: scalar float32.
+          learning_rate: scalar of the variables' dtype.
           step: scalar int64, the number of steps taken before this one.
           make_slot: creates the optimizer's own variables.
         """
@@ -55,7 +56,7 @@ class Momentum:
 
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         del step
-        momentum = tf.constant(self.momentum)
+        momentum = tf.constant(self.momentum, learning_rate.dtype)
 
         def apply(variable: Variable, gradient: Tensor) -> tf.Operation:
             return tf.raw_ops.ResourceApplyMomentum(
@@ -143,42 +144,72 @@ class OptimizerStep:
       learning_rate: scalar float32 tensor.
       step: scalar int64 tensor, the number of steps taken before this one.
       gradient_clip: each element of a gradient is clipped to [-gradient_clip, gradient_clip]; None leaves it.
+      loss_scale: what gradients are scaled by, which is undone before they are clipped.
 
     Attributes:
       initializers: ops that give the slots their initial values.
       slots: what was made so far.
     """
 
-    def __init__(self, optimizer: Optimizer, learning_rate: Tensor, step: Tensor, gradient_clip: float | None) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        learning_rate: Tensor,
+        step: Tensor,
+        gradient_clip: float | None,
+        loss_scale: LossScale | None = None,
+    ) -> None:
         self.initializers: list[tf.Operation] = []
         self.slots: Slots = {}
         self._optimizer = optimizer
         self._learning_rate = learning_rate
-        self._step = step
+        self._loss_scale = loss_scale or LossScale(1.0)
+        # Skipped steps updated nothing: to what counts updates they are none.
+        self._step = step if self._loss_scale.num_skipped is None else step - self._loss_scale.num_skipped
         self._gradient_clip = gradient_clip
-        self._appliers: dict[str, Apply] = {}
-        self._fills: dict[tuple[str, tuple[int, ...], float], Tensor] = {}
+        self._appliers: dict[tuple[str, tf.DType], Apply] = {}
+        self._fills: dict[tuple[str, tuple[int, ...], tf.DType, float], Tensor] = {}
+
+    def take(
+        self,
+        pairs: Sequence[tuple[Tensor, Variable]],
+        distinct: Sequence[Tensor],
+        more: Callable[[], Sequence[tf.Operation]],
+    ) -> Sequence[tf.Operation]:
+        """Ops that are done when the step is: all of it is taken, or none if the loss scale has it skipped.
+
+        Args:
+          pairs: the gradients to apply, and to which variables.
+          distinct: the gradients of pairs, each once if some are copies of others.
+          more: adds what the step changes besides.
+        """
+        return self._loss_scale.guard(
+            distinct, lambda: [*(self.apply(gradient, variable) for gradient, variable in pairs), *more()]
+        )
 
     def apply(self, gradient: Tensor, variable: Variable) -> tf.Operation:
-        """An op on the variable's device that takes the step."""
+        """An op on the variable's device that takes the step, given a float32 gradient of the scaled loss."""
+        dtype = variable.value.dtype
         with tf.device(variable.device):
-            if variable.device not in self._appliers:
-                self._appliers[variable.device] = self._optimizer.applier(
-                    tf.identity(self._learning_rate), self._step, self._make_slot
+            if (variable.device, dtype) not in self._appliers:
+                self._appliers[variable.device, dtype] = self._optimizer.applier(
+                    tf.cast(tf.identity(self._learning_rate), dtype), self._step, self._make_slot
                 )
+            gradient = self._loss_scale.unscaled(gradient)
             if self._gradient_clip is not None:
                 gradient = tf.clip_by_value(gradient, -self._gradient_clip, self._gradient_clip)
-            return self._appliers[variable.device](variable, gradient)
+            return self._appliers[variable.device, dtype](variable, tf.cast(gradient, dtype))
 
     def _make_slot(self, variable: Variable, name: str, fill: float) -> Variable:
         # Its initial value waits for nothing that an update waits for.
         with tf.control_dependencies(None):
+            dtype = variable.value.dtype
             slot = create_variable(
-                f'{variable.name}/{name}', variable.shape, scope=variable.scope, device=variable.device
+                f'{variable.name}/{name}', variable.shape, scope=variable.scope, device=variable.device, dtype=dtype
             )
-            key = (variable.device, variable.shape, fill)
+            key = (variable.device, variable.shape, dtype, fill)
             if key not in self._fills:
-                self._fills[key] = tf.fill(variable.shape, fill)
+                self._fills[key] = tf.fill(variable.shape, tf.cast(fill, dtype))
             self.initializers.append(slot.assign(self._fills[key]))
         self.slots.setdefault(variable.handle.ref(), {})[name] = slot
         return slot
