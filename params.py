@@ -20,6 +20,7 @@ _DATA = 'Data'
 _VARIABLES = 'Variables and gradients'
 _OPTIMIZER = 'Optimizer'
 _CLUSTER = 'Cluster'
+_EVALUATION = 'Evaluation'
 _FILES = 'Files'
 
 _HELP_HEAD = """\
@@ -191,6 +192,53 @@ class Params:
         True, _CLUSTER, 'Every worker has other synthetic images, or reads the shards from another one on.'
     )
 
+    eval: bool = flag(
+        False,
+        _EVALUATION,
+        'Train nothing: tell the accuracy of the last checkpoint of --train_dir on validation images.',
+    )
+    eval_interval_secs: float = flag(
+        0.0,
+        _EVALUATION,
+        'With --eval, look this often for new checkpoints, until the training there ends; 0 evaluates the last once.',
+        lower_bound=0,
+        unit='seconds',
+    )
+    eval_batch_size: int = flag(
+        0, _EVALUATION, 'Images evaluated at a time on each device; 0 is --batch_size.', lower_bound=0, unit='images'
+    )
+    num_eval_batches: int | None = flag(
+        None,
+        _EVALUATION,
+        'Batches to evaluate, all devices together taking one; by default each validation image once.',
+        lower_bound=1,
+        unit='batches',
+    )
+    num_eval_epochs: float | None = flag(
+        None, _EVALUATION, 'How many times to go through the validation images.', lower_bound=0, unit='epochs'
+    )
+    eval_during_training_every_n_steps: int | None = flag(
+        None, _EVALUATION, 'Steps of the model from one evaluation to the next.', lower_bound=1, unit='steps'
+    )
+    eval_during_training_every_n_epochs: float | None = flag(
+        None, _EVALUATION, 'Epochs of training from one evaluation to the next.', lower_bound=0, unit='epochs'
+    )
+    eval_during_training_at_specified_steps: str | None = flag(
+        None, _EVALUATION, 'Steps of the model after which to evaluate, with commas between.'
+    )
+    eval_during_training_at_specified_epochs: str | None = flag(
+        None, _EVALUATION, 'Epochs of training after which to evaluate, with commas between.'
+    )
+    stop_at_top_1_accuracy: float | None = flag(
+        None, _EVALUATION, 'Stop training once an evaluation finds this accuracy.', lower_bound=0, upper_bound=1
+    )
+    eval_dir: str | None = flag(
+        None,
+        _EVALUATION,
+        'Folder for summaries of evaluations; made if missing.',
+        original='a folder in the temporary one',
+    )
+
     train_dir: str | None = flag(None, _FILES, 'Folder for checkpoints and summaries; made if missing.')
     save_model_secs: float = flag(
         0.0,
@@ -220,6 +268,18 @@ class Params:
         None, _FILES, 'Start of the file names for the graph of each device as it was run.'
     )
     tfprof_file: str | None = flag(None, _FILES, 'File for the profile of the last warm-up step.')
+
+    @property
+    def evaluates_in_training(self) -> bool:
+        """Whether training waits for evaluations."""
+        return not self.forward_only and any(
+            getattr(self, name) is not None for name in flag_rules.EVAL_DURING_TRAINING
+        )
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether validation images are looked at."""
+        return self.eval or self.evaluates_in_training
 
 
 SPECS: Mapping[str, FlagSpec] = specs_of(Params)

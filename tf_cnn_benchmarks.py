@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 import flag_rules
-from cluster.members import Cluster, find_cluster
+from cluster.members import Cluster, find_cluster, for_evaluator
 from errors import BenchmarkError, UsageError
 from flag_spec import nearest
 from params import format_help, parse_argv
@@ -79,7 +79,7 @@ def _benchmark(argv: list[str]) -> int:
     from reporting.console import Console
 
     parsed = parse_argv(argv)
-    params = parsed.params
+    params = for_evaluator(parsed.params, os.environ)
     cluster = find_cluster(params, os.environ)
     if not _is_server(cluster):
         flag_rules.check_inputs(params)
@@ -95,9 +95,14 @@ def _benchmark(argv: list[str]) -> int:
 
             run_server(params, cluster, console.warning)
         else:
-            from benchmark_cnn import BenchmarkCNN
+            if params.eval:
+                from evaluator import Evaluator
 
-            BenchmarkCNN(params, console=console).run()
+                Evaluator(params, console).run()
+            else:
+                from benchmark_cnn import BenchmarkCNN
+
+                BenchmarkCNN(params, console=console).run()
     return 0
 
 
