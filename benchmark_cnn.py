@@ -17,10 +17,9 @@ from cluster.watch import Verdict
 from cluster.worker import LostError, Worker
 from errors import RunError, UsageError
 from evaluation import Evaluation, SavedVariables, report
-from faults import explain
+from faults import check_ends, explain
 from flag_rules import check_outputs
 from params import Params
-from records.check import first_cut_shard
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Accuracy, ClusterTotal, Result, StepValues
@@ -29,9 +28,6 @@ from step_graph import StepGraph
 from stepper import Stepper, open_session
 from training.instruments import StepTracer, SummaryWriter, write_graph
 from training.step_loop import Phase, Step, steps
-
-# How long to look for the ends of shards after a run; a million records take some seconds if they are in memory.
-_END_SEARCH_SECS = 30.0
 
 
 class BenchmarkCNN:
@@ -87,7 +83,8 @@ class BenchmarkCNN:
                 for step in self.steps():
                     self._done.append(step)
                     self._show(step)
-                self._check_ends()
+                for shards in (self._parts.shards, self._parts.validation):
+                    check_ends(shards, self._console.warning)
                 self._is_complete = True
                 result = self._conclude()
             except LostError as lost:
@@ -307,19 +304,6 @@ class BenchmarkCNN:
             cluster_total=self._total,
             evaluations=tuple(self._evaluations),
         )
-
-    def _check_ends(self) -> None:
-        """Raises RunError if a shard is cut where TensorFlow does not notice it, so that its last record was lost."""
-        if self._parts.shards is None:
-            return
-        fault, num_unknown = first_cut_shard(self._parts.shards.paths, _END_SEARCH_SECS)
-        if fault:
-            raise RunError(fault)
-        if num_unknown:
-            self._console.warning(
-                f'--data_dir={self.params.data_dir}: whether {num_unknown} of its shards are cut short was not found '
-                f'out in {_END_SEARCH_SECS:.0f} s; tf_cnn_benchmarks records --check tells'
-            )
 
     def _part(self, verdict: Verdict) -> RunError:
         """What follows from the loss of another task. Does not return if it is back: then all workers start anew."""

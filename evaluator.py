@@ -15,7 +15,7 @@ from cluster.signals import Stop
 from cluster.worker import Worker
 from errors import RunError, UsageError
 from evaluation import Evaluation, OwnVariables, report
-from faults import explain
+from faults import check_ends, explain
 from flag_rules import check_outputs
 from params import Params
 from reporting import console as lines
@@ -63,6 +63,7 @@ class Evaluator:
                 until_the_end.enter_context(Stop(self._finish_for).listening())
             try:
                 found = tuple(self._evaluations())
+                check_ends(self._parts.validation, self._console.warning)
             except RunError as fault:
                 self._leave(fault.exit_code, str(fault))
                 raise

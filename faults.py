@@ -1,16 +1,19 @@
-"""What made a session fail, in one line."""
+"""Why a run failed, or should have, in one line."""
 
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
 from data_sets import Shards
-from records.check import first_fault
+from errors import RunError
+from records.check import first_cut_shard, first_fault
 
 # What TensorFlow raises for bad records.
 _DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
 # How long to look for the record that made a step fail.
 _SEARCH_SECS = 120.0
+# How long to look for the ends of shards after a run; a million records take some seconds if they are in memory.
+_END_SEARCH_SECS = 30.0
 
 
 def explain(
@@ -37,6 +40,20 @@ def explain(
     progress('A step failed; looking for the record that made it fail')
     fault = first_fault(shards.paths, num_classes, _SEARCH_SECS)
     return fault or f'{line} (--data_dir={data_dir}; tf_cnn_benchmarks records --check may tell more)'
+
+
+def check_ends(shards: Shards | None, warn: Callable[[str], None]) -> None:
+    """Raises RunError if a shard is cut where TensorFlow does not notice it, so that its last record was lost."""
+    if shards is None:
+        return
+    fault, num_unknown = first_cut_shard(shards.paths, _END_SEARCH_SECS)
+    if fault:
+        raise RunError(fault)
+    if num_unknown:
+        warn(
+            f'whether {num_unknown} of the {shards.subset} shards are cut short was not found out in '
+            f'{_END_SEARCH_SECS:.0f} s; tf_cnn_benchmarks records --check tells'
+        )
 
 
 def _cause(error: tf.errors.OpError) -> str:

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.environments import expand_counts, expand_nodes
-from cluster.members import Cluster, Task, check_mode, find_cluster
+from cluster.members import Cluster, Task, check_mode, find_cluster, for_evaluator
 from errors import UsageError
-from params import Params
+from params import Params, make_params
 
 pytestmark = pytest.mark.unit
 
