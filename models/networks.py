@@ -5,9 +5,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from models.convnext import convnext_tiny
+from models.densenet import densenet
+from models.efficientnet import BATCH_NORM as EFFICIENTNET_BATCH_NORM
+from models.efficientnet import efficientnet_b0
 from models.inception import BATCH_NORM as INCEPTION_BATCH_NORM
 from models.inception import inception3, inception3_aux
 from models.layers import BatchNorm, LayerBuilder, Tensor, VariableSource
+from models.mobilenet import BATCH_NORM as MOBILENET_BATCH_NORM
+from models.mobilenet import mobilenet_v2
+from models.nasnet import BATCH_NORM as NASNET_BATCH_NORM
+from models.nasnet import nasnet
 from models.resnet import resnet
 from models.small import alexnet, lenet, trivial
 from models.vgg import vgg
@@ -39,6 +47,26 @@ NETWORKS = {
     'resnet50': Network(partial(resnet, depth=50, version='v1')),
     'resnet50_v1.5': Network(partial(resnet, depth=50, version='v1.5')),
     'resnet50_v2': Network(partial(resnet, depth=50, version='v2')),
+    'mobilenet': Network(mobilenet_v2, MOBILENET_BATCH_NORM),
+    'nasnet': Network(
+        partial(nasnet, num_cells=4, penultimate_filters=1056, stem_filters=32, skip_reduction=False), NASNET_BATCH_NORM
+    ),
+    'nasnetlarge': Network(
+        partial(nasnet, num_cells=6, penultimate_filters=4032, stem_filters=96, skip_reduction=True), NASNET_BATCH_NORM
+    ),
+    'densenet121': Network(
+        partial(
+            densenet,
+            blocks=(6, 12, 24, 16),
+            growth_rate=32,
+            bottleneck=True,
+            compression=0.5,
+            stem_filters=64,
+            small_images=False,
+        )
+    ),
+    'efficientnet_b0': Network(efficientnet_b0, EFFICIENTNET_BATCH_NORM),
+    'convnext_tiny': Network(convnext_tiny),
 }
 
 
