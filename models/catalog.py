@@ -13,6 +13,7 @@ class ModelFacts:
     """One model for one data set.
 
     image_size is the height and width in pixels, batch_size the default per device, learning_rate the default one.
+    variant names the network in models.networks where it is not the one that has the model's name.
     """
 
     name: str
@@ -20,6 +21,12 @@ class ModelFacts:
     image_size: int
     batch_size: int
     learning_rate: float
+    variant: str | None = None
+
+    @property
+    def network(self) -> str:
+        """The name of its network: a model may have another one for another data set."""
+        return self.variant or self.name
 
 
 def model_table(*rows: ModelFacts) -> tuple[ModelFacts, ...]:

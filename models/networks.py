@@ -84,7 +84,7 @@ def build_network(
     """Adds a network of the catalog to the graph.
 
     Args:
-      name: a name of the catalog.
+      name: a name of NETWORKS (ModelFacts.network).
       images: [N, H, W, C] float32, whatever the data format.
       num_classes: how many logits an image gets.
       variables, data_format, is_training, keep_statistics, seed: see LayerBuilder.
