@@ -63,7 +63,8 @@ def inverted_residual(
 
     Args:
       expansion: how many times as wide as x the inside is; nothing widens by 1.
-      squeeze: how many of x's channels each unit of squeeze-and-excitation (arXiv:1709.01507) stands for, if there are any.
+      squeeze: how many of x's channels a unit of squeeze-and-excitation stands for (Hu et al. 2018, arXiv:1709.01507);
+        None leaves it out.
       drop_rate: of stochastic depth, where there is a shortcut.
     """
     shortcut = x
