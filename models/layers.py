@@ -214,10 +214,11 @@ class LayerBuilder:
         return normalised.y
 
     def layer_norm(self, x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
-        """Normalises the channels at each place, or [N, C], by their mean and variance (arXiv:1607.06450)."""
+        """Normalises the channels at each place, or [N, C], by mean and variance in float32 (arXiv:1607.06450)."""
         axis = 1 if self._channels_first or x.shape.rank == 2 else 3
-        mean, variance = tf.nn.moments(x, [axis], keepdims=True)
-        normalised = (x - mean) * tf.math.rsqrt(variance + epsilon)
+        exact = tf.cast(x, tf.float32)
+        mean, variance = tf.nn.moments(exact, [axis], keepdims=True)
+        normalised = tf.cast((exact - mean) * tf.math.rsqrt(variance + epsilon), x.dtype)
         shape = [x.shape.as_list()[axis]]
         scale, offset = self._variable(f'{name}/gamma', shape, ones), self._variable(f'{name}/beta', shape, zeros)
         if x.shape.rank == 4:
