@@ -76,6 +76,18 @@ _FACTS = model_table(
         for depth in (20, 32, 44, 56, 110)
         for suffix in ('', '_v2')
     ),
+    ModelFacts('densenet40_k12', 'cifar10', 32, 64, 0.1),
+    ModelFacts('densenet100_k12', 'cifar10', 32, 64, 0.1),
+    ModelFacts('densenet100_k24', 'cifar10', 32, 64, 0.1),
+    ModelFacts('mobilenet', 'imagenet', 224, 32, 0.005),
+    ModelFacts('nasnet', 'imagenet', 224, 32, 0.005),
+    ModelFacts('nasnetlarge', 'imagenet', 331, 16, 0.005),
+    # No published results of this command: the learning rates of the papers for batches of this size, by the linear
+    # scaling rule (Goyal et al. 2017, arXiv:1706.02677). DenseNet (section 4.2): 0.1 for 256, SGD. EfficientNet: 0.256
+    # (section 5.2) for 4096 (its code), RMSProp. ConvNeXt (table 5): 0.004 for 4096, AdamW.
+    ModelFacts('densenet121', 'imagenet', 224, 32, 0.0125),
+    ModelFacts('efficientnet_b0', 'imagenet', 224, 32, 0.002),
+    ModelFacts('convnext_tiny', 'imagenet', 224, 32, 0.004 * 32 / 4096),
 )
 
 

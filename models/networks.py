@@ -5,11 +5,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from models.convnext import convnext_tiny
+from models.densenet import densenet
+from models.efficientnet import BATCH_NORM as EFFICIENTNET_BATCH_NORM
+from models.efficientnet import efficientnet_b0
 from models.googlenet import googlenet
 from models.inception import BATCH_NORM as INCEPTION_BATCH_NORM
 from models.inception import inception3, inception3_aux
 from models.inception4 import inception4
 from models.layers import BatchNorm, LayerBuilder, Tensor, VariableSource
+from models.mobilenet import BATCH_NORM as MOBILENET_BATCH_NORM
+from models.mobilenet import mobilenet_v2
+from models.nasnet import BATCH_NORM as NASNET_BATCH_NORM
+from models.nasnet import nasnet
 from models.resnet import BLOCKS, OFFICIAL_BATCH_NORM, resnet, resnet_cifar
 from models.small import alexnet, alexnet_cifar, lenet, overfeat, trivial
 from models.vgg import vgg
@@ -63,6 +71,40 @@ NETWORKS = {
         for depth in (20, 32, 44, 56, 110)
         for suffix, version in (('', 'v1'), ('_v2', 'v2'))
     },
+    **{
+        f'densenet{depth}_k{growth_rate}': Network(
+            partial(
+                densenet,
+                blocks=[(depth - 4) // 3] * 3,
+                growth_rate=growth_rate,
+                bottleneck=False,
+                compression=1.0,
+                stem_filters=16,
+                small_images=True,
+            )
+        )
+        for depth, growth_rate in ((40, 12), (100, 12), (100, 24))
+    },
+    'mobilenet': Network(mobilenet_v2, MOBILENET_BATCH_NORM),
+    'nasnet': Network(
+        partial(nasnet, num_cells=4, penultimate_filters=1056, stem_filters=32, skip_reduction=False), NASNET_BATCH_NORM
+    ),
+    'nasnetlarge': Network(
+        partial(nasnet, num_cells=6, penultimate_filters=4032, stem_filters=96, skip_reduction=True), NASNET_BATCH_NORM
+    ),
+    'densenet121': Network(
+        partial(
+            densenet,
+            blocks=(6, 12, 24, 16),
+            growth_rate=32,
+            bottleneck=True,
+            compression=0.5,
+            stem_filters=64,
+            small_images=False,
+        )
+    ),
+    'efficientnet_b0': Network(efficientnet_b0, EFFICIENTNET_BATCH_NORM),
+    'convnext_tiny': Network(convnext_tiny),
 }
 
 
