@@ -288,6 +288,21 @@ class LayerBuilder:
         """Joins activations along the channels."""
         return tf.concat(branches, 1 if self._channels_first else 3)
 
+    def pad_channels(self, x: Tensor, count: int) -> Tensor:
+        """Adds channels of zeros after those of x, so that there are count."""
+        none, some = [0, 0], [0, count - self._num_channels(x)]
+        return tf.pad(x, [none, some, none, none] if self._channels_first else [none, none, none, some])
+
+    def local_response_norm(self, x: Tensor, *, radius: int, bias: float, alpha: float, beta: float) -> Tensor:
+        """x / (bias + alpha * s) ** beta, where s sums the squares of x and its neighbours, radius channels either way.
+
+        Krizhevsky et al. 2012 (doi:10.1145/3065386), section 3.3.
+        """
+        # The kernels know NHWC alone.
+        x = tf.transpose(x, [0, 2, 3, 1]) if self._channels_first else x
+        x = tf.nn.local_response_normalization(x, radius, bias, alpha, beta)
+        return tf.transpose(x, [0, 3, 1, 2]) if self._channels_first else x
+
     def flatten(self, x: Tensor) -> Tensor:
         """[N, H, W, C] or [N, C, H, W] -> [N, H*W*C], in the order of the first in both data formats."""
         if self._channels_first:
