@@ -97,7 +97,7 @@ class Assembly:
         )
         return build_step_graph(
             StepSettings(
-                model=params.model,
+                model=self._facts.network,
                 num_classes=self.data_set.num_classes,
                 data_format=self.machine.data_format,
                 forward_only=params.forward_only,

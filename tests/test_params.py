@@ -105,7 +105,7 @@ def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
         ),
         (
             ['--data_name=imagnet'],
-            '--data_name=imagnet: it must be one of imagenet, mnist; did you mean --data_name=imagenet?',
+            '--data_name=imagnet: it must be one of imagenet, cifar10, mnist; did you mean --data_name=imagenet?',
         ),
         (
             ['--forward_only', 'True'],
