@@ -1,6 +1,7 @@
 """Turns the settings into the parts of a run, and the parts into the graph of a step."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,14 +15,18 @@ from data_sets import DATA_SETS, Shards, choose_shards
 from errors import UsageError
 from input_pipeline import InputPipeline, RecordPipeline, SyntheticInput
 from machine import check_xla, find_machine, session_config
-from models.catalog import find_model
+from models.catalog import find_model, is_resnet
 from packing import Packing
 from params import Params
 from preprocessing import ImageOptions
 from step_graph import StepGraph, StepSettings, build_step_graph
-from training.optimizers import Adam, GradientDescent, Momentum, Optimizer, RmsProp
+from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
+from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
 from training.variables import HOST_DEVICE
 from variable_mgr import Placement, make_variable_mgr
+
+# Timed steps where no flag says how many.
+_NUM_BATCHES = 100
 
 
 class Assembly:
@@ -35,7 +40,9 @@ class Assembly:
     Attributes:
       data_set, shards, machine: what it reads and computes on; shards are None for synthetic images.
       batch_size: images of a step on each device.
-      learning_rate: as used.
+      global_batch_size: images of a step on all devices of all workers.
+      num_batches: timed steps of each worker.
+      learning_rate: by the number of steps taken.
       config: the settings of the session.
 
     Raises:
@@ -52,9 +59,10 @@ class Assembly:
         self.shards = self._find_shards()
         self.machine = find_machine(params)
         self.batch_size = params.batch_size or self._facts.batch_size
-        self.learning_rate = (
-            self._facts.learning_rate if params.init_learning_rate is None else params.init_learning_rate
-        )
+        num_workers = cluster.num_workers if cluster else 1
+        self.global_batch_size = self.batch_size * len(self.machine.towers) * num_workers
+        self.num_batches = self._count_batches()
+        self.learning_rate = self._make_learning_rate()
         self._placement = self._place()
         self.config = session_config(params, self.machine)
         if params.xla:
@@ -91,6 +99,8 @@ class Assembly:
                 with_accuracy=params.forward_only or params.print_training_accuracy,
                 loss_type_to_report=params.loss_type_to_report,
                 weight_decay=params.weight_decay,
+                single_l2_loss_op=params.single_l2_loss_op,
+                label_smoothing=params.label_smoothing,
                 gradient_clip=params.gradient_clip,
                 learning_rate=self.learning_rate,
                 seed=params.tf_random_seed,
@@ -99,6 +109,41 @@ class Assembly:
             _make_optimizer(params),
             manager,
             self._make_pipeline(manager.get_devices()),
+        )
+
+    def _count_batches(self) -> int:
+        num_epochs, num_batches = self._params.num_epochs, self._params.num_batches
+        if num_epochs is None:
+            return _NUM_BATCHES if num_batches is None else num_batches
+        validates = self.shards is not None and self.shards.subset == 'validation'
+        num_examples = self.data_set.num_validation_examples if validates else self.data_set.num_train_examples
+        return math.ceil(steps_of(num_epochs, num_examples, self.global_batch_size))
+
+    def _make_learning_rate(self) -> LearningRate:
+        params = self._params
+        own_batch_size = self.batch_size * len(self.machine.towers)
+        # Workers that do not wait for each other count the steps of each.
+        alone = self._cluster is not None and self._horovod is None and not params.cross_replica_sync
+        images_per_step = own_batch_size if alone else self.global_batch_size
+        steps = functools.partial(
+            steps_of, num_examples=self.data_set.num_train_examples, images_per_step=images_per_step
+        )
+        epochs: Sequence[float] = ()
+        if params.piecewise_learning_rate_schedule is not None:
+            rates, epochs = parse_piecewise(params.piecewise_learning_rate_schedule)
+        elif params.resnet_base_lr is not None and is_resnet(params.model):
+            averaged = self.batch_size if params.variable_update == 'independent' else images_per_step
+            rates, epochs = resnet_pieces(params.resnet_base_lr, averaged, self.data_set.name)
+        else:
+            given = params.init_learning_rate
+            rates = (self._facts.learning_rate if given is None else given,)
+        return LearningRate(
+            rates,
+            tuple(steps(epoch) for epoch in epochs),
+            decay_steps=steps(params.num_epochs_per_decay),
+            decay_factor=params.learning_rate_decay_factor,
+            minimum=params.minimum_learning_rate,
+            warmup_steps=steps(params.num_learning_rate_warmup_epochs),
         )
 
     @property
@@ -180,5 +225,6 @@ def _make_optimizer(params: Params) -> Optimizer:
         'momentum': functools.partial(Momentum, params.momentum),
         'rmsprop': functools.partial(RmsProp, params.rmsprop_decay, params.rmsprop_momentum, params.rmsprop_epsilon),
         'adam': functools.partial(Adam, params.adam_beta1, params.adam_beta2, params.adam_epsilon),
+        'lars': functools.partial(Lars, params.momentum, params.lars_eta, params.weight_decay),
     }
     return make[params.optimizer]()

@@ -131,7 +131,7 @@ class BenchmarkCNN:
             tf.set_random_seed(params.tf_random_seed)
             built = self._parts.build(root)
             summaries = self._make_summaries(built)
-            self._state = state = RunState(params, worker, built)
+            self._state = state = RunState(params, worker, built, self._parts.num_batches)
         if not (worker and worker.legacy):
             self._console.result(lines.format_banner(self._banner(built)))
         if params.graph_file:
@@ -205,7 +205,7 @@ class BenchmarkCNN:
 
     def _banner(self, built: StepGraph) -> lines.Banner:
         params = self.params
-        global_batch_size = self._parts.batch_size * len(self._parts.machine.towers) * self._num_workers
+        global_batch_size, num_batches = self._parts.global_batch_size, self._parts.num_batches
         own = (self._worker.device if self._worker else None) or ''
         return lines.Banner(
             tensorflow_version=tf.__version__,
@@ -215,8 +215,8 @@ class BenchmarkCNN:
             forward_only=params.forward_only,
             batch_size=self._parts.batch_size,
             global_batch_size=global_batch_size,
-            num_batches=params.num_batches,
-            num_epochs=params.num_batches * global_batch_size / self._parts.data_set.num_train_examples,
+            num_batches=num_batches,
+            num_epochs=num_batches * global_batch_size / self._parts.data_set.num_train_examples,
             devices=tuple(f'{own}{tower}' for tower in self._parts.machine.towers),
             data_format=self._parts.machine.data_format,
             optimizer=params.optimizer,
@@ -264,7 +264,7 @@ class BenchmarkCNN:
         values = {
             self.params.loss_type_to_report: step.values.loss,
             'images_per_second': self._parts.batch_size * len(self._parts.machine.towers) / step.seconds,
-            'learning_rate': self._parts.learning_rate,
+            'learning_rate': step.values.learning_rate,
             'top_1_accuracy': step.values.top_1,
             'top_5_accuracy': step.values.top_5,
         }
@@ -285,7 +285,7 @@ class BenchmarkCNN:
         if result.timed_steps:
             self._console.result(lines.format_total(result.images_per_second))
         if not result.complete:
-            self._console.warning(lines.format_incomplete(len(result.timed_steps), self.params.num_batches))
+            self._console.warning(lines.format_incomplete(len(result.timed_steps), self._parts.num_batches))
         return result
 
     def _result(self) -> Result:

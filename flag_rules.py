@@ -1,6 +1,7 @@
 """The rules between flags: which do not go together, which have no effect, which files a run must be able to write."""
 
 import contextlib
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -10,11 +11,24 @@ from typing import TYPE_CHECKING
 from data_sets import DATA_SETS, choose_shards
 from errors import UsageError
 from flag_spec import spelled
+from training.schedules import parse_piecewise
 
 if TYPE_CHECKING:
     from params import Params
 
 _FILES = ('trace_file', 'tfprof_file', 'graph_file')
+
+
+# Each of these sets the learning rate by itself, which these others do together.
+_WHOLE_SCHEDULES = ('piecewise_learning_rate_schedule', 'resnet_base_lr')
+_RATE_FLAGS = ('init_learning_rate', 'num_epochs_per_decay', 'learning_rate_decay_factor', 'minimum_learning_rate')
+
+
+def _is_resnet(params: 'Params') -> bool:
+    # Here, since only rules need the zoo.
+    from models.catalog import is_resnet
+
+    return is_resnet(params.model)
 
 
 def check(params: 'Params') -> None:
@@ -90,6 +104,46 @@ def _the_clip_leaves_something(params: 'Params') -> str | None:
     return None
 
 
+def _the_end_is_told_once(params: 'Params') -> str | None:
+    if params.num_epochs is None:
+        return None
+    written = spelled('num_epochs', params.num_epochs)
+    if params.num_batches is not None:
+        return f'{written} clashes with {spelled("num_batches", params.num_batches)}: each ends the run; leave one out'
+    if params.num_epochs == 0:
+        return f'{written}: there would be nothing to do; write a number above 0, a fraction will do'
+    return None
+
+
+def _the_learning_rate_is_told_once(params: 'Params') -> str | None:
+    defaults = type(params)()
+    given = [name for name in (*_WHOLE_SCHEDULES, *_RATE_FLAGS) if getattr(params, name) != getattr(defaults, name)]
+    if not _is_resnet(params):
+        given = [name for name in given if name != 'resnet_base_lr']
+    if len(given) > 1 and given[0] in _WHOLE_SCHEDULES:
+        whole, other = (spelled(name, getattr(params, name)) for name in given[:2])
+        return f'{whole} clashes with {other}: the first sets the learning rate of the whole training; leave one out'
+    return None
+
+
+def _a_piecewise_schedule_has_pieces(params: 'Params') -> str | None:
+    schedule = params.piecewise_learning_rate_schedule
+    if schedule is not None:
+        try:
+            parse_piecewise(schedule)
+        except ValueError as error:
+            written = spelled('piecewise_learning_rate_schedule', schedule)
+            return f"{written}: {error}; write 'RATE;EPOCH;RATE;...', such as '0.3;10;0.2;25;0.02'"
+    return None
+
+
+def _a_decay_has_an_interval_and_a_factor(params: 'Params') -> str | None:
+    for given, missing in itertools.permutations(('num_epochs_per_decay', 'learning_rate_decay_factor')):
+        if (value := getattr(params, given)) and not getattr(params, missing):
+            return f'{spelled(given, value)}: it takes both to lower the learning rate; add --{missing}, above 0'
+    return None
+
+
 def _staged_variables_are_read_from_somewhere(params: 'Params') -> str | None:
     if params.staged_vars and params.variable_update != 'parameter_server':
         return (
@@ -116,13 +170,19 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _gradients_are_summed_in_one_way,
     _files_are_not_the_same,
     _the_clip_leaves_something,
+    _the_end_is_told_once,
+    _the_learning_rate_is_told_once,
+    _a_piecewise_schedule_has_pieces,
+    _a_decay_has_an_interval_and_a_factor,
     _staged_variables_are_read_from_somewhere,
     _horovod_has_a_process_for_each_device,
 )
 
 _Test = Callable[['Params'], bool]
 _UPDATE = (
-    'init_learning_rate',
+    *_WHOLE_SCHEDULES,
+    *_RATE_FLAGS,
+    'num_learning_rate_warmup_epochs',
     'optimizer',
     'momentum',
     'rmsprop_decay',
@@ -131,7 +191,9 @@ _UPDATE = (
     'adam_beta1',
     'adam_beta2',
     'adam_epsilon',
+    'lars_eta',
     'weight_decay',
+    'single_l2_loss_op',
     'gradient_clip',
 )
 _PACKING = ('gradient_repacking', 'agg_small_grads_max_bytes', 'agg_small_grads_max_group')
@@ -166,7 +228,20 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
     (('print_training_accuracy',), lambda p: p.forward_only, '--forward_only prints the accuracy anyway'),
     (('distortions',), lambda p: p.forward_only, '--forward_only takes images as they are'),
     (('distortions', 'resize_method'), lambda p: p.data_dir is None, 'images are synthetic without --data_dir'),
-    (('momentum',), lambda p: p.optimizer != 'momentum', 'it belongs to --optimizer=momentum'),
+    (('label_smoothing',), lambda p: p.forward_only, '--forward_only takes labels as they are'),
+    (('resnet_base_lr',), lambda p: not _is_resnet(p), 'it belongs to residual networks, and --model is none'),
+    (
+        ('minimum_learning_rate',),
+        lambda p: not p.num_epochs_per_decay,
+        'nothing lowers the learning rate without --num_epochs_per_decay',
+    ),
+    (('single_l2_loss_op',), lambda p: not p.weight_decay, '--weight_decay=0 leaves no L2 loss'),
+    (
+        ('momentum',),
+        lambda p: p.optimizer not in ('momentum', 'lars'),
+        'it belongs to --optimizer=momentum and --optimizer=lars',
+    ),
+    (('lars_eta',), lambda p: p.optimizer != 'lars', 'it belongs to --optimizer=lars'),
     (
         ('rmsprop_decay', 'rmsprop_momentum', 'rmsprop_epsilon'),
         lambda p: p.optimizer != 'rmsprop',

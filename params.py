@@ -42,7 +42,16 @@ class Params:
     batch_size: int = flag(
         0, _RUN, "Images of a step on each device; 0 is the model's default.", lower_bound=0, unit='images'
     )
-    num_batches: int = flag(100, _RUN, 'Timed steps.', lower_bound=1, unit='steps')
+    num_batches: int | None = flag(
+        None, _RUN, 'Timed steps; by default 100, or as --num_epochs says.', lower_bound=1, unit='steps'
+    )
+    num_epochs: float | None = flag(
+        None,
+        _RUN,
+        'Timed steps, as the times that all towers of all workers together see each training image.',
+        lower_bound=0,
+        unit='epochs',
+    )
     num_warmup_batches: int = flag(
         10, _RUN, 'Steps before the timed ones, which count in no rate.', lower_bound=0, unit='steps'
     )
@@ -139,18 +148,58 @@ class Params:
         10, _VARIABLES, 'Most small gradients to sum together.', lower_bound=1, unit='gradients'
     )
 
-    optimizer: str = flag('sgd', _OPTIMIZER, 'The update rule.', choices=('sgd', 'momentum', 'rmsprop', 'adam'))
+    optimizer: str = flag('sgd', _OPTIMIZER, 'The update rule.', choices=('sgd', 'momentum', 'rmsprop', 'adam', 'lars'))
     init_learning_rate: float | None = flag(
         None, _OPTIMIZER, "Learning rate; by default the model's. --learning_rate is the same.", lower_bound=0
     )
-    momentum: float = flag(0.9, _OPTIMIZER, 'Momentum, for momentum.', lower_bound=0, upper_bound=1)
+    piecewise_learning_rate_schedule: str | None = flag(
+        None,
+        _OPTIMIZER,
+        "The learning rate as 'RATE;EPOCH;RATE;...': the first one, and from which epoch on which other one.",
+    )
+    num_epochs_per_decay: float = flag(
+        0.0,
+        _OPTIMIZER,
+        'Epochs after which the learning rate is multiplied by --learning_rate_decay_factor, again and again; '
+        '0 leaves it.',
+        lower_bound=0,
+        unit='epochs',
+    )
+    learning_rate_decay_factor: float = flag(
+        0.0, _OPTIMIZER, 'Factor of the learning rate, for --num_epochs_per_decay.', lower_bound=0
+    )
+    minimum_learning_rate: float = flag(
+        0.0, _OPTIMIZER, 'What --num_epochs_per_decay lowers the learning rate to at most.', lower_bound=0
+    )
+    num_learning_rate_warmup_epochs: float = flag(
+        0.0,
+        _OPTIMIZER,
+        'Epochs in which the learning rate rises from 0 to its first value.',
+        lower_bound=0,
+        unit='epochs',
+    )
+    resnet_base_lr: float | None = flag(
+        None,
+        _OPTIMIZER,
+        'Learning rate of residual networks for 256 images in a step; it grows with the images, and falls after '
+        'the customary epochs.',
+        lower_bound=0,
+    )
+    momentum: float = flag(0.9, _OPTIMIZER, 'Momentum, for momentum and lars.', lower_bound=0, upper_bound=1)
     rmsprop_decay: float = flag(0.9, _OPTIMIZER, 'Decay of squares, for rmsprop.', lower_bound=0, upper_bound=1)
     rmsprop_momentum: float = flag(0.9, _OPTIMIZER, 'Momentum, for rmsprop.', lower_bound=0, upper_bound=1)
     rmsprop_epsilon: float = flag(1.0, _OPTIMIZER, 'Term of the denominator, for rmsprop.', lower_bound=0)
     adam_beta1: float = flag(0.9, _OPTIMIZER, 'Decay of means, for adam.', lower_bound=0, upper_bound=1)
     adam_beta2: float = flag(0.999, _OPTIMIZER, 'Decay of squares, for adam.', lower_bound=0, upper_bound=1)
     adam_epsilon: float = flag(1e-8, _OPTIMIZER, 'Term of the denominator, for adam.', lower_bound=0)
+    lars_eta: float = flag(
+        1e-3, _OPTIMIZER, 'How far to trust a layer: its trust coefficient, for lars.', lower_bound=0
+    )
     weight_decay: float = flag(4e-5, _OPTIMIZER, 'Factor of the L2 loss of the weights.', lower_bound=0)
+    single_l2_loss_op: bool = flag(False, _OPTIMIZER, 'Compute the L2 loss of all weights by one operation.')
+    label_smoothing: float = flag(
+        0.0, _OPTIMIZER, 'Part of each label that is spread evenly over all classes.', lower_bound=0, upper_bound=1
+    )
     gradient_clip: float | None = flag(None, _OPTIMIZER, 'Clip each gradient to this magnitude.', lower_bound=0)
 
     job_name: str | None = flag(

@@ -19,6 +19,7 @@ from input_pipeline import Batch, InputPipeline, SyntheticInput
 from models.catalog import find_model
 from packing import Packing
 from step_graph import StepSettings, build_step_graph
+from training.schedules import LearningRate
 from variable_mgr import Placement, make_variable_mgr
 
 pytestmark = pytest.mark.distributed
@@ -203,7 +204,7 @@ def one_tower(optimizer: str, *, staged: bool, workers: tuple[int, ...] = tuple(
         loss_type_to_report='total_loss',
         weight_decay=WEIGHT_DECAY,
         gradient_clip=None,
-        learning_rate=LEARNING_RATE,
+        learning_rate=LearningRate((LEARNING_RATE,)),
         seed=SEED,
     )
     placement = Placement(cpus(1), SEED, cpus(1), make_algorithm('pscpu', cpus(1), cpus(1)[0]), Packing())
