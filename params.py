@@ -169,7 +169,7 @@ class Params:
         0.0, _OPTIMIZER, 'Factor of the learning rate, for --num_epochs_per_decay.', lower_bound=0
     )
     minimum_learning_rate: float = flag(
-        0.0, _OPTIMIZER, 'What --num_epochs_per_decay lowers the learning rate to at most.', lower_bound=0
+        0.0, _OPTIMIZER, 'Lowest learning rate, for --num_epochs_per_decay.', lower_bound=0
     )
     num_learning_rate_warmup_epochs: float = flag(
         0.0,
@@ -200,7 +200,9 @@ class Params:
     label_smoothing: float = flag(
         0.0, _OPTIMIZER, 'Part of each label that is spread evenly over all classes.', lower_bound=0, upper_bound=1
     )
-    gradient_clip: float | None = flag(None, _OPTIMIZER, 'Clip each gradient to this magnitude.', lower_bound=0)
+    gradient_clip: float | None = flag(
+        None, _OPTIMIZER, 'Clip each element of a gradient to this magnitude.', lower_bound=0
+    )
 
     job_name: str | None = flag(
         None, _CLUSTER, 'The role of this process in a cluster.', choices=('ps', 'worker', 'controller')

@@ -44,7 +44,7 @@ class NumpyOptimizer:
         return weights
 
 
-MOMENTUM, DECAY, EPSILON, BETAS, ETA, WEIGHT_DECAY = 0.9, 0.8, 0.01, (0.9, 0.999), 0.5, 0.02
+MOMENTUM, DECAY, EPSILON, BETAS, ETA, WEIGHT_DECAY = 0.9, 0.8, 0.01, (0.9, 0.999), 0.5, 0.01
 
 
 def _gradient_descent(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
