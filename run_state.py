@@ -12,14 +12,15 @@ from cluster.worker import Worker
 from errors import RunError
 from params import Params
 from step_graph import StepGraph
-from training.checkpoints import Checkpointer, step_of
+from training.checkpoints import Checkpointer, mark_ended, step_of
 from training.variables import HOST_DEVICE
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The steps of this process, of which num_batches are timed, and the number of steps after which training ends."""
+    """The steps of this process, of which num_batches are timed, and the numbers of steps between which it trains."""
 
+    start: int
     num_warmup: int
     num_batches: int
     end: int
@@ -87,6 +88,8 @@ class RunState:
         if worker:
             worker.legacy['end'] = end
         self.steps_taken = start
+        if self._saves and params.train_dir:
+            mark_ended(params.train_dir, False)
         if self._saves and start == end - num_steps:
             # Should the variables be lost, training can start anew from here.
             self.save(session)
@@ -95,7 +98,7 @@ class RunState:
             # Training that goes on after an interruption takes a step to warm up.
             num_warmup = max(num_warmup, min(1, end - start - 1), 0)
         own_warmup = num_warmup // num_counting
-        return Schedule(own_warmup, end - start - own_warmup, end)
+        return Schedule(start, own_warmup, end - start - own_warmup, end)
 
     def _prepare_own(self, session: tf.Session, worker: Worker | HorovodWorker | None, root: int) -> int:
         """Where every worker has variables of its own: the root has the state, the others get it from there."""
@@ -159,6 +162,12 @@ class RunState:
             self._saver.save(session, self._read_step(session))
             self._last_save = time.monotonic()
 
+    def end(self, session: tf.Session) -> None:
+        """Saves the last checkpoint and says that it is the last."""
+        self.save(session)
+        if self._saves and self._params.train_dir:
+            mark_ended(self._params.train_dir, True)
+
     def hand_on(self) -> dict[str, object]:
         """What the process that takes the place of this one needs. Called when the session is over."""
         if self._relay is None or self._worker is None:
@@ -198,6 +207,11 @@ class Window:
         if self._start is None:
             self._start, self._first = self._end - seconds, steps_before
         self._last = steps_after
+
+    def skip(self, seconds: float) -> None:
+        """After what is no part of training: an evaluation of so many seconds."""
+        if self._start is not None:
+            self._start += seconds
 
     @property
     def seconds(self) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from packing import Packer, Packing, even_sizes
-from training.checkpoints import Slice
+from training.checkpoints import Slice, joined
 from training.variables import HOST_DEVICE, Variable, create_variable, num_bytes
 
 Tensor = Any
@@ -113,11 +113,8 @@ class Masters:
                     value = self._compact(value)
             with tf.device(HOST_DEVICE):
                 fetched.append(tf.cast(tf.identity(value), tf.float32))
-        if len(parts) == 1:
-            return fetched[0]
-        (axis,) = (number for number, length in enumerate(parts[0].full) if parts[0].variable.shape[number] != length)
         with tf.device(HOST_DEVICE):
-            return tf.concat(fetched, axis)
+            return joined(parts, fetched)
 
     def ship(self, gradients: Sequence[tuple[str, Tensor]]) -> list[_Cargo]:
         """Sends gradients by name, on this worker's host, to where their variables are."""

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 import legacy_flags
 from errors import UsageError
-from flag_rules import check_inputs, check_outputs
-from params import SPECS, Params, format_help, make_params, parse_argv
+from flag_help import format_help
+from flag_rules import check_inputs
+from output_files import check_outputs
+from params import SPECS, Params, make_params, parse_argv
 
 pytestmark = pytest.mark.unit
 
