@@ -37,7 +37,7 @@ class Params:
     num_epochs: float | None = flag(
         None,
         _RUN,
-        'Timed steps, as the times that all towers of all workers together see each training image.',
+        'Instead of --num_batches: how often the run sees each training image, on all devices of all workers.',
         lower_bound=0,
         unit='epochs',
     )
