@@ -18,17 +18,21 @@ from evaluation import EvalSchedule, Evaluation, SavedVariables
 from flag_rules import numbers_of
 from input_pipeline import InputPipeline, RecordPipeline, SyntheticInput
 from machine import check_xla, find_machine, session_config
-from models.catalog import find_model
+from models.catalog import find_model, is_resnet
 from packing import Packing
 from params import Params
 from preprocessing import ImageOptions
 from records.check import count_records
 from reporting import console as lines
 from step_graph import StepGraph, StepSettings, build_step_graph
-from training.optimizers import Adam, GradientDescent, Momentum, Optimizer, RmsProp
+from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
+from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
 from training.variables import HOST_DEVICE
 from validation import Share, ValidationInput, record_examples
 from variable_mgr import Placement, make_variable_mgr
+
+# Timed steps where no flag says how many.
+_NUM_BATCHES = 100
 
 
 class Assembly:
@@ -43,7 +47,9 @@ class Assembly:
       data_set, machine: what it reads and computes on.
       shards, validation: those to train on, and to evaluate on; None if that is not done, or the images are synthetic.
       batch_size: images of a step on each device.
-      learning_rate: as used.
+      global_batch_size: images of a step on all devices of all workers.
+      num_batches: timed steps of each worker.
+      learning_rate: by the number of steps taken.
       config: the settings of the session.
 
     Raises:
@@ -65,9 +71,10 @@ class Assembly:
             self.validation = self._checked(find_shards(data_dir, 'validation'))
         self.machine = find_machine(params)
         self.batch_size = params.batch_size or self._facts.batch_size
-        self.learning_rate = (
-            self._facts.learning_rate if params.init_learning_rate is None else params.init_learning_rate
-        )
+        num_workers = cluster.num_workers if cluster else 1
+        self.global_batch_size = self.batch_size * len(self.machine.towers) * num_workers
+        self.num_batches = self._count_batches()
+        self.learning_rate = self._make_learning_rate()
         self._placement = self._place()
         self.config = session_config(params, self.machine)
         if params.xla:
@@ -104,6 +111,8 @@ class Assembly:
                 with_accuracy=params.forward_only or params.print_training_accuracy,
                 loss_type_to_report=params.loss_type_to_report,
                 weight_decay=params.weight_decay,
+                single_l2_loss_op=params.single_l2_loss_op,
+                label_smoothing=params.label_smoothing,
                 gradient_clip=params.gradient_clip,
                 learning_rate=self.learning_rate,
                 seed=params.tf_random_seed,
@@ -112,6 +121,37 @@ class Assembly:
             _make_optimizer(params),
             manager,
             self._make_pipeline(manager.get_devices()),
+        )
+
+    def _count_batches(self) -> int:
+        num_epochs, num_batches = self._params.num_epochs, self._params.num_batches
+        if num_epochs is None:
+            return _NUM_BATCHES if num_batches is None else num_batches
+        validates = self.shards is not None and self.shards.subset == 'validation'
+        num_examples = self.data_set.num_validation_examples if validates else self.data_set.num_train_examples
+        return math.ceil(steps_of(num_epochs, num_examples, self.global_batch_size))
+
+    def _make_learning_rate(self) -> LearningRate:
+        params = self._params
+        steps = functools.partial(
+            steps_of, num_examples=self.data_set.num_train_examples, images_per_step=self.images_of_step
+        )
+        epochs: Sequence[float] = ()
+        if params.piecewise_learning_rate_schedule is not None:
+            rates, epochs = parse_piecewise(params.piecewise_learning_rate_schedule)
+        elif params.resnet_base_lr is not None and is_resnet(params.model):
+            averaged = self.batch_size if params.variable_update == 'independent' else self.images_of_step
+            rates, epochs = resnet_pieces(params.resnet_base_lr, averaged, self.data_set.name)
+        else:
+            given = params.init_learning_rate
+            rates = (self._facts.learning_rate if given is None else given,)
+        return LearningRate(
+            rates,
+            tuple(steps(epoch) for epoch in epochs),
+            decay_steps=steps(params.num_epochs_per_decay),
+            decay_factor=params.learning_rate_decay_factor,
+            minimum=params.minimum_learning_rate,
+            warmup_steps=steps(params.num_learning_rate_warmup_epochs),
         )
 
     @property
@@ -135,7 +175,7 @@ class Assembly:
         num_batches = None
         pipeline: InputPipeline
         if self.validation is None:
-            num_batches = params.num_eval_batches or params.num_batches
+            num_batches = params.num_eval_batches or self.num_batches
             pipeline = self._make_synthetic(devices, batch_size, params.tf_random_seed + process)
         else:
             num_examples = None
@@ -174,8 +214,8 @@ class Assembly:
         """
         params, data_set = self._params, self.data_set
         global_batch_size = batch_size * len(self.machine.towers) * num_workers
-        num_batches: int | None = params.num_batches
-        num_epochs = params.num_batches * global_batch_size / data_set.num_train_examples
+        num_batches: int | None = self.num_batches
+        num_epochs = self.num_batches * global_batch_size / data_set.num_train_examples
         if params.eval and self.validation:
             num_batches, num_epochs = params.num_eval_batches, params.num_eval_epochs or 1.0
             if num_batches:
@@ -211,17 +251,16 @@ class Assembly:
         if params.eval_during_training_every_n_steps is not None:
             return EvalSchedule(every=Fraction(params.eval_during_training_every_n_steps))
         if params.eval_during_training_every_n_epochs is not None:
-            return EvalSchedule(every=Fraction(params.eval_during_training_every_n_epochs) * per_epoch)
+            return EvalSchedule(every=Fraction(str(params.eval_during_training_every_n_epochs)) * per_epoch)
         epochs = numbers_of(params.eval_during_training_at_specified_epochs, float)
         steps = numbers_of(params.eval_during_training_at_specified_steps, int)
-        return EvalSchedule(at=frozenset([*steps, *(math.ceil(Fraction(epoch) * per_epoch) for epoch in epochs)]))
+        return EvalSchedule(at=frozenset([*steps, *(math.ceil(Fraction(str(epoch)) * per_epoch) for epoch in epochs)]))
 
     @property
     def images_of_step(self) -> int:
         """The images behind one count of the global step: of all workers if they take their steps together."""
-        together = self._cluster is None or self._params.cross_replica_sync
-        num_workers = self._cluster.num_workers if self._cluster and together else 1
-        return self.batch_size * len(self.machine.towers) * num_workers
+        together = self._cluster is None or self._horovod is not None or self._params.cross_replica_sync
+        return self.global_batch_size if together else self.batch_size * len(self.machine.towers)
 
     @property
     def _first_tower(self) -> int:
@@ -306,5 +345,6 @@ def _make_optimizer(params: Params) -> Optimizer:
         'momentum': functools.partial(Momentum, params.momentum),
         'rmsprop': functools.partial(RmsProp, params.rmsprop_decay, params.rmsprop_momentum, params.rmsprop_epsilon),
         'adam': functools.partial(Adam, params.adam_beta1, params.adam_beta2, params.adam_epsilon),
+        'lars': functools.partial(Lars, params.momentum, params.lars_eta, params.weight_decay),
     }
     return make[params.optimizer]()

@@ -18,7 +18,7 @@ from cluster.worker import LostError, Worker
 from errors import RunError, UsageError
 from evaluation import Evaluation, SavedVariables, report
 from faults import check_ends, explain
-from flag_rules import check_outputs
+from output_files import check_outputs
 from params import Params
 from reporting import console as lines
 from reporting.console import Console
@@ -133,7 +133,7 @@ class BenchmarkCNN:
             built = self._parts.build(root)
             summaries = self._make_summaries(built)
             evaluation = self._make_evaluation(built)
-            self._state = state = RunState(params, worker, built)
+            self._state = state = RunState(params, worker, built, self._parts.num_batches)
         if not (worker and worker.legacy):
             mode = 'forward-only' if params.forward_only else 'training'
             job = (worker.device if worker else None) or ''
@@ -262,7 +262,7 @@ class BenchmarkCNN:
         values = {
             self.params.loss_type_to_report: step.values.loss,
             'images_per_second': self._parts.batch_size * len(self._parts.machine.towers) / step.seconds,
-            'learning_rate': self._parts.learning_rate,
+            'learning_rate': step.values.learning_rate,
             'top_1_accuracy': step.values.top_1,
             'top_5_accuracy': step.values.top_5,
         }
@@ -283,7 +283,7 @@ class BenchmarkCNN:
         if result.timed_steps:
             self._console.result(lines.format_total(result.images_per_second))
         if not result.complete:
-            self._console.warning(lines.format_incomplete(len(result.timed_steps), self.params.num_batches))
+            self._console.warning(lines.format_incomplete(len(result.timed_steps), self._parts.num_batches))
         return result
 
     def _result(self) -> Result:

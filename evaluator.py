@@ -16,7 +16,7 @@ from cluster.worker import Worker
 from errors import RunError, UsageError
 from evaluation import Evaluation, OwnVariables, report
 from faults import check_ends, explain
-from flag_rules import check_outputs
+from output_files import check_outputs
 from params import Params
 from reporting import console as lines
 from reporting.console import Console

@@ -1,16 +1,16 @@
-"""The rules between flags: which do not go together, which have no effect, which files a run must be able to write."""
+"""The rules between flags: which do not go together, which have no effect, which data must be there."""
 
-import contextlib
+import itertools
 import math
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from data_sets import DATA_SETS, choose_shards, find_shards
 from errors import UsageError
 from flag_spec import spelled
+from output_files import FILES
+from training.schedules import parse_piecewise
 
 if TYPE_CHECKING:
     from params import Params
@@ -24,7 +24,18 @@ EVAL_DURING_TRAINING = (
     'eval_during_training_at_specified_steps',
     'eval_during_training_at_specified_epochs',
 )
-_FILES = ('trace_file', 'tfprof_file', 'graph_file')
+
+
+# Each of these sets the learning rate by itself, which these others do together.
+_WHOLE_SCHEDULES = ('piecewise_learning_rate_schedule', 'resnet_base_lr')
+_RATE_FLAGS = ('init_learning_rate', 'num_epochs_per_decay', 'learning_rate_decay_factor', 'minimum_learning_rate')
+
+
+def _is_resnet(params: 'Params') -> bool:
+    # Here, since only rules need the zoo.
+    from models.catalog import is_resnet
+
+    return is_resnet(params.model)
 
 
 def check(params: 'Params') -> None:
@@ -87,7 +98,7 @@ def _gradients_are_summed_in_one_way(params: 'Params') -> str | None:
 
 def _files_are_not_the_same(params: 'Params') -> str | None:
     flags_by_path: dict[str, str] = {}
-    for name in _FILES:
+    for name in FILES:
         path = getattr(params, name)
         if path and (first := flags_by_path.setdefault(path, name)) != name:
             return f'{spelled(name, path)} clashes with {spelled(first, path)}: write another path in one of them'
@@ -97,6 +108,46 @@ def _files_are_not_the_same(params: 'Params') -> str | None:
 def _the_clip_leaves_something(params: 'Params') -> str | None:
     if params.gradient_clip == 0:
         return '--gradient_clip=0: it would make every gradient zero; leave it out, or write a magnitude above 0'
+    return None
+
+
+def _the_end_is_told_once(params: 'Params') -> str | None:
+    if params.num_epochs is None:
+        return None
+    written = spelled('num_epochs', params.num_epochs)
+    if params.num_batches is not None:
+        return f'{written} clashes with {spelled("num_batches", params.num_batches)}: each ends the run; leave one out'
+    if params.num_epochs == 0:
+        return f'{written}: there would be nothing to do; write a number above 0, a fraction will do'
+    return None
+
+
+def _the_learning_rate_is_told_once(params: 'Params') -> str | None:
+    defaults = type(params)()
+    given = [name for name in (*_WHOLE_SCHEDULES, *_RATE_FLAGS) if getattr(params, name) != getattr(defaults, name)]
+    if not _is_resnet(params):
+        given = [name for name in given if name != 'resnet_base_lr']
+    if len(given) > 1 and given[0] in _WHOLE_SCHEDULES:
+        whole, other = (spelled(name, getattr(params, name)) for name in given[:2])
+        return f'{whole} clashes with {other}: the first sets the learning rate of the whole training; leave one out'
+    return None
+
+
+def _a_piecewise_schedule_has_pieces(params: 'Params') -> str | None:
+    schedule = params.piecewise_learning_rate_schedule
+    if schedule is not None:
+        try:
+            parse_piecewise(schedule)
+        except ValueError as error:
+            written = spelled('piecewise_learning_rate_schedule', schedule)
+            return f"{written}: {error}; write 'RATE;EPOCH;RATE;...', such as '0.3;10;0.2;25;0.02'"
+    return None
+
+
+def _a_decay_has_an_interval_and_a_factor(params: 'Params') -> str | None:
+    for given, missing in itertools.permutations(('num_epochs_per_decay', 'learning_rate_decay_factor')):
+        if (value := getattr(params, given)) and not getattr(params, missing):
+            return f'{spelled(given, value)}: it takes both to lower the learning rate; add --{missing}, above 0'
     return None
 
 
@@ -189,6 +240,10 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _gradients_are_summed_in_one_way,
     _files_are_not_the_same,
     _the_clip_leaves_something,
+    _the_end_is_told_once,
+    _the_learning_rate_is_told_once,
+    _a_piecewise_schedule_has_pieces,
+    _a_decay_has_an_interval_and_a_factor,
     _staged_variables_are_read_from_somewhere,
     _horovod_has_a_process_for_each_device,
     _evaluations_are_of_one_kind,
@@ -199,7 +254,9 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
 
 _Test = Callable[['Params'], bool]
 _UPDATE = (
-    'init_learning_rate',
+    *_WHOLE_SCHEDULES,
+    *_RATE_FLAGS,
+    'num_learning_rate_warmup_epochs',
     'optimizer',
     'momentum',
     'rmsprop_decay',
@@ -208,7 +265,9 @@ _UPDATE = (
     'adam_beta1',
     'adam_beta2',
     'adam_epsilon',
+    'lars_eta',
     'weight_decay',
+    'single_l2_loss_op',
     'gradient_clip',
 )
 _PACKING = ('gradient_repacking', 'agg_small_grads_max_bytes', 'agg_small_grads_max_group')
@@ -246,11 +305,15 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
         '--eval trains nothing',
     ),
     (
-        ('loss_type_to_report', 'print_training_accuracy', 'distortions', 'cross_replica_sync'),
+        ('loss_type_to_report', 'print_training_accuracy', 'label_smoothing', 'distortions', 'cross_replica_sync'),
         lambda p: p.eval,
         '--eval trains nothing',
     ),
-    (('num_batches',), lambda p: p.eval and p.data_dir is not None, '--num_eval_batches says how many to evaluate'),
+    (
+        ('num_batches', 'num_epochs'),
+        lambda p: p.eval and p.data_dir is not None,
+        '--num_eval_batches says how many to evaluate',
+    ),
     (_HOW_TO_EVALUATE, lambda p: not p.evaluates, 'nothing is evaluated; see --eval'),
     (('eval_interval_secs',), lambda p: not p.eval, 'it belongs to --eval'),
     (EVAL_DURING_TRAINING, lambda p: p.forward_only, '--forward_only trains nothing'),
@@ -259,7 +322,20 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
     (('print_training_accuracy',), lambda p: p.forward_only, '--forward_only prints the accuracy anyway'),
     (('distortions',), lambda p: p.forward_only, '--forward_only takes images as they are'),
     (('distortions', 'resize_method'), lambda p: p.data_dir is None, 'images are synthetic without --data_dir'),
-    (('momentum',), lambda p: p.optimizer != 'momentum', 'it belongs to --optimizer=momentum'),
+    (('label_smoothing',), lambda p: p.forward_only, '--forward_only takes labels as they are'),
+    (('resnet_base_lr',), lambda p: not _is_resnet(p), 'it belongs to residual networks, and --model is none'),
+    (
+        ('minimum_learning_rate',),
+        lambda p: not p.num_epochs_per_decay,
+        'nothing lowers the learning rate without --num_epochs_per_decay',
+    ),
+    (('single_l2_loss_op',), lambda p: not p.weight_decay, '--weight_decay=0 leaves no L2 loss'),
+    (
+        ('momentum',),
+        lambda p: p.optimizer not in ('momentum', 'lars'),
+        'it belongs to --optimizer=momentum and --optimizer=lars',
+    ),
+    (('lars_eta',), lambda p: p.optimizer != 'lars', 'it belongs to --optimizer=lars'),
     (
         ('rmsprop_decay', 'rmsprop_momentum', 'rmsprop_epsilon'),
         lambda p: p.optimizer != 'rmsprop',
@@ -350,54 +426,3 @@ def check_inputs(params: 'Params') -> None:
             choose_shards(params.data_dir, forward_only=params.forward_only)
         if params.evaluates:
             find_shards(params.data_dir, 'validation')
-
-
-def check_outputs(params: 'Params') -> None:
-    """Proves that the files of the run can be written; leaves existing ones as they are, and makes --train_dir.
-
-    Raises:
-      UsageError: one cannot, with the flag, the path and the reason.
-    """
-    for name in _FILES:
-        if path := getattr(params, name):
-            with _told_of(name, path):
-                _try_file(Path(path))
-    if prefix := params.partitioned_graph_file_prefix:
-        with _told_of('partitioned_graph_file_prefix', prefix):
-            _try_folder(Path(f'{prefix}0').parent)
-    for name in ('train_dir', 'eval_dir'):
-        if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
-            with _told_of(name, folder):
-                Path(folder).mkdir(parents=True, exist_ok=True)
-                _try_folder(Path(folder))
-
-
-@contextlib.contextmanager
-def _told_of(name: str, path: str) -> Iterator[None]:
-    if '://' in path:
-        raise UsageError(f'{spelled(name, path)}: only files of this machine can be written; write a local path')
-    try:
-        yield
-    except (FileExistsError, NotADirectoryError):
-        raise UsageError(f'{spelled(name, path)}: a file is where a folder must be; write another path') from None
-    except OSError as error:
-        folder = Path(path).parent
-        if name not in ('train_dir', 'eval_dir') and not folder.exists():
-            raise UsageError(f'{spelled(name, path)}: there is no folder {folder}; make it first') from None
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f'{spelled(name, path)}: it cannot be written ({reason}); write another path') from None
-
-
-def _try_file(path: Path) -> None:
-    # What is made, and taken away again, is the file that a symbolic link names, not the link.
-    file = path.resolve()
-    existed = file.exists()
-    # Appending nothing leaves the content as it is.
-    file.open('ab').close()
-    if not existed:
-        file.unlink()
-
-
-def _try_folder(folder: Path) -> None:
-    # Gone as soon as it is closed.
-    tempfile.TemporaryFile(dir=folder).close()

@@ -35,13 +35,17 @@ class RunState:
 
     Args:
       worker: this process's part in a cluster, or None.
+      num_batches: timed steps of this process.
     """
 
-    def __init__(self, params: Params, worker: Worker | HorovodWorker | None, built: StepGraph) -> None:
+    def __init__(
+        self, params: Params, worker: Worker | HorovodWorker | None, built: StepGraph, num_batches: int
+    ) -> None:
         self.steps_taken = 0
         self._params = params
         self._worker = worker
         self._built = built
+        self._num_batches = num_batches
         self._is_chief = worker is None or worker.cluster.is_chief
         self._last_save = time.monotonic()
         self._new_step = tf.placeholder(tf.int64, [])
@@ -74,7 +78,7 @@ class RunState:
         """
         params, worker = self._params, self._worker
         num_counting = worker.cluster.num_workers if worker and not worker.together else 1
-        num_steps = num_counting * (params.num_warmup_batches + params.num_batches)
+        num_steps = num_counting * (params.num_warmup_batches + self._num_batches)
         if isinstance(worker, Worker) and worker.cluster.ps_hosts:
             start, end = self._prepare_servers(session, worker, num_steps) if self._is_chief else worker.await_state()
         else:

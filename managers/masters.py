@@ -136,6 +136,15 @@ class Masters:
             cargoes.append(_Cargo(device, arrived, packer, [variable for _, variable in pairs]))
         return cargoes
 
+    def join(self, pairs: Pairs) -> list[Pairs]:
+        """The same pairs of a gradient and a part, with all parts of a variable in one list."""
+        by_part = {variable.handle.ref(): (gradient, variable) for gradient, variable in pairs}
+        joined = [
+            [by_part[ref] for part in parts if (ref := part.variable.handle.ref()) in by_part]
+            for parts in self.parts.values()
+        ]
+        return [own for own in joined if own]
+
     def _compact(self, tensor: Tensor) -> Tensor:
         return tensor if self._servers.transfer is None else tf.cast(tensor, self._servers.transfer)
 

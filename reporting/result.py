@@ -10,11 +10,15 @@ from training.step_loop import Phase, Step
 
 @dataclass(frozen=True)
 class StepValues:
-    """What a step computed: the loss, and the fractions of images whose label is the best or among the best five."""
+    """What a step computed: the loss, and the fractions of images whose label is the best or among the best five.
+
+    learning_rate is that of its update.
+    """
 
     loss: float
     top_1: float | None = None
     top_5: float | None = None
+    learning_rate: float | None = None
 
 
 @dataclass(frozen=True)
