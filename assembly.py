@@ -1,8 +1,10 @@
 """Turns the settings into the parts of a run, and the parts into the graph of a step."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -10,19 +12,28 @@ import tensorflow.compat.v1 as tf
 import input_pipeline
 from all_reduce import by_halves, make_algorithm
 from cluster.members import Cluster
-from data_sets import DATA_SETS, Shards, choose_shards
+from data_sets import DATA_SETS, Shards, choose_shards, find_shards
 from errors import UsageError
+from evaluation import EvalSchedule, Evaluation, SavedVariables
+from flag_rules import numbers_of
 from input_pipeline import InputPipeline, RecordPipeline, SyntheticInput
 from machine import check_xla, find_machine, session_config
-from models.catalog import find_model
+from models.catalog import find_model, is_resnet
 from packing import Packing
 from params import Params
 from preprocessing import ImageOptions
+from records.check import count_records
+from reporting import console as lines
 from step_graph import StepGraph, StepSettings, build_step_graph
-from training.optimizers import Adam, GradientDescent, Momentum, Optimizer, RmsProp
+from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
 from training.precision import DEFAULT_FP16_SCALE, Precision
+from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
 from training.variables import HOST_DEVICE
+from validation import Share, ValidationInput, record_examples
 from variable_mgr import Placement, make_variable_mgr
+
+# Timed steps where no flag says how many.
+_NUM_BATCHES = 100
 
 
 class Assembly:
@@ -34,9 +45,12 @@ class Assembly:
       warn: where lines about the data go.
 
     Attributes:
-      data_set, shards, machine: what it reads and computes on; shards are None for synthetic images.
+      data_set, machine: what it reads and computes on.
+      shards, validation: those to train on, and to evaluate on; None if that is not done, or the images are synthetic.
       batch_size: images of a step on each device.
-      learning_rate: as used.
+      global_batch_size: images of a step on all devices of all workers.
+      num_batches: timed steps of each worker.
+      learning_rate: by the number of steps taken.
       precision: what is computed in 16 bits.
       config: the settings of the session.
 
@@ -51,12 +65,18 @@ class Assembly:
         self._warn = warn
         self._facts = find_model(params.model, params.data_name)
         self.data_set = DATA_SETS[self._facts.data_set]
-        self.shards = self._find_shards()
+        data_dir = params.data_dir
+        self.shards = self.validation = None
+        if data_dir is not None and not params.eval:
+            self.shards = self._checked(choose_shards(data_dir, forward_only=params.forward_only))
+        if data_dir is not None and params.evaluates:
+            self.validation = self._checked(find_shards(data_dir, 'validation'))
         self.machine = find_machine(params)
         self.batch_size = params.batch_size or self._facts.batch_size
-        self.learning_rate = (
-            self._facts.learning_rate if params.init_learning_rate is None else params.init_learning_rate
-        )
+        num_workers = cluster.num_workers if cluster else 1
+        self.global_batch_size = self.batch_size * len(self.machine.towers) * num_workers
+        self.num_batches = self._count_batches()
+        self.learning_rate = self._make_learning_rate()
         self.precision = _find_precision(params)
         self._placement = self._place()
         self.config = session_config(params, self.machine)
@@ -86,13 +106,15 @@ class Assembly:
         )
         return build_step_graph(
             StepSettings(
-                model=params.model,
+                model=self._facts.network,
                 num_classes=self.data_set.num_classes,
                 data_format=self.machine.data_format,
                 forward_only=params.forward_only,
                 with_accuracy=params.forward_only or params.print_training_accuracy,
                 loss_type_to_report=params.loss_type_to_report,
                 weight_decay=params.weight_decay,
+                single_l2_loss_op=params.single_l2_loss_op,
+                label_smoothing=params.label_smoothing,
                 gradient_clip=params.gradient_clip,
                 learning_rate=self.learning_rate,
                 seed=params.tf_random_seed,
@@ -103,6 +125,147 @@ class Assembly:
             manager,
             self._make_pipeline(manager.get_devices()),
         )
+
+    def _count_batches(self) -> int:
+        num_epochs, num_batches = self._params.num_epochs, self._params.num_batches
+        if num_epochs is None:
+            return _NUM_BATCHES if num_batches is None else num_batches
+        validates = self.shards is not None and self.shards.subset == 'validation'
+        num_examples = self.data_set.num_validation_examples if validates else self.data_set.num_train_examples
+        return math.ceil(steps_of(num_epochs, num_examples, self.global_batch_size))
+
+    def _make_learning_rate(self) -> LearningRate:
+        params = self._params
+        steps = functools.partial(
+            steps_of, num_examples=self.data_set.num_train_examples, images_per_step=self.images_of_step
+        )
+        epochs: Sequence[float] = ()
+        if params.piecewise_learning_rate_schedule is not None:
+            rates, epochs = parse_piecewise(params.piecewise_learning_rate_schedule)
+        elif params.resnet_base_lr is not None and is_resnet(params.model):
+            averaged = self.batch_size if params.variable_update == 'independent' else self.images_of_step
+            rates, epochs = resnet_pieces(params.resnet_base_lr, averaged, self.data_set.name)
+        else:
+            given = params.init_learning_rate
+            rates = (self._facts.learning_rate if given is None else given,)
+        return LearningRate(
+            rates,
+            tuple(steps(epoch) for epoch in epochs),
+            decay_steps=steps(params.num_epochs_per_decay),
+            decay_factor=params.learning_rate_decay_factor,
+            minimum=params.minimum_learning_rate,
+            warmup_steps=steps(params.num_learning_rate_warmup_epochs),
+        )
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Images that an evaluation looks at at a time on each device."""
+        return self._params.eval_batch_size or self.batch_size
+
+    def build_evaluation(
+        self, sources: Sequence[SavedVariables], process: int = 0, num_processes: int = 1
+    ) -> Evaluation:
+        """Adds an evaluation to the current graph.
+
+        Args:
+          sources: for each tower the variables that it reads.
+          process, num_processes: which share of the images this process looks at.
+
+        Raises:
+          RunError: a shard of the validation images is cut short.
+        """
+        params, devices, batch_size = self._params, self.machine.towers, self.eval_batch_size
+        num_batches = None
+        pipeline: InputPipeline
+        if self.validation is None:
+            num_batches = params.num_eval_batches or self.num_batches
+            pipeline = self._make_synthetic(devices, batch_size, params.tf_random_seed + process)
+        else:
+            num_examples = None
+            if params.num_eval_batches is not None:
+                num_examples = params.num_eval_batches * batch_size * len(devices) * num_processes
+            elif params.num_eval_epochs is not None:
+                num_examples = round(params.num_eval_epochs * count_records(self.validation.paths))
+            examples = functools.partial(
+                record_examples,
+                self.validation.paths,
+                self.data_set.num_classes,
+                self._image_options(training=False),
+                Share(process, num_processes, num_examples),
+            )
+            pipeline = ValidationInput(devices, batch_size, examples)
+        return Evaluation(
+            params.model,
+            self.data_set.num_classes,
+            self.machine.data_format,
+            sources,
+            devices,
+            pipeline,
+            batch_size,
+            num_batches,
+            self.precision.compute,
+        )
+
+    def banner(
+        self, mode: str, batch_size: int, num_workers: int, job: str = '', built: StepGraph | None = None
+    ) -> lines.Banner:
+        """What is told before a run.
+
+        Args:
+          mode: what the run does, in a word. batch_size: images of a step on each device.
+          job: the start of the names of this process's devices in a cluster.
+          built: what trains; None if nothing does.
+        """
+        params, data_set = self._params, self.data_set
+        global_batch_size = batch_size * len(self.machine.towers) * num_workers
+        num_batches: int | None = self.num_batches
+        num_epochs = self.num_batches * global_batch_size / data_set.num_train_examples
+        if params.eval and self.validation:
+            num_batches, num_epochs = params.num_eval_batches, params.num_eval_epochs or 1.0
+            if num_batches:
+                num_epochs = num_batches * global_batch_size / data_set.num_validation_examples
+        elif params.eval and params.num_eval_batches:
+            num_batches = params.num_eval_batches
+        sums_gradients = params.variable_update == 'replicated' and params.num_gpus > 1 and mode == 'training'
+        return lines.Banner(
+            tensorflow_version=tf.__version__,
+            model=params.model,
+            data_set=data_set.name,
+            is_synthetic=params.data_dir is None,
+            mode=mode,
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            num_batches=num_batches,
+            num_epochs=num_epochs,
+            devices=tuple(f'{job}{tower}' for tower in self.machine.towers),
+            data_format=self.machine.data_format,
+            optimizer=params.optimizer,
+            variable_update=params.variable_update,
+            all_reduce_spec=params.all_reduce_spec if sums_gradients else None,
+            sync=params.cross_replica_sync,
+            num_workers=num_workers,
+            bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
+            bytes_of_step=built.bytes_of_step if built else 0,
+            precision=str(self.precision),
+        )
+
+    def eval_schedule(self) -> EvalSchedule:
+        """After which steps training waits for an evaluation."""
+        params = self._params
+        per_epoch = Fraction(self.data_set.num_train_examples, self.images_of_step)
+        if params.eval_during_training_every_n_steps is not None:
+            return EvalSchedule(every=Fraction(params.eval_during_training_every_n_steps))
+        if params.eval_during_training_every_n_epochs is not None:
+            return EvalSchedule(every=Fraction(str(params.eval_during_training_every_n_epochs)) * per_epoch)
+        epochs = numbers_of(params.eval_during_training_at_specified_epochs, float)
+        steps = numbers_of(params.eval_during_training_at_specified_steps, int)
+        return EvalSchedule(at=frozenset([*steps, *(math.ceil(Fraction(str(epoch)) * per_epoch) for epoch in epochs)]))
+
+    @property
+    def images_of_step(self) -> int:
+        """The images behind one count of the global step: of all workers if they take their steps together."""
+        together = self._cluster is None or self._horovod is not None or self._params.cross_replica_sync
+        return self.global_batch_size if together else self.batch_size * len(self.machine.towers)
 
     @property
     def _first_tower(self) -> int:
@@ -142,48 +305,52 @@ class Assembly:
         )
 
     def _make_pipeline(self, devices: Sequence[str]) -> InputPipeline:
-        params, size, channels = self._params, self._facts.image_size, self.data_set.channels
+        params = self._params
         seed, shift = params.tf_random_seed, 0.0
         if self._cluster and params.distinct_worker_data:
             seed += self._first_tower
             shift = self._cluster.index / self._cluster.num_workers
         if self.shards is None:
-            return SyntheticInput(devices, self.batch_size, size, size, channels, self.data_set.num_classes, seed)
+            return self._make_synthetic(devices, self.batch_size, seed)
         return RecordPipeline(
             self.shards,
             devices,
             self.batch_size,
             self.data_set.num_classes,
-            ImageOptions(
-                height=size,
-                width=size,
-                channels=channels,
-                training=not params.forward_only,
-                distortions=params.distortions,
-                resize_method=params.resize_method,
-                seed=seed,
-            ),
+            self._image_options(training=not params.forward_only, seed=seed),
             normalize_on_device=self.machine.kind == 'gpu',
             shift=shift,
         )
 
-    def _find_shards(self) -> Shards | None:
-        data_dir = self._params.data_dir
-        if data_dir is None:
-            return None
-        shards = choose_shards(data_dir, forward_only=self._params.forward_only)
+    def _make_synthetic(self, devices: Sequence[str], batch_size: int, seed: int) -> SyntheticInput:
+        size, channels = self._facts.image_size, self.data_set.channels
+        return SyntheticInput(devices, batch_size, size, size, channels, self.data_set.num_classes, seed)
+
+    def _image_options(self, *, training: bool, seed: int = 0) -> ImageOptions:
+        return ImageOptions(
+            height=self._facts.image_size,
+            width=self._facts.image_size,
+            channels=self.data_set.channels,
+            training=training,
+            distortions=training and self._params.distortions,
+            resize_method=self._params.resize_method,
+            seed=seed,
+        )
+
+    def _checked(self, shards: Shards) -> Shards:
         # It refuses shards that cannot be read, which is better known before the run than in it.
         input_pipeline.shard_pattern(shards)
         if shards.num_missing:
             self._warn(
-                f'--data_dir={data_dir}: {shards.num_missing} of the {len(shards.paths) + shards.num_missing} shards '
-                'that the file names promise are missing; the run uses the others'
+                f'--data_dir={self._params.data_dir}: {shards.num_missing} of the '
+                f'{len(shards.paths) + shards.num_missing} shards that the file names promise are missing; '
+                'the run uses the others'
             )
         return shards
 
 
 def _find_precision(params: Params) -> Precision:
-    if params.precision != 'fp16' or params.forward_only:
+    if params.precision != 'fp16' or params.forward_only or params.eval:
         return Precision(params.precision, params.fp16_vars)
     return Precision(
         'fp16',
@@ -199,5 +366,6 @@ def _make_optimizer(params: Params) -> Optimizer:
         'momentum': functools.partial(Momentum, params.momentum),
         'rmsprop': functools.partial(RmsProp, params.rmsprop_decay, params.rmsprop_momentum, params.rmsprop_epsilon),
         'adam': functools.partial(Adam, params.adam_beta1, params.adam_beta2, params.adam_epsilon),
+        'lars': functools.partial(Lars, params.momentum, params.lars_eta, params.weight_decay),
     }
     return make[params.optimizer]()

@@ -26,11 +26,13 @@ class DataSet:
 
 
 # ImageNet: ILSVRC 2012, Russakovsky et al. 2015 (arXiv:1409.0575), table 2. Its TFRecords number the classes from 1 and
-# keep 0 for "background", hence 1001. MNIST: LeCun et al. 1998, section III.A.
+# keep 0 for "background", hence 1001. MNIST: LeCun et al. 1998, section III.A. CIFAR-10: Krizhevsky 2009 (Learning
+# Multiple Layers of Features from Tiny Images), chapter 3; its published test batch is what others validate on.
 DATA_SETS = {
     data_set.name: data_set
     for data_set in (
         DataSet('imagenet', 3, 1001, 1_281_167, 50_000, has_records=True),
+        DataSet('cifar10', 3, 10, 50_000, 10_000, has_records=False),
         DataSet('mnist', 1, 10, 60_000, 10_000, has_records=False),
     )
 }

@@ -147,7 +147,7 @@ class VariableMgr(ABC):
         # Towers that share a model have the same gradients.
         distinct = [gradient for own in pairs[:: self.num_averaged_towers] for gradient, _ in own]
         with tf.control_dependencies(self._before_update(met_grads)):
-            done = step.take([pair for own in pairs for pair in own], distinct, self.assign_ops)
+            done = step.take([[pair] for own in pairs for pair in own], distinct, self.assign_ops)
             return self.count_step(global_step, done), pairs[0]
 
     def _before_update(self, met_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:

@@ -85,7 +85,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         cargoes = self.masters.ship([(variable.name, total) for variable, total in zip(variables, sums, strict=True)])
 
         def take_step(pairs: Pairs) -> tf.Operation:
-            return self.count_step(global_step, step.take(pairs, [gradient for gradient, _ in pairs], self.assign_ops))
+            groups = self.masters.join(pairs)
+            return self.count_step(global_step, step.take(groups, [gradient for gradient, _ in pairs], self.assign_ops))
 
         if self.meeting:
             op = self.meeting.build(cargoes, global_step, take_step, self._reads)
@@ -131,7 +132,7 @@ class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS)
         return replace(fetched, value=value)
 
     def savable_variables(self) -> dict[str, Variable]:
-        # What is staged is there for one step, and once.
+        # Not those of a tower, whose values are what was staged.
         return dict(self._fetched)
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:

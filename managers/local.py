@@ -102,16 +102,16 @@ class VariableMgrLocalFetchFromStagedPS(VariableMgrLocalFetchFromPS):
         self._puts.append(put)
         return replace(master, value=value)
 
-    def savable_variables(self) -> dict[str, Variable]:
-        # What is staged is there for one step, and once.
-        return dict(self._masters)
-
     def _before_update(self, met_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
         # What is staged must be read before it changes.
         return self._puts
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         return list(self._puts)
+
+    def savable_variables(self) -> dict[str, Variable]:
+        # Not those of a tower, whose values are what was staged.
+        return dict(self._masters)
 
 
 class VariableMgrLocalReplicated(VariableMgr):

@@ -34,6 +34,7 @@ WITHOUT_TENSORFLOW = [
     'reporting.console',
     'reporting.result',
     'reporting.statistics',
+    'training.schedules',
     'training.step_loop',
     'records',
     'cluster.members',

