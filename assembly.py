@@ -5,16 +5,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 import input_pipeline
 from all_reduce import by_halves, make_algorithm
+from array_files import load_arrays
 from cluster.members import Cluster
-from data_sets import DATA_SETS, Shards, choose_shards
+from data_folder import find_data
+from data_sets import Shards
 from errors import UsageError
-from input_pipeline import InputPipeline, RecordPipeline, SyntheticInput
+from input_pipeline import ArrayPipeline, InputPipeline, RecordPipeline, SyntheticInput
 from machine import check_xla, find_machine, session_config
-from models.catalog import find_model
 from packing import Packing
 from params import Params
 from preprocessing import ImageOptions
@@ -33,7 +35,9 @@ class Assembly:
       warn: where lines about the data go.
 
     Attributes:
-      data_set, shards, machine: what it reads and computes on; shards are None for synthetic images.
+      data_set, folder, shards, machine: what it reads and computes on; folder is None for synthetic images, and shards
+        are None without TFRecords.
+      image_size: height and width of the images that the model gets, in pixels.
       batch_size: images of a step on each device.
       learning_rate: as used.
       config: the settings of the session.
@@ -47,9 +51,12 @@ class Assembly:
         self._cluster = cluster
         self._horovod = horovod
         self._warn = warn
-        self._facts = find_model(params.model, params.data_name)
-        self.data_set = DATA_SETS[self._facts.data_set]
+        self._facts, self.data_set, self.folder = find_data(params)
         self.shards = self._find_shards()
+        self.image_size = (self._facts.any_size and self.data_set.image_size) or self._facts.image_size
+        # Now, since what is wrong with them is better known before the run than in it.
+        self._options = self.image_options(training=not params.forward_only) if self.folder else None
+        self._arrays = self._load_arrays()
         self.machine = find_machine(params)
         self.batch_size = params.batch_size or self._facts.batch_size
         self.learning_rate = (
@@ -134,44 +141,56 @@ class Assembly:
         )
 
     def _make_pipeline(self, devices: Sequence[str]) -> InputPipeline:
-        params, size, channels = self._params, self._facts.image_size, self.data_set.channels
+        params, size, num_classes = self._params, self.image_size, self.data_set.num_classes
         seed, shift = params.tf_random_seed, 0.0
         if self._cluster and params.distinct_worker_data:
             seed += self._first_tower
             shift = self._cluster.index / self._cluster.num_workers
-        if self.shards is None:
-            return SyntheticInput(devices, self.batch_size, size, size, channels, self.data_set.num_classes, seed)
+        if self._options is None:
+            return SyntheticInput(devices, self.batch_size, size, size, self.data_set.channels, num_classes, seed)
+        options = replace(self._options, seed=seed)
+        on_device = self.machine.kind == 'gpu'
+        if self._arrays:
+            return ArrayPipeline(
+                *self._arrays, devices, self.batch_size, options, normalize_on_device=on_device, shift=shift
+            )
+        assert self.shards
         return RecordPipeline(
-            self.shards,
-            devices,
-            self.batch_size,
-            self.data_set.num_classes,
-            ImageOptions(
-                height=size,
-                width=size,
-                channels=channels,
-                training=not params.forward_only,
-                distortions=params.distortions,
-                resize_method=params.resize_method,
-                seed=seed,
-            ),
-            normalize_on_device=self.machine.kind == 'gpu',
-            shift=shift,
+            self.shards, devices, self.batch_size, num_classes, options, normalize_on_device=on_device, shift=shift
         )
 
-    def _find_shards(self) -> Shards | None:
-        data_dir = self._params.data_dir
-        if data_dir is None:
+    def image_options(self, *, training: bool) -> ImageOptions:
+        """How the images of the run become what the model gets."""
+        params = self._params
+        return ImageOptions(
+            height=self.image_size,
+            width=self.image_size,
+            channels=self.data_set.channels,
+            training=training,
+            distortions=params.distortions,
+            resize_method=params.resize_method,
+            augmentation=params.augmentation or self.data_set.augmentation,
+        )
+
+    def _load_arrays(self) -> tuple[np.ndarray, np.ndarray] | None:
+        if self.folder is None or self.folder.shards is not None:
             return None
-        shards = choose_shards(data_dir, forward_only=self._params.forward_only)
-        # It refuses shards that cannot be read, which is better known before the run than in it.
-        input_pipeline.shard_pattern(shards)
-        if shards.num_missing:
-            self._warn(
-                f'--data_dir={data_dir}: {shards.num_missing} of the {len(shards.paths) + shards.num_missing} shards '
-                'that the file names promise are missing; the run uses the others'
+        if self._params.augmentation == 'resized_crop':
+            raise UsageError(
+                f'--augmentation=resized_crop: it is for records, and {self.data_set.name} is not read from any; '
+                'write --augmentation=padded_crop or none'
             )
-        return shards
+        return load_arrays(self.data_set.name, self.folder.path, self.folder.subset)
+
+    def _find_shards(self) -> Shards | None:
+        if self.folder is None:
+            return None
+        if lacks := self.folder.missing():
+            self._warn(lacks)
+        if self.folder.shards is not None:
+            # It refuses shards that cannot be read, which is better known before the run than in it.
+            input_pipeline.shard_pattern(self.folder.shards)
+        return self.folder.shards
 
 
 def _make_optimizer(params: Params) -> Optimizer:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import os
 from collections.abc import Iterator
 
@@ -211,12 +212,13 @@ class BenchmarkCNN:
             tensorflow_version=tf.__version__,
             model=params.model,
             data_set=self._parts.data_set.name,
-            is_synthetic=self._parts.shards is None,
+            is_synthetic=self._parts.folder is None,
             forward_only=params.forward_only,
             batch_size=self._parts.batch_size,
             global_batch_size=global_batch_size,
             num_batches=params.num_batches,
-            num_epochs=params.num_batches * global_batch_size / self._parts.data_set.num_train_examples,
+            # A folder for --forward_only may have no training images.
+            num_epochs=params.num_batches * global_batch_size / (self._parts.data_set.num_train_examples or math.inf),
             devices=tuple(f'{own}{tower}' for tower in self._parts.machine.towers),
             data_format=self._parts.machine.data_format,
             optimizer=params.optimizer,
@@ -293,7 +295,7 @@ class BenchmarkCNN:
             params=self.params,
             model=self.params.model,
             data_set=self._parts.data_set.name,
-            is_synthetic=self._parts.shards is None,
+            is_synthetic=self._parts.folder is None,
             data_format=self._parts.machine.data_format,
             batch_size=self._parts.batch_size,
             devices=self._parts.machine.towers,

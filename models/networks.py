@@ -8,6 +8,7 @@ from typing import NamedTuple
 from models.inception import BATCH_NORM as INCEPTION_BATCH_NORM
 from models.inception import inception3, inception3_aux
 from models.layers import BatchNorm, LayerBuilder, Tensor, VariableSource
+from models.registry import registered_network
 from models.resnet import resnet
 from models.small import alexnet, lenet, trivial
 from models.vgg import vgg
@@ -56,12 +57,12 @@ def build_network(
     """Adds a network of the catalog to the graph.
 
     Args:
-      name: a name of NETWORKS (ModelFacts.network).
+      name: a name of NETWORKS (ModelFacts.network), or of register_model.
       images: [N, H, W, C] float32, whatever the data format.
       num_classes: how many logits an image gets.
       variables, data_format, is_training, keep_statistics, seed: see LayerBuilder.
     """
-    network = NETWORKS[name]
+    network = NETWORKS.get(name) or _registered(name)
     cnn = LayerBuilder(
         variables,
         data_format,
@@ -72,3 +73,8 @@ def build_network(
     )
     built = network.build(cnn, cnn.images(images), num_classes)
     return Logits(*built) if isinstance(built, tuple) else Logits(built, None)
+
+
+def _registered(name: str) -> Network:
+    network = registered_network(name)
+    return Network(network, network.batch_norm)
