@@ -50,16 +50,50 @@ def model_table(*rows: ModelFacts) -> tuple[ModelFacts, ...]:
 # The first data set of a model is its default one.
 _FACTS = model_table(
     ModelFacts('trivial', 'imagenet', 227, 32, 0.005),
+    ModelFacts('trivial', 'cifar10', 32, 32, 0.005),
     ModelFacts('lenet', 'imagenet', 28, 32, 0.005),
     ModelFacts('lenet', 'mnist', 28, 32, 0.005),
     ModelFacts('mnist', 'mnist', 28, 128, 0.001),
     ModelFacts('alexnet', 'imagenet', 227, 512, 0.005),
+    ModelFacts('alexnet', 'cifar10', 32, 128, 0.1, variant='alexnet_cifar'),
+    ModelFacts('overfeat', 'imagenet', 231, 32, 0.005),
+    ModelFacts('vgg11', 'imagenet', 224, 64, 0.005),
     ModelFacts('vgg16', 'imagenet', 224, 64, 0.005),
+    ModelFacts('vgg19', 'imagenet', 224, 64, 0.005),
+    ModelFacts('googlenet', 'imagenet', 224, 32, 0.005),
     ModelFacts('inception3', 'imagenet', 299, 32, 0.005),
     ModelFacts('inception3_aux', 'imagenet', 299, 32, 0.005),
+    ModelFacts('inception4', 'imagenet', 299, 32, 0.005),
     ModelFacts('resnet50', 'imagenet', 224, 64, 0.128),
     ModelFacts('resnet50_v1.5', 'imagenet', 224, 64, 0.128),
     ModelFacts('resnet50_v2', 'imagenet', 224, 64, 0.128),
+    ModelFacts('resnet101', 'imagenet', 224, 32, 0.128),
+    ModelFacts('resnet101_v2', 'imagenet', 224, 32, 0.128),
+    ModelFacts('resnet152', 'imagenet', 224, 32, 0.128),
+    ModelFacts('resnet152_v2', 'imagenet', 224, 32, 0.128),
+    # Learning rates of 0.1 for 256 images: He et al. 2015, section 3.4.
+    *(
+        ModelFacts(f'official_resnet{depth}{suffix}', 'imagenet', 224, batch_size, 0.1 * batch_size / 256)
+        for depth, batch_size in ((18, 32), (34, 32), (50, 128), (101, 32), (152, 32), (200, 32))
+        for suffix in ('', '_v2')
+    ),
+    *(
+        ModelFacts(f'resnet{depth}{suffix}', 'cifar10', 32, 128, 0.1, any_size=True)
+        for depth in (20, 32, 44, 56, 110)
+        for suffix in ('', '_v2')
+    ),
+    ModelFacts('densenet40_k12', 'cifar10', 32, 64, 0.1, any_size=True),
+    ModelFacts('densenet100_k12', 'cifar10', 32, 64, 0.1, any_size=True),
+    ModelFacts('densenet100_k24', 'cifar10', 32, 64, 0.1, any_size=True),
+    ModelFacts('mobilenet', 'imagenet', 224, 32, 0.005),
+    ModelFacts('nasnet', 'imagenet', 224, 32, 0.005),
+    ModelFacts('nasnetlarge', 'imagenet', 331, 16, 0.005),
+    # No published results of this command: the learning rates of the papers for batches of this size, by the linear
+    # scaling rule (Goyal et al. 2017, arXiv:1706.02677). DenseNet (section 4.2): 0.1 for 256, SGD. EfficientNet: 0.256
+    # (section 5.2) for 4096 (its code), RMSProp. ConvNeXt (table 5): 0.004 for 4096, AdamW.
+    ModelFacts('densenet121', 'imagenet', 224, 32, 0.0125),
+    ModelFacts('efficientnet_b0', 'imagenet', 224, 32, 0.002),
+    ModelFacts('convnext_tiny', 'imagenet', 224, 32, 0.004 * 32 / 4096),
 )
 
 

@@ -33,6 +33,16 @@ def ones(shape: Sequence[int], seed: int) -> Tensor:
     return tf.ones(shape)
 
 
+def constant(value: float) -> Initializer:
+    """The same value everywhere."""
+
+    def initialize(shape: Sequence[int], seed: int) -> Tensor:
+        del seed
+        return tf.fill(list(shape), value)
+
+    return initialize
+
+
 def truncated_normal(stddev: float) -> Initializer:
     """A normal distribution cut at two standard deviations; stddev is the one before the cut."""
 
@@ -43,9 +53,10 @@ def truncated_normal(stddev: float) -> Initializer:
 
 
 def variance_scaling(scale: float, mode: str) -> Initializer:
-    """A truncated normal distribution whose variance is scale / fan; mode is 'fan_in' or 'fan_avg'.
+    """A truncated normal distribution whose variance is scale / fan; mode is 'fan_in', 'fan_out' or 'fan_avg'.
 
-    scale=2, fan_in: He et al. 2015 (arXiv:1502.01852), eq. 10. scale=1, fan_avg: Glorot & Bengio 2010, eq. 12.
+    scale=2, fan_in: He et al. 2015 (arXiv:1502.01852), eq. 10; fan_out: eq. 14. scale=1, fan_avg: Glorot & Bengio 2010,
+    eq. 12. The fan_out of a depthwise kernel [H, W, C, 1] is H*W, and so is what one of its outputs sees.
     """
     # A standard normal cut at +-2 has this standard deviation; the quotient makes up for it.
     cut_stddev = 0.87962566103423978
@@ -53,13 +64,14 @@ def variance_scaling(scale: float, mode: str) -> Initializer:
     def initialize(shape: Sequence[int], seed: int) -> Tensor:
         receptive_field = math.prod(shape[:-2])
         fan_in, fan_out = receptive_field * shape[-2], receptive_field * shape[-1]
-        fan = fan_in if mode == 'fan_in' else (fan_in + fan_out) / 2
+        fan = {'fan_in': fan_in, 'fan_out': fan_out, 'fan_avg': (fan_in + fan_out) / 2}[mode]
         return truncated_normal(math.sqrt(scale / fan) / cut_stddev)(shape, seed)
 
     return initialize
 
 
 he_normal = variance_scaling(2.0, 'fan_in')
+he_normal_fan_out = variance_scaling(2.0, 'fan_out')
 glorot_normal = variance_scaling(1.0, 'fan_avg')
 
 
@@ -148,6 +160,30 @@ class LayerBuilder:
         )
         return self._bias(x, name) if use_bias else x
 
+    def depthwise_conv(
+        self,
+        x: Tensor,
+        kernel_size: int,
+        name: str,
+        *,
+        strides: int = 1,
+        padding: Padding = 'SAME',
+        use_bias: bool = True,
+        initializer: Initializer = he_normal_fan_out,
+    ) -> Tensor:
+        """A 2-D convolution of each channel by itself. The kernel is [kernel_size, kernel_size, channels, 1]."""
+        kernel = self._variable(f'{name}/kernel', [kernel_size, kernel_size, self._num_channels(x), 1], initializer)
+        x, padding = self._padded(x, kernel_size, strides, padding)
+        x = tf.raw_ops.DepthwiseConv2dNative(
+            input=x,
+            filter=kernel,
+            strides=self._spatial(strides),
+            padding=padding,
+            data_format=self._data_format,
+            name=self._scoped(name),
+        )
+        return self._bias(x, name) if use_bias else x
+
     def batch_norm(self, x: Tensor, name: str) -> Tensor:
         """Fused batch normalisation over all but the channels."""
         config, shape = self._batch_norm, [self._num_channels(x)]
@@ -177,8 +213,40 @@ class LayerBuilder:
         self._variables.assign(self._scoped(f'{name}/moving_variance'), normalised.batch_variance)
         return normalised.y
 
+    def layer_norm(self, x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
+        """Normalises the channels at each place, or [N, C], by mean and variance in float32 (arXiv:1607.06450)."""
+        axis = 1 if self._channels_first or x.shape.rank == 2 else 3
+        exact = tf.cast(x, tf.float32)
+        mean, variance = tf.nn.moments(exact, [axis], keepdims=True)
+        normalised = tf.cast((exact - mean) * tf.math.rsqrt(variance + epsilon), x.dtype)
+        shape = [x.shape.as_list()[axis]]
+        scale, offset = self._variable(f'{name}/gamma', shape, ones), self._variable(f'{name}/beta', shape, zeros)
+        if x.shape.rank == 4:
+            scale, offset = self._per_channel(scale), self._per_channel(offset)
+        return normalised * scale + offset
+
+    def layer_scale(self, x: Tensor, name: str, initial: float) -> Tensor:
+        """A learned factor for each channel that starts at initial (Touvron et al. 2021, arXiv:2103.17239, eq. 5)."""
+        return x * self._per_channel(self._variable(f'{name}/gamma', [self._num_channels(x)], constant(initial)))
+
+    def gate(self, x: Tensor, logits: Tensor) -> Tensor:
+        """Multiplies each channel of each image by the sigmoid of its logit in [N, C] (Hu et al. 2018, eq. 4)."""
+        return x * self._per_channel(tf.sigmoid(logits))
+
     def relu(self, x: Tensor) -> Tensor:
         return tf.nn.relu(x)
+
+    def relu6(self, x: Tensor) -> Tensor:
+        """min(max(x, 0), 6): Howard et al. 2017 (arXiv:1704.04861)."""
+        return tf.nn.relu6(x)
+
+    def swish(self, x: Tensor) -> Tensor:
+        """x * sigmoid(x), also called SiLU: Ramachandran et al. 2017 (arXiv:1710.05941)."""
+        return tf.nn.swish(x)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """x times the normal distribution function of x, exactly: Hendrycks & Gimpel 2016 (arXiv:1606.08415)."""
+        return 0.5 * x * (1 + tf.math.erf(x * math.sqrt(0.5)))
 
     def max_pool(self, x: Tensor, size: int, strides: int, padding: Padding = 'VALID') -> Tensor:
         return tf.nn.max_pool2d(
@@ -197,9 +265,43 @@ class LayerBuilder:
         """[N, H, W, C] or [N, C, H, W] -> [N, C], the mean over height and width."""
         return tf.reduce_mean(x, [2, 3] if self._channels_first else [1, 2])
 
+    def pad_same(self, x: Tensor, size: int, strides: int) -> Tensor:
+        """Adds the zeros that 'SAME' stands for. Pooling that is given them counts them, other than with 'SAME'."""
+        pads = []
+        for pixels in self.shape(x)[:2]:
+            missing = max((-(-pixels // strides) - 1) * strides + size - pixels, 0)
+            pads.append([missing // 2, missing - missing // 2])
+        return tf.pad(x, self._around(*pads))
+
+    def shift(self, x: Tensor) -> Tensor:
+        """Moves activations one pixel up and one to the left; zeros come in at the bottom and on the right."""
+        begin = [0, 0, 1, 1] if self._channels_first else [0, 1, 1, 0]
+        return tf.pad(tf.slice(x, begin, [-1] * 4), self._around([0, 1], [0, 1]))
+
+    def shape(self, x: Tensor) -> tuple[int, int, int]:
+        """The height, the width and the number of channels of activations."""
+        _, *sizes = x.shape.as_list()
+        channels, height, width = sizes if self._channels_first else (sizes[2], *sizes[:2])
+        return height, width, channels
+
     def concat(self, branches: Sequence[Tensor]) -> Tensor:
         """Joins activations along the channels."""
         return tf.concat(branches, 1 if self._channels_first else 3)
+
+    def pad_channels(self, x: Tensor, count: int) -> Tensor:
+        """Adds channels of zeros after those of x, so that there are count."""
+        none, some = [0, 0], [0, count - self._num_channels(x)]
+        return tf.pad(x, [none, some, none, none] if self._channels_first else [none, none, none, some])
+
+    def local_response_norm(self, x: Tensor, *, radius: int, bias: float, alpha: float, beta: float) -> Tensor:
+        """x / (bias + alpha * s) ** beta, where s sums the squares of x and its neighbours, radius channels either way.
+
+        Krizhevsky et al. 2012 (doi:10.1145/3065386), section 3.3.
+        """
+        # The kernels know NHWC alone.
+        x = tf.transpose(x, [0, 2, 3, 1]) if self._channels_first else x
+        x = tf.nn.local_response_normalization(x, radius, bias, alpha, beta)
+        return tf.transpose(x, [0, 3, 1, 2]) if self._channels_first else x
 
     def flatten(self, x: Tensor) -> Tensor:
         """[N, H, W, C] or [N, C, H, W] -> [N, H*W*C], in the order of the first in both data formats."""
@@ -220,6 +322,16 @@ class LayerBuilder:
         self._num_dropouts += 1
         return tf.nn.dropout(x, rate=rate, seed=self._seed + self._num_dropouts)
 
+    def drop_path(self, x: Tensor, rate: float) -> Tensor:
+        """Sets all of an image's values to zero, for a fraction of the images, while training; scales the others up.
+
+        Before it joins a shortcut it leaves out a block: stochastic depth, Huang et al. 2016 (arXiv:1603.09382).
+        """
+        if not self.is_training or rate == 0:
+            return x
+        self._num_dropouts += 1
+        return tf.nn.dropout(x, rate=rate, noise_shape=[tf.shape(x)[0], 1, 1, 1], seed=self._seed + self._num_dropouts)
+
     def _variable(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
         return self._variables.read(self._scoped(name), shape, initializer, trainable=trainable)
 
@@ -232,6 +344,11 @@ class LayerBuilder:
 
     def _num_channels(self, x: Tensor) -> int:
         return x.shape.as_list()[1 if self._channels_first else 3]
+
+    def _per_channel(self, values: Tensor) -> Tensor:
+        """[C] or [N, C] in a shape that multiplies activations."""
+        num_channels = values.shape.as_list()[-1]
+        return tf.reshape(values, [-1, num_channels, 1, 1] if self._channels_first else [-1, 1, 1, num_channels])
 
     def _spatial(self, size: int) -> list[int]:
         return [1, 1, size, size] if self._channels_first else [1, size, size, 1]
@@ -250,5 +367,9 @@ class LayerBuilder:
         return tf.pad(x, self._zeros_around(padding)), 'VALID'
 
     def _zeros_around(self, padding: int) -> list[list[int]]:
-        none, some = [0, 0], [padding, padding]
-        return [none, none, some, some] if self._channels_first else [none, some, some, none]
+        return self._around([padding, padding], [padding, padding])
+
+    def _around(self, rows: list[int], columns: list[int]) -> list[list[int]]:
+        """How many zeros tf.pad adds, given [above, below] and [left, right]."""
+        none = [0, 0]
+        return [none, none, rows, columns] if self._channels_first else [none, rows, columns, none]

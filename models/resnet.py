@@ -1,60 +1,135 @@
-"""Residual networks: He et al. 2015 (arXiv:1512.03385), v1.5 of it, and v2, He et al. 2016 (arXiv:1603.05027)."""
+"""Residual networks: He et al. 2015 (arXiv:1512.03385), v1.5 of it, and v2, He et al. 2016 (arXiv:1603.05027).
 
-from models.layers import LayerBuilder, Tensor, he_normal
+Those named official_resnet are the ones of the TensorFlow "official models" (github.com/tensorflow/models): v1.5 or v2,
+with longer averages in batch norm, a pooling layer that pads only where it must, and a projection in the first block of
+every stage, where 18 and 34 elsewhere have none in the first stage.
+"""
 
-# Blocks in each of the four stages, by depth: He et al. 2015, table 1.
-BLOCKS = {50: (3, 4, 6, 3)}
+import math
+from dataclasses import dataclass
+
+from models.layers import BatchNorm, LayerBuilder, Padding, Tensor, he_normal
+
+# Blocks in each of the four stages, by depth: He et al. 2015, table 1; 200 from He et al. 2016, section 5.
+BLOCKS = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
+}
+_WITHOUT_BOTTLENECKS = (18, 34)
 _EXPANSION = 4  # a bottleneck block's output channels over its inner ones
+OFFICIAL_BATCH_NORM = BatchNorm(decay=0.997)
 
 
-def resnet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int, version: str) -> Tensor:
+@dataclass(frozen=True)
+class _Conv:
+    filters: int
+    kernel_size: int
+    strides: int = 1
+
+
+def resnet(
+    cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int, version: str, pool_padding: Padding = 1
+) -> Tensor:
     """The logits [N, num_classes] of images x.
 
-    version is 'v1', 'v1.5' or 'v2'. v1 puts a block's stride on its first 1x1 convolution, v1.5 on the 3x3 one (as most
-    published ResNet-50 figures do). v2 normalises and activates before each convolution, stride on the 3x3 one.
+    version is 'v1', 'v1.5' or 'v2'. v1 puts a block's stride on its first convolution, v1.5 on the first 3x3 one (as
+    most published ResNet-50 figures do). v2 normalises and activates before each convolution, stride on a 3x3 one.
     """
-    x = cnn.conv(x, 64, 7, 'conv1', strides=2, padding=3, use_bias=False, initializer=he_normal)
+    x = _conv(cnn, x, _Conv(64, 7, 2), 'conv1')
     if version != 'v2':
         x = cnn.relu(cnn.batch_norm(x, 'conv1/bn'))
-    x = cnn.max_pool(x, 3, 2, padding=1)
-    block = _pre_activation_block if version == 'v2' else _block
+    x = cnn.max_pool(x, 3, 2, pool_padding)
     for stage, num_blocks in enumerate(BLOCKS[depth]):
         for index in range(num_blocks):
             strides = 2 if stage > 0 and index == 0 else 1
+            if depth in _WITHOUT_BOTTLENECKS:
+                convs = _basic(64 << stage, strides)
+            else:
+                convs = _bottleneck(64 << stage, strides, stride_first=version == 'v1')
             with cnn.scope(f'stage{stage + 1}/block{index + 1}'):
-                x = block(cnn, x, 64 << stage, strides, project=index == 0, stride_first=version == 'v1')
-    if version == 'v2':
-        x = cnn.relu(cnn.batch_norm(x, 'final_bn'))
-    return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
+                x = _block(cnn, x, convs, version, project=index == 0)
+    return _head(cnn, x, num_classes, version)
 
 
-def _conv(cnn: LayerBuilder, x: Tensor, filters: int, kernel_size: int, name: str, strides: int = 1) -> Tensor:
+def resnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int, version: str) -> Tensor:
+    """The logits [N, num_classes] of images x of 32x32 pixels: He et al. 2015, section 4.2.
+
+    depth is 6n + 2, version 'v1' or 'v2'. No shortcut has parameters: where the channels double, it takes every second
+    pixel and adds channels of zeros (option A).
+    """
+    # In v2, too, the first activation comes before the paths part: He et al. 2016, appendix.
+    x = cnn.relu(cnn.batch_norm(_conv(cnn, x, _Conv(16, 3), 'conv1'), 'conv1/bn'))
+    for stage in range(3):
+        for index in range((depth - 2) // 6):
+            convs = _basic(16 << stage, 2 if stage > 0 and index == 0 else 1)
+            with cnn.scope(f'stage{stage + 1}/block{index + 1}'):
+                x = _block(cnn, x, convs, version, project=False, activated=stage == index == 0)
+    return _head(cnn, x, num_classes, version)
+
+
+def _basic(width: int, strides: int) -> list[_Conv]:
+    """He et al. 2015, figure 5 (left)."""
+    return [_Conv(width, 3, strides), _Conv(width, 3)]
+
+
+def _bottleneck(width: int, strides: int, *, stride_first: bool) -> list[_Conv]:
+    """He et al. 2015, figure 5 (right)."""
+    first, middle = (strides, 1) if stride_first else (1, strides)
+    return [_Conv(width, 1, first), _Conv(width, 3, middle), _Conv(_EXPANSION * width, 1)]
+
+
+def _conv(cnn: LayerBuilder, x: Tensor, conv: _Conv, name: str) -> Tensor:
     # Zeros on both sides, whatever the image's size: 'SAME' would shift the grid of strided convolutions.
-    padding = kernel_size // 2
+    padding = conv.kernel_size // 2
     return cnn.conv(
-        x, filters, kernel_size, name, strides=strides, padding=padding, use_bias=False, initializer=he_normal
+        x,
+        conv.filters,
+        conv.kernel_size,
+        name,
+        strides=conv.strides,
+        padding=padding,
+        use_bias=False,
+        initializer=he_normal,
     )
 
 
-def _block(cnn: LayerBuilder, x: Tensor, width: int, strides: int, *, project: bool, stride_first: bool) -> Tensor:
-    """The bottleneck block of v1 and v1.5: He et al. 2015, figure 5."""
-    shortcut = x
+def _block(
+    cnn: LayerBuilder, x: Tensor, convs: list[_Conv], version: str, *, project: bool, activated: bool = False
+) -> Tensor:
+    """Convolutions beside a shortcut: He et al. 2015, figure 2; v2: He et al. 2016, figure 4e.
+
+    activated tells that x is normalised and activated already, which only v2 would do.
+    """
+    if version == 'v2':
+        preactivated = x if activated else cnn.relu(cnn.batch_norm(x, 'bn'))
+        shortcut = _shortcut(cnn, preactivated if project else x, convs, project=project)
+        x = _conv(cnn, preactivated, convs[0], 'conv1')
+        for number, conv in enumerate(convs[1:], 2):
+            x = cnn.relu(cnn.batch_norm(x, f'conv{number - 1}/bn'))
+            x = _conv(cnn, x, conv, f'conv{number}')
+        return x + shortcut
+    shortcut = _shortcut(cnn, x, convs, project=project)
     if project:
-        shortcut = cnn.batch_norm(_conv(cnn, x, _EXPANSION * width, 1, 'shortcut', strides), 'shortcut/bn')
-    first, middle = (strides, 1) if stride_first else (1, strides)
-    x = cnn.relu(cnn.batch_norm(_conv(cnn, x, width, 1, 'conv1', first), 'conv1/bn'))
-    x = cnn.relu(cnn.batch_norm(_conv(cnn, x, width, 3, 'conv2', middle), 'conv2/bn'))
-    x = cnn.batch_norm(_conv(cnn, x, _EXPANSION * width, 1, 'conv3'), 'conv3/bn')
+        shortcut = cnn.batch_norm(shortcut, 'shortcut/bn')
+    for number, conv in enumerate(convs, 1):
+        x = cnn.batch_norm(_conv(cnn, x, conv, f'conv{number}'), f'conv{number}/bn')
+        if number < len(convs):
+            x = cnn.relu(x)
     return cnn.relu(x + shortcut)
 
 
-def _pre_activation_block(
-    cnn: LayerBuilder, x: Tensor, width: int, strides: int, *, project: bool, stride_first: bool
-) -> Tensor:
-    """The bottleneck block of v2: He et al. 2016, figure 4e."""
-    del stride_first
-    preactivated = cnn.relu(cnn.batch_norm(x, 'bn'))
-    shortcut = _conv(cnn, preactivated, _EXPANSION * width, 1, 'shortcut', strides) if project else x
-    x = cnn.relu(cnn.batch_norm(_conv(cnn, preactivated, width, 1, 'conv1'), 'conv1/bn'))
-    x = cnn.relu(cnn.batch_norm(_conv(cnn, x, width, 3, 'conv2', strides), 'conv2/bn'))
-    return _conv(cnn, x, _EXPANSION * width, 1, 'conv3') + shortcut
+def _shortcut(cnn: LayerBuilder, x: Tensor, convs: list[_Conv], *, project: bool) -> Tensor:
+    filters, strides = convs[-1].filters, math.prod(conv.strides for conv in convs)
+    if project:
+        return _conv(cnn, x, _Conv(filters, 1, strides), 'shortcut')
+    return x if strides == 1 else cnn.pad_channels(cnn.max_pool(x, 1, strides), filters)
+
+
+def _head(cnn: LayerBuilder, x: Tensor, num_classes: int, version: str) -> Tensor:
+    if version == 'v2':
+        x = cnn.relu(cnn.batch_norm(x, 'final_bn'))
+    return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')

@@ -1,4 +1,4 @@
-"""Networks of few layers: AlexNet, LeNet, the MNIST network of TensorFlow's first tutorials, and a trivial one."""
+"""Networks of few layers: AlexNet, OverFeat, LeNet, two of TensorFlow's first tutorials, and a trivial one."""
 
 from models.layers import LayerBuilder, Tensor, he_normal
 
@@ -14,6 +14,38 @@ def alexnet(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     x = cnn.flatten(cnn.max_pool(x, 3, 2))
     for name in ('fc1', 'fc2'):
         x = cnn.dropout(cnn.relu(cnn.dense(x, 4096, name, initializer=he_normal)), 0.5)
+    return cnn.dense(x, num_classes, 'logits')
+
+
+def alexnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
+    """The logits [N, num_classes] of images x of 32x32 pixels, by the CIFAR-10 network of TensorFlow's tutorials.
+
+    It is AlexNet's little brother: Krizhevsky's cuda-convnet, with the local response normalisation of Krizhevsky et
+    al. 2012, section 3.3, over 9 channels, and two hidden layers.
+    """
+    x = cnn.relu(cnn.conv(x, 64, 5, 'conv1', initializer=he_normal))
+    x = _normalised_responses(cnn, cnn.max_pool(x, 3, 2, 'SAME'))
+    x = _normalised_responses(cnn, cnn.relu(cnn.conv(x, 64, 5, 'conv2', initializer=he_normal)))
+    x = cnn.flatten(cnn.max_pool(x, 3, 2, 'SAME'))
+    for name, units in (('fc1', 384), ('fc2', 192)):
+        x = cnn.relu(cnn.dense(x, units, name, initializer=he_normal))
+    return cnn.dense(x, num_classes, 'logits')
+
+
+def overfeat(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
+    """The logits [N, num_classes] of images x, by the fast model of OverFeat: Sermanet et al. 2014 (arXiv:1312.6229).
+
+    Table 1 has its layers; there is no local response normalisation (section 3.1).
+    """
+    x = cnn.relu(cnn.conv(x, 96, 11, 'conv1', strides=4, padding='VALID', initializer=he_normal))
+    x = cnn.max_pool(x, 2, 2)
+    x = cnn.relu(cnn.conv(x, 256, 5, 'conv2', padding='VALID', initializer=he_normal))
+    x = cnn.max_pool(x, 2, 2)
+    for name, filters in (('conv3', 512), ('conv4', 1024), ('conv5', 1024)):
+        x = cnn.relu(cnn.conv(x, filters, 3, name, initializer=he_normal))
+    x = cnn.flatten(cnn.max_pool(x, 2, 2))
+    for name, units in (('fc1', 3072), ('fc2', 4096)):
+        x = cnn.dropout(cnn.relu(cnn.dense(x, units, name, initializer=he_normal)), 0.5)
     return cnn.dense(x, num_classes, 'logits')
 
 
@@ -33,3 +65,7 @@ def trivial(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     x = cnn.relu(cnn.dense(cnn.flatten(x), 1, 'fc1'))
     x = cnn.relu(cnn.dense(x, 4096, 'fc2'))
     return cnn.dense(x, num_classes, 'logits')
+
+
+def _normalised_responses(cnn: LayerBuilder, x: Tensor) -> Tensor:
+    return cnn.local_response_norm(x, radius=4, bias=1.0, alpha=0.001 / 9, beta=0.75)

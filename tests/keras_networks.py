@@ -4,7 +4,7 @@ Each is made of the shape of an image and the number of classes. Rebuilt ones ha
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -104,10 +104,33 @@ def keras_resnet50(shape: tuple[int, ...], num_classes: int, *, pre_activation: 
     return keras.Model(inputs, layers.Dense(num_classes, name='logits')(layers.GlobalAveragePooling2D()(x)))
 
 
-def published(name: str, shape: tuple[int, ...], num_classes: int) -> Any:
+def published(name: str, shape: tuple[int, ...], num_classes: int, **options: Any) -> Any:
     """A model of keras.applications."""
     make = getattr(keras.applications, name)
-    return make(weights=None, input_shape=shape, classes=num_classes, classifier_activation=None)
+    return make(weights=None, input_shape=shape, classes=num_classes, classifier_activation=None, **options)
+
+
+def keras_efficientnet_b0(shape: tuple[int, ...], num_classes: int) -> Any:
+    """From where the images are normalised, which ours are before they come to a network."""
+    model = published('EfficientNetB0', shape, num_classes)
+    [normalised] = [layer for layer in model.layers if isinstance(layer, layers.Normalization)]
+    return keras.Model(normalised.output, model.output)
+
+
+def weighted_layers(model: Any) -> Iterator[Any]:
+    """The layers that have weights of their own, also within models that are layers."""
+    for layer in model.layers:
+        if hasattr(layer, 'layers'):
+            yield from weighted_layers(layer)
+        elif layer.weights:
+            yield layer
+
+
+def weight_name(layer: Any, weight: Any) -> str:
+    """What we call a weight of a layer, after the name of the layer."""
+    if type(layer).__name__ == 'LayerScale':
+        return 'gamma'
+    return weight.name.replace('_kernel', '/kernel')
 
 
 # From the names of a Keras model's layers and of ours, in the order of their creation, to ours of each of Keras.
@@ -143,3 +166,86 @@ def inception_names(theirs: list[str], ours: list[str]) -> dict[str, str]:
         of_kind = [name for name in ours if name.endswith('/bn') == is_norm and name != 'logits']
         names |= dict(zip(numbered, of_kind, strict=True))
     return names
+
+
+def densenet_names(theirs: list[str], ours: list[str]) -> dict[str, str]:
+    """conv3_block2_1_conv is block2/layer2/bottleneck/conv, pool3_bn is transition2/bn."""
+    names = {'conv1_conv': 'conv1', 'conv1_bn': 'conv1/bn', 'bn': 'final_bn', 'predictions': 'logits'}
+    parts = {'0_bn': 'bottleneck/bn', '1_conv': 'bottleneck/conv', '1_bn': 'bn', '2_conv': 'conv'}
+    for name in theirs:
+        if match := re.fullmatch(r'conv(\d)_block(\d+)_(\d_\w+)', name):
+            names[name] = f'block{int(match[1]) - 1}/layer{match[2]}/{parts[match[3]]}'
+        elif match := re.fullmatch(r'pool(\d)_(bn|conv)', name):
+            names[name] = f'transition{int(match[1]) - 1}/{match[2]}'
+    return names
+
+
+def mobilenet_names(theirs: list[str], ours: list[str]) -> dict[str, str]:
+    """block_1_expand_BN is stage2/block1/expand/bn; before it comes expanded_conv."""
+    names = {'Conv1': 'conv1', 'bn_Conv1': 'conv1/bn', 'Conv_1': 'conv2', 'Conv_1_bn': 'conv2/bn'}
+    names['predictions'] = 'logits'
+    blocks = _prefixes(r'stage\d/block\d', ours)
+    for name in theirs:
+        if match := re.fullmatch(r'(?:expanded_conv|block_(\d+))_([a-z]+)(_BN)?', name):
+            names[name] = f'{blocks[int(match[1] or 0)]}/{match[2]}{"/bn" if match[3] else ""}'
+    return names
+
+
+def efficientnet_names(theirs: list[str], ours: list[str]) -> dict[str, str]:
+    """block2a_expand_conv is stage2/block1/expand."""
+    names = {'stem_conv': 'conv1', 'stem_bn': 'conv1/bn', 'top_conv': 'conv2', 'top_bn': 'conv2/bn'}
+    names['predictions'] = 'logits'
+    parts = {'dwconv': 'depthwise', 'bn': 'depthwise/bn', 'se_reduce': 'squeeze', 'se_expand': 'excite'}
+    parts |= {'expand_conv': 'expand', 'expand_bn': 'expand/bn'}
+    parts |= {'project_conv': 'project', 'project_bn': 'project/bn'}
+    for name in theirs:
+        if match := re.fullmatch(r'block(\d)([a-z])_(\w+)', name):
+            names[name] = f'stage{match[1]}/block{ord(match[2]) - ord("a") + 1}/{parts[match[3]]}'
+    return names
+
+
+def convnext_names(theirs: list[str], ours: list[str]) -> dict[str, str]:
+    """stage_1_block_0_pointwise_conv_1 is stage2/block1/expand, downsampling_conv_0 is stage2/downsample."""
+    names = {'stem_conv': 'stage1/downsample', 'stem_layernorm': 'stage1/downsample/ln'}
+    names |= {'head_layernorm': 'final_ln', 'head_dense': 'logits'}
+    parts = {'depthwise_conv': 'depthwise', 'layernorm': 'ln', 'layer_scale': 'layer_scale'}
+    parts |= {'pointwise_conv_1': 'expand', 'pointwise_conv_2': 'project'}
+    for name in (name.removeprefix('convnext_tiny_') for name in theirs):
+        if match := re.fullmatch(r'stage_(\d)_block_(\d)_(\w+)', name):
+            names[name] = f'stage{int(match[1]) + 1}/block{int(match[2]) + 1}/{parts[match[3]]}'
+        elif match := re.fullmatch(r'downsampling_(conv|layernorm)_(\d)', name):
+            names[name] = f'stage{int(match[2]) + 2}/downsample{"/ln" if match[1] == "layernorm" else ""}'
+    return {f'convnext_tiny_{name}': our_name for name, our_name in names.items()}
+
+
+def nasnet_names(theirs: list[str], ours: list[str]) -> dict[str, str]:
+    """separable_conv_1_bn_normal_left2_0 is stage1/cell1/left2/conv1/bn; cells that reduce have numbers, too."""
+    ends = [match[1] for name in theirs if (match := re.fullmatch(r'normal_conv_1_(\d+)', name))]
+    cells = dict(zip(sorted(ends, key=int), _prefixes(r'stage\d/cell\d', ours), strict=True))
+    ends = [match[1] for name in theirs if (match := re.fullmatch(r'reduction_conv_1_(reduce_\d+)', name))]
+    ends.sort(key=lambda end: int(end.removeprefix('reduce_')))
+    cells |= dict(zip(['stem_1', 'stem_2', *ends], _prefixes(r'(stem_)?reduction\d', ours), strict=True))
+    names = {'stem_conv1': 'stem', 'stem_bn1': 'stem/bn', 'predictions': 'logits'}
+    parts = {
+        r'(?:normal|reduction)_conv_1': 'input',
+        r'(?:normal|reduction)_bn_1': 'input/bn',
+        r'adjust_conv_projection': 'previous',
+        r'adjust_conv_(\d)': r'previous/half\1',
+        r'adjust_bn': 'previous/bn',
+        # Their second left4 of a cell that reduces is the paper's and our left5.
+        r'separable_conv_(\d)_reduction_left4': r'left5/conv\1',
+        r'separable_conv_(\d)_bn_reduction_left4': r'left5/conv\1/bn',
+        r'separable_conv_(\d)_(?:normal|reduction)_(\w+\d)': r'\2/conv\1',
+        r'separable_conv_(\d)_bn_(?:normal|reduction)_(\w+\d)': r'\2/conv\1/bn',
+    }
+    for name in theirs:
+        if match := re.fullmatch(r'(\w+?)_(\d+|stem_\d|reduce_\d+)', name):
+            for pattern, part in parts.items():
+                if inner := re.fullmatch(pattern, match[1]):
+                    names.setdefault(name, f'{cells[match[2]]}/{inner.expand(part)}')
+    return names
+
+
+def _prefixes(pattern: str, names: list[str]) -> list[str]:
+    """How the names begin that match a pattern, in their order."""
+    return list(dict.fromkeys(match[0] for name in names if (match := re.match(pattern, name))))

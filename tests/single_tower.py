@@ -17,7 +17,8 @@ def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Weights under which the activations neither fade nor explode, so that every layer counts in the logits."""
     random = np.random.default_rng(zlib.crc32(name.encode()))
     if name.endswith('kernel'):
-        scale = np.sqrt(2 / np.prod(shape[:-1]))
+        is_depthwise = len(shape) == 4 and shape[-1] == 1
+        scale = np.sqrt(2 / np.prod(shape[: 2 if is_depthwise else -1]))
         return random.standard_normal(shape, dtype=np.float32) * np.float32(scale)
     if name.endswith(('gamma', 'moving_variance')):
         return random.uniform(0.5, 1.5, shape).astype(np.float32)

@@ -60,16 +60,10 @@ WRONG_USE = {
         ['--model=mnist', '--data_dir={tmp}/empty'],
         ['--data_dir={tmp}/empty', 'train-images-idx3-ubyte'],
     ),
-    'a folder of another data set': (
-        ['--model=vgg16', '--data_dir={tmp}/cifar'],
-        ['--model=vgg16', '{tmp}/cifar holds', 'cifar10'],
-    ),
     'a label that CIFAR-10 does not have': (
         ['--model=probe', '--model_file={tmp}/probe.py', '--data_dir={tmp}/cifar'],
         ['data_batch_2.bin', 'image 1', '10'],
     ),
-    'CIFAR-10 that is cut short': (['--data_name=cifar10', '--data_dir={tmp}/cut'], ['cut/data_batch_1.bin', '3072']),
-    'records without classes': (['--data_name=records', '--data_dir={tmp}/no_records'], ['labels.txt']),
     'a model that does not build': (
         ['--model=wrong', '--model_file={tmp}/probe.py', '--batch_size=2'],
         ['--model_file={tmp}/probe.py, line 7'],
@@ -112,9 +106,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tmp / 'others' / 'a.txt').write_text('no shard')
     (tmp / 'cifar').mkdir()
     write_cifar(tmp / 'cifar', np.zeros([10, 32, 32, 3], np.uint8), np.array([0, 1, 2, 10, *range(6)]))
-    (tmp / 'cut').mkdir()
-    write_cifar(tmp / 'cut', np.zeros([10, 32, 32, 3], np.uint8), np.arange(10))
-    os.truncate(tmp / 'cut' / 'data_batch_1.bin', 2 * 3073 - 1)
     (tmp / 'probe.py').write_text(PROBE)
     return tmp
 

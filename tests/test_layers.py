@@ -6,12 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.ndimage
+import scipy.special
 import tensorflow.compat.v1 as tf
 from oracles import Weights
 from sessions import DATA_FORMATS, open_session
 from single_tower import BATCH, load, one_tower, random_images, random_weight, relative_error
 
-from models.layers import BatchNorm, Initializer, LayerBuilder, glorot_normal, he_normal, truncated_normal
+from models.layers import (
+    BatchNorm,
+    Initializer,
+    LayerBuilder,
+    constant,
+    glorot_normal,
+    he_normal,
+    he_normal_fan_out,
+    truncated_normal,
+)
 from models.networks import NETWORKS
 from training.optimizers import GradientDescent, OptimizerStep
 from variable_mgr import TowerVariables
@@ -27,6 +38,18 @@ def every_layer(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     x = cnn.batch_norm(x, 'bn')
     x = cnn.max_pool(cnn.conv(x, 6, 2, 'conv3', padding='VALID'), 2, 1, 'SAME')
     return cnn.dense(cnn.flatten(x), num_classes, 'of_all') + cnn.dense(cnn.global_avg_pool(x), num_classes, 'of_mean')
+
+
+def every_modern_layer(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """Like every_layer, of what networks since 2017 have besides: odd and even sizes, depthwise strides, gates."""
+    x = cnn.swish(cnn.depthwise_conv(cnn.conv(x, 8, 3, 'conv1'), 3, 'depthwise1', strides=2))
+    x = cnn.layer_scale(cnn.layer_norm(x, 'ln'), 'scale', 0.5) + cnn.depthwise_conv(x, 5, 'depthwise2', padding=2)
+    x = cnn.gate(x, cnn.dense(cnn.global_avg_pool(x), 8, 'gate'))
+    x = cnn.pad_same(cnn.gelu(x), 3, 2)
+    x = cnn.concat([cnn.max_pool(x, 3, 2), cnn.avg_pool(x, 3, 2)])
+    x = cnn.concat([cnn.relu6(4 * x), cnn.shift(x)])
+    assert cnn.shape(x) == (7, 7, 32)
+    return cnn.dense(cnn.layer_norm(cnn.flatten(x), 'final_ln'), num_classes, 'logits')
 
 
 def train_in(data_format: str, network: Callable[..., Any], images: np.ndarray) -> Weights:
@@ -59,7 +82,11 @@ def infer_in(data_format: str, network: Callable[..., Any], images: np.ndarray, 
         return session.run(logits)
 
 
-@pytest.mark.parametrize('network', [every_layer, NETWORKS['lenet'].build], ids=['every layer', 'lenet'])
+@pytest.mark.parametrize(
+    'network',
+    [every_layer, every_modern_layer, NETWORKS['lenet'].build],
+    ids=['every layer', 'every modern layer', 'lenet'],
+)
 def test_what_one_data_format_trained_the_other_reads(network: Callable[..., Any]) -> None:
     images = random_images((28, 28, 3))
     weights = train_in('NCHW', network, images)
@@ -108,6 +135,66 @@ def test_batch_norm_normalises_and_keeps_averages_like_numpy(data_format: str, s
         np.testing.assert_allclose(inferred, normalised(batches[0], mean, variance), rtol=1e-4, atol=1e-5)
 
 
+def reference_depthwise(x: np.ndarray, kernel: np.ndarray, strides: int) -> np.ndarray:
+    """By SciPy, with its zeros around the image. 'SAME' puts the extra one of an even size at the end."""
+    channels = [
+        scipy.ndimage.correlate(x[..., channel], kernel[None, ..., channel, 0], mode='constant')
+        for channel in range(x.shape[-1])
+    ]
+    rows, columns = (0 if pixels % strides else strides - 1 for pixels in x.shape[1:3])
+    return np.stack(channels, -1)[:, rows::strides, columns::strides]
+
+
+def layer_normalised(x: np.ndarray) -> np.ndarray:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+
+
+# What a layer of a name makes of x, [N, H, W, C], with its variables by their names.
+FORMULAS: dict[str, tuple[Callable[[LayerBuilder, Any], Any], Callable[[np.ndarray, Weights], np.ndarray]]] = {
+    'depthwise convolution': (
+        lambda cnn, x: cnn.depthwise_conv(x, 3, 'conv'),
+        lambda x, weights: reference_depthwise(x, weights['conv/kernel'], 1) + weights['conv/bias'],
+    ),
+    'depthwise convolution with strides': (
+        lambda cnn, x: cnn.depthwise_conv(x, 5, 'conv', strides=2, use_bias=False),
+        lambda x, weights: reference_depthwise(x, weights['conv/kernel'], 2),
+    ),
+    'layer norm': (
+        lambda cnn, x: cnn.layer_norm(x, 'ln'),
+        lambda x, weights: layer_normalised(x) * weights['ln/gamma'] + weights['ln/beta'],
+    ),
+    'layer scale': (lambda cnn, x: cnn.layer_scale(x, 'ls', 0.1), lambda x, weights: x * weights['ls/gamma']),
+    'gate': (
+        lambda cnn, x: cnn.gate(x, cnn.global_avg_pool(x)),
+        lambda x, weights: x * scipy.special.expit(x.mean((1, 2), keepdims=True)),
+    ),
+    'ReLU6': (lambda cnn, x: cnn.relu6(x), lambda x, weights: np.clip(x, 0, 6)),
+    'swish': (lambda cnn, x: cnn.swish(x), lambda x, weights: x * scipy.special.expit(x)),
+    'GELU': (lambda cnn, x: cnn.gelu(x), lambda x, weights: x * scipy.special.ndtr(x)),
+    'shift': (
+        lambda cnn, x: cnn.shift(x),
+        lambda x, weights: np.pad(x, [(0, 0), (0, 1), (0, 1), (0, 0)])[:, 1:, 1:],
+    ),
+    'padding': (lambda cnn, x: cnn.pad_same(x, 3, 2), lambda x, weights: np.pad(x, [(0, 0), (0, 1), (1, 1), (0, 0)])),
+}
+
+
+@pytest.mark.parametrize('data_format', DATA_FORMATS)
+def test_layers_compute_their_formulas(data_format: str) -> None:
+    images = 4 * np.random.default_rng(5).normal(size=(2, 6, 7, 5)).astype(np.float32)
+    for name, (layer, formula) in FORMULAS.items():
+        with tf.Graph().as_default(), open_session(has_nchw=True) as session:
+            manager = one_tower()
+            with manager.create_outer_variable_scope(0) as variables:
+                cnn = LayerBuilder(variables, data_format, is_training=False)
+                y = layer(cnn, cnn.images(tf.constant(images)))
+            savable = manager.savable_variables()
+            weights = {name: random_weight(name, tuple(variable.shape)) for name, variable in savable.items()}
+            load(session, manager, weights)
+            output = session.run(y if data_format == 'NHWC' else tf.transpose(y, [0, 2, 3, 1]))
+        np.testing.assert_allclose(output, formula(images, weights), rtol=1e-4, atol=1e-4, err_msg=name)
+
+
 def test_a_tower_that_keeps_no_statistics_has_no_moving_averages() -> None:
     images = random_images((9, 9, 2))
     with tf.Graph().as_default(), open_session() as session:
@@ -142,6 +229,8 @@ CUT_STDDEV = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(
         (he_normal, [400, 300], math.sqrt(2 / 400)),
         (glorot_normal, [3, 3, 64, 128], math.sqrt(2 / (3 * 3 * (64 + 128)))),
         (glorot_normal, [400, 300], math.sqrt(2 / 700)),
+        (he_normal_fan_out, [3, 3, 64, 128], math.sqrt(2 / (3 * 3 * 128))),
+        (he_normal_fan_out, [7, 7, 3000, 1], math.sqrt(2 / (7 * 7))),
     ],
 )
 def test_initial_values_spread_as_their_papers_say(initializer: Initializer, shape: list[int], stddev: float) -> None:
@@ -151,6 +240,10 @@ def test_initial_values_spread_as_their_papers_say(initializer: Initializer, sha
     assert abs(values.mean()) < 0.01 * stddev
     cut = 2 * stddev / CUT_STDDEV
     assert 0.98 * cut < np.abs(values).max() <= cut * 1.0001
+
+
+def test_a_constant_initial_value_is_everywhere() -> None:
+    np.testing.assert_array_equal(initial(constant(0.25), [2, 3]), np.full([2, 3], 0.25, np.float32))
 
 
 def test_initial_values_follow_from_the_seed() -> None:
@@ -177,7 +270,24 @@ def test_dropout_drops_its_share_and_other_units_in_every_layer_tower_and_step()
         masks.append(mask)
 
 
-def test_dropout_leaves_everything_while_not_training() -> None:
+def test_drop_path_drops_whole_images_other_ones_in_every_layer_and_step() -> None:
+    rate, shape = 0.3, (2000, 2, 1, 3)
+    with tf.Graph().as_default(), open_session() as session:
+        cnn = LayerBuilder(TowerVariables(one_tower(), 0), 'NHWC', is_training=True)
+        dropped = [cnn.drop_path(tf.ones(shape), rate) for _ in range(2)]
+        outputs = [*session.run(dropped), *session.run(dropped)]
+    masks = [output[:, 0, 0, 0] != 0 for output in outputs]
+    for number, (output, mask) in enumerate(zip(outputs, masks, strict=True)):
+        expected = np.broadcast_to(mask[:, None, None, None] / (1 - rate), shape)
+        np.testing.assert_allclose(output, expected, rtol=1e-6)
+        assert 1 - mask.mean() == pytest.approx(rate, abs=0.04)
+        for other in masks[:number]:
+            assert (mask == other).mean() == pytest.approx(rate**2 + (1 - rate) ** 2, abs=0.05)
+
+
+def test_nothing_is_dropped_while_not_training() -> None:
     with tf.Graph().as_default():
-        x = tf.ones([2, 3])
-        assert LayerBuilder(TowerVariables(one_tower(), 0), 'NHWC', is_training=False).dropout(x, 0.5) is x
+        x = tf.ones([2, 3, 3, 1])
+        cnn = LayerBuilder(TowerVariables(one_tower(), 0), 'NHWC', is_training=False)
+        assert cnn.dropout(x, 0.5) is x
+        assert cnn.drop_path(x, 0.5) is x

@@ -257,7 +257,7 @@ def test_the_word_models_lists_them_as_objects(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ('argv', 'told'),
     [
-        (['resnet5'], 'resnet5: no model has such a name; did you mean resnet50?'),
+        (['lenett'], 'lenett: no model has such a name; did you mean lenet?'),
         (['x*'], "x*: no model has such a name; write a name with wildcards, as in models 'resnet*'"),
         (['a', 'b'], 'b: models takes one pattern; put it in quotes, or the shell fills it in'),
         (['--jsn'], '--jsn: models has no such flag; did you mean --json?'),

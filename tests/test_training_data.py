@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 from array_writers import write_cifar, write_mnist
 from PIL import Image
 
 import records
 import tf_cnn_benchmarks
+from assembly import Assembly
 from benchmark_cnn import BenchmarkCNN
 from errors import UsageError
 from params import make_params
@@ -91,6 +93,14 @@ def test_a_folder_of_records_trains_with_its_own_classes(shards: Path, augmentat
     # Chance is the logarithm of 5 classes, of which 1001 would have 6.9; weights before training add to it.
     assert found[0] < 4
     assert found[-1] < (0.1 if augmentation == 'none' else 1.0) * found[0]
+
+
+@pytest.mark.parametrize(('model', 'image_size'), [('lenet', 28), ('resnet20', 14)])
+def test_images_are_resized_unless_the_model_takes_any_size(shards: Path, model: str, image_size: int) -> None:
+    params = make_params(model=model, device='cpu', batch_size=2, data_dir=str(shards))
+    with tf.Graph().as_default():
+        built = Assembly(params, None, None, print).build(0)
+    assert built.pipeline.tower_batch(0).images.shape.as_list() == [2, image_size, image_size, 3]
 
 
 def test_a_folder_of_validation_images_alone_can_be_looked_at(shards: Path, tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""ConvNeXt: Liu et al. 2022 (arXiv:2201.03545)."""
+
+from models.layers import LayerBuilder, Tensor, truncated_normal
+
+# Channels and blocks of the four stages of ConvNeXt-T: table 9.
+_STAGES = ((96, 3), (192, 3), (384, 9), (768, 3))
+_NUM_BLOCKS = sum(num_blocks for _, num_blocks in _STAGES)
+# Appendix A.1, table 5.
+_DROP_PATH = 0.1  # stochastic depth's rate at the last block, linearly less before
+_LAYER_SCALE = 1e-6
+_initial = truncated_normal(0.02)
+
+
+def convnext_tiny(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
+    """The logits [N, num_classes] of images x.
+
+    Its layer norms and layer scales have vectors alone, which weight decay leaves out, as the authors' code does.
+    """
+    blocks_before = 0
+    for stage, (channels, num_blocks) in enumerate(_STAGES):
+        with cnn.scope(f'stage{stage + 1}'):
+            if stage == 0:
+                x = cnn.conv(x, channels, 4, 'downsample', strides=4, padding='VALID', initializer=_initial)
+                x = cnn.layer_norm(x, 'downsample/ln')
+            else:
+                x = cnn.layer_norm(x, 'downsample/ln')
+                x = cnn.conv(x, channels, 2, 'downsample', strides=2, padding='VALID', initializer=_initial)
+        for index in range(num_blocks):
+            with cnn.scope(f'stage{stage + 1}/block{index + 1}'):
+                x = _block(cnn, x, channels, _DROP_PATH * blocks_before / (_NUM_BLOCKS - 1))
+            blocks_before += 1
+    x = cnn.layer_norm(cnn.global_avg_pool(x), 'final_ln')
+    return cnn.dense(x, num_classes, 'logits', initializer=_initial)
+
+
+def _block(cnn: LayerBuilder, x: Tensor, channels: int, drop_rate: float) -> Tensor:
+    """Figure 4, on the right."""
+    shortcut = x
+    x = cnn.layer_norm(cnn.depthwise_conv(x, 7, 'depthwise', initializer=_initial), 'ln')
+    x = cnn.gelu(cnn.conv(x, 4 * channels, 1, 'expand', initializer=_initial))
+    x = cnn.conv(x, channels, 1, 'project', initializer=_initial)
+    return cnn.drop_path(cnn.layer_scale(x, 'layer_scale', _LAYER_SCALE), drop_rate) + shortcut

@@ -1,0 +1,47 @@
+"""EfficientNet: Tan & Le 2019 (arXiv:1905.11946)."""
+
+from models.layers import BatchNorm, LayerBuilder, Tensor, variance_scaling
+from models.mobilenet import conv_norm, inverted_residual
+
+BATCH_NORM = BatchNorm(decay=0.99, epsilon=1e-3)  # section 5.2; epsilon: the authors' code
+
+# Kernel size, expansion, filters, blocks and strides of the first one: table 1, stages 2 to 8.
+_STAGES = (
+    (3, 1, 16, 1, 1),
+    (3, 6, 24, 2, 2),
+    (5, 6, 40, 2, 2),
+    (3, 6, 80, 3, 2),
+    (5, 6, 112, 3, 1),
+    (5, 6, 192, 4, 2),
+    (3, 6, 320, 1, 1),
+)
+_NUM_BLOCKS = sum(num_blocks for _, _, _, num_blocks, _ in _STAGES)
+_DROPOUT = 0.2  # of B0, as section 5.2 says
+_DROP_PATH = (
+    0.2  # stochastic depth's "survival probability 0.8" (section 5.2) after the last block, linearly less before
+)
+
+
+def efficientnet_b0(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
+    """The logits [N, num_classes] of images x."""
+    x = conv_norm(cnn, x, 32, 3, 'conv1', cnn.swish, strides=2)
+    blocks_before = 0
+    for stage, (kernel_size, expansion, filters, num_blocks, strides) in enumerate(_STAGES):
+        for index in range(num_blocks):
+            with cnn.scope(f'stage{stage + 1}/block{index + 1}'):
+                x = inverted_residual(
+                    cnn,
+                    x,
+                    filters,
+                    kernel_size,
+                    cnn.swish,
+                    expansion=expansion,
+                    strides=strides if index == 0 else 1,
+                    squeeze=4,
+                    drop_rate=_DROP_PATH * blocks_before / _NUM_BLOCKS,
+                )
+            blocks_before += 1
+    x = conv_norm(cnn, x, 1280, 1, 'conv2', cnn.swish)
+    x = cnn.dropout(cnn.global_avg_pool(x), _DROPOUT)
+    # The variance of the authors' uniform distribution between -+ 1 / sqrt(fan_out).
+    return cnn.dense(x, num_classes, 'logits', initializer=variance_scaling(1 / 3, 'fan_out'))

@@ -1,0 +1,114 @@
+"""NASNet-A: Zoph et al. 2018 (arXiv:1707.07012), figure 4 and appendix A."""
+
+from models.layers import BatchNorm, LayerBuilder, Tensor, he_normal_fan_out
+
+BATCH_NORM = BatchNorm(decay=0.9997, epsilon=1e-3)  # as in the authors' code (TF-Slim) and keras.applications
+
+_DROPOUT = 0.5  # as in the authors' code
+
+
+def nasnet(
+    cnn: LayerBuilder,
+    x: Tensor,
+    num_classes: int,
+    *,
+    num_cells: int,
+    penultimate_filters: int,
+    stem_filters: int,
+    skip_reduction: bool,
+) -> Tensor:
+    """The logits [N, num_classes] of images x.
+
+    The auxiliary head of the paper's training is left out, and so is ScheduledDropPath (large alone has it), since a
+    network does not know how far its training is.
+
+    Args:
+      num_cells: normal cells in each of the three stages (N in "N @ penultimate filters").
+      penultimate_filters: channels before the logits, 24 times the filters of a cell of the first stage.
+      stem_filters: of the first convolution.
+      skip_reduction: the second input of the first cell of a stage is older by one cell.
+    """
+
+    def reduce(x: Tensor, previous: Tensor | None, filters: int, name: str) -> Tensor:
+        with cnn.scope(name):
+            return _reduction_cell(cnn, x, previous, filters)
+
+    x = cnn.conv(x, stem_filters, 3, 'stem', strides=2, padding='VALID', use_bias=False, initializer=he_normal_fan_out)
+    x, previous = cnn.batch_norm(x, 'stem/bn'), None
+    filters = penultimate_filters // 24
+    for number in (1, 2):
+        x, previous = reduce(x, previous, filters * number // 4, f'stem_reduction{number}'), x
+    for stage in range(3):
+        if stage > 0:
+            filters *= 2
+            reduced = reduce(x, previous, filters, f'reduction{stage}')
+            x, previous = reduced, previous if skip_reduction else x
+        for number in range(num_cells):
+            with cnn.scope(f'stage{stage + 1}/cell{number + 1}'):
+                x, previous = _normal_cell(cnn, x, previous, filters), x
+    x = cnn.dropout(cnn.global_avg_pool(cnn.relu(x)), _DROPOUT)
+    return cnn.dense(x, num_classes, 'logits')
+
+
+def _normal_cell(cnn: LayerBuilder, x: Tensor, previous: Tensor, filters: int) -> Tensor:
+    """Figure 4, on the left: [N, H, W, C] -> [N, H, W, 6 * filters]."""
+    previous = _fit(cnn, previous, x, filters)
+    x = _project(cnn, x, filters, 'input')
+    pooled = cnn.avg_pool(previous, 3, 1, 'SAME')
+    return cnn.concat(
+        [
+            previous,
+            _separable(cnn, x, filters, 5, 'left1') + _separable(cnn, previous, filters, 3, 'right1'),
+            _separable(cnn, previous, filters, 5, 'left2') + _separable(cnn, previous, filters, 3, 'right2'),
+            cnn.avg_pool(x, 3, 1, 'SAME') + previous,
+            pooled + pooled,
+            _separable(cnn, x, filters, 3, 'left5') + x,
+        ]
+    )
+
+
+def _reduction_cell(cnn: LayerBuilder, x: Tensor, previous: Tensor | None, filters: int) -> Tensor:
+    """Figure 4, on the right: [N, H, W, C] -> [N, ceil(H/2), ceil(W/2), 4 * filters].
+
+    The zeros around the image count in its pooling, as in keras.applications.
+    """
+    previous = x if previous is None else _fit(cnn, previous, x, filters)
+    x = _project(cnn, x, filters, 'input')
+    padded = cnn.pad_same(x, 3, 2)
+    maxima = cnn.max_pool(padded, 3, 2)
+    b1 = _separable(cnn, x, filters, 5, 'left1', 2) + _separable(cnn, previous, filters, 7, 'right1', 2)
+    b2 = maxima + _separable(cnn, previous, filters, 7, 'right2', 2)
+    b3 = cnn.avg_pool(padded, 3, 2) + _separable(cnn, previous, filters, 5, 'right3', 2)
+    b4 = cnn.avg_pool(b1, 3, 1, 'SAME') + b2
+    b5 = _separable(cnn, b1, filters, 3, 'left5') + maxima
+    return cnn.concat([b2, b3, b4, b5])
+
+
+def _project(cnn: LayerBuilder, x: Tensor, filters: int, name: str) -> Tensor:
+    x = cnn.conv(cnn.relu(x), filters, 1, name, use_bias=False, initializer=he_normal_fan_out)
+    return cnn.batch_norm(x, f'{name}/bn')
+
+
+def _fit(cnn: LayerBuilder, previous: Tensor, x: Tensor, filters: int) -> Tensor:
+    """The input from the cell before the last one, with that many filters and the size of x."""
+    if cnn.shape(previous)[:2] == cnn.shape(x)[:2]:
+        return _project(cnn, previous, filters, 'previous')
+    # Every other pixel, and those diagonally between them: no pixel is lost.
+    previous = cnn.relu(previous)
+    halves = [
+        cnn.conv(
+            pixels, filters // 2, 1, f'previous/half{number}', strides=2, use_bias=False, initializer=he_normal_fan_out
+        )
+        for number, pixels in ((1, previous), (2, cnn.shift(previous)))
+    ]
+    return cnn.batch_norm(cnn.concat(halves), 'previous/bn')
+
+
+def _separable(cnn: LayerBuilder, x: Tensor, filters: int, kernel_size: int, name: str, strides: int = 1) -> Tensor:
+    """ReLU, a depthwise and a pointwise convolution, and batch norm: twice (appendix A); the first strides."""
+    for number, step in ((1, strides), (2, 1)):
+        conv = f'{name}/conv{number}'
+        x = cnn.depthwise_conv(cnn.relu(x), kernel_size, f'{conv}/depthwise', strides=step, use_bias=False)
+        x = cnn.conv(x, filters, 1, f'{conv}/pointwise', use_bias=False, initializer=he_normal_fan_out)
+        x = cnn.batch_norm(x, f'{conv}/bn')
+    return x

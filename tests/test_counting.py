@@ -1,0 +1,159 @@
+"""Parameters and multiply-adds of networks are the published ones, and those that TensorFlow counts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+from single_tower import one_tower
+
+from data_sets import DATA_SETS
+from models.catalog import find_model, list_models
+from models.counting import Cost, cost_of, network_cost
+from models.layers import LayerBuilder
+from models.networks import NETWORKS, Network, build_network
+
+pytestmark = pytest.mark.graph
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is published of a model: multiply-adds of an image in units of 1e9, parameters in units of 1e6.
+
+    Parameters are rounded to as many digits as are written here.
+    """
+
+    model: str
+    gflops: float | None = None
+    parameters: str | None = None
+    data_set: str | None = None
+
+
+TORCHVISION = (
+    # torchvision.models, tables of weights: "GFLOPS", which are multiply-adds, and "Params". Its ResNets are v1.5.
+    Published('vgg11', 7.61, '132.9'),
+    Published('vgg16', 15.47, '138.4'),
+    Published('vgg19', 19.63, '143.7'),
+    Published('inception3', 5.71),
+    Published('official_resnet18', 1.81, '11.7'),
+    Published('official_resnet34', 3.66, '21.8'),
+    Published('resnet50_v1.5', 4.09, '25.6'),
+    Published('official_resnet50', 4.09, '25.6'),
+    Published('official_resnet101', 7.80, '44.5'),
+    Published('official_resnet152', 11.51, '60.2'),
+)
+TIMM = (
+    # Wightman, PyTorch Image Models, results/benchmark-infer-*.csv: "infer_gmacs" and "param_count".
+    Published('inception4', 12.28),
+    Published('resnet50_v2', 4.11, '25.5'),
+    Published('resnet101_v2', 7.83, '44.5'),
+    Published('resnet152_v2', 11.55, '60.2'),
+    Published('official_resnet200', 15.07, '64.7'),
+)
+PAPERS = (
+    # He et al. 2015 (arXiv:1512.03385), table 1.
+    Published('resnet50', 3.8),
+    Published('resnet101', 7.6),
+    Published('resnet152', 11.3),
+    # Szegedy et al. 2014 (arXiv:1409.4842), table 1: the sum of all rows, but of the first, which says 34M, what a 7x7
+    # convolution to 64 channels takes.
+    Published('googlenet', 1.502 - 0.034 + 7 * 7 * 3 * 64 * 112**2 / 1e9),
+    # Sermanet et al. 2014 (arXiv:1312.6229), table 4: the connections of the fast model.
+    Published('overfeat', 2.810),
+    # torchvision's table says 0.71. Its fourth convolution has 256 filters, here it has 384.
+    Published('alexnet', 0.71 + (384 * 384 - 256 * 256) * 9 * 13**2 / 1e9),
+    # He et al. 2015, table 6 for the parameters. Multiply-adds: Li et al. 2017 (arXiv:1608.08710), table 1, for 56 and
+    # 110. Those of 20 to 44: Chen, PyTorch CIFAR Models (github.com/chenyaofo), less the 0.26M of its two projections.
+    Published('resnet20', 0.04081 - 0.00026, '0.27'),
+    Published('resnet32', 0.06912 - 0.00026, '0.46'),
+    Published('resnet44', 0.09744 - 0.00026, '0.66'),
+    Published('resnet56', 0.125, '0.85'),
+    Published('resnet110', 0.253, '1.7'),
+    # Huang et al. 2017 (arXiv:1608.06993), table 2, for the parameters. The arithmetic of one of them is in Liu et al.
+    # 2017 (arXiv:1708.06519), table 1, where a multiply-add is two operations.
+    Published('densenet40_k12', 0.533 / 2, '1.0'),
+    Published('densenet100_k12', None, '7.0'),
+    Published('densenet100_k24', None, '27.2'),
+)
+
+
+@pytest.mark.parametrize('published', [*TORCHVISION, *TIMM, *PAPERS], ids=lambda published: published.model)
+def test_a_model_costs_what_is_published(published: Published) -> None:
+    facts = find_model(published.model)
+    data_set = DATA_SETS[facts.data_set]
+    # Publications give ImageNet 1000 classes; here it has another one for the background.
+    num_classes = 1000 if facts.data_set == 'imagenet' else data_set.num_classes
+    cost = network_cost(facts.network, (facts.image_size, facts.image_size, data_set.channels), num_classes)
+    if published.gflops is not None:
+        assert cost.gflops == pytest.approx(published.gflops, rel=0.02)
+    if published.parameters is not None:
+        _, _, digits = published.parameters.partition('.')
+        assert f'{cost.parameters / 1e6:.{len(digits)}f}' == published.parameters
+
+
+@pytest.mark.parametrize(
+    'model', [*list_models('official_resnet*_v2'), *(f'resnet{depth}_v2' for depth in (20, 32, 44, 56, 110))]
+)
+def test_version_2_of_a_resnet_costs_what_version_1_does_without_norms_of_projections(model: str) -> None:
+    cost, of_version_1 = cost_of(find_model(model)), cost_of(find_model(model.removesuffix('_v2')))
+    assert cost.multiply_adds == of_version_1.multiply_adds
+    basic, expansion = model in ('official_resnet18_v2', 'official_resnet34_v2'), 4
+    channels = (64 + 128 + 256 + 512) * (1 if basic else expansion) if model.startswith('official') else 0
+    assert of_version_1.parameters - cost.parameters == 2 * channels
+
+
+@pytest.mark.parametrize('model', ['lenet', 'alexnet_cifar', 'mobilenet', 'googlenet'])
+def test_tensorflow_counts_twice_as_many_operations(model: str) -> None:
+    """Its profiler takes a multiply-add for two."""
+    shape, num_classes = (96, 96, 3), 7
+    with tf.Graph().as_default() as graph:
+        with one_tower().create_outer_variable_scope(0) as variables:
+            build_network(model, tf.zeros([1, *shape]), num_classes, variables, 'NHWC', is_training=False)
+        options = tf.profiler.ProfileOptionBuilder(tf.profiler.ProfileOptionBuilder.float_operation())
+        profile = tf.profiler.profile(graph, cmd='op', options=options.with_empty_output().build())
+    counted = {}
+    while profile.children:
+        [profile] = profile.children
+        counted[profile.name] = profile.float_ops
+    products = sum(counted.get(kind, 0) for kind in ('Conv2D', 'DepthwiseConv2dNative', 'MatMul'))
+    assert products == 2 * network_cost(model, shape, num_classes).multiply_adds > 0
+
+
+# Functions of images [1, 8, 8, 6] and the multiply-adds they take.
+OPERATIONS: dict[str, tuple[Callable[[Any], Any], int]] = {
+    'groups': (lambda x: tf.nn.conv2d(x, tf.zeros([3, 3, 2, 9]), 2, 'SAME'), (4 * 4 * 9) * (3 * 3 * 2)),
+    'depthwise, twice as many channels': (
+        lambda x: tf.nn.depthwise_conv2d(x, tf.zeros([3, 2, 6, 2]), [1, 1, 1, 1], 'VALID'),
+        (6 * 7 * 12) * (3 * 2),
+    ),
+    'left side transposed': (
+        lambda x: tf.matmul(tf.reshape(x, [64, 6]), tf.zeros([64, 5]), transpose_a=True),
+        (6 * 5) * 64,
+    ),
+    'right side transposed': (
+        lambda x: tf.matmul(tf.reshape(x, [64, 6]), tf.zeros([5, 6]), transpose_b=True),
+        (64 * 5) * 6,
+    ),
+    'products of a batch': (lambda x: tf.matmul(x, tf.zeros([1, 8, 6, 5])), 8 * (8 * 5) * 6),
+    'products of a batch, transposed': (lambda x: tf.matmul(x, x, transpose_a=True), 8 * (6 * 6) * 8),
+    'what no result depends on': (lambda x: (tf.matmul(tf.zeros([2, 3]), tf.zeros([3, 4])), x)[1], 0),
+    'no products': (lambda x: tf.nn.relu(tf.nn.max_pool2d(x, 2, 2, 'VALID')) + 1, 0),
+}
+
+
+@pytest.mark.parametrize('operation', OPERATIONS)
+def test_multiply_adds_of_an_operation(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, multiply_adds = OPERATIONS[operation]
+
+    def sample(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+        return function(x)
+
+    monkeypatch.setitem(NETWORKS, 'sample', Network(sample))
+    assert network_cost('sample', (8, 8, 6), 10) == Cost(parameters=0, multiply_adds=multiply_adds)
+
+
+def test_an_auxiliary_head_has_parameters_and_takes_no_arithmetic_of_a_forward_pass() -> None:
+    plain, with_head = cost_of(find_model('inception3')), cost_of(find_model('inception3_aux'))
+    head = (768 * 128 + 128) + (5 * 5 * 128 * 768 + 768) + (768 * 1001 + 1001)
+    assert with_head == Cost(plain.parameters + head, plain.multiply_adds)
