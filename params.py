@@ -340,11 +340,6 @@ class Params:
 
 SPECS: Mapping[str, FlagSpec] = specs_of(Params)
 
-# Names that older versions used, read like the flag whose place they take.
-_LEARNING_RATE = FlagSpec('learning_rate', float, optional=True, lower_bound=0)
-_USE_NCCL = FlagSpec('use_nccl', bool, optional=True)
-_OLDER_NAMES = {'learning_rate': _LEARNING_RATE, 'use_nccl': _USE_NCCL}
-
 
 @dataclass(frozen=True)
 class Parsed:
@@ -362,7 +357,7 @@ def parse_argv(argv: Sequence[str]) -> Parsed:
     """
     values = flags.FlagValues()
     values.set_gnu_getopt(True)
-    switches = {name for name, spec in {**SPECS, **_OLDER_NAMES}.items() if spec.type is bool}
+    switches = {name for name, spec in {**SPECS, **legacy_flags.OLDER_NAMES}.items() if spec.type is bool}
     switches |= legacy_flags.SWITCHES
     for name in _all_names():
         flags.DEFINE_flag(
@@ -405,14 +400,14 @@ def _build(given: Iterable[tuple[str, object]]) -> Parsed:
     for name, value in given:
         if name in SPECS:
             values[name] = SPECS[name].read(value)
-        elif name in _OLDER_NAMES:
-            older[name] = _OLDER_NAMES[name].read(value)
+        elif name in legacy_flags.OLDER_NAMES:
+            older[name] = legacy_flags.OLDER_NAMES[name].read(value)
         elif name in legacy_flags.NAMES:
             lines += legacy_flags.read(name, value)
         else:
             raise _unknown(name)
     as_written = {name: spelled(name, value) for name, value in values.items() if value is not None}
-    as_written |= _replace_older_names(older, values)
+    as_written |= legacy_flags.replace_older_names(older, values)
     # Each value was read by the spec of its field, which mypy cannot see.
     params = Params(**values)  # type: ignore[arg-type]
     if params.model_file:
@@ -424,37 +419,12 @@ def _build(given: Iterable[tuple[str, object]]) -> Parsed:
     return Parsed(params, (*lines, *flag_rules.find_idle(params, as_written)))
 
 
-def _replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
-    """Puts what older names say into values; returns the names that this set, with how they were written."""
-    as_written = {}
-    rate = older.get('learning_rate')
-    if rate is not None:
-        if values.get('init_learning_rate') not in (None, rate):
-            raise _clash('learning_rate', rate, 'init_learning_rate', values)
-        values['init_learning_rate'] = rate
-        as_written['init_learning_rate'] = spelled('learning_rate', rate)
-    use_nccl = older.get('use_nccl')
-    if use_nccl is not None:
-        spec = values.get('all_reduce_spec')
-        if spec is not None and ('nccl' in str(spec)) != use_nccl:
-            raise _clash('use_nccl', use_nccl, 'all_reduce_spec', values)
-        if use_nccl and spec is None:
-            values['all_reduce_spec'] = 'nccl'
-            as_written['all_reduce_spec'] = spelled('use_nccl', use_nccl)
-    return as_written
-
-
-def _clash(older: str, value: Value, name: str, values: Mapping[str, Value]) -> UsageError:
-    written = spelled(name, values[name])
-    return UsageError(f'{spelled(older, value)} contradicts {written}; it is the older name of --{name}: leave it out')
-
-
 def _all_names() -> list[str]:
-    return [*SPECS, *_OLDER_NAMES, *legacy_flags.NAMES]
+    return [*SPECS, *legacy_flags.OLDER_NAMES, *legacy_flags.NAMES]
 
 
 def _unknown(name: str) -> UsageError:
-    near = nearest(name, [*SPECS, *_OLDER_NAMES])
+    near = nearest(name, [*SPECS, *legacy_flags.OLDER_NAMES])
     return UsageError(f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else "see --help"}')
 
 
