@@ -130,11 +130,7 @@ class Params:
         False, _VARIABLES, "Compute with the parameter servers' variables of one step before, read meanwhile."
     )
     compact_gradient_transfer: bool | None = flag(
-        None,
-        _VARIABLES,
-        'Round gradients to 16 bits on their way between replicas and processes, and variables between processes; '
-        'by default if --precision has 16 bits.',
-        original='true',
+        None, _VARIABLES, 'Let gradients travel in 16 bits; by default if --precision has 16.', original='true'
     )
     horovod_device: str | None = flag(
         None, _VARIABLES, 'Where Horovod sums gradients; by default where they are.', choices=('cpu', 'gpu')
@@ -213,17 +209,11 @@ class Params:
     )
 
     precision: str = flag(
-        'fp32',
-        _PRECISION,
-        'What networks compute in; --use_fp16 is fp16. Variables, loss and update stay in 32 bits.',
-        choices=('fp32', 'fp16', 'bf16'),
+        'fp32', _PRECISION, 'What networks compute in; --use_fp16 is fp16.', choices=('fp32', 'fp16', 'bf16')
     )
     fp16_vars: bool = flag(False, _PRECISION, 'Keep what is trained in the 16 bits of --precision, too.')
     fp16_loss_scale: float | None = flag(
-        None,
-        _PRECISION,
-        'Factor of the loss in fp16, or the first one of an automatic scale; by default 128.',
-        lower_bound=1,
+        None, _PRECISION, 'Factor of the loss in fp16, or what it is at first; by default 128.', lower_bound=1
     )
     fp16_enable_auto_loss_scale: bool = flag(
         False, _PRECISION, 'Skip steps with gradients that overflow and halve the scale; double it after good ones.'
@@ -363,12 +353,6 @@ class Params:
 
 SPECS: Mapping[str, FlagSpec] = specs_of(Params)
 
-# Names that older versions used, read like the flag whose place they take.
-_LEARNING_RATE = FlagSpec('learning_rate', float, optional=True, lower_bound=0)
-_USE_NCCL = FlagSpec('use_nccl', bool, optional=True)
-_USE_FP16 = FlagSpec('use_fp16', bool, optional=True)
-_OLDER_NAMES = {'learning_rate': _LEARNING_RATE, 'use_nccl': _USE_NCCL, 'use_fp16': _USE_FP16}
-
 
 @dataclass(frozen=True)
 class Parsed:
@@ -386,7 +370,7 @@ def parse_argv(argv: Sequence[str]) -> Parsed:
     """
     values = flags.FlagValues()
     values.set_gnu_getopt(True)
-    switches = {name for name, spec in {**SPECS, **_OLDER_NAMES}.items() if spec.type is bool}
+    switches = {name for name, spec in {**SPECS, **legacy_flags.OLDER_NAMES}.items() if spec.type is bool}
     switches |= legacy_flags.SWITCHES
     for name in _all_names():
         flags.DEFINE_flag(
@@ -429,14 +413,14 @@ def _build(given: Iterable[tuple[str, object]]) -> Parsed:
     for name, value in given:
         if name in SPECS:
             values[name] = SPECS[name].read(value)
-        elif name in _OLDER_NAMES:
-            older[name] = _OLDER_NAMES[name].read(value)
+        elif name in legacy_flags.OLDER_NAMES:
+            older[name] = legacy_flags.OLDER_NAMES[name].read(value)
         elif name in legacy_flags.NAMES:
             lines += legacy_flags.read(name, value)
         else:
             raise _unknown(name)
     as_written = {name: spelled(name, value) for name, value in values.items() if value is not None}
-    as_written |= _replace_older_names(older, values)
+    as_written |= legacy_flags.replace_older_names(older, values)
     # Each value was read by the spec of its field, which mypy cannot see.
     params = Params(**values)  # type: ignore[arg-type]
     if params.model_file:
@@ -448,45 +432,12 @@ def _build(given: Iterable[tuple[str, object]]) -> Parsed:
     return Parsed(params, (*lines, *flag_rules.find_idle(params, as_written)))
 
 
-def _replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
-    """Puts what older names say into values; returns the names that this set, with how they were written."""
-    as_written = {}
-    rate = older.get('learning_rate')
-    if rate is not None:
-        if values.get('init_learning_rate') not in (None, rate):
-            raise _clash('learning_rate', rate, 'init_learning_rate', values)
-        values['init_learning_rate'] = rate
-        as_written['init_learning_rate'] = spelled('learning_rate', rate)
-    use_nccl = older.get('use_nccl')
-    if use_nccl is not None:
-        spec = values.get('all_reduce_spec')
-        if spec is not None and ('nccl' in str(spec)) != use_nccl:
-            raise _clash('use_nccl', use_nccl, 'all_reduce_spec', values)
-        if use_nccl and spec is None:
-            values['all_reduce_spec'] = 'nccl'
-            as_written['all_reduce_spec'] = spelled('use_nccl', use_nccl)
-    use_fp16 = older.get('use_fp16')
-    if use_fp16 is not None:
-        precision = values.get('precision')
-        if precision is not None and (precision == 'fp16') != use_fp16:
-            raise _clash('use_fp16', use_fp16, 'precision', values)
-        if use_fp16:
-            values['precision'] = 'fp16'
-            as_written['precision'] = spelled('use_fp16', use_fp16)
-    return as_written
-
-
-def _clash(older: str, value: Value, name: str, values: Mapping[str, Value]) -> UsageError:
-    written = spelled(name, values[name])
-    return UsageError(f'{spelled(older, value)} contradicts {written}; it is the older name of --{name}: leave it out')
-
-
 def _all_names() -> list[str]:
-    return [*SPECS, *_OLDER_NAMES, *legacy_flags.NAMES]
+    return [*SPECS, *legacy_flags.OLDER_NAMES, *legacy_flags.NAMES]
 
 
 def _unknown(name: str) -> UsageError:
-    near = nearest(name, [*SPECS, *_OLDER_NAMES])
+    near = nearest(name, [*SPECS, *legacy_flags.OLDER_NAMES])
     return UsageError(f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else "see --help"}')
 
 

@@ -224,7 +224,7 @@ def test_wrong_use_is_told_in_one_line(argv: list[str], message: str) -> None:
 
 
 def test_an_unknown_model_is_told_with_the_nearest_one() -> None:
-    assert refusal('--model=resnet5').startswith('--model=resnet5: there is no such model; did you mean resnet50?')
+    assert refusal('--model=renset50').startswith('--model=renset50: there is no such model; did you mean resnet50?')
 
 
 def test_older_names_are_read() -> None:
@@ -345,8 +345,8 @@ def test_older_names_are_read() -> None:
         (
             ['--compact_gradient_transfer'],
             [
-                '--compact_gradient_transfer=True has no effect: it belongs to clusters and to '
-                '--variable_update=replicated on several devices'
+                '--compact_gradient_transfer=True has no effect: it belongs to --variable_update=replicated, and to '
+                'clusters'
             ],
         ),
         (['--compact_gradient_transfer', '--variable_update=replicated', '--num_gpus=2'], []),
