@@ -83,7 +83,7 @@ class Assembly:
         self.learning_rate = self._make_learning_rate()
         self.precision = _find_precision(params)
         self._placement = self._place()
-        self.config = session_config(params, self.machine)
+        self.config = session_config(params, self.machine, in_cluster=cluster is not None)
         if params.xla:
             check_xla(self.config, self.machine.towers[0])
 
