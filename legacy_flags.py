@@ -1,4 +1,4 @@
-"""Flags of the original tf_cnn_benchmarks that this program does not have, and what becomes of each."""
+"""Flags of the original tf_cnn_benchmarks that this program does not have or calls otherwise: what becomes of each."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ _NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
     'benchmark_log_dir': str,
     'benchmark_test_id': str,
     'collect_eval_results_async': False,
-    'compute_lr_on_cpu': False,
+    'compute_lr_on_cpu': True,
     'datasets_num_private_threads': int,
     'datasets_parallel_interleave_cycle_length': int,
     'datasets_parallel_interleave_prefetch': int,
@@ -27,14 +27,6 @@ _NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
     'display_perf_ewma': float,
     'distort_color_in_yiq': False,
     'enable_optimizations': True,
-    'eval': False,
-    'eval_batch_size': 0,
-    'eval_dir': str,
-    'eval_during_training_at_specified_epochs': str,
-    'eval_during_training_at_specified_steps': str,
-    'eval_during_training_every_n_epochs': float,
-    'eval_during_training_every_n_steps': int,
-    'eval_interval_secs': 0,
     'force_gpu_compatible': False,
     'fp16_enable_auto_loss_scale': False,
     'fp16_inc_loss_scale_every_n': 1000,
@@ -51,22 +43,11 @@ _NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
     'kmp_affinity': 'granularity=fine,verbose,compact,1,0',
     'kmp_blocktime': 0,
     'kmp_settings': 1,
-    'learning_rate_decay_factor': 0.0,
-    'minimum_learning_rate': 0.0,
     'mkl': False,
     'multi_device_iterator_max_buffer_size': 1,
-    'num_epochs': float,
-    'num_epochs_per_decay': 0.0,
-    'num_eval_batches': int,
-    'num_eval_epochs': float,
-    'num_learning_rate_warmup_epochs': 0.0,
     'per_gpu_thread_count': 0,
-    'piecewise_learning_rate_schedule': str,
-    'resnet_base_lr': float,
     'rewriter_config': str,
-    'single_l2_loss_op': False,
     'sparse_to_dense_grads': False,
-    'stop_at_top_1_accuracy': float,
     'sync_on_finish': False,
     'timestamped_allocator': False,
     'use_datasets': False,
@@ -94,6 +75,7 @@ _NEVER: Mapping[str, tuple[Value | type, str]] = {
 
 # The original's defaults that ask for what this program does not do: accepted, with what it does instead.
 _ORIGINAL_DEFAULTS: Mapping[str, tuple[Value, str]] = {
+    'compute_lr_on_cpu': (False, 'the learning rate is computed on the CPU in every run'),
     'distort_color_in_yiq': (True, '--distortions changes colours in HSV'),
     'use_datasets': (True, 'records are read by RecordInput, not by tf.data'),
     'use_resource_vars': (False, 'variables are resource variables'),
@@ -112,6 +94,12 @@ _WITHOUT_EFFECT: Mapping[str, tuple[type, str]] = {
     'use_data_sets': (bool, 'there is one way to read records'),
     'use_multi_device_iterator': (bool, 'each device gets its own batches anyway'),
 }
+
+
+# Names that older versions used, read like the flag whose place they take.
+_LEARNING_RATE = FlagSpec('learning_rate', float, optional=True, lower_bound=0)
+_USE_NCCL = FlagSpec('use_nccl', bool, optional=True)
+OLDER_NAMES: Mapping[str, FlagSpec] = {'learning_rate': _LEARNING_RATE, 'use_nccl': _USE_NCCL}
 
 
 def _type_of(fact: Value | type) -> type:
@@ -146,3 +134,32 @@ def read(name: str, value: object) -> list[str]:
         raise UsageError(f'{written}: this program does not have it: {_NEVER[name][1]}')
     hint = 'leave it out' if default is None else f'leave it out or write {spelled(name, default)}'
     raise UsageError(f'{written}: not in this version; {hint}')
+
+
+def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
+    """Puts what older names say into values; returns the names that this set, with how they were written.
+
+    Raises:
+      UsageError: two flags contradict each other.
+    """
+    as_written = {}
+    rate = older.get('learning_rate')
+    if rate is not None:
+        if values.get('init_learning_rate') not in (None, rate):
+            raise _clash('learning_rate', rate, 'init_learning_rate', values)
+        values['init_learning_rate'] = rate
+        as_written['init_learning_rate'] = spelled('learning_rate', rate)
+    use_nccl = older.get('use_nccl')
+    if use_nccl is not None:
+        spec = values.get('all_reduce_spec')
+        if spec is not None and ('nccl' in str(spec)) != use_nccl:
+            raise _clash('use_nccl', use_nccl, 'all_reduce_spec', values)
+        if use_nccl and spec is None:
+            values['all_reduce_spec'] = 'nccl'
+            as_written['all_reduce_spec'] = spelled('use_nccl', use_nccl)
+    return as_written
+
+
+def _clash(older: str, value: Value, name: str, values: Mapping[str, Value]) -> UsageError:
+    written = spelled(name, values[name])
+    return UsageError(f'{spelled(older, value)} contradicts {written}; it is the older name of --{name}: leave it out')

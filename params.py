@@ -1,6 +1,5 @@
 """Every flag once, and the frozen Params made of them. Does not import TensorFlow."""
 
-import textwrap
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,20 +19,8 @@ _DATA = 'Data'
 _VARIABLES = 'Variables and gradients'
 _OPTIMIZER = 'Optimizer'
 _CLUSTER = 'Cluster'
+_EVALUATION = 'Evaluation'
 _FILES = 'Files'
-
-_HELP_HEAD = """\
-usage: tf_cnn_benchmarks [--flag=value ...]
-       tf_cnn_benchmarks models [PATTERN] [--json]
-       tf_cnn_benchmarks records [--flag=value ...]
-
-Measures how fast this machine trains a convolutional network, in images/sec.
-The word models lists the networks with what they cost, see: tf_cnn_benchmarks models --help
-The word records makes TFRecord shards of a folder of images, see: tf_cnn_benchmarks records --help"""
-_HELP_TAIL = """\
---flag turns a switch on, --noflag off; --flagfile=FILE reads flags from a file.
-Flags of the original tf_cnn_benchmarks that are not here are refused with the reason, or accepted
-with a warning."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +34,16 @@ class Params:
     batch_size: int = flag(
         0, _RUN, "Images of a step on each device; 0 is the model's default.", lower_bound=0, unit='images'
     )
-    num_batches: int = flag(100, _RUN, 'Timed steps.', lower_bound=1, unit='steps')
+    num_batches: int | None = flag(
+        None, _RUN, 'Timed steps; by default 100, or as --num_epochs says.', lower_bound=1, unit='steps'
+    )
+    num_epochs: float | None = flag(
+        None,
+        _RUN,
+        'Instead of --num_batches: how often the run sees each training image, on all devices of all workers.',
+        lower_bound=0,
+        unit='epochs',
+    )
     num_warmup_batches: int = flag(
         10, _RUN, 'Steps before the timed ones, which count in no rate.', lower_bound=0, unit='steps'
     )
@@ -158,19 +154,61 @@ class Params:
         10, _VARIABLES, 'Most small gradients to sum together.', lower_bound=1, unit='gradients'
     )
 
-    optimizer: str = flag('sgd', _OPTIMIZER, 'The update rule.', choices=('sgd', 'momentum', 'rmsprop', 'adam'))
+    optimizer: str = flag('sgd', _OPTIMIZER, 'The update rule.', choices=('sgd', 'momentum', 'rmsprop', 'adam', 'lars'))
     init_learning_rate: float | None = flag(
         None, _OPTIMIZER, "Learning rate; by default the model's. --learning_rate is the same.", lower_bound=0
     )
-    momentum: float = flag(0.9, _OPTIMIZER, 'Momentum, for momentum.', lower_bound=0, upper_bound=1)
+    piecewise_learning_rate_schedule: str | None = flag(
+        None,
+        _OPTIMIZER,
+        "The learning rate as 'RATE;EPOCH;RATE;...': the first one, and from which epoch on which other one.",
+    )
+    num_epochs_per_decay: float = flag(
+        0.0,
+        _OPTIMIZER,
+        'Epochs after which the learning rate is multiplied by --learning_rate_decay_factor, again and again; '
+        '0 leaves it.',
+        lower_bound=0,
+        unit='epochs',
+    )
+    learning_rate_decay_factor: float = flag(
+        0.0, _OPTIMIZER, 'Factor of the learning rate, for --num_epochs_per_decay.', lower_bound=0
+    )
+    minimum_learning_rate: float = flag(
+        0.0, _OPTIMIZER, 'Lowest learning rate, for --num_epochs_per_decay.', lower_bound=0
+    )
+    num_learning_rate_warmup_epochs: float = flag(
+        0.0,
+        _OPTIMIZER,
+        'Epochs in which the learning rate rises from 0 to its first value.',
+        lower_bound=0,
+        unit='epochs',
+    )
+    resnet_base_lr: float | None = flag(
+        None,
+        _OPTIMIZER,
+        'Learning rate of residual networks for 256 images in a step; it grows with the images, and falls after '
+        'the customary epochs.',
+        lower_bound=0,
+    )
+    momentum: float = flag(0.9, _OPTIMIZER, 'Momentum, for momentum and lars.', lower_bound=0, upper_bound=1)
     rmsprop_decay: float = flag(0.9, _OPTIMIZER, 'Decay of squares, for rmsprop.', lower_bound=0, upper_bound=1)
     rmsprop_momentum: float = flag(0.9, _OPTIMIZER, 'Momentum, for rmsprop.', lower_bound=0, upper_bound=1)
     rmsprop_epsilon: float = flag(1.0, _OPTIMIZER, 'Term of the denominator, for rmsprop.', lower_bound=0)
     adam_beta1: float = flag(0.9, _OPTIMIZER, 'Decay of means, for adam.', lower_bound=0, upper_bound=1)
     adam_beta2: float = flag(0.999, _OPTIMIZER, 'Decay of squares, for adam.', lower_bound=0, upper_bound=1)
     adam_epsilon: float = flag(1e-8, _OPTIMIZER, 'Term of the denominator, for adam.', lower_bound=0)
+    lars_eta: float = flag(
+        1e-3, _OPTIMIZER, 'How far to trust a layer: its trust coefficient, for lars.', lower_bound=0
+    )
     weight_decay: float = flag(4e-5, _OPTIMIZER, 'Factor of the L2 loss of the weights.', lower_bound=0)
-    gradient_clip: float | None = flag(None, _OPTIMIZER, 'Clip each gradient to this magnitude.', lower_bound=0)
+    single_l2_loss_op: bool = flag(False, _OPTIMIZER, 'Compute the L2 loss of all weights by one operation.')
+    label_smoothing: float = flag(
+        0.0, _OPTIMIZER, 'Part of each label that is spread evenly over all classes.', lower_bound=0, upper_bound=1
+    )
+    gradient_clip: float | None = flag(
+        None, _OPTIMIZER, 'Clip each element of a gradient to this magnitude.', lower_bound=0
+    )
 
     job_name: str | None = flag(
         None, _CLUSTER, 'The role of this process in a cluster.', choices=('ps', 'worker', 'controller')
@@ -210,6 +248,53 @@ class Params:
         True, _CLUSTER, 'Every worker has other synthetic images, or reads the shards from another one on.'
     )
 
+    eval: bool = flag(
+        False,
+        _EVALUATION,
+        'Train nothing: tell the accuracy of the last checkpoint of --train_dir on validation images.',
+    )
+    eval_interval_secs: float = flag(
+        0.0,
+        _EVALUATION,
+        'With --eval, look this often for new checkpoints, until the training there ends; 0 evaluates the last once.',
+        lower_bound=0,
+        unit='seconds',
+    )
+    eval_batch_size: int = flag(
+        0, _EVALUATION, 'Images evaluated at a time on each device; 0 is --batch_size.', lower_bound=0, unit='images'
+    )
+    num_eval_batches: int | None = flag(
+        None,
+        _EVALUATION,
+        'Batches to evaluate, all devices together taking one; by default each validation image once.',
+        lower_bound=1,
+        unit='batches',
+    )
+    num_eval_epochs: float | None = flag(
+        None, _EVALUATION, 'How many times to go through the validation images.', lower_bound=0, unit='epochs'
+    )
+    eval_during_training_every_n_steps: int | None = flag(
+        None, _EVALUATION, 'Steps of the model from one evaluation to the next.', lower_bound=1, unit='steps'
+    )
+    eval_during_training_every_n_epochs: float | None = flag(
+        None, _EVALUATION, 'Epochs of training from one evaluation to the next.', lower_bound=0, unit='epochs'
+    )
+    eval_during_training_at_specified_steps: str | None = flag(
+        None, _EVALUATION, 'Steps of the model after which to evaluate, with commas between.'
+    )
+    eval_during_training_at_specified_epochs: str | None = flag(
+        None, _EVALUATION, 'Epochs of training after which to evaluate, with commas between.'
+    )
+    stop_at_top_1_accuracy: float | None = flag(
+        None, _EVALUATION, 'Stop training once an evaluation finds this accuracy.', lower_bound=0, upper_bound=1
+    )
+    eval_dir: str | None = flag(
+        None,
+        _EVALUATION,
+        'Folder for summaries of evaluations; made if missing.',
+        original='a folder in the temporary one',
+    )
+
     train_dir: str | None = flag(None, _FILES, 'Folder for checkpoints and summaries; made if missing.')
     save_model_secs: float = flag(
         0.0,
@@ -240,13 +325,20 @@ class Params:
     )
     tfprof_file: str | None = flag(None, _FILES, 'File for the profile of the last warm-up step.')
 
+    @property
+    def evaluates_in_training(self) -> bool:
+        """Whether training waits for evaluations."""
+        return not self.forward_only and any(
+            getattr(self, name) is not None for name in flag_rules.EVAL_DURING_TRAINING
+        )
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether validation images are looked at."""
+        return self.eval or self.evaluates_in_training
+
 
 SPECS: Mapping[str, FlagSpec] = specs_of(Params)
-
-# Names that older versions used, read like the flag whose place they take.
-_LEARNING_RATE = FlagSpec('learning_rate', float, optional=True, lower_bound=0)
-_USE_NCCL = FlagSpec('use_nccl', bool, optional=True)
-_OLDER_NAMES = {'learning_rate': _LEARNING_RATE, 'use_nccl': _USE_NCCL}
 
 
 @dataclass(frozen=True)
@@ -265,7 +357,7 @@ def parse_argv(argv: Sequence[str]) -> Parsed:
     """
     values = flags.FlagValues()
     values.set_gnu_getopt(True)
-    switches = {name for name, spec in {**SPECS, **_OLDER_NAMES}.items() if spec.type is bool}
+    switches = {name for name, spec in {**SPECS, **legacy_flags.OLDER_NAMES}.items() if spec.type is bool}
     switches |= legacy_flags.SWITCHES
     for name in _all_names():
         flags.DEFINE_flag(
@@ -308,14 +400,14 @@ def _build(given: Iterable[tuple[str, object]]) -> Parsed:
     for name, value in given:
         if name in SPECS:
             values[name] = SPECS[name].read(value)
-        elif name in _OLDER_NAMES:
-            older[name] = _OLDER_NAMES[name].read(value)
+        elif name in legacy_flags.OLDER_NAMES:
+            older[name] = legacy_flags.OLDER_NAMES[name].read(value)
         elif name in legacy_flags.NAMES:
             lines += legacy_flags.read(name, value)
         else:
             raise _unknown(name)
     as_written = {name: spelled(name, value) for name, value in values.items() if value is not None}
-    as_written |= _replace_older_names(older, values)
+    as_written |= legacy_flags.replace_older_names(older, values)
     # Each value was read by the spec of its field, which mypy cannot see.
     params = Params(**values)  # type: ignore[arg-type]
     if params.model_file:
@@ -327,37 +419,12 @@ def _build(given: Iterable[tuple[str, object]]) -> Parsed:
     return Parsed(params, (*lines, *flag_rules.find_idle(params, as_written)))
 
 
-def _replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
-    """Puts what older names say into values; returns the names that this set, with how they were written."""
-    as_written = {}
-    rate = older.get('learning_rate')
-    if rate is not None:
-        if values.get('init_learning_rate') not in (None, rate):
-            raise _clash('learning_rate', rate, 'init_learning_rate', values)
-        values['init_learning_rate'] = rate
-        as_written['init_learning_rate'] = spelled('learning_rate', rate)
-    use_nccl = older.get('use_nccl')
-    if use_nccl is not None:
-        spec = values.get('all_reduce_spec')
-        if spec is not None and ('nccl' in str(spec)) != use_nccl:
-            raise _clash('use_nccl', use_nccl, 'all_reduce_spec', values)
-        if use_nccl and spec is None:
-            values['all_reduce_spec'] = 'nccl'
-            as_written['all_reduce_spec'] = spelled('use_nccl', use_nccl)
-    return as_written
-
-
-def _clash(older: str, value: Value, name: str, values: Mapping[str, Value]) -> UsageError:
-    written = spelled(name, values[name])
-    return UsageError(f'{spelled(older, value)} contradicts {written}; it is the older name of --{name}: leave it out')
-
-
 def _all_names() -> list[str]:
-    return [*SPECS, *_OLDER_NAMES, *legacy_flags.NAMES]
+    return [*SPECS, *legacy_flags.OLDER_NAMES, *legacy_flags.NAMES]
 
 
 def _unknown(name: str) -> UsageError:
-    near = nearest(name, [*SPECS, *_OLDER_NAMES])
+    near = nearest(name, [*SPECS, *legacy_flags.OLDER_NAMES])
     return UsageError(f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else "see --help"}')
 
 
@@ -368,32 +435,3 @@ def _stray_message(word: str, argv: Sequence[str], switches: set[str]) -> str:
     if before in switches:
         return f'{word!r} stands alone; a switch has its value behind an equal sign: {spelled(before, word)}'
     return f'{word!r} is not a flag; flags look like --batch_size=64, see --help'
-
-
-def format_help() -> str:
-    """The models, and all flags in groups with what they take, unit and default; at most 100 columns."""
-    # Here, since parsing a command line alone does not need the zoo.
-    from models.catalog import list_models
-
-    parts = [_HELP_HEAD, f'Models:\n{_indented(", ".join(list_models()), 2)}']
-    for group in dict.fromkeys(spec.group for spec in SPECS.values()):
-        entries = [_format_flag(spec) for spec in SPECS.values() if spec.group == group]
-        parts.append('\n'.join([f'{group}:', *entries]))
-    return '\n\n'.join([*parts, _HELP_TAIL])
-
-
-def _format_flag(spec: FlagSpec) -> str:
-    takes = 'switch' if spec.type is bool else spec.expects
-    facts = [f'{takes}, in {spec.unit}' if spec.unit else takes]
-    if spec.default is not None:
-        default = str(spec.default)
-        facts.append(f'default {default.lower() if spec.type is bool else default}')
-    if spec.original is not None:
-        facts.append(f'the original: {spec.original}')
-    text = f'{spec.help} [{"; ".join(facts)}]'
-    name = f'[no]{spec.name}' if spec.type is bool else f'{spec.name}=VALUE'
-    return f'  --{name}\n{_indented(text, 6)}'
-
-
-def _indented(text: str, columns: int) -> str:
-    return textwrap.fill(text, 100, initial_indent=' ' * columns, subsequent_indent=' ' * columns)

@@ -164,3 +164,8 @@ def find_model(name: str, data_set: str | None = None, told_by: str | None = Non
         raise UsageError(f'--model={name}: it is not defined for {told_by}; models for it: {", ".join(others)}')
     sets = ' or '.join(facts.data_set for facts in of_name)
     raise UsageError(f'--model={name}: it is not defined for --data_name={data_set}; write --data_name={sets}')
+
+
+def is_resnet(name: str) -> bool:
+    """Whether a model is a residual network, which --resnet_base_lr has learning rates for."""
+    return 'resnet' in name

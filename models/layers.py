@@ -226,11 +226,11 @@ class LayerBuilder:
         return normalised * scale + offset
 
     def layer_scale(self, x: Tensor, name: str, initial: float) -> Tensor:
-        """A learned factor for each channel that starts at initial (Touvron et al. 2021, arXiv:2103.17239, eq. 5)."""
+        """A learned factor for each channel that starts at initial (Touvron et al. 2021, arXiv:2103.17239)."""
         return x * self._per_channel(self._variable(f'{name}/gamma', [self._num_channels(x)], constant(initial)))
 
     def gate(self, x: Tensor, logits: Tensor) -> Tensor:
-        """Multiplies each channel of each image by the sigmoid of its logit in [N, C] (Hu et al. 2018, eq. 4)."""
+        """Multiplies each channel of each image by the sigmoid of its logit in [N, C] (Hu et al. 2018, eqs. 3, 4)."""
         return x * self._per_channel(tf.sigmoid(logits))
 
     def relu(self, x: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ WITHOUT_TENSORFLOW = [
     'reporting.console',
     'reporting.result',
     'reporting.statistics',
+    'training.schedules',
     'training.step_loop',
     'records',
     'cluster.members',

@@ -1,4 +1,4 @@
-"""The commands of the README are those that work."""
+"""The commands of the README and of docs/training.md are those that work."""
 
 import ast
 import re
@@ -16,10 +16,11 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / 'README.md').read_text()
-BLOCKS = re.findall(r'(?:^ {4}.*\n)+', README, flags=re.MULTILINE)
+TRAINING = (ROOT / 'docs' / 'training.md').read_text()
+BLOCKS = re.findall(r'(?:^ {4}.*\n)+', README + TRAINING, flags=re.MULTILINE)
 COMMANDS = [
     words
-    for line in ''.join(BLOCKS).splitlines()
+    for line in ''.join(BLOCKS).replace('\\\n', ' ').splitlines()
     for words in [shlex.split(line, comments=True)]
     if words[:1] == ['python']
 ]
