@@ -424,8 +424,6 @@ def check_inputs(params: 'Params') -> None:
     """Proves that the data folder holds the files of the run; raises UsageError if not."""
     if params.data_dir is not None:
         # Here, since NumPy need not be there to parse a command line.
-        from data_folder import find_data, validation_of
+        from data_folder import find_data
 
-        _, _, folder = find_data(params)
-        if folder and params.evaluates:
-            validation_of(folder)
+        find_data(params)

@@ -1,4 +1,4 @@
-"""Flags of the original tf_cnn_benchmarks that this program does not have, and what becomes of each."""
+"""Flags of the original tf_cnn_benchmarks that this program does not have or calls otherwise: what becomes of each."""
 
 from collections.abc import Mapping
 
@@ -99,7 +99,7 @@ _WITHOUT_EFFECT: Mapping[str, tuple[type, str]] = {
 # Names that older versions used, read like the flag whose place they take.
 _LEARNING_RATE = FlagSpec('learning_rate', float, optional=True, lower_bound=0)
 _USE_NCCL = FlagSpec('use_nccl', bool, optional=True)
-OLDER_NAMES = {'learning_rate': _LEARNING_RATE, 'use_nccl': _USE_NCCL}
+OLDER_NAMES: Mapping[str, FlagSpec] = {'learning_rate': _LEARNING_RATE, 'use_nccl': _USE_NCCL}
 
 
 def _type_of(fact: Value | type) -> type:
@@ -137,7 +137,11 @@ def read(name: str, value: object) -> list[str]:
 
 
 def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
-    """Puts what older names say into values; returns the names that this set, with how they were written."""
+    """Puts what older names say into values; returns the names that this set, with how they were written.
+
+    Raises:
+      UsageError: two flags contradict each other.
+    """
     as_written = {}
     rate = older.get('learning_rate')
     if rate is not None:
