@@ -166,6 +166,15 @@ def _horovod_has_a_process_for_each_device(params: 'Params') -> str | None:
     return None
 
 
+def _16_bits_hold_what_the_optimizer_keeps(params: 'Params') -> str | None:
+    if params.fp16_vars and params.precision != 'fp32' and params.optimizer not in ('sgd', 'momentum'):
+        return (
+            f'--fp16_vars clashes with {spelled("optimizer", params.optimizer)}: it works with squares and norms of '
+            'gradients, for which 16 bits are not enough; write --optimizer=momentum or sgd, or leave --fp16_vars out'
+        )
+    return None
+
+
 def _evaluations_are_of_one_kind(params: 'Params') -> str | None:
     kinds = [name for name in ('forward_only', 'eval', *EVAL_DURING_TRAINING) if getattr(params, name)]
     if ('eval' in kinds and len(kinds) > 1) or len(set(kinds) - {'forward_only'}) > 1:
@@ -243,6 +252,7 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _a_decay_has_an_interval_and_a_factor,
     _staged_variables_are_read_from_somewhere,
     _horovod_has_a_process_for_each_device,
+    _16_bits_hold_what_the_optimizer_keeps,
     _evaluations_are_of_one_kind,
     _there_is_a_model_to_evaluate,
     _evaluations_are_not_empty,
@@ -272,7 +282,6 @@ _LOCAL_REDUCTION = ('all_reduce_spec', 'hierarchical_copy', 'network_topology')
 _REDUCTION = (*_LOCAL_REDUCTION, *_PACKING)
 _CLUSTER = (
     'cross_replica_sync',
-    'compact_gradient_transfer',
     'num_ps',
     'cluster_port',
     'connect_timeout_secs',
@@ -280,6 +289,7 @@ _CLUSTER = (
     'ps_linger_secs',
     'distinct_worker_data',
 )
+_LOSS_SCALE = ('fp16_loss_scale', 'fp16_enable_auto_loss_scale', 'fp16_inc_loss_scale_every_n')
 _CHECKPOINTS = ('save_model_secs', 'save_model_steps', 'max_ckpts_to_keep')
 _SUMMARIES = ('save_summaries_steps', 'summary_verbosity')
 _HOW_TO_EVALUATE = ('eval_batch_size', 'num_eval_batches', 'num_eval_epochs', 'eval_dir')
@@ -344,6 +354,20 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
     ),
     (('adam_beta1', 'adam_beta2', 'adam_epsilon'), lambda p: p.optimizer != 'adam', 'it belongs to --optimizer=adam'),
     (_CLUSTER, _is_alone, 'it belongs to clusters, and this process is alone'),
+    (
+        ('compact_gradient_transfer',),
+        lambda p: _is_alone(p) and (p.variable_update != 'replicated' or p.num_gpus == 1),
+        'it belongs to clusters and to --variable_update=replicated on several devices',
+    ),
+    (('fp16_vars',), lambda p: p.precision == 'fp32', 'it belongs to --precision=fp16 and bf16'),
+    (_LOSS_SCALE, lambda p: p.precision != 'fp16', 'the loss is scaled with --precision=fp16 only'),
+    ((*_LOSS_SCALE, 'fp16_vars', 'continue_on_nan'), lambda p: p.eval, '--eval trains nothing'),
+    (_LOSS_SCALE, lambda p: p.forward_only, '--forward_only computes no gradients'),
+    (
+        ('fp16_inc_loss_scale_every_n',),
+        lambda p: not p.fp16_enable_auto_loss_scale,
+        'it belongs to --fp16_enable_auto_loss_scale',
+    ),
     (
         ('num_ps', 'cluster_port'),
         lambda p: bool(p.ps_hosts or p.worker_hosts),
@@ -412,7 +436,7 @@ def find_idle(params: 'Params', as_written: Mapping[str, str]) -> list[str]:
     lines = []
     for name, written in as_written.items():
         value = getattr(params, name)
-        if not value and value == getattr(defaults, name):
+        if not value and not getattr(defaults, name):
             continue
         reasons = (reason for names, is_idle, reason in _IDLE if name in names and is_idle(params))
         if reason := next(reasons, None):
