@@ -12,6 +12,7 @@ import legacy_flags
 from errors import UsageError
 from flag_spec import Value, nearest, spelled
 from flag_table import SPECS, Params
+from idle_flags import find_idle
 
 __all__ = ['SPECS', 'Params', 'Parsed', 'make_params', 'parse_argv']
 
@@ -91,7 +92,7 @@ def _build(given: Iterable[tuple[str, object]]) -> Parsed:
 
         load_model_file(params.model_file)
     flag_rules.check(params)
-    return Parsed(params, (*lines, *flag_rules.find_idle(params, as_written)))
+    return Parsed(params, (*lines, *find_idle(params, as_written)))
 
 
 def _all_names() -> list[str]:
