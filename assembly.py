@@ -1,27 +1,41 @@
 """Turns the settings into the parts of a run, and the parts into the graph of a step."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 import input_pipeline
 from all_reduce import by_halves, make_algorithm
+from array_files import load_arrays
 from cluster.members import Cluster
-from data_sets import DATA_SETS, Shards, choose_shards
+from data_folder import DataFolder, find_data, validation_of
+from data_sets import Shards
 from errors import UsageError
-from input_pipeline import InputPipeline, RecordPipeline, SyntheticInput
+from evaluation import EvalSchedule, Evaluation, SavedVariables
+from flag_rules import numbers_of
+from input_pipeline import ArrayPipeline, InputPipeline, RecordPipeline, SyntheticInput
 from machine import check_xla, find_machine, session_config
-from models.catalog import find_model
+from models.catalog import is_resnet
 from packing import Packing
 from params import Params
 from preprocessing import ImageOptions
+from records.check import count_records
+from reporting import console as lines
 from step_graph import StepGraph, StepSettings, build_step_graph
-from training.optimizers import Adam, GradientDescent, Momentum, Optimizer, RmsProp
+from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
+from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
 from training.variables import HOST_DEVICE
+from validation import Share, ValidationInput, array_examples, record_examples
 from variable_mgr import Placement, make_variable_mgr
+
+# Timed steps where no flag says how many.
+_NUM_BATCHES = 100
 
 
 class Assembly:
@@ -33,9 +47,13 @@ class Assembly:
       warn: where lines about the data go.
 
     Attributes:
-      data_set, shards, machine: what it reads and computes on; shards are None for synthetic images.
+      data_set, machine: what it reads and computes on.
+      folder, validation: what is read of --data_dir, and what evaluations read; None if the images are synthetic.
+      image_size: height and width of the images that the model gets, in pixels.
       batch_size: images of a step on each device.
-      learning_rate: as used.
+      global_batch_size: images of a step on all devices of all workers.
+      num_batches: timed steps of each worker.
+      learning_rate: by the number of steps taken.
       config: the settings of the session.
 
     Raises:
@@ -47,14 +65,20 @@ class Assembly:
         self._cluster = cluster
         self._horovod = horovod
         self._warn = warn
-        self._facts = find_model(params.model, params.data_name)
-        self.data_set = DATA_SETS[self._facts.data_set]
-        self.shards = self._find_shards()
+        self._facts, self.data_set, self.folder = find_data(params)
+        self.validation = validation_of(self.folder) if self.folder and params.evaluates else None
+        for folder in dict.fromkeys(filter(None, (self.folder, self.validation))):
+            self._check(folder)
+        self.image_size = (self._facts.any_size and self.data_set.image_size) or self._facts.image_size
+        # Now, since what is wrong with them is better known before the run than in it.
+        self._options = self._image_options(training=not (params.forward_only or params.eval))
+        self._arrays = None if params.eval else self._load_arrays(self.folder)
         self.machine = find_machine(params)
         self.batch_size = params.batch_size or self._facts.batch_size
-        self.learning_rate = (
-            self._facts.learning_rate if params.init_learning_rate is None else params.init_learning_rate
-        )
+        num_workers = cluster.num_workers if cluster else 1
+        self.global_batch_size = self.batch_size * len(self.machine.towers) * num_workers
+        self.num_batches = self._count_batches()
+        self.learning_rate = self._make_learning_rate()
         self._placement = self._place()
         self.config = session_config(params, self.machine)
         if params.xla:
@@ -91,6 +115,8 @@ class Assembly:
                 with_accuracy=params.forward_only or params.print_training_accuracy,
                 loss_type_to_report=params.loss_type_to_report,
                 weight_decay=params.weight_decay,
+                single_l2_loss_op=params.single_l2_loss_op,
+                label_smoothing=params.label_smoothing,
                 gradient_clip=params.gradient_clip,
                 learning_rate=self.learning_rate,
                 seed=params.tf_random_seed,
@@ -100,6 +126,160 @@ class Assembly:
             manager,
             self._make_pipeline(manager.get_devices()),
         )
+
+    def _count_batches(self) -> int:
+        num_epochs, num_batches = self._params.num_epochs, self._params.num_batches
+        if num_epochs is None:
+            return _NUM_BATCHES if num_batches is None else num_batches
+        validates = self.folder is not None and self.folder.subset == 'validation'
+        num_examples = self.data_set.num_validation_examples if validates else self.data_set.num_train_examples
+        return math.ceil(steps_of(num_epochs, num_examples, self.global_batch_size))
+
+    def _make_learning_rate(self) -> LearningRate:
+        params = self._params
+        steps = functools.partial(
+            steps_of, num_examples=self.data_set.num_train_examples, images_per_step=self.images_of_step
+        )
+        epochs: Sequence[float] = ()
+        if params.piecewise_learning_rate_schedule is not None:
+            rates, epochs = parse_piecewise(params.piecewise_learning_rate_schedule)
+        elif params.resnet_base_lr is not None and is_resnet(params.model):
+            averaged = self.batch_size if params.variable_update == 'independent' else self.images_of_step
+            rates, epochs = resnet_pieces(params.resnet_base_lr, averaged, self.data_set.name)
+        else:
+            given = params.init_learning_rate
+            rates = (self._facts.learning_rate if given is None else given,)
+        return LearningRate(
+            rates,
+            tuple(steps(epoch) for epoch in epochs),
+            decay_steps=steps(params.num_epochs_per_decay),
+            decay_factor=params.learning_rate_decay_factor,
+            minimum=params.minimum_learning_rate,
+            warmup_steps=steps(params.num_learning_rate_warmup_epochs),
+        )
+
+    @property
+    def shards(self) -> tuple[Shards, ...]:
+        """What is read of TFRecord shards."""
+        folders = dict.fromkeys((self.folder, self.validation))
+        return tuple(folder.shards for folder in folders if folder and folder.shards)
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Images that an evaluation looks at at a time on each device."""
+        return self._params.eval_batch_size or self.batch_size
+
+    def build_evaluation(
+        self, sources: Sequence[SavedVariables], process: int = 0, num_processes: int = 1
+    ) -> Evaluation:
+        """Adds an evaluation to the current graph.
+
+        Args:
+          sources: for each tower the variables that it reads.
+          process, num_processes: which share of the images this process looks at.
+
+        Raises:
+          UsageError: a shard of the validation images is cut short.
+        """
+        params, devices, batch_size = self._params, self.machine.towers, self.eval_batch_size
+        num_batches = None
+        pipeline: InputPipeline
+        if self.validation is None:
+            num_batches = params.num_eval_batches or self.num_batches
+            pipeline = self._make_synthetic(devices, batch_size, params.tf_random_seed + process)
+        else:
+            share = Share(process, num_processes, self._num_eval_examples(num_processes))
+            pipeline = ValidationInput(devices, batch_size, functools.partial(self._validation_examples, share))
+        return Evaluation(
+            params.model,
+            self.data_set.num_classes,
+            self.machine.data_format,
+            sources,
+            devices,
+            pipeline,
+            batch_size,
+            num_batches,
+        )
+
+    def _num_eval_examples(self, num_processes: int) -> int | None:
+        """How many images an evaluation looks at; None for each once."""
+        params = self._params
+        if params.num_eval_batches is not None:
+            return params.num_eval_batches * self.eval_batch_size * len(self.machine.towers) * num_processes
+        if params.num_eval_epochs is None or self.validation is None:
+            return None
+        shards = self.validation.shards
+        num_images = count_records(shards.paths) if shards else self.data_set.num_validation_examples
+        return round(params.num_eval_epochs * num_images)
+
+    def _validation_examples(self, share: Share) -> Any:
+        assert self.validation
+        options = self._image_options(training=False)
+        if arrays := self._load_arrays(self.validation):
+            return array_examples(*arrays, options, share)
+        assert self.validation.shards
+        return record_examples(self.validation.shards.paths, self.data_set.num_classes, options, share)
+
+    def banner(
+        self, mode: str, batch_size: int, num_workers: int, job: str = '', built: StepGraph | None = None
+    ) -> lines.Banner:
+        """What is told before a run.
+
+        Args:
+          mode: what the run does, in a word. batch_size: images of a step on each device.
+          job: the start of the names of this process's devices in a cluster.
+          built: what trains; None if nothing does.
+        """
+        params, data_set = self._params, self.data_set
+        global_batch_size = batch_size * len(self.machine.towers) * num_workers
+        num_batches: int | None = self.num_batches
+        # A folder to evaluate on may have no training images.
+        num_epochs = self.num_batches * global_batch_size / (data_set.num_train_examples or math.inf)
+        if params.eval and self.validation:
+            num_batches, num_epochs = params.num_eval_batches, params.num_eval_epochs or 1.0
+            if num_batches:
+                num_epochs = num_batches * global_batch_size / data_set.num_validation_examples
+        elif params.eval and params.num_eval_batches:
+            num_batches = params.num_eval_batches
+        sums_gradients = params.variable_update == 'replicated' and params.num_gpus > 1 and mode == 'training'
+        return lines.Banner(
+            tensorflow_version=tf.__version__,
+            model=params.model,
+            data_set=data_set.name,
+            is_synthetic=self.folder is None,
+            mode=mode,
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            num_batches=num_batches,
+            num_epochs=num_epochs,
+            devices=tuple(f'{job}{tower}' for tower in self.machine.towers),
+            data_format=self.machine.data_format,
+            optimizer=params.optimizer,
+            variable_update=params.variable_update,
+            all_reduce_spec=params.all_reduce_spec if sums_gradients else None,
+            sync=params.cross_replica_sync,
+            num_workers=num_workers,
+            bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
+            bytes_of_step=built.bytes_of_step if built else 0,
+        )
+
+    def eval_schedule(self) -> EvalSchedule:
+        """After which steps training waits for an evaluation."""
+        params = self._params
+        per_epoch = Fraction(self.data_set.num_train_examples, self.images_of_step)
+        if params.eval_during_training_every_n_steps is not None:
+            return EvalSchedule(every=Fraction(params.eval_during_training_every_n_steps))
+        if params.eval_during_training_every_n_epochs is not None:
+            return EvalSchedule(every=Fraction(str(params.eval_during_training_every_n_epochs)) * per_epoch)
+        epochs = numbers_of(params.eval_during_training_at_specified_epochs, float)
+        steps = numbers_of(params.eval_during_training_at_specified_steps, int)
+        return EvalSchedule(at=frozenset([*steps, *(math.ceil(Fraction(str(epoch)) * per_epoch) for epoch in epochs)]))
+
+    @property
+    def images_of_step(self) -> int:
+        """The images behind one count of the global step: of all workers if they take their steps together."""
+        together = self._cluster is None or self._horovod is not None or self._params.cross_replica_sync
+        return self.global_batch_size if together else self.batch_size * len(self.machine.towers)
 
     @property
     def _first_tower(self) -> int:
@@ -134,44 +314,63 @@ class Assembly:
         )
 
     def _make_pipeline(self, devices: Sequence[str]) -> InputPipeline:
-        params, size, channels = self._params, self._facts.image_size, self.data_set.channels
+        params = self._params
         seed, shift = params.tf_random_seed, 0.0
         if self._cluster and params.distinct_worker_data:
             seed += self._first_tower
             shift = self._cluster.index / self._cluster.num_workers
-        if self.shards is None:
-            return SyntheticInput(devices, self.batch_size, size, size, channels, self.data_set.num_classes, seed)
+        if self.folder is None:
+            return self._make_synthetic(devices, self.batch_size, seed)
+        options = replace(self._options, seed=seed)
+        on_device = self.machine.kind == 'gpu'
+        if self._arrays:
+            return ArrayPipeline(
+                *self._arrays, devices, self.batch_size, options, normalize_on_device=on_device, shift=shift
+            )
+        assert self.folder.shards
         return RecordPipeline(
-            self.shards,
+            self.folder.shards,
             devices,
             self.batch_size,
             self.data_set.num_classes,
-            ImageOptions(
-                height=size,
-                width=size,
-                channels=channels,
-                training=not params.forward_only,
-                distortions=params.distortions,
-                resize_method=params.resize_method,
-                seed=seed,
-            ),
-            normalize_on_device=self.machine.kind == 'gpu',
+            options,
+            normalize_on_device=on_device,
             shift=shift,
         )
 
-    def _find_shards(self) -> Shards | None:
-        data_dir = self._params.data_dir
-        if data_dir is None:
+    def _make_synthetic(self, devices: Sequence[str], batch_size: int, seed: int) -> SyntheticInput:
+        size, channels = self.image_size, self.data_set.channels
+        return SyntheticInput(devices, batch_size, size, size, channels, self.data_set.num_classes, seed)
+
+    def _image_options(self, *, training: bool) -> ImageOptions:
+        """How the images of the run become what the model gets."""
+        params = self._params
+        return ImageOptions(
+            height=self.image_size,
+            width=self.image_size,
+            channels=self.data_set.channels,
+            training=training,
+            distortions=training and params.distortions and self.folder is not None,
+            resize_method=params.resize_method,
+            augmentation=params.augmentation or self.data_set.augmentation,
+        )
+
+    def _load_arrays(self, folder: DataFolder | None) -> tuple[np.ndarray, np.ndarray] | None:
+        if folder is None or folder.shards is not None:
             return None
-        shards = choose_shards(data_dir, forward_only=self._params.forward_only)
-        # It refuses shards that cannot be read, which is better known before the run than in it.
-        input_pipeline.shard_pattern(shards)
-        if shards.num_missing:
-            self._warn(
-                f'--data_dir={data_dir}: {shards.num_missing} of the {len(shards.paths) + shards.num_missing} shards '
-                'that the file names promise are missing; the run uses the others'
+        if self._params.augmentation == 'resized_crop':
+            raise UsageError(
+                f'--augmentation=resized_crop: it is for records, and {self.data_set.name} is not read from any; '
+                'write --augmentation=padded_crop or none'
             )
-        return shards
+        return load_arrays(folder.data_set.name, folder.path, folder.subset)
+
+    def _check(self, folder: DataFolder) -> None:
+        if lacks := folder.missing():
+            self._warn(lacks)
+        if folder.shards is not None:
+            # It refuses shards that cannot be read, which is better known before the run than in it.
+            input_pipeline.shard_pattern(folder.shards)
 
 
 def _make_optimizer(params: Params) -> Optimizer:
@@ -180,5 +379,6 @@ def _make_optimizer(params: Params) -> Optimizer:
         'momentum': functools.partial(Momentum, params.momentum),
         'rmsprop': functools.partial(RmsProp, params.rmsprop_decay, params.rmsprop_momentum, params.rmsprop_epsilon),
         'adam': functools.partial(Adam, params.adam_beta1, params.adam_beta2, params.adam_epsilon),
+        'lars': functools.partial(Lars, params.momentum, params.lars_eta, params.weight_decay),
     }
     return make[params.optimizer]()

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import time
 from collections.abc import Iterator
 
 import tensorflow.compat.v1 as tf
@@ -15,24 +16,18 @@ from cluster.signals import Stop
 from cluster.watch import Verdict
 from cluster.worker import LostError, Worker
 from errors import RunError, UsageError
-from flag_rules import check_outputs
+from evaluation import Evaluation, SavedVariables, report
+from faults import check_ends, explain
+from output_files import check_outputs
 from params import Params
-from records.check import first_cut_shard, first_fault
 from reporting import console as lines
 from reporting.console import Console
-from reporting.result import ClusterTotal, Result, StepValues
+from reporting.result import Accuracy, ClusterTotal, Result, StepValues
 from run_state import RunState, Schedule, Window, step_to_offer
 from step_graph import StepGraph
 from stepper import Stepper, open_session
 from training.instruments import StepTracer, SummaryWriter, write_graph
 from training.step_loop import Phase, Step, steps
-
-# What TensorFlow raises for bad records.
-_DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
-# How long to look for the record that made a step fail.
-_FAULT_SEARCH_SECS = 120.0
-# How long to look for the ends of shards after a run; a million records take some seconds if they are in memory.
-_END_SEARCH_SECS = 30.0
 
 
 class BenchmarkCNN:
@@ -47,6 +42,8 @@ class BenchmarkCNN:
     """
 
     def __init__(self, params: Params, console: Console | None = None) -> None:
+        if params.eval:
+            raise UsageError('--eval: it trains nothing; evaluator.Evaluator takes these settings')
         check_outputs(params)
         self._horovod = load_horovod() if params.variable_update == 'horovod' else None
         self._cluster = horovod_cluster(self._horovod) if self._horovod else find_cluster(params, os.environ)
@@ -60,13 +57,16 @@ class BenchmarkCNN:
                 'other then; measure one process, or write --variable_update=parameter_server with --ps_hosts'
             )
         self._parts = Assembly(params, self._cluster, self._horovod, self._console.warning)
+        self._eval_schedule = self._parts.eval_schedule()
         self._worker: Worker | HorovodWorker | None = None
         self._state: RunState | None = None
         self._session: tf.Session | None = None
         self._stop = Stop(self._finish_for)
         self._total: ClusterTotal | None = None
         self._is_complete = False
+        self._is_good_enough = False
         self._done: list[Step[StepValues]] = []
+        self._evaluations: list[Accuracy] = []
 
     def run(self) -> Result:
         """Builds the graph, runs warm-up and timed steps, and returns what was measured.
@@ -74,8 +74,8 @@ class BenchmarkCNN:
         Raises:
           RunError: a fault while running; its attribute `result` holds what was measured before it.
         """
-        self._done = []
-        self._is_complete = False
+        self._done, self._evaluations = [], []
+        self._is_complete = self._is_good_enough = False
         with contextlib.ExitStack() as until_the_end:
             if self._cluster and not self._horovod:
                 until_the_end.enter_context(self._stop.listening())
@@ -83,7 +83,7 @@ class BenchmarkCNN:
                 for step in self.steps():
                     self._done.append(step)
                     self._show(step)
-                self._check_ends()
+                check_ends(self._parts.shards, self._console.warning)
                 self._is_complete = True
                 result = self._conclude()
             except LostError as lost:
@@ -131,9 +131,13 @@ class BenchmarkCNN:
             tf.set_random_seed(params.tf_random_seed)
             built = self._parts.build(root)
             summaries = self._make_summaries(built)
-            self._state = state = RunState(params, worker, built)
+            evaluation = self._make_evaluation(built)
+            self._state = state = RunState(params, worker, built, self._parts.num_batches)
         if not (worker and worker.legacy):
-            self._console.result(lines.format_banner(self._banner(built)))
+            mode = 'forward-only' if params.forward_only else 'training'
+            job = (worker.device if worker else None) or ''
+            banner = self._parts.banner(mode, self._parts.batch_size, self._num_workers, job, built)
+            self._console.result(lines.format_banner(banner))
         if params.graph_file:
             write_graph(graph, params.graph_file)
         target, config = (worker.target, worker.config) if worker else ('', self._parts.config)
@@ -150,6 +154,9 @@ class BenchmarkCNN:
             stepper = Stepper(session, built.fetches, self._make_tracer(), schedule.num_warmup, summaries)
             self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
             window = Window()
+            if worker and worker.agreed.get('end') is not None:
+                # The evaluation of this step may be what was interrupted.
+                self._evaluate_if_due(evaluation, session, schedule.start)
             is_over = functools.partial(self._is_over, schedule)
             for step in steps(stepper.run, schedule.num_warmup, schedule.num_batches, is_over=is_over):
                 state.steps_taken = stepper.steps_before + 1
@@ -159,16 +166,42 @@ class BenchmarkCNN:
                         summaries.write(step.index, self._scalars(step), session, stepper.gradient_summary)
                 state.save_if_due(session)
                 yield step
+                window.skip(self._evaluate_if_due(evaluation, session, state.steps_taken))
                 self._stop.check()
             if worker:
-                images = self._images_of_step * window.num_steps
+                images = self._parts.images_of_step * window.num_steps
                 self._total = ClusterTotal(*worker.share_total(images, window.seconds))
-            state.save(session)
+            state.end(session)
         if summaries:
             summaries.close()
 
     def _is_over(self, schedule: Schedule) -> bool:
-        return self._state is not None and schedule.is_over(self._state.steps_taken)
+        return self._is_good_enough or (self._state is not None and schedule.is_over(self._state.steps_taken))
+
+    def _make_evaluation(self, built: StepGraph) -> Evaluation | None:
+        """What training waits for, if anything. Without --cross_replica_sync the chief evaluates alone."""
+        worker = self._worker
+        if not self.params.evaluates_in_training or (worker and not worker.together and not worker.cluster.is_chief):
+            return None
+        towers = [SavedVariables(built.slices) for _ in self._parts.machine.towers]
+        if worker and worker.together:
+            return self._parts.build_evaluation(towers, worker.cluster.index, worker.cluster.num_workers)
+        return self._parts.build_evaluation(towers)
+
+    def _evaluate_if_due(self, evaluation: Evaluation | None, session: tf.Session, step: int) -> float:
+        """Evaluates if that is due after so many steps. Returns the seconds that it took."""
+        if evaluation is None or not self._eval_schedule.is_due(step):
+            return 0.0
+        start = time.perf_counter()
+        worker = self._worker if self._worker and self._worker.together else None
+        self._console.progress(f'Evaluating after {step} steps')
+        found = report(evaluation.run(session, step), worker, f'accuracy/{step}', self.params.eval_dir, self._console)
+        self._evaluations.append(found)
+        goal = self.params.stop_at_top_1_accuracy
+        if goal is not None and found.top_1 >= goal:
+            self._is_good_enough = True
+            self._console.progress(f'Stopping after {step} steps: --stop_at_top_1_accuracy={goal:g} is reached')
+        return time.perf_counter() - start
 
     def _meet(self) -> int:
         """In a cluster: waits for the others. Returns the worker whose variables all start from."""
@@ -199,44 +232,8 @@ class BenchmarkCNN:
             )
 
     @property
-    def _sums_gradients(self) -> bool:
-        params = self.params
-        return params.variable_update == 'replicated' and params.num_gpus > 1 and not params.forward_only
-
-    def _banner(self, built: StepGraph) -> lines.Banner:
-        params = self.params
-        global_batch_size = self._parts.batch_size * len(self._parts.machine.towers) * self._num_workers
-        own = (self._worker.device if self._worker else None) or ''
-        return lines.Banner(
-            tensorflow_version=tf.__version__,
-            model=params.model,
-            data_set=self._parts.data_set.name,
-            is_synthetic=self._parts.shards is None,
-            forward_only=params.forward_only,
-            batch_size=self._parts.batch_size,
-            global_batch_size=global_batch_size,
-            num_batches=params.num_batches,
-            num_epochs=params.num_batches * global_batch_size / self._parts.data_set.num_train_examples,
-            devices=tuple(f'{own}{tower}' for tower in self._parts.machine.towers),
-            data_format=self._parts.machine.data_format,
-            optimizer=params.optimizer,
-            variable_update=params.variable_update,
-            all_reduce_spec=params.all_reduce_spec if self._sums_gradients else None,
-            sync=params.cross_replica_sync,
-            num_workers=self._num_workers,
-            bytes_of_servers=tuple(built.bytes_of_servers.values()),
-            bytes_of_step=built.bytes_of_step,
-        )
-
-    @property
     def _num_workers(self) -> int:
         return self._cluster.num_workers if self._cluster else 1
-
-    @property
-    def _images_of_step(self) -> int:
-        """The images behind one count of the global step: of all workers if they take their steps together."""
-        together = self._worker is None or self._worker.together
-        return self._parts.batch_size * len(self._parts.machine.towers) * (self._num_workers if together else 1)
 
     def _make_tracer(self) -> StepTracer:
         params = self.params
@@ -264,7 +261,7 @@ class BenchmarkCNN:
         values = {
             self.params.loss_type_to_report: step.values.loss,
             'images_per_second': self._parts.batch_size * len(self._parts.machine.towers) / step.seconds,
-            'learning_rate': self._parts.learning_rate,
+            'learning_rate': step.values.learning_rate,
             'top_1_accuracy': step.values.top_1,
             'top_5_accuracy': step.values.top_5,
         }
@@ -285,7 +282,7 @@ class BenchmarkCNN:
         if result.timed_steps:
             self._console.result(lines.format_total(result.images_per_second))
         if not result.complete:
-            self._console.warning(lines.format_incomplete(len(result.timed_steps), self.params.num_batches))
+            self._console.warning(lines.format_incomplete(len(result.timed_steps), self._parts.num_batches))
         return result
 
     def _result(self) -> Result:
@@ -293,31 +290,19 @@ class BenchmarkCNN:
             params=self.params,
             model=self.params.model,
             data_set=self._parts.data_set.name,
-            is_synthetic=self._parts.shards is None,
+            is_synthetic=self._parts.folder is None,
             data_format=self._parts.machine.data_format,
             batch_size=self._parts.batch_size,
             devices=self._parts.machine.towers,
             tensorflow_version=tf.__version__,
             steps=tuple(self._done),
-            num_missing_shards=self._parts.shards.num_missing if self._parts.shards else 0,
+            num_missing_shards=sum(shards.num_missing for shards in self._parts.shards),
             complete=self._is_complete,
             num_workers=self._num_workers,
             takes_steps_together=self._worker is None or self._worker.together,
             cluster_total=self._total,
+            evaluations=tuple(self._evaluations),
         )
-
-    def _check_ends(self) -> None:
-        """Raises RunError if a shard is cut where TensorFlow does not notice it, so that its last record was lost."""
-        if self._parts.shards is None:
-            return
-        fault, num_unknown = first_cut_shard(self._parts.shards.paths, _END_SEARCH_SECS)
-        if fault:
-            raise RunError(fault)
-        if num_unknown:
-            self._console.warning(
-                f'--data_dir={self.params.data_dir}: whether {num_unknown} of its shards are cut short was not found '
-                f'out in {_END_SEARCH_SECS:.0f} s; tf_cnn_benchmarks records --check tells'
-            )
 
     def _part(self, verdict: Verdict) -> RunError:
         """What follows from the loss of another task. Does not return if it is back: then all workers start anew."""
@@ -337,22 +322,13 @@ class BenchmarkCNN:
         """
         if self._worker and (verdict := self._worker.verdict()):
             return self._part(verdict)
-        cause = _cause(error)
-        line = f'{type(error).__name__}: {cause}'
-        if isinstance(error, tf.errors.ResourceExhaustedError):
-            line = f'--batch_size={self._parts.batch_size}: out of memory; write a smaller one ({cause})'
-        elif self._parts.shards is not None and isinstance(error, _DATA_FAULTS):
-            self._console.progress('A step failed; looking for the record that made it fail')
-            fault = first_fault(self._parts.shards.paths, self._parts.data_set.num_classes, _FAULT_SEARCH_SECS)
-            if fault:
-                line = fault
-            else:
-                line += f' (--data_dir={self.params.data_dir}; tf_cnn_benchmarks records --check may tell more)'
+        parts = self._parts
+        line = explain(
+            error,
+            f'--batch_size={parts.batch_size}',
+            parts.shards,
+            parts.data_set.num_classes,
+            self.params.data_dir,
+            self._console.progress,
+        )
         return RunError(line)
-
-
-def _cause(error: tf.errors.OpError) -> str:
-    """The line of an error of TensorFlow that tells what went wrong: the first, or the one below the node's name."""
-    told = [line.strip() for line in error.message.splitlines() if line.strip() not in ('', 'Graph execution error:')]
-    nodes = [number for number, line in enumerate(told[:-1]) if line.startswith('Node: ')]
-    return told[nodes[-1] + 1] if nodes else told[0] if told else 'no reason given'

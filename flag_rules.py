@@ -1,20 +1,41 @@
-"""The rules between flags: which do not go together, which have no effect, which files a run must be able to write."""
+"""The rules between flags: which do not go together, which have no effect, which data must be there."""
 
-import contextlib
+import itertools
+import math
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
-from data_sets import DATA_SETS, choose_shards
+from data_sets import RECORDS
 from errors import UsageError
 from flag_spec import spelled
+from output_files import FILES
+from training.schedules import parse_piecewise
 
 if TYPE_CHECKING:
     from params import Params
 
-_FILES = ('trace_file', 'tfprof_file', 'graph_file')
+Number = TypeVar('Number', int, float)
+
+# Each says in its own way when training waits for an evaluation.
+EVAL_DURING_TRAINING = (
+    'eval_during_training_every_n_steps',
+    'eval_during_training_every_n_epochs',
+    'eval_during_training_at_specified_steps',
+    'eval_during_training_at_specified_epochs',
+)
+
+
+# Each of these sets the learning rate by itself, which these others do together.
+_WHOLE_SCHEDULES = ('piecewise_learning_rate_schedule', 'resnet_base_lr')
+_RATE_FLAGS = ('init_learning_rate', 'num_epochs_per_decay', 'learning_rate_decay_factor', 'minimum_learning_rate')
+
+
+def _is_resnet(params: 'Params') -> bool:
+    # Here, since only rules need the zoo.
+    from models.catalog import is_resnet
+
+    return is_resnet(params.model)
 
 
 def check(params: 'Params') -> None:
@@ -24,17 +45,14 @@ def check(params: 'Params') -> None:
             raise UsageError(message)
 
 
-def _data_can_be_read(params: 'Params') -> str | None:
+def _the_model_is_for_the_data(params: 'Params') -> str | None:
     # Here, since only this rule needs the zoo.
     from models.catalog import find_model
 
-    data_set = DATA_SETS[find_model(params.model, params.data_name).data_set]
-    if params.data_dir is None or data_set.has_records:
-        return None
-    return (
-        f'--data_dir={params.data_dir}: the data set of --model={params.model}, {data_set.name}, is not read from '
-        'records; leave --data_dir out for synthetic images'
-    )
+    find_model(params.model, params.data_name)
+    if params.data_name == RECORDS and params.data_dir is None:
+        return f'--data_name={RECORDS}: the folder tells the classes; add --data_dir=DIR, or leave it out'
+    return None
 
 
 def _summaries_have_a_folder(params: 'Params') -> str | None:
@@ -77,7 +95,7 @@ def _gradients_are_summed_in_one_way(params: 'Params') -> str | None:
 
 def _files_are_not_the_same(params: 'Params') -> str | None:
     flags_by_path: dict[str, str] = {}
-    for name in _FILES:
+    for name in FILES:
         path = getattr(params, name)
         if path and (first := flags_by_path.setdefault(path, name)) != name:
             return f'{spelled(name, path)} clashes with {spelled(first, path)}: write another path in one of them'
@@ -87,6 +105,46 @@ def _files_are_not_the_same(params: 'Params') -> str | None:
 def _the_clip_leaves_something(params: 'Params') -> str | None:
     if params.gradient_clip == 0:
         return '--gradient_clip=0: it would make every gradient zero; leave it out, or write a magnitude above 0'
+    return None
+
+
+def _the_end_is_told_once(params: 'Params') -> str | None:
+    if params.num_epochs is None:
+        return None
+    written = spelled('num_epochs', params.num_epochs)
+    if params.num_batches is not None:
+        return f'{written} clashes with {spelled("num_batches", params.num_batches)}: each ends the run; leave one out'
+    if params.num_epochs == 0:
+        return f'{written}: there would be nothing to do; write a number above 0, a fraction will do'
+    return None
+
+
+def _the_learning_rate_is_told_once(params: 'Params') -> str | None:
+    defaults = type(params)()
+    given = [name for name in (*_WHOLE_SCHEDULES, *_RATE_FLAGS) if getattr(params, name) != getattr(defaults, name)]
+    if not _is_resnet(params):
+        given = [name for name in given if name != 'resnet_base_lr']
+    if len(given) > 1 and given[0] in _WHOLE_SCHEDULES:
+        whole, other = (spelled(name, getattr(params, name)) for name in given[:2])
+        return f'{whole} clashes with {other}: the first sets the learning rate of the whole training; leave one out'
+    return None
+
+
+def _a_piecewise_schedule_has_pieces(params: 'Params') -> str | None:
+    schedule = params.piecewise_learning_rate_schedule
+    if schedule is not None:
+        try:
+            parse_piecewise(schedule)
+        except ValueError as error:
+            written = spelled('piecewise_learning_rate_schedule', schedule)
+            return f"{written}: {error}; write 'RATE;EPOCH;RATE;...', such as '0.3;10;0.2;25;0.02'"
+    return None
+
+
+def _a_decay_has_an_interval_and_a_factor(params: 'Params') -> str | None:
+    for given, missing in itertools.permutations(('num_epochs_per_decay', 'learning_rate_decay_factor')):
+        if (value := getattr(params, given)) and not getattr(params, missing):
+            return f'{spelled(given, value)}: it takes both to lower the learning rate; add --{missing}, above 0'
     return None
 
 
@@ -108,21 +166,94 @@ def _horovod_has_a_process_for_each_device(params: 'Params') -> str | None:
     return None
 
 
+def _evaluations_are_of_one_kind(params: 'Params') -> str | None:
+    kinds = [name for name in ('forward_only', 'eval', *EVAL_DURING_TRAINING) if getattr(params, name)]
+    if ('eval' in kinds and len(kinds) > 1) or len(set(kinds) - {'forward_only'}) > 1:
+        first, second = (spelled(name, getattr(params, name)) for name in kinds[-2:])
+        return f'{first} clashes with {second}: each says in its own way when to evaluate; leave one out'
+    if params.num_eval_batches is not None and params.num_eval_epochs is not None:
+        return (
+            f'{spelled("num_eval_batches", params.num_eval_batches)} clashes with '
+            f'{spelled("num_eval_epochs", params.num_eval_epochs)}: each says how much to evaluate; leave one out'
+        )
+    return None
+
+
+def _there_is_a_model_to_evaluate(params: 'Params') -> str | None:
+    if params.eval and params.train_dir is None:
+        return '--eval: it needs the folder of the checkpoints; add --train_dir=DIR'
+    if params.stop_at_top_1_accuracy is not None and not params.evaluates_in_training:
+        return (
+            f'{spelled("stop_at_top_1_accuracy", params.stop_at_top_1_accuracy)}: nothing is evaluated while training; '
+            'add --eval_during_training_every_n_epochs=1'
+        )
+    if params.stop_at_top_1_accuracy is not None and not (params.cross_replica_sync or _is_alone(params)):
+        return (
+            f'{spelled("stop_at_top_1_accuracy", params.stop_at_top_1_accuracy)} clashes with '
+            '--cross_replica_sync=False: such workers do not stop at the same step; leave one out'
+        )
+    return None
+
+
+def _evaluations_are_not_empty(params: 'Params') -> str | None:
+    for name in ('num_eval_epochs', 'eval_during_training_every_n_epochs'):
+        if getattr(params, name) == 0:
+            return f'--{name}=0: it must be above 0'
+    if params.num_eval_epochs is not None and params.data_dir is None:
+        return (
+            f'{spelled("num_eval_epochs", params.num_eval_epochs)}: synthetic images have no epochs; '
+            'write --num_eval_batches, or add --data_dir=DIR'
+        )
+    return None
+
+
+def _evaluation_lists_are_numbers(params: 'Params') -> str | None:
+    for name in EVAL_DURING_TRAINING[2:]:
+        try:
+            numbers_of(getattr(params, name), int if name.endswith('steps') else float)
+        except ValueError:
+            noun = 'steps, such as 100,200' if name.endswith('steps') else 'epochs, such as 0.5,1,2'
+            return f'{spelled(name, getattr(params, name))}: it must be a list of {noun}, each above 0'
+    return None
+
+
+def numbers_of(text: str | None, kind: Callable[[str], Number]) -> list[Number]:
+    """The numbers of a list with commas between, none if there is no text.
+
+    Raises:
+      ValueError: one is not a number above 0.
+    """
+    numbers = [kind(part) for part in text.split(',')] if text else []
+    if not all(0 < number < math.inf for number in numbers):
+        raise ValueError(text)
+    return numbers
+
+
 _RULES: tuple[Callable[['Params'], str | None], ...] = (
-    _data_can_be_read,
+    _the_model_is_for_the_data,
     _summaries_have_a_folder,
     _a_step_can_be_traced,
     _gradients_are_packed_in_one_way,
     _gradients_are_summed_in_one_way,
     _files_are_not_the_same,
     _the_clip_leaves_something,
+    _the_end_is_told_once,
+    _the_learning_rate_is_told_once,
+    _a_piecewise_schedule_has_pieces,
+    _a_decay_has_an_interval_and_a_factor,
     _staged_variables_are_read_from_somewhere,
     _horovod_has_a_process_for_each_device,
+    _evaluations_are_of_one_kind,
+    _there_is_a_model_to_evaluate,
+    _evaluations_are_not_empty,
+    _evaluation_lists_are_numbers,
 )
 
 _Test = Callable[['Params'], bool]
 _UPDATE = (
-    'init_learning_rate',
+    *_WHOLE_SCHEDULES,
+    *_RATE_FLAGS,
+    'num_learning_rate_warmup_epochs',
     'optimizer',
     'momentum',
     'rmsprop_decay',
@@ -131,7 +262,9 @@ _UPDATE = (
     'adam_beta1',
     'adam_beta2',
     'adam_epsilon',
+    'lars_eta',
     'weight_decay',
+    'single_l2_loss_op',
     'gradient_clip',
 )
 _PACKING = ('gradient_repacking', 'agg_small_grads_max_bytes', 'agg_small_grads_max_group')
@@ -148,6 +281,8 @@ _CLUSTER = (
     'distinct_worker_data',
 )
 _CHECKPOINTS = ('save_model_secs', 'save_model_steps', 'max_ckpts_to_keep')
+_SUMMARIES = ('save_summaries_steps', 'summary_verbosity')
+_HOW_TO_EVALUATE = ('eval_batch_size', 'num_eval_batches', 'num_eval_epochs', 'eval_dir')
 # By one of these a process learns of a cluster without host flags.
 _CLUSTER_VARIABLES = ('TF_CONFIG', 'SLURM_STEP_ID', 'OMPI_COMM_WORLD_RANK', 'PMIX_RANK')
 
@@ -161,12 +296,47 @@ def _is_alone(params: 'Params') -> bool:
 
 # Flags, when they have no effect, and why. Of the rows that are true of a flag, the first one is told.
 _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
+    (
+        (*_UPDATE, *_REDUCTION, *_CHECKPOINTS, *_SUMMARIES, 'num_warmup_batches', 'display_every', 'staged_vars'),
+        lambda p: p.eval,
+        '--eval trains nothing',
+    ),
+    (
+        ('loss_type_to_report', 'print_training_accuracy', 'label_smoothing', 'distortions', 'cross_replica_sync'),
+        lambda p: p.eval,
+        '--eval trains nothing',
+    ),
+    (
+        ('num_batches', 'num_epochs'),
+        lambda p: p.eval and p.data_dir is not None,
+        '--num_eval_batches says how many to evaluate',
+    ),
+    (_HOW_TO_EVALUATE, lambda p: not p.evaluates, 'nothing is evaluated; see --eval'),
+    (('eval_interval_secs',), lambda p: not p.eval, 'it belongs to --eval'),
+    (EVAL_DURING_TRAINING, lambda p: p.forward_only, '--forward_only trains nothing'),
     ((*_UPDATE, *_REDUCTION), lambda p: p.forward_only, '--forward_only updates no variables'),
     (('loss_type_to_report',), lambda p: p.forward_only, '--forward_only computes no weight decay, the losses are one'),
     (('print_training_accuracy',), lambda p: p.forward_only, '--forward_only prints the accuracy anyway'),
     (('distortions',), lambda p: p.forward_only, '--forward_only takes images as they are'),
-    (('distortions', 'resize_method'), lambda p: p.data_dir is None, 'images are synthetic without --data_dir'),
-    (('momentum',), lambda p: p.optimizer != 'momentum', 'it belongs to --optimizer=momentum'),
+    (
+        ('augmentation', 'distortions', 'resize_method'),
+        lambda p: p.data_dir is None,
+        'images are synthetic without --data_dir',
+    ),
+    (('label_smoothing',), lambda p: p.forward_only, '--forward_only takes labels as they are'),
+    (('resnet_base_lr',), lambda p: not _is_resnet(p), 'it belongs to residual networks, and --model is none'),
+    (
+        ('minimum_learning_rate',),
+        lambda p: not p.num_epochs_per_decay,
+        'nothing lowers the learning rate without --num_epochs_per_decay',
+    ),
+    (('single_l2_loss_op',), lambda p: not p.weight_decay, '--weight_decay=0 leaves no L2 loss'),
+    (
+        ('momentum',),
+        lambda p: p.optimizer not in ('momentum', 'lars'),
+        'it belongs to --optimizer=momentum and --optimizer=lars',
+    ),
+    (('lars_eta',), lambda p: p.optimizer != 'lars', 'it belongs to --optimizer=lars'),
     (
         ('rmsprop_decay', 'rmsprop_momentum', 'rmsprop_epsilon'),
         lambda p: p.optimizer != 'rmsprop',
@@ -251,56 +421,11 @@ def find_idle(params: 'Params', as_written: Mapping[str, str]) -> list[str]:
 
 
 def check_inputs(params: 'Params') -> None:
-    """Proves that the data folder holds the shards of the run; raises UsageError if not."""
+    """Proves that the data folder holds the files of the run; raises UsageError if not."""
     if params.data_dir is not None:
-        choose_shards(params.data_dir, forward_only=params.forward_only)
+        # Here, since NumPy need not be there to parse a command line.
+        from data_folder import find_data, validation_of
 
-
-def check_outputs(params: 'Params') -> None:
-    """Proves that the files of the run can be written; leaves existing ones as they are, and makes --train_dir.
-
-    Raises:
-      UsageError: one cannot, with the flag, the path and the reason.
-    """
-    for name in _FILES:
-        if path := getattr(params, name):
-            with _told_of(name, path):
-                _try_file(Path(path))
-    if prefix := params.partitioned_graph_file_prefix:
-        with _told_of('partitioned_graph_file_prefix', prefix):
-            _try_folder(Path(f'{prefix}0').parent)
-    if params.train_dir:
-        with _told_of('train_dir', params.train_dir):
-            Path(params.train_dir).mkdir(parents=True, exist_ok=True)
-            _try_folder(Path(params.train_dir))
-
-
-@contextlib.contextmanager
-def _told_of(name: str, path: str) -> Iterator[None]:
-    if '://' in path:
-        raise UsageError(f'{spelled(name, path)}: only files of this machine can be written; write a local path')
-    try:
-        yield
-    except (FileExistsError, NotADirectoryError):
-        raise UsageError(f'{spelled(name, path)}: a file is where a folder must be; write another path') from None
-    except OSError as error:
-        folder = Path(path).parent
-        if name != 'train_dir' and not folder.exists():
-            raise UsageError(f'{spelled(name, path)}: there is no folder {folder}; make it first') from None
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError(f'{spelled(name, path)}: it cannot be written ({reason}); write another path') from None
-
-
-def _try_file(path: Path) -> None:
-    # What is made, and taken away again, is the file that a symbolic link names, not the link.
-    file = path.resolve()
-    existed = file.exists()
-    # Appending nothing leaves the content as it is.
-    file.open('ab').close()
-    if not existed:
-        file.unlink()
-
-
-def _try_folder(folder: Path) -> None:
-    # Gone as soon as it is closed.
-    tempfile.TemporaryFile(dir=folder).close()
+        _, _, folder = find_data(params)
+        if folder and params.evaluates:
+            validation_of(folder)

@@ -1,6 +1,5 @@
 """Every flag once, and the frozen Params made of them. Does not import TensorFlow."""
 
-import textwrap
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from absl import flags
 
 import flag_rules
 import legacy_flags
-from data_sets import DATA_SETS
+from data_sets import DATA_NAMES
 from errors import UsageError
 from flag_spec import FlagSpec, Value, flag, nearest, specs_of, spelled
 
@@ -20,18 +19,8 @@ _DATA = 'Data'
 _VARIABLES = 'Variables and gradients'
 _OPTIMIZER = 'Optimizer'
 _CLUSTER = 'Cluster'
+_EVALUATION = 'Evaluation'
 _FILES = 'Files'
-
-_HELP_HEAD = """\
-usage: tf_cnn_benchmarks [--flag=value ...]
-       tf_cnn_benchmarks records [--flag=value ...]
-
-Measures how fast this machine trains a convolutional network, in images/sec.
-The word records makes TFRecord shards of a folder of images, see: tf_cnn_benchmarks records --help"""
-_HELP_TAIL = """\
---flag turns a switch on, --noflag off; --flagfile=FILE reads flags from a file.
-Flags of the original tf_cnn_benchmarks that are not here are refused with the reason, or accepted
-with a warning."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +28,22 @@ class Params:
     """The settings of one run. Made by parse_argv or make_params, which check them; None leaves a choice to the run."""
 
     model: str = flag('trivial', _RUN, 'The network.')
+    model_file: str | None = flag(
+        None, _RUN, 'Python file that adds models of yours with register_model, see docs/models.md.'
+    )
     batch_size: int = flag(
         0, _RUN, "Images of a step on each device; 0 is the model's default.", lower_bound=0, unit='images'
     )
-    num_batches: int = flag(100, _RUN, 'Timed steps.', lower_bound=1, unit='steps')
+    num_batches: int | None = flag(
+        None, _RUN, 'Timed steps; by default 100, or as --num_epochs says.', lower_bound=1, unit='steps'
+    )
+    num_epochs: float | None = flag(
+        None,
+        _RUN,
+        'Instead of --num_batches: how often the run sees each training image, on all devices of all workers.',
+        lower_bound=0,
+        unit='epochs',
+    )
     num_warmup_batches: int = flag(
         10, _RUN, 'Steps before the timed ones, which count in no rate.', lower_bound=0, unit='steps'
     )
@@ -81,9 +82,23 @@ class Params:
     )
     xla: bool = flag(False, _DEVICES, 'Let XLA compile what it can of the graph.')
 
-    data_dir: str | None = flag(None, _DATA, 'Folder of TFRecord shards; without it the images are synthetic.')
+    data_dir: str | None = flag(
+        None, _DATA, 'Folder of TFRecord shards, or of the files of CIFAR-10 or MNIST; without it images are synthetic.'
+    )
     data_name: str | None = flag(
-        None, _DATA, "The data set; by default the model's first one.", choices=tuple(DATA_SETS)
+        None,
+        _DATA,
+        "The data set; by default what --data_dir holds, else the model's first one. records is a folder made by the "
+        'word records, with its own classes.',
+        choices=DATA_NAMES,
+    )
+    augmentation: str | None = flag(
+        None,
+        _DATA,
+        'What training images undergo: a random part of random shape, resized, and flips (resized_crop); a shift by '
+        'up to 4 pixels, and flips (padded_crop); or nothing. Only with resized_crop are images that are not trained '
+        'on cut to their middle. By default padded_crop for cifar10, none for mnist, else resized_crop.',
+        choices=('resized_crop', 'padded_crop', 'none'),
     )
     distortions: bool = flag(False, _DATA, 'Change the colours of training images at random.')
     resize_method: str = flag(
@@ -139,19 +154,61 @@ class Params:
         10, _VARIABLES, 'Most small gradients to sum together.', lower_bound=1, unit='gradients'
     )
 
-    optimizer: str = flag('sgd', _OPTIMIZER, 'The update rule.', choices=('sgd', 'momentum', 'rmsprop', 'adam'))
+    optimizer: str = flag('sgd', _OPTIMIZER, 'The update rule.', choices=('sgd', 'momentum', 'rmsprop', 'adam', 'lars'))
     init_learning_rate: float | None = flag(
         None, _OPTIMIZER, "Learning rate; by default the model's. --learning_rate is the same.", lower_bound=0
     )
-    momentum: float = flag(0.9, _OPTIMIZER, 'Momentum, for momentum.', lower_bound=0, upper_bound=1)
+    piecewise_learning_rate_schedule: str | None = flag(
+        None,
+        _OPTIMIZER,
+        "The learning rate as 'RATE;EPOCH;RATE;...': the first one, and from which epoch on which other one.",
+    )
+    num_epochs_per_decay: float = flag(
+        0.0,
+        _OPTIMIZER,
+        'Epochs after which the learning rate is multiplied by --learning_rate_decay_factor, again and again; '
+        '0 leaves it.',
+        lower_bound=0,
+        unit='epochs',
+    )
+    learning_rate_decay_factor: float = flag(
+        0.0, _OPTIMIZER, 'Factor of the learning rate, for --num_epochs_per_decay.', lower_bound=0
+    )
+    minimum_learning_rate: float = flag(
+        0.0, _OPTIMIZER, 'Lowest learning rate, for --num_epochs_per_decay.', lower_bound=0
+    )
+    num_learning_rate_warmup_epochs: float = flag(
+        0.0,
+        _OPTIMIZER,
+        'Epochs in which the learning rate rises from 0 to its first value.',
+        lower_bound=0,
+        unit='epochs',
+    )
+    resnet_base_lr: float | None = flag(
+        None,
+        _OPTIMIZER,
+        'Learning rate of residual networks for 256 images in a step; it grows with the images, and falls after '
+        'the customary epochs.',
+        lower_bound=0,
+    )
+    momentum: float = flag(0.9, _OPTIMIZER, 'Momentum, for momentum and lars.', lower_bound=0, upper_bound=1)
     rmsprop_decay: float = flag(0.9, _OPTIMIZER, 'Decay of squares, for rmsprop.', lower_bound=0, upper_bound=1)
     rmsprop_momentum: float = flag(0.9, _OPTIMIZER, 'Momentum, for rmsprop.', lower_bound=0, upper_bound=1)
     rmsprop_epsilon: float = flag(1.0, _OPTIMIZER, 'Term of the denominator, for rmsprop.', lower_bound=0)
     adam_beta1: float = flag(0.9, _OPTIMIZER, 'Decay of means, for adam.', lower_bound=0, upper_bound=1)
     adam_beta2: float = flag(0.999, _OPTIMIZER, 'Decay of squares, for adam.', lower_bound=0, upper_bound=1)
     adam_epsilon: float = flag(1e-8, _OPTIMIZER, 'Term of the denominator, for adam.', lower_bound=0)
+    lars_eta: float = flag(
+        1e-3, _OPTIMIZER, 'How far to trust a layer: its trust coefficient, for lars.', lower_bound=0
+    )
     weight_decay: float = flag(4e-5, _OPTIMIZER, 'Factor of the L2 loss of the weights.', lower_bound=0)
-    gradient_clip: float | None = flag(None, _OPTIMIZER, 'Clip each gradient to this magnitude.', lower_bound=0)
+    single_l2_loss_op: bool = flag(False, _OPTIMIZER, 'Compute the L2 loss of all weights by one operation.')
+    label_smoothing: float = flag(
+        0.0, _OPTIMIZER, 'Part of each label that is spread evenly over all classes.', lower_bound=0, upper_bound=1
+    )
+    gradient_clip: float | None = flag(
+        None, _OPTIMIZER, 'Clip each element of a gradient to this magnitude.', lower_bound=0
+    )
 
     job_name: str | None = flag(
         None, _CLUSTER, 'The role of this process in a cluster.', choices=('ps', 'worker', 'controller')
@@ -191,6 +248,53 @@ class Params:
         True, _CLUSTER, 'Every worker has other synthetic images, or reads the shards from another one on.'
     )
 
+    eval: bool = flag(
+        False,
+        _EVALUATION,
+        'Train nothing: tell the accuracy of the last checkpoint of --train_dir on validation images.',
+    )
+    eval_interval_secs: float = flag(
+        0.0,
+        _EVALUATION,
+        'With --eval, look this often for new checkpoints, until the training there ends; 0 evaluates the last once.',
+        lower_bound=0,
+        unit='seconds',
+    )
+    eval_batch_size: int = flag(
+        0, _EVALUATION, 'Images evaluated at a time on each device; 0 is --batch_size.', lower_bound=0, unit='images'
+    )
+    num_eval_batches: int | None = flag(
+        None,
+        _EVALUATION,
+        'Batches to evaluate, all devices together taking one; by default each validation image once.',
+        lower_bound=1,
+        unit='batches',
+    )
+    num_eval_epochs: float | None = flag(
+        None, _EVALUATION, 'How many times to go through the validation images.', lower_bound=0, unit='epochs'
+    )
+    eval_during_training_every_n_steps: int | None = flag(
+        None, _EVALUATION, 'Steps of the model from one evaluation to the next.', lower_bound=1, unit='steps'
+    )
+    eval_during_training_every_n_epochs: float | None = flag(
+        None, _EVALUATION, 'Epochs of training from one evaluation to the next.', lower_bound=0, unit='epochs'
+    )
+    eval_during_training_at_specified_steps: str | None = flag(
+        None, _EVALUATION, 'Steps of the model after which to evaluate, with commas between.'
+    )
+    eval_during_training_at_specified_epochs: str | None = flag(
+        None, _EVALUATION, 'Epochs of training after which to evaluate, with commas between.'
+    )
+    stop_at_top_1_accuracy: float | None = flag(
+        None, _EVALUATION, 'Stop training once an evaluation finds this accuracy.', lower_bound=0, upper_bound=1
+    )
+    eval_dir: str | None = flag(
+        None,
+        _EVALUATION,
+        'Folder for summaries of evaluations; made if missing.',
+        original='a folder in the temporary one',
+    )
+
     train_dir: str | None = flag(None, _FILES, 'Folder for checkpoints and summaries; made if missing.')
     save_model_secs: float = flag(
         0.0,
@@ -220,6 +324,18 @@ class Params:
         None, _FILES, 'Start of the file names for the graph of each device as it was run.'
     )
     tfprof_file: str | None = flag(None, _FILES, 'File for the profile of the last warm-up step.')
+
+    @property
+    def evaluates_in_training(self) -> bool:
+        """Whether training waits for evaluations."""
+        return not self.forward_only and any(
+            getattr(self, name) is not None for name in flag_rules.EVAL_DURING_TRAINING
+        )
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether validation images are looked at."""
+        return self.eval or self.evaluates_in_training
 
 
 SPECS: Mapping[str, FlagSpec] = specs_of(Params)
@@ -299,6 +415,11 @@ def _build(given: Iterable[tuple[str, object]]) -> Parsed:
     as_written |= _replace_older_names(older, values)
     # Each value was read by the spec of its field, which mypy cannot see.
     params = Params(**values)  # type: ignore[arg-type]
+    if params.model_file:
+        # Here, since only then something else than the flags decides which models there are.
+        from models.registry import load_model_file
+
+        load_model_file(params.model_file)
     flag_rules.check(params)
     return Parsed(params, (*lines, *flag_rules.find_idle(params, as_written)))
 
@@ -344,32 +465,3 @@ def _stray_message(word: str, argv: Sequence[str], switches: set[str]) -> str:
     if before in switches:
         return f'{word!r} stands alone; a switch has its value behind an equal sign: {spelled(before, word)}'
     return f'{word!r} is not a flag; flags look like --batch_size=64, see --help'
-
-
-def format_help() -> str:
-    """The models, and all flags in groups with what they take, unit and default; at most 100 columns."""
-    # Here, since parsing a command line alone does not need the zoo.
-    from models.catalog import list_models
-
-    parts = [_HELP_HEAD, f'Models:\n{_indented(", ".join(list_models()), 2)}']
-    for group in dict.fromkeys(spec.group for spec in SPECS.values()):
-        entries = [_format_flag(spec) for spec in SPECS.values() if spec.group == group]
-        parts.append('\n'.join([f'{group}:', *entries]))
-    return '\n\n'.join([*parts, _HELP_TAIL])
-
-
-def _format_flag(spec: FlagSpec) -> str:
-    takes = 'switch' if spec.type is bool else spec.expects
-    facts = [f'{takes}, in {spec.unit}' if spec.unit else takes]
-    if spec.default is not None:
-        default = str(spec.default)
-        facts.append(f'default {default.lower() if spec.type is bool else default}')
-    if spec.original is not None:
-        facts.append(f'the original: {spec.original}')
-    text = f'{spec.help} [{"; ".join(facts)}]'
-    name = f'[no]{spec.name}' if spec.type is bool else f'{spec.name}=VALUE'
-    return f'  --{name}\n{_indented(text, 6)}'
-
-
-def _indented(text: str, columns: int) -> str:
-    return textwrap.fill(text, 100, initial_indent=' ' * columns, subsequent_indent=' ' * columns)

@@ -12,14 +12,15 @@ from cluster.worker import Worker
 from errors import RunError
 from params import Params
 from step_graph import StepGraph
-from training.checkpoints import Checkpointer, step_of
+from training.checkpoints import Checkpointer, mark_ended, step_of
 from training.variables import HOST_DEVICE
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The steps of this process, of which num_batches are timed, and the number of steps after which training ends."""
+    """The steps of this process, of which num_batches are timed, and the numbers of steps between which it trains."""
 
+    start: int
     num_warmup: int
     num_batches: int
     end: int
@@ -34,13 +35,17 @@ class RunState:
 
     Args:
       worker: this process's part in a cluster, or None.
+      num_batches: timed steps of this process.
     """
 
-    def __init__(self, params: Params, worker: Worker | HorovodWorker | None, built: StepGraph) -> None:
+    def __init__(
+        self, params: Params, worker: Worker | HorovodWorker | None, built: StepGraph, num_batches: int
+    ) -> None:
         self.steps_taken = 0
         self._params = params
         self._worker = worker
         self._built = built
+        self._num_batches = num_batches
         self._is_chief = worker is None or worker.cluster.is_chief
         self._last_save = time.monotonic()
         self._new_step = tf.placeholder(tf.int64, [])
@@ -73,7 +78,7 @@ class RunState:
         """
         params, worker = self._params, self._worker
         num_counting = worker.cluster.num_workers if worker and not worker.together else 1
-        num_steps = num_counting * (params.num_warmup_batches + params.num_batches)
+        num_steps = num_counting * (params.num_warmup_batches + self._num_batches)
         if isinstance(worker, Worker) and worker.cluster.ps_hosts:
             start, end = self._prepare_servers(session, worker, num_steps) if self._is_chief else worker.await_state()
         else:
@@ -83,6 +88,8 @@ class RunState:
         if worker:
             worker.legacy['end'] = end
         self.steps_taken = start
+        if self._saves and params.train_dir:
+            mark_ended(params.train_dir, False)
         if self._saves and start == end - num_steps:
             # Should the variables be lost, training can start anew from here.
             self.save(session)
@@ -91,7 +98,7 @@ class RunState:
             # Training that goes on after an interruption takes a step to warm up.
             num_warmup = max(num_warmup, min(1, end - start - 1), 0)
         own_warmup = num_warmup // num_counting
-        return Schedule(own_warmup, end - start - own_warmup, end)
+        return Schedule(start, own_warmup, end - start - own_warmup, end)
 
     def _prepare_own(self, session: tf.Session, worker: Worker | HorovodWorker | None, root: int) -> int:
         """Where every worker has variables of its own: the root has the state, the others get it from there."""
@@ -155,6 +162,12 @@ class RunState:
             self._saver.save(session, self._read_step(session))
             self._last_save = time.monotonic()
 
+    def end(self, session: tf.Session) -> None:
+        """Saves the last checkpoint and says that it is the last."""
+        self.save(session)
+        if self._saves and self._params.train_dir:
+            mark_ended(self._params.train_dir, True)
+
     def hand_on(self) -> dict[str, object]:
         """What the process that takes the place of this one needs. Called when the session is over."""
         if self._relay is None or self._worker is None:
@@ -194,6 +207,11 @@ class Window:
         if self._start is None:
             self._start, self._first = self._end - seconds, steps_before
         self._last = steps_after
+
+    def skip(self, seconds: float) -> None:
+        """After what is no part of training: an evaluation of so many seconds."""
+        if self._start is not None:
+            self._start += seconds
 
     @property
     def seconds(self) -> float:

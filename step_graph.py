@@ -11,6 +11,7 @@ from managers.masters import Meeting
 from models.networks import build_network
 from training.checkpoints import Slice, whole
 from training.optimizers import Optimizer, OptimizerStep, Slots
+from training.schedules import LearningRate
 from training.variables import HOST_DEVICE, Variable
 from variable_mgr import VariableMgr
 
@@ -35,9 +36,11 @@ class StepSettings:
     loss_type_to_report: str
     weight_decay: float
     gradient_clip: float | None
-    learning_rate: float
+    learning_rate: LearningRate
     seed: int
     first_tower: int = 0
+    single_l2_loss_op: bool = False
+    label_smoothing: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class StepGraph:
 
     initializers give the variables their first values; then comes post_init if there is one, then the pipeline's
     initializers and warm-up, then the fetches once a step: {'loss': scalar, 'global_step': the steps taken before,
-    'ops': [...]} and, with accuracy, 'top_1' and 'top_5', the fractions of the step's images. meeting is where the
+    'ops': [...]}, where it trains 'learning_rate' and, with accuracy, 'top_1' and 'top_5', the fractions of the step's
+    images. meeting is where the
     gradients of several workers meet, bytes_of_servers and bytes_of_step what a cluster holds and moves.
     variables are those that the first model trains, gradients are (variable, gradient) for them. slices tell where the
     parts of everything are that a checkpoint holds, by name.
@@ -86,7 +90,7 @@ def build_step_graph(
 ) -> StepGraph:
     """Adds a step to the current graph."""
     towers = [
-        _build_tower(settings, manager, number, pipeline.tower_batch(number))
+        _build_tower(settings, optimizer, manager, number, pipeline.tower_batch(number))
         for number in range(len(manager.get_devices()))
     ]
     ops = list(pipeline.per_step_ops)
@@ -99,9 +103,8 @@ def build_step_graph(
         if manager.initializes:
             initializers.append(global_step.assign(tf.constant(0, tf.int64)))
         if not settings.forward_only:
-            step = OptimizerStep(
-                optimizer, tf.constant(settings.learning_rate), global_step.value, settings.gradient_clip
-            )
+            learning_rate = settings.learning_rate.at(global_step.value)
+            step = OptimizerStep(optimizer, learning_rate, global_step.value, settings.gradient_clip)
             train_op, pairs = manager.build_update(step, global_step, [tower.gradients for tower in towers])
             gradients = [(variable, gradient) for gradient, variable in pairs]
             ops.append(train_op)
@@ -117,6 +120,8 @@ def build_step_graph(
             'global_step': tf.identity(global_step.value),
             'ops': ops,
         }
+        if not settings.forward_only:
+            fetches['learning_rate'] = learning_rate
         fractions = [tower.top_k for tower in towers if tower.top_k]
         if fractions:
             top_1, top_5 = zip(*fractions, strict=True)
@@ -147,7 +152,9 @@ def _slices_of_slots(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, 
     return found
 
 
-def _build_tower(settings: StepSettings, manager: VariableMgr, number: int, batch: Batch) -> _Tower:
+def _build_tower(
+    settings: StepSettings, optimizer: Optimizer, manager: VariableMgr, number: int, batch: Batch
+) -> _Tower:
     with manager.create_outer_variable_scope(number) as variables:
         logits, auxiliary = build_network(
             settings.model,
@@ -160,9 +167,10 @@ def _build_tower(settings: StepSettings, manager: VariableMgr, number: int, batc
             # Towers drop other units than their neighbours; networks have fewer than 1000 dropout layers.
             seed=settings.seed + 1000 * (settings.first_tower + number),
         )
-        base_loss = _cross_entropy(logits, batch.labels)
+        smoothing = 0.0 if settings.forward_only else settings.label_smoothing
+        base_loss = _cross_entropy(logits, batch.labels, smoothing)
         if auxiliary is not None:
-            base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels)
+            base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels, smoothing)
         top_k = (_top(1, logits, batch.labels), _top(5, logits, batch.labels)) if settings.with_accuracy else None
         objective = base_loss / manager.num_averaged_towers
         if settings.forward_only:
@@ -171,9 +179,11 @@ def _build_tower(settings: StepSettings, manager: VariableMgr, number: int, batc
         penalty = None
         if settings.weight_decay and (manager.leads(number) or number == 0):
             # Of kernels, not of biases and batch norm: He et al. 2018 (arXiv:1812.01187), section 3.1.
-            l2_losses = [tf.nn.l2_loss(variable.value) for variable in trainable if len(variable.shape) > 1]
-            penalty = settings.weight_decay * tf.add_n(l2_losses)
-            if manager.leads(number):
+            kernels = [variable.value for variable in trainable if len(variable.shape) > 1]
+            if settings.single_l2_loss_op:
+                kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
+            penalty = settings.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
+            if manager.leads(number) and not optimizer.decays_weights:
                 objective += penalty
         gradients = tf.gradients(objective, [variable.value for variable in trainable])
         return _Tower(base_loss, objective, penalty, top_k, gradients)
@@ -186,9 +196,17 @@ def _reported_loss(settings: StepSettings, towers: Sequence[_Tower]) -> Tensor:
     return loss + _mean(penalties) if penalties and settings.loss_type_to_report == 'total_loss' else loss
 
 
-def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Scalar float32: the mean over images of the cross entropy of logits [N, K] with labels [N]."""
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
+def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Scalar float32: the mean over images of the cross entropy of logits [N, K] with labels [N].
+
+    smoothing is the part of a label that all K classes share: Szegedy et al. 2015 (arXiv:1512.00567), section 7.
+    """
+    if not smoothing:
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
+    num_classes = int(logits.shape[1])
+    share = smoothing / num_classes
+    targets = tf.one_hot(labels, num_classes, on_value=1 - smoothing + share, off_value=share)
+    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits_v2(labels=targets, logits=logits))
 
 
 def _top(k: int, logits: Tensor, labels: Tensor) -> Tensor:

@@ -65,5 +65,5 @@ class Stepper:
 
 
 def _step_values(fetched: dict[str, Any]) -> StepValues:
-    top_1, top_5 = (float(fetched[name]) if name in fetched else None for name in ('top_1', 'top_5'))
-    return StepValues(float(fetched['loss']), top_1, top_5)
+    values = (float(fetched[name]) if name in fetched else None for name in ('top_1', 'top_5', 'learning_rate'))
+    return StepValues(float(fetched['loss']), *values)

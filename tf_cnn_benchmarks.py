@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TextIO
 
 import flag_rules
-from cluster.members import Cluster, find_cluster
+import output_files
+from cluster.members import Cluster, find_cluster, for_evaluator
 from errors import BenchmarkError, UsageError
 from flag_spec import nearest
-from params import format_help, parse_argv
+from params import parse_argv
 
 _HELP = ('--help', '-help', '-h', '--helpfull', '--helpshort')
 _INTERRUPTED = 130
@@ -69,35 +70,48 @@ def _cluster(argv: list[str]) -> int:
     return command.main(argv)
 
 
-_TOOLS: dict[str, Callable[[list[str]], int]] = {'cluster': _cluster, 'records': _records}
+def _models(argv: list[str]) -> int:
+    from models import command
+
+    return command.main(argv)
+
+
+_TOOLS: dict[str, Callable[[list[str]], int]] = {'cluster': _cluster, 'models': _models, 'records': _records}
 
 
 def _benchmark(argv: list[str]) -> int:
     if any(word.split('=')[0] in _HELP for word in argv):
+        from flag_help import format_help
+
         print(format_help())
         return 0
     from reporting.console import Console
 
+    # TensorFlow reads this when it is imported, which a --model_file may do; errors still come through.
+    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
     parsed = parse_argv(argv)
-    params = parsed.params
+    params = for_evaluator(parsed.params, os.environ)
     cluster = find_cluster(params, os.environ)
     if not _is_server(cluster):
         flag_rules.check_inputs(params)
-        flag_rules.check_outputs(params)
+        output_files.check_outputs(params)
     with _own_stdout() as out:
         console = Console(out, sys.stderr)
         for line in parsed.warnings:
             console.warning(line)
-        # TensorFlow reads this when it is imported; errors still come through.
-        os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
         if cluster and _is_server(cluster):
             from cluster.serve import run_server
 
             run_server(params, cluster, console.warning)
         else:
-            from benchmark_cnn import BenchmarkCNN
+            if params.eval:
+                from evaluator import Evaluator
 
-            BenchmarkCNN(params, console=console).run()
+                Evaluator(params, console).run()
+            else:
+                from benchmark_cnn import BenchmarkCNN
+
+                BenchmarkCNN(params, console=console).run()
     return 0
 
 

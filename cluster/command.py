@@ -11,6 +11,7 @@ from pathlib import Path
 from absl import flags
 
 import flag_rules
+import output_files
 from cluster.launcher import Command, launch
 from cluster.members import find_cluster
 from errors import UsageError
@@ -195,7 +196,7 @@ def _run_params(run_flags: Sequence[str]) -> Params:
             raise UsageError(f'{word}: cluster tells each process its role and the addresses; leave --{name} out')
     params = parse_argv(run_flags).params
     flag_rules.check_inputs(params)
-    flag_rules.check_outputs(params)
+    output_files.check_outputs(params)
     return params
 
 

@@ -26,6 +26,7 @@ _COUNT = re.compile(r'([0-9]+)(?:\(x([0-9]+)\))?')
 # 30000 Kubernetes does.
 _FIRST_PORT, _PORTS_OF_A_JOB, _PORT_BLOCKS = 10_000, 64, 300
 _LOOPBACK = '127.0.0.1'
+_EVALUATOR = 'evaluator'
 _NAME_IT = 'name this process with --job_name, --task_index, --ps_hosts and --worker_hosts'
 
 
@@ -59,13 +60,14 @@ class TfConfig:
 
 
 def read_tf_config(environ: Environment) -> TfConfig | None:
-    """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it; None if it names no cluster.
+    """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it; None if it names no cluster, or one
+    that this process is not in, as its evaluator.
 
     Kubeflow lists chief, master, worker and ps; an evaluator has a role but is not in the cluster
     (training-operator, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec).
 
     Raises:
-      UsageError: it is malformed, or makes this process an evaluator.
+      UsageError: it is malformed.
     """
     text = environ.get('TF_CONFIG', '').strip()
     if not text:
@@ -83,13 +85,10 @@ def read_tf_config(environ: Environment) -> TfConfig | None:
     task = config.get('task') or {}
     if not isinstance(task, dict):
         raise _bad_tf_config('"task" is not an object')
-    if task.get('type') == 'evaluator':
-        raise UsageError(
-            'TF_CONFIG makes this process an evaluator: this version evaluates in no process of its own; '
-            'leave the evaluator out'
-        )
+    if task.get('type') == _EVALUATOR:
+        return None
     # It takes no part in training, and nobody talks to it.
-    lists.pop('evaluator', None)
+    lists.pop(_EVALUATOR, None)
     if not lists:
         return None
     if unknown := sorted(lists.keys() - {'chief', 'master', 'worker', 'ps'}):
@@ -103,6 +102,16 @@ def read_tf_config(environ: Environment) -> TfConfig | None:
     if job != 'ps':
         job, index = 'worker', index if job != 'worker' else index + len(chiefs)
     return TfConfig(lists.get('ps', ()), (*chiefs, *lists.get('worker', ())), job, index)
+
+
+def is_evaluator(environ: Environment) -> bool:
+    """Whether TF_CONFIG has this process evaluate what others train."""
+    try:
+        task = json.loads(environ.get('TF_CONFIG', '') or '{}').get('task') or {}
+        return task.get('type') == _EVALUATOR
+    except (ValueError, AttributeError):
+        # What is wrong with it is told by read_tf_config.
+        return False
 
 
 def _tf_config_hosts(job: str, hosts: object) -> Hosts:

@@ -1,5 +1,7 @@
 """A process that Horovod started, as a worker: Horovod meets the others, and ends all when one is lost."""
 
+import itertools
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,6 +61,19 @@ class HorovodWorker:
         """The images and seconds that rank 0 measured."""
         images, seconds = self._from_chief([images, seconds])
         return int(images), float(seconds)
+
+    def gather(self, name: str, value: Any) -> list[Any]:
+        """What all processes gave, in their order; value is what JSON can hold."""
+        with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
+            own = tf.constant(list(json.dumps(value).encode()), tf.int32)
+            texts = self._horovod.allgather(own, name=f'gather_{name}')
+            lengths = self._horovod.allgather(tf.shape(own), name=f'gather_{name}_lengths')
+        with tf.Session(graph=graph, config=self.config) as session:
+            found, sizes = session.run([texts, lengths])
+        ends = list(itertools.accumulate(sizes))
+        return [
+            json.loads(bytes(found[end - size : end].astype('uint8'))) for end, size in zip(ends, sizes, strict=True)
+        ]
 
     def _from_chief(self, values: list[float]) -> Any:
         with tf.Graph().as_default() as graph, tf.device('/cpu:0'):

@@ -4,12 +4,15 @@ import ipaddress
 import socket
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import flag_rules
 from cluster.environments import (
     Environment,
     Hosts,
     find_launch,
+    is_evaluator,
     place_ranks,
     read_hosts,
     read_tf_config,
@@ -20,6 +23,8 @@ from params import Params
 
 _FLAGS = 'the flags'
 _RESOLVE_SECS = 2.0
+# How often an evaluator looks for new checkpoints that was not told.
+_EVALUATOR_INTERVAL_SECS = 10.0
 # Not reached from elsewhere: loopback, RFC 1918, RFC 6598 (shared, within a provider), RFC 4193, link-local.
 _PRIVATE_NETWORKS = tuple(
     ipaddress.ip_network(network)
@@ -123,6 +128,21 @@ class Cluster:
             thread.join(max(0.0, deadline - time.monotonic()))
         found = dict(addresses)
         return tuple(name for name in names if any(map(_is_public, found.get(name, ()))))
+
+
+def for_evaluator(params: Params, environ: Environment) -> Params:
+    """The settings of this process, if TF_CONFIG has it evaluate what the others train: --eval, until they end.
+
+    Raises:
+      UsageError: there is no --train_dir to find checkpoints in.
+    """
+    if params.ps_hosts or params.worker_hosts or params.job_name or not is_evaluator(environ):
+        return params
+    if params.train_dir is None:
+        raise UsageError('TF_CONFIG makes this process an evaluator, and it needs the checkpoints; add --train_dir=DIR')
+    others: dict[str, Any] = dict.fromkeys(flag_rules.EVAL_DURING_TRAINING)
+    interval = params.eval_interval_secs or _EVALUATOR_INTERVAL_SECS
+    return replace(params, eval=True, eval_interval_secs=interval, stop_at_top_1_accuracy=None, **others)
 
 
 def _is_public(address: str) -> bool:

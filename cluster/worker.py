@@ -173,6 +173,27 @@ class Worker:
                 self._crew.post('total', [images, seconds])
             time.sleep(_POLL_SECS)
 
+    def gather(self, name: str, value: Any) -> list[Any]:
+        """What all workers gave under this name, in their order. Each waits for the others.
+
+        Args:
+          name: another one for everything that is gathered.
+          value: what JSON can hold.
+
+        Raises:
+          LostError: one of them was lost.
+        """
+        assert self._generation
+        place = f'gathered/{self._generation.number}/{name}'
+        self._crew.post(f'{place}/{self.cluster.index}', value)
+        names = [f'{place}/{index}' for index in range(self.cluster.num_workers)]
+        while True:
+            facts = self._crew.facts() or {}
+            if facts.keys() >= set(names):
+                return [facts[each] for each in names]
+            self._raise_if_lost()
+            time.sleep(_POLL_SECS)
+
     def _raise_if_lost(self) -> None:
         if self._watch and self._watch.verdict:
             raise LostError(self._watch.verdict)

@@ -84,7 +84,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         cargoes = self.masters.ship([(variable.name, total) for variable, total in zip(variables, sums, strict=True)])
 
         def take_step(pairs: Pairs) -> tf.Operation:
-            applied = [step.apply(gradient, variable) for gradient, variable in pairs]
+            applied = [op for parts in self.masters.join(pairs) for op in step.apply_parts(parts)]
             return self.count_step(global_step, [*applied, *self.assign_ops()])
 
         if self.meeting:

@@ -109,6 +109,10 @@ class VariableMgrLocalFetchFromStagedPS(VariableMgrLocalFetchFromPS):
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         return list(self._puts)
 
+    def savable_variables(self) -> dict[str, Variable]:
+        # Not those of a tower, whose values are what was staged.
+        return dict(self._masters)
+
 
 class VariableMgrLocalReplicated(VariableMgr):
     """--variable_update=replicated: every tower has all variables, and applies the sum of all gradients to its own.

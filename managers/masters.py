@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from packing import Packer, Packing, even_sizes
-from training.checkpoints import Slice
+from training.checkpoints import Slice, joined
 from training.variables import HOST_DEVICE, Variable, create_variable, num_bytes
 
 Tensor = Any
@@ -113,11 +113,8 @@ class Masters:
                     value = self._compact(value)
             with tf.device(HOST_DEVICE):
                 fetched.append(tf.cast(tf.identity(value), tf.float32))
-        if len(parts) == 1:
-            return fetched[0]
-        (axis,) = (number for number, length in enumerate(parts[0].full) if parts[0].variable.shape[number] != length)
         with tf.device(HOST_DEVICE):
-            return tf.concat(fetched, axis)
+            return joined(parts, fetched)
 
     def ship(self, gradients: Sequence[tuple[str, Tensor]]) -> list[_Cargo]:
         """Sends gradients by name, on this worker's host, to where their variables are."""
@@ -138,6 +135,15 @@ class Masters:
                 arrived = [tf.cast(tensor, tf.float32) for tensor in packed]
             cargoes.append(_Cargo(device, arrived, packer, [variable for _, variable in pairs]))
         return cargoes
+
+    def join(self, pairs: Pairs) -> list[Pairs]:
+        """The same pairs of a gradient and a part, with all parts of a variable in one list."""
+        by_part = {variable.handle.ref(): (gradient, variable) for gradient, variable in pairs}
+        joined = [
+            [by_part[ref] for part in parts if (ref := part.variable.handle.ref()) in by_part]
+            for parts in self.parts.values()
+        ]
+        return [own for own in joined if own]
 
     def _compact(self, tensor: Tensor) -> Tensor:
         return tensor if self._servers.transfer is None else tf.cast(tensor, self._servers.transfer)

@@ -8,7 +8,7 @@ _NUM_BLOCKS = sum(num_blocks for _, num_blocks in _STAGES)
 # Appendix A.1, table 5.
 _DROP_PATH = 0.1  # stochastic depth's rate at the last block, linearly less before
 _LAYER_SCALE = 1e-6
-_initial = truncated_normal(0.02)
+_initial = truncated_normal(0.02)  # of every kernel, as in the authors' code
 
 
 def convnext_tiny(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:

@@ -16,10 +16,9 @@ _STAGES = (
     (3, 6, 320, 1, 1),
 )
 _NUM_BLOCKS = sum(num_blocks for _, _, _, num_blocks, _ in _STAGES)
-_DROPOUT = 0.2  # of B0, as section 5.2 says
-_DROP_PATH = (
-    0.2  # stochastic depth's "survival probability 0.8" (section 5.2) after the last block, linearly less before
-)
+# Section 5.2.
+_DROPOUT = 0.2
+_DROP_PATH = 0.2  # stochastic depth's rate ("survival probability 0.8") after the last block, linearly less before
 
 
 def efficientnet_b0(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:

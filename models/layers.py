@@ -214,10 +214,11 @@ class LayerBuilder:
         return normalised.y
 
     def layer_norm(self, x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
-        """Normalises the channels at each place, or [N, C], by their mean and variance (arXiv:1607.06450)."""
+        """Normalises the channels at each place, or [N, C], by mean and variance in float32 (arXiv:1607.06450)."""
         axis = 1 if self._channels_first or x.shape.rank == 2 else 3
-        mean, variance = tf.nn.moments(x, [axis], keepdims=True)
-        normalised = (x - mean) * tf.math.rsqrt(variance + epsilon)
+        exact = tf.cast(x, tf.float32)
+        mean, variance = tf.nn.moments(exact, [axis], keepdims=True)
+        normalised = tf.cast((exact - mean) * tf.math.rsqrt(variance + epsilon), x.dtype)
         shape = [x.shape.as_list()[axis]]
         scale, offset = self._variable(f'{name}/gamma', shape, ones), self._variable(f'{name}/beta', shape, zeros)
         if x.shape.rank == 4:
@@ -225,11 +226,11 @@ class LayerBuilder:
         return normalised * scale + offset
 
     def layer_scale(self, x: Tensor, name: str, initial: float) -> Tensor:
-        """A learned factor for each channel that starts at initial (Touvron et al. 2021, arXiv:2103.17239, eq. 5)."""
+        """A learned factor for each channel that starts at initial (Touvron et al. 2021, arXiv:2103.17239)."""
         return x * self._per_channel(self._variable(f'{name}/gamma', [self._num_channels(x)], constant(initial)))
 
     def gate(self, x: Tensor, logits: Tensor) -> Tensor:
-        """Multiplies each channel of each image by the sigmoid of its logit in [N, C] (Hu et al. 2018, eq. 4)."""
+        """Multiplies each channel of each image by the sigmoid of its logit in [N, C] (Hu et al. 2018, eqs. 3, 4)."""
         return x * self._per_channel(tf.sigmoid(logits))
 
     def relu(self, x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import functools
 import itertools
+import math
 import os
 import struct
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from errors import UsageError
 from records.parallel import num_cores, ordered_map
 
 # The framing of a TFRecord: 8 bytes of length, 4 of its checksum, the data, 4 of its checksum
@@ -203,12 +205,27 @@ def first_cut_shard(paths: Sequence[str], deadline_secs: float) -> tuple[str | N
         for found in ordered_map(executor, _WALKING_THREADS, walk, paths):
             if isinstance(found, Fault):
                 return str(found), 0
-            num_unknown += not found
+            num_unknown += found is None
     return None, num_unknown
 
 
-def _walk(deadline: float, path: str) -> Fault | bool:
-    """From length to length to the end of a shard: what is wrong there, else whether it was reached in time."""
+def count_records(paths: Sequence[str]) -> int:
+    """The number of records in shards, from their lengths alone.
+
+    Raises:
+      UsageError: a shard cannot be read, or does not end where its last record does.
+    """
+    count = 0
+    with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
+        for found in ordered_map(executor, _WALKING_THREADS, functools.partial(_walk, math.inf), paths):
+            if isinstance(found, Fault):
+                raise UsageError(f'{found}; see tf_cnn_benchmarks records --check')
+            count += found or 0
+    return count
+
+
+def _walk(deadline: float, path: str) -> Fault | int | None:
+    """From length to length to the end of a shard: the number of its records or what is wrong, None if time ran out."""
     index = end = 0
     try:
         with open(path, 'rb', buffering=0) as shard:
@@ -218,7 +235,7 @@ def _walk(deadline: float, path: str) -> Fault | bool:
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
             while end + _HEADER_BYTES <= size:
                 if time.monotonic() > deadline:
-                    return False
+                    return None
                 (length,) = _LENGTH.unpack(os.pread(file, _LENGTH.size, end))
                 end += _FRAME_BYTES + length
                 index += 1
@@ -227,4 +244,4 @@ def _walk(deadline: float, path: str) -> Fault | bool:
     if end > size:
         reason = f'the shard is cut short, or the length of the record is wrong: {end - size} bytes are missing'
         return Fault(path, index - 1, '', 'cut short', reason)
-    return end == size or Fault(path, index, '', 'cut short', _CUT_HEADER.format(size - end))
+    return index if end == size else Fault(path, index, '', 'cut short', _CUT_HEADER.format(size - end))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TextIO
 
-from reporting.result import StepValues
+from reporting.result import Accuracy, StepValues
 from reporting.statistics import Rate
 
 _PROGRAM = 'tf_cnn_benchmarks'
@@ -13,16 +13,17 @@ _LABEL_WIDTH = 13
 
 @dataclass(frozen=True)
 class Banner:
-    """What is told before a run. batch_size is per device; num_epochs is in terms of the published data set."""
+    """What is told before a run. batch_size is per device; num_batches is None if that
+    depends on the images there are; num_epochs is in terms of the published data set."""
 
     tensorflow_version: str
     model: str
     data_set: str
     is_synthetic: bool
-    forward_only: bool
+    mode: str
     batch_size: int
     global_batch_size: int
-    num_batches: int
+    num_batches: int | None
     num_epochs: float
     devices: tuple[str, ...]
     data_format: str
@@ -43,11 +44,11 @@ def format_banner(banner: Banner) -> str:
         ('TensorFlow', '.'.join(banner.tensorflow_version.split('.')[:2])),
         ('Model', banner.model),
         ('Dataset', f'{banner.data_set} ({"synthetic" if banner.is_synthetic else "real"})'),
-        ('Mode', 'forward-only' if banner.forward_only else 'training'),
+        ('Mode', banner.mode),
         ('SingleSess', banner.single_session),
         ('Batch size', f'{banner.global_batch_size} global'),
         ('', f'{banner.batch_size} per device'),
-        ('Num batches', banner.num_batches),
+        ('Num batches', 'all' if banner.num_batches is None else banner.num_batches),
         ('Num epochs', f'{banner.num_epochs:.2f}'),
         ('Devices', list(banner.devices)),
         ('NUMA bind', banner.numa_bind),
@@ -85,6 +86,12 @@ def format_step(index: int, rate: Rate, values: StepValues) -> str:
 def format_total(images_per_second: float) -> str:
     """The last three lines of a run: its throughput between two lines of 64 dashes."""
     return f'{_RULE}\ntotal images/sec: {images_per_second:.2f}\n{_RULE}'
+
+
+def format_accuracy(accuracy: Accuracy) -> str:
+    """What an evaluation found, in one line, and its throughput as format_total has it."""
+    found = f'Accuracy @ 1 = {accuracy.top_1:.4f} Accuracy @ 5 = {accuracy.top_5:.4f} [{accuracy.num_images} examples]'
+    return f'{found}\n{format_total(accuracy.images_per_second)}'
 
 
 def format_incomplete(num_timed: int, num_batches: int) -> str:

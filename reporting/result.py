@@ -10,11 +10,15 @@ from training.step_loop import Phase, Step
 
 @dataclass(frozen=True)
 class StepValues:
-    """What a step computed: the loss, and the fractions of images whose label is the best or among the best five."""
+    """What a step computed: the loss, and the fractions of images whose label is the best or among the best five.
+
+    learning_rate is that of its update.
+    """
 
     loss: float
     top_1: float | None = None
     top_5: float | None = None
+    learning_rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -26,13 +30,44 @@ class ClusterTotal:
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """What an evaluation found, over all workers.
+
+    step: the steps that the model was trained for. num_images: those looked at, of which num_top_1 had their label as
+    the best guess, num_top_5 among the best five. seconds: wall seconds that took.
+    """
+
+    step: int
+    num_images: int
+    num_top_1: int
+    num_top_5: int
+    seconds: float
+
+    @property
+    def top_1(self) -> float:
+        """The fraction of images whose label was the best guess; nan if there were no images."""
+        return self.num_top_1 / self.num_images if self.num_images else math.nan
+
+    @property
+    def top_5(self) -> float:
+        """The fraction of images whose label was among the best five guesses; nan if there were no images."""
+        return self.num_top_5 / self.num_images if self.num_images else math.nan
+
+    @property
+    def images_per_second(self) -> float:
+        """Images over wall seconds."""
+        return throughput(self.num_images, self.seconds)
+
+
+@dataclass(frozen=True)
 class Result:
     """One run of the benchmark.
 
     batch_size is per device and as used, not 0. devices are those of one worker, one tower each. steps are all steps in
     their order, warm-ups included. complete is False if the run ended before its last step.
     takes_steps_together is False for workers of a cluster that do not wait for each other.
-    num_missing_shards counts those that the names of the others promise and that were not there.
+    num_missing_shards counts those that the names of the others promise and that were not there. evaluations are those
+    for which training waited.
     """
 
     params: Params
@@ -49,6 +84,7 @@ class Result:
     takes_steps_together: bool = True
     cluster_total: ClusterTotal | None = None
     num_missing_shards: int = 0
+    evaluations: tuple[Accuracy, ...] = ()
 
     @property
     def global_batch_size(self) -> int:

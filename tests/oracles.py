@@ -1,4 +1,4 @@
-"""The optimizers three times: ours, TensorFlow's, and rebuilt in NumPy from the textbooks."""
+"""The optimizers three times: ours, TensorFlow's where it has one, and rebuilt in NumPy from the textbooks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from training.optimizers import Adam, GradientDescent, Momentum, Optimizer, RmsProp
+from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
 
 Weights = dict[str, np.ndarray]
 Slots = dict[str, np.ndarray]
@@ -19,12 +19,12 @@ class NumpyOptimizer:
 
     Attributes:
       start: what the slots of a variable hold before the first step.
-      update: (gradient, slots, learning rate, number of the step from 1) -> what to take from the variable. Changes
-        the slots.
+      update: (variable, gradient, slots, learning rate, number of the step from 1) -> what to take from the variable.
+        Changes the slots.
     """
 
     start: dict[str, float]
-    update: Callable[[np.ndarray, Slots, float, int], np.ndarray]
+    update: Callable[[np.ndarray, np.ndarray, Slots, float, int], np.ndarray]
 
     def train(
         self, weights: Weights, gradients_at: Callable[[Weights, int], Weights], learning_rate: float, num_steps: int
@@ -37,30 +37,32 @@ class NumpyOptimizer:
         }
         for step in range(num_steps):
             for name, gradient in gradients_at(dict(weights), step).items():
-                change = self.update(gradient.astype(np.float64), slots[name], learning_rate, step + 1)
-                weights[name] = weights[name] - change
+                own = weights[name]
+                weights[name] = own - self.update(
+                    own, gradient.astype(np.float64), slots[name], learning_rate, step + 1
+                )
         return weights
 
 
-MOMENTUM, DECAY, EPSILON, BETAS = 0.9, 0.8, 0.01, (0.9, 0.999)
+MOMENTUM, DECAY, EPSILON, BETAS, ETA, WEIGHT_DECAY = 0.9, 0.8, 0.01, (0.9, 0.999), 0.5, 0.01
 
 
-def _gradient_descent(gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+def _gradient_descent(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
     return rate * gradient
 
 
-def _momentum(gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+def _momentum(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
     slots['a'] = MOMENTUM * slots['a'] + gradient
     return rate * slots['a']
 
 
-def _rmsprop(gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+def _rmsprop(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
     slots['s'] = DECAY * slots['s'] + (1 - DECAY) * gradient**2
     slots['m'] = MOMENTUM * slots['m'] + rate * gradient / np.sqrt(slots['s'] + EPSILON)
     return slots['m']
 
 
-def _adam(gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+def _adam(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
     beta1, beta2 = BETAS
     slots['m'] = beta1 * slots['m'] + (1 - beta1) * gradient
     slots['v'] = beta2 * slots['v'] + (1 - beta2) * gradient**2
@@ -68,12 +70,21 @@ def _adam(gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndar
     return corrected_rate * slots['m'] / (np.sqrt(slots['v']) + EPSILON)
 
 
+def _lars(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+    if value.ndim > 1:
+        norm, gradient_norm = np.linalg.norm(value), np.linalg.norm(gradient)
+        local_rate = ETA * norm / (gradient_norm + WEIGHT_DECAY * norm) if norm and gradient_norm else 1.0
+        gradient = local_rate * (gradient + WEIGHT_DECAY * value)
+    slots['v'] = MOMENTUM * slots['v'] + rate * gradient
+    return slots['v']
+
+
 @dataclass(frozen=True)
 class OptimizerForms:
     """One rule in all its forms, with the same constants. TensorFlow's is made for a learning rate."""
 
     ours: Optimizer
-    tensorflow: Callable[[float], Any]
+    tensorflow: Callable[[float], Any] | None
     numpy: NumpyOptimizer
 
 
@@ -95,4 +106,5 @@ OPTIMIZERS = {
         lambda rate: tf.train.AdamOptimizer(rate, *BETAS, EPSILON),
         NumpyOptimizer({'m': 0.0, 'v': 0.0}, _adam),
     ),
+    'lars': OptimizerForms(Lars(MOMENTUM, ETA, WEIGHT_DECAY), None, NumpyOptimizer({'v': 0.0}, _lars)),
 }

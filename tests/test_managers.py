@@ -24,6 +24,7 @@ from models.networks import NETWORKS, Network, build_network
 from packing import Packing
 from step_graph import StepGraph, StepSettings, build_step_graph
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
+from training.schedules import LearningRate
 from variable_mgr import Placement, VariableMgr, make_variable_mgr
 
 pytestmark = pytest.mark.graph
@@ -107,7 +108,7 @@ def settings(model: str) -> StepSettings:
         loss_type_to_report='total_loss',
         weight_decay=0.01,
         gradient_clip=None,
-        learning_rate=LEARNING_RATE,
+        learning_rate=LearningRate((LEARNING_RATE,)),
         seed=SEED,
     )
 
@@ -448,6 +449,23 @@ def test_every_copy_is_that_of_the_parameter_servers_after_each_step(start: Call
                     np.testing.assert_array_equal(value, masters[name])
 
 
+@pytest.mark.parametrize('sync', [True, False])
+def test_a_layer_on_several_servers_is_trusted_as_a_whole(sync: bool, start: Callable[..., Cluster]) -> None:
+    cluster = start(PS, model='wide', optimizer='lars', sync=sync)
+    if sync:
+        cluster.take_steps(2)
+        expected = train_alone('wide', 'lars', WHOLE_BATCH, num_steps=2)
+    else:
+        cluster.begin(0)[0].result(DEADLINE_SECS)
+        expected = train_alone('wide', 'lars', [[0], [1]], num_steps=1)
+    chief = cluster.members[0]
+    assert len(chief.built.step.slices['hidden/kernel']) == NUM_SERVERS
+    for name in ('hidden/kernel', 'hidden/kernel/momentum', 'logits/kernel'):
+        parts = chief.session.run([part.variable.value for part in chief.built.step.slices[name]])
+        axis = int(np.argmax(chief.built.step.slices[name][0].full))
+        assert_close({name: np.concatenate(parts, axis)}, {name: expected[name]})
+
+
 def test_nothing_of_a_step_is_done_before_all_gradients_are_there(start: Callable[..., Cluster]) -> None:
     cluster = start(PS, optimizer='momentum')
     chief, other = cluster.members
@@ -525,13 +543,15 @@ def test_a_worker_alone_with_parameter_servers_trains() -> None:
 def test_staged_variables_give_gradients_of_one_step_before(optimizer: str) -> None:
     """v_k+1 = v_k - r g(v_k-1), with v_-1 = v_0, and the other optimizers with that gradient."""
     targets = np.random.default_rng(0).normal(size=(NUM_TOWERS, 3)).astype(np.float32)
+    # Each step's gradient has a direction of its own, since lars takes nothing else of it.
+    slopes = np.array([1, 1, 2], np.float32)
     with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
         manager = make_variable_mgr(PS, place(cpus(NUM_TOWERS)), staged=True)
         gradients = []
         for number, target in enumerate(targets):
             with manager.create_outer_variable_scope(number) as variables:
-                value = variables.read('v', [3], truncated_normal(1.0))
-                gradients.append(tf.gradients(tf.nn.l2_loss(value - target) / NUM_TOWERS, [value]))
+                value = variables.read('v', [1, 3], truncated_normal(1.0))
+                gradients.append(tf.gradients(tf.nn.l2_loss((value - target) * slopes) / NUM_TOWERS, [value]))
         global_step = manager.create_global_step()
         step = OptimizerStep(OPTIMIZERS[optimizer].ours, tf.constant(LEARNING_RATE), global_step.value, None)
         update, _ = manager.build_update(step, global_step, gradients)
@@ -548,7 +568,7 @@ def test_staged_variables_give_gradients_of_one_step_before(optimizer: str) -> N
 
     def gradients_at(weights: Weights, step: int) -> Weights:
         history.append(weights['v'])
-        return {'v': history[max(0, step - 1)] - targets.mean(0)}
+        return {'v': (history[max(0, step - 1)] - targets.mean(0)) * slopes**2}
 
     for num_steps, value in enumerate(seen):
         history.clear()
@@ -556,7 +576,7 @@ def test_staged_variables_give_gradients_of_one_step_before(optimizer: str) -> N
         assert_close({'v': value}, expected)
     # Not with the gradient of this step.
     fresh = OPTIMIZERS[optimizer].numpy.train(
-        {'v': seen[0]}, lambda weights, _: {'v': weights['v'] - targets.mean(0)}, LEARNING_RATE, 5
+        {'v': seen[0]}, lambda weights, _: {'v': (weights['v'] - targets.mean(0)) * slopes**2}, LEARNING_RATE, 5
     )
     assert np.abs(fresh['v'] - seen[-1]).max() > 1e-3
 

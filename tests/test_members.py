@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.environments import expand_counts, expand_nodes
-from cluster.members import Cluster, Task, check_mode, find_cluster
+from cluster.members import Cluster, Task, check_mode, find_cluster, for_evaluator
 from errors import UsageError
-from params import Params
+from params import Params, make_params
 
 pytestmark = pytest.mark.unit
 
@@ -373,11 +373,21 @@ def test_a_malformed_tf_config_is_named(text: str, reason: str) -> None:
     assert reason in message
 
 
-def test_an_evaluator_is_refused() -> None:
-    assert refusal(tf_config('evaluator', 0, **TF_JOB)) == (
-        'TF_CONFIG makes this process an evaluator: this version evaluates in no process of its own; '
-        'leave the evaluator out'
-    )
+def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends() -> None:
+    environ = tf_config('evaluator', 0, **TF_JOB)
+    given = make_params(train_dir='/train', eval_during_training_every_n_steps=5, stop_at_top_1_accuracy=0.9)
+    params = for_evaluator(given, environ)
+    assert (params.eval, params.eval_interval_secs > 0, params.evaluates_in_training) == (True, True, False)
+    assert find_cluster(params, environ) is None
+    asked = for_evaluator(make_params(train_dir='/train', eval=True, eval_interval_secs=3), environ)
+    assert asked.eval_interval_secs == 3
+    with pytest.raises(UsageError, match='--train_dir'):
+        for_evaluator(Params(), environ)
+
+
+@pytest.mark.parametrize('environ', [{}, tf_config('worker', 0, **TF_JOB), {'TF_CONFIG': '[1]'}, {'TF_CONFIG': '{'}])
+def test_who_is_no_evaluator_does_what_its_flags_say(environ: Mapping[str, str]) -> None:
+    assert for_evaluator(Params(), environ) == Params()
 
 
 def test_who_trains_needs_not_know_of_an_evaluator() -> None:

@@ -62,6 +62,9 @@ def test_training_drops_and_gives_every_variable_a_finite_gradient(model: str) -
     assert np.isfinite(sizes).all()
     # Drop path may leave out a block for all images of a batch this small.
     assert (sizes > 0).mean() > 0.9
+    # Weight decay is of what has more than one axis: of kernels, depthwise ones too, and of no factor or offset.
+    for name, variable in manager.savable_variables().items():
+        assert (len(variable.shape) > 1) == name.endswith('/kernel')
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Every optimizer takes the steps of its textbook formulas and of TensorFlow's own, where the variable lives."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.graph
 SHAPES: dict[str, list[int]] = {'kernel': [3, 2], 'bias': [4], 'scalar': []}
 LEARNING_RATE, NUM_STEPS = 0.1, 5
 START: Weights = {name: np.random.default_rng(1).normal(size=shape) for name, shape in SHAPES.items()}
+START['zeros'] = np.zeros([2, 2])
 
 
 def gradients_at(weights: Weights, step: int) -> Weights:
@@ -24,7 +25,13 @@ def gradients_at(weights: Weights, step: int) -> Weights:
     return {name: np.asarray(value * (step + 1) - 0.5 * (-1) ** step) for name, value in weights.items()}
 
 
-def trained(optimizer: Optimizer, start: Weights, *, gradient_clip: float | None = None) -> Weights:
+def trained(
+    optimizer: Optimizer,
+    start: Weights,
+    *,
+    gradient_clip: float | None = None,
+    gradients_at: Callable[[Weights, int], Weights] = gradients_at,
+) -> Weights:
     """The weights after all steps of ours."""
     with tf.Graph().as_default(), open_session() as session:
         step, rate = tf.placeholder(tf.int64, []), tf.placeholder(tf.float32, [])
@@ -72,11 +79,42 @@ def test_five_steps_follow_the_textbook_formulas(name: str) -> None:
     assert_equal(trained(pair.ours, START), expected)
 
 
-@pytest.mark.parametrize('name', OPTIMIZERS)
+@pytest.mark.parametrize('name', [name for name, forms in OPTIMIZERS.items() if forms.tensorflow])
 def test_five_steps_are_those_of_the_optimizer_in_tensorflow(name: str) -> None:
-    pair = OPTIMIZERS[name]
-    expected = trained_by_tensorflow(pair.tensorflow(LEARNING_RATE), START)
-    assert_equal(trained(pair.ours, START), expected)
+    forms = OPTIMIZERS[name]
+    assert forms.tensorflow
+    expected = trained_by_tensorflow(forms.tensorflow(LEARNING_RATE), START)
+    assert_equal(trained(forms.ours, START), expected)
+
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_the_parts_of_a_variable_take_the_step_of_the_whole(name: str) -> None:
+    value, gradient = np.random.default_rng(2).normal(size=(2, 6, 3)).astype(np.float32)
+    parts = [slice(0, 1), slice(1, 6)]
+    with tf.Graph().as_default(), open_session(2) as session:
+        step = OptimizerStep(OPTIMIZERS[name].ours, tf.constant(LEARNING_RATE), tf.constant(0, tf.int64), None)
+        whole = variable('whole', value.shape)
+        spread = [
+            variable(f'part_{rows.start}', value[rows].shape, device)
+            for rows, device in zip(parts, cpus(2), strict=True)
+        ]
+        applied = step.apply_parts(
+            [(tf.constant(gradient[rows]), own) for rows, own in zip(parts, spread, strict=True)]
+        )
+        applied.append(step.apply(tf.constant(gradient), whole))
+        session.run([own.assign(tf.constant(value[rows])) for rows, own in zip(parts, spread, strict=True)])
+        session.run([whole.assign(tf.constant(value)), step.initializers])
+        session.run(applied)
+        after = session.run([own.value for own in spread])
+        assert_equal({'whole': np.concatenate(after)}, {'whole': session.run(whole.value)})
+    assert [op.device for op in applied[:2]] == cpus(2)
+
+
+def test_without_a_gradient_lars_trusts_the_weight_decay() -> None:
+    forms = OPTIMIZERS['lars']
+    still = {'kernel': np.zeros([3, 2])}
+    expected = forms.numpy.train({'kernel': START['kernel']}, lambda *_: still, LEARNING_RATE, NUM_STEPS)
+    assert_equal(trained(forms.ours, {'kernel': START['kernel']}, gradients_at=lambda *_: still), expected)
 
 
 def test_every_element_of_a_gradient_is_clipped_on_both_sides() -> None:

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 import legacy_flags
 from errors import UsageError
-from flag_rules import check_inputs, check_outputs
-from params import SPECS, Params, format_help, make_params, parse_argv
+from flag_help import format_help
+from flag_rules import check_inputs
+from output_files import check_outputs
+from params import SPECS, Params, make_params, parse_argv
 
 pytestmark = pytest.mark.unit
 
@@ -29,7 +31,7 @@ def test_no_flags_give_the_defaults() -> None:
     parsed = parse_argv([])
     assert parsed.params == Params() == make_params()
     assert parsed.warnings == ()
-    assert (parsed.params.num_batches, parsed.params.num_warmup_batches) == (100, 10)
+    assert (parsed.params.batch_size, parsed.params.num_warmup_batches) == (0, 10)
 
 
 def test_every_flag_has_a_default_that_it_accepts() -> None:
@@ -101,11 +103,12 @@ def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
         (['--forward_only=maybe'], '--forward_only=maybe: it must be true or false'),
         (
             ['--optimizer=sdg'],
-            '--optimizer=sdg: it must be one of sgd, momentum, rmsprop, adam; did you mean --optimizer=sgd?',
+            '--optimizer=sdg: it must be one of sgd, momentum, rmsprop, adam, lars; did you mean --optimizer=sgd?',
         ),
         (
             ['--data_name=imagnet'],
-            '--data_name=imagnet: it must be one of imagenet, cifar10, mnist; did you mean --data_name=imagenet?',
+            '--data_name=imagnet: it must be one of imagenet, cifar10, mnist, records; did you mean '
+            '--data_name=imagenet?',
         ),
         (
             ['--forward_only', 'True'],
@@ -129,9 +132,8 @@ def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
         ),
         (['--learning_rate=-1'], '--learning_rate=-1: it must be a number of at least 0'),
         (
-            ['--data_dir=d', '--model=mnist'],
-            '--data_dir=d: the data set of --model=mnist, mnist, is not read from records; '
-            'leave --data_dir out for synthetic images',
+            ['--data_name=records', '--model=mnist'],
+            '--data_name=records: the folder tells the classes; add --data_dir=DIR, or leave it out',
         ),
         (
             ['--save_summaries_steps=5'],
@@ -161,6 +163,46 @@ def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
             ['--gradient_clip=0'],
             '--gradient_clip=0: it would make every gradient zero; leave it out, or write a magnitude above 0',
         ),
+        (
+            ['--num_epochs=2', '--num_batches=50'],
+            '--num_epochs=2.0 clashes with --num_batches=50: each ends the run; leave one out',
+        ),
+        (
+            ['--num_epochs=0'],
+            '--num_epochs=0.0: there would be nothing to do; write a number above 0, a fraction will do',
+        ),
+        (['--num_epochs=-1'], '--num_epochs=-1: it must be a number of at least 0'),
+        (['--label_smoothing=1.5'], '--label_smoothing=1.5: it must be a number from 0 to 1'),
+        (
+            ['--piecewise_learning_rate_schedule=0.3;10;0.1', '--learning_rate=0.3'],
+            '--piecewise_learning_rate_schedule=0.3;10;0.1 clashes with --init_learning_rate=0.3: the first sets the '
+            'learning rate of the whole training; leave one out',
+        ),
+        (
+            ['--resnet_base_lr=0.1', '--minimum_learning_rate=0.01', '--model=resnet50'],
+            '--resnet_base_lr=0.1 clashes with --minimum_learning_rate=0.01: the first sets the learning rate of the '
+            'whole training; leave one out',
+        ),
+        (
+            ['--resnet_base_lr=0.1', '--piecewise_learning_rate_schedule=0.3;10;0.1', '--model=resnet50'],
+            '--piecewise_learning_rate_schedule=0.3;10;0.1 clashes with --resnet_base_lr=0.1: the first sets the '
+            'learning rate of the whole training; leave one out',
+        ),
+        (
+            ['--piecewise_learning_rate_schedule=0.3'],
+            '--piecewise_learning_rate_schedule=0.3: it has one rate; put a schedule in quotes, since '
+            "semicolons end a command; write 'RATE;EPOCH;RATE;...', such as '0.3;10;0.2;25;0.02'",
+        ),
+        (
+            ['--num_epochs_per_decay=2'],
+            '--num_epochs_per_decay=2.0: it takes both to lower the learning rate; add --learning_rate_decay_factor, '
+            'above 0',
+        ),
+        (
+            ['--learning_rate_decay_factor=0.5'],
+            '--learning_rate_decay_factor=0.5: it takes both to lower the learning rate; add --num_epochs_per_decay, '
+            'above 0',
+        ),
     ],
 )
 def test_wrong_use_is_told_in_one_line(argv: list[str], message: str) -> None:
@@ -186,8 +228,40 @@ def test_older_names_are_read() -> None:
 @pytest.mark.parametrize(
     ('argv', 'lines'),
     [
-        (['--momentum=0.9'], ['--momentum=0.9 has no effect: it belongs to --optimizer=momentum']),
+        (
+            ['--momentum=0.9'],
+            ['--momentum=0.9 has no effect: it belongs to --optimizer=momentum and --optimizer=lars'],
+        ),
         (['--momentum=0.8', '--optimizer=momentum'], []),
+        (['--momentum=0.8', '--lars_eta=0.002', '--optimizer=lars'], []),
+        (['--lars_eta=0.002'], ['--lars_eta=0.002 has no effect: it belongs to --optimizer=lars']),
+        (
+            ['--resnet_base_lr=0.1', '--init_learning_rate=0.2', '--model=lenet'],
+            ['--resnet_base_lr=0.1 has no effect: it belongs to residual networks, and --model is none'],
+        ),
+        (
+            ['--minimum_learning_rate=0.1'],
+            [
+                '--minimum_learning_rate=0.1 has no effect: nothing lowers the learning rate without '
+                '--num_epochs_per_decay'
+            ],
+        ),
+        (
+            ['--single_l2_loss_op', '--weight_decay=0'],
+            ['--single_l2_loss_op=True has no effect: --weight_decay=0 leaves no L2 loss'],
+        ),
+        (
+            ['--num_learning_rate_warmup_epochs=1', '--label_smoothing=0.1', '--forward_only'],
+            [
+                '--num_learning_rate_warmup_epochs=1.0 has no effect: --forward_only updates no variables',
+                '--label_smoothing=0.1 has no effect: --forward_only takes labels as they are',
+            ],
+        ),
+        (['--compute_lr_on_cpu'], []),
+        (
+            ['--compute_lr_on_cpu=False'],
+            ['--compute_lr_on_cpu=False has no effect: the learning rate is computed on the CPU in every run'],
+        ),
         (['--adam_beta1=0.5'], ['--adam_beta1=0.5 has no effect: it belongs to --optimizer=adam']),
         (['--rmsprop_decay=0.5'], ['--rmsprop_decay=0.5 has no effect: it belongs to --optimizer=rmsprop']),
         (
@@ -274,7 +348,7 @@ def test_flags_of_older_versions_are_accepted_with_one_line() -> None:
         '--task_index=',
         '--eval=false',
         '--variable_consistency=strong',
-        '--learning_rate_decay_factor=0',
+        '--gpu_kt_max_bytes=0',
         '--trt_mode=',
         '--use_tf_layers',
     ],
@@ -306,7 +380,7 @@ def test_each_flag_of_the_original_has_one_home() -> None:
     assert not set(SPECS) & set(legacy_flags.NAMES)
     # 137 flags; some are ours, the older names are of versions before.
     ours = {'verbose', 'num_ps', 'cluster_port', 'connect_timeout_secs', 'peer_timeout_secs', 'ps_linger_secs'}
-    ours.add('distinct_worker_data')
+    ours |= {'distinct_worker_data', 'label_smoothing', 'lars_eta', 'augmentation', 'model_file'}
     assert len(set(SPECS) - ours) + len(legacy_flags.NAMES) - 10 == 137
 
 

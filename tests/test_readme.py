@@ -1,4 +1,4 @@
-"""The commands of the README are those that work."""
+"""The commands of the README and of docs/training.md are those that work."""
 
 import ast
 import re
@@ -9,16 +9,18 @@ import pytest
 
 from cluster.command import Options
 from flag_spec import specs_of
+from models.costs import list_costs
 from params import parse_argv
 
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / 'README.md').read_text()
-BLOCKS = re.findall(r'(?:^ {4}.*\n)+', README, flags=re.MULTILINE)
+TRAINING = (ROOT / 'docs' / 'training.md').read_text()
+BLOCKS = re.findall(r'(?:^ {4}.*\n)+', README + TRAINING, flags=re.MULTILINE)
 COMMANDS = [
     words
-    for line in ''.join(BLOCKS).splitlines()
+    for line in ''.join(BLOCKS).replace('\\\n', ' ').splitlines()
     for words in [shlex.split(line, comments=True)]
     if words[:1] == ['python']
 ]
@@ -37,6 +39,8 @@ def test_every_command_is_there(words: list[str]) -> None:
     elif flags[0] == 'records':
         help_text = (ROOT / 'records' / 'command.py').read_text()
         assert all(flag.split('=')[0].lstrip('-') in help_text for flag in flags if flag.startswith('--'))
+    elif flags[0] == 'models':
+        assert list_costs(*flags[1:])
     elif flags[0] == 'cluster':
         end = flags.index('--')
         assert {flag.split('=')[0].lstrip('-') for flag in flags[1:end]} <= specs_of(Options).keys()

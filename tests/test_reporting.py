@@ -108,7 +108,7 @@ BANNER = console.Banner(
     model='resnet50',
     data_set='imagenet',
     is_synthetic=True,
-    forward_only=False,
+    mode='training',
     batch_size=64,
     global_batch_size=128,
     num_batches=100,
@@ -145,7 +145,7 @@ def test_the_banner_of_training() -> None:
 
 def test_the_banner_tells_what_differs() -> None:
     banner = dataclasses.replace(
-        BANNER, is_synthetic=False, forward_only=True, variable_update='replicated', all_reduce_spec='nccl'
+        BANNER, is_synthetic=False, mode='forward-only', variable_update='replicated', all_reduce_spec='nccl'
     )
     before = console.format_banner(BANNER).splitlines()
     added = [line for line in console.format_banner(banner).splitlines() if line not in before]

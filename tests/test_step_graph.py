@@ -10,8 +10,11 @@ from sessions import cpus, open_session
 
 from all_reduce import Packing, make_algorithm
 from input_pipeline import Batch, InputPipeline
-from step_graph import StepSettings, build_step_graph
-from variable_mgr import Placement, make_variable_mgr
+from models.layers import LayerBuilder
+from models.networks import NETWORKS, Network
+from step_graph import StepGraph, StepSettings, build_step_graph
+from training.schedules import LearningRate
+from variable_mgr import Placement, VariableMgr, make_variable_mgr
 
 pytestmark = pytest.mark.graph
 
@@ -32,10 +35,10 @@ class FixedInput(InputPipeline):
         return Batch(tf.constant(images), tf.constant(labels))
 
 
-def train(
-    num_towers: int, mode: str = 'parameter_server', optimizer: str = 'sgd', num_steps: int = 3, **overrides: Any
-) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """The fetched values of each step and the weights at the end, by name."""
+def build(
+    num_towers: int, mode: str, optimizer: str, learning_rate: LearningRate, **overrides: Any
+) -> tuple[VariableMgr, StepGraph]:
+    """Adds the step to the current graph."""
     settings: dict[str, Any] = {
         'model': 'mnist',
         'num_classes': 10,
@@ -45,16 +48,28 @@ def train(
         'loss_type_to_report': 'total_loss',
         'weight_decay': 0.01,
         'gradient_clip': None,
-        'learning_rate': 0.001,
+        'learning_rate': learning_rate,
         'seed': 7,
     }
     towers = cpus(num_towers)
     placement = Placement(towers, 7, cpus(1), make_algorithm('psgpu', towers, cpus(1)[0]), Packing())
+    manager = make_variable_mgr(mode, placement)
+    chosen = StepSettings(**{**settings, **overrides})
+    return manager, build_step_graph(chosen, OPTIMIZERS[optimizer].ours, manager, FixedInput(num_towers))
+
+
+def train(
+    num_towers: int,
+    mode: str = 'parameter_server',
+    optimizer: str = 'sgd',
+    num_steps: int = 3,
+    learning_rate: float | LearningRate = 0.001,
+    **overrides: Any,
+) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+    """The fetched values of each step and the weights at the end, by name."""
+    rate = learning_rate if isinstance(learning_rate, LearningRate) else LearningRate((learning_rate,))
     with tf.Graph().as_default():
-        manager = make_variable_mgr(mode, placement)
-        graph = build_step_graph(
-            StepSettings(**{**settings, **overrides}), OPTIMIZERS[optimizer].ours, manager, FixedInput(num_towers)
-        )
+        manager, graph = build(num_towers, mode, optimizer, rate, **overrides)
         with open_session(num_towers) as session:
             session.run(graph.initializers)
             if graph.post_init is not None:
@@ -100,6 +115,60 @@ def test_weight_decay_is_of_kernels_only() -> None:
         pull = without[name] - decayed[name]
         expected = 0.01 * value if name.endswith('kernel') else np.zeros_like(value)
         np.testing.assert_allclose(pull, expected, atol=1e-5)
+
+
+def test_one_operation_for_the_decay_of_all_kernels_changes_nothing_else() -> None:
+    expected, expected_weights = train(2)
+    found, weights = train(2, single_l2_loss_op=True)
+    assert [step['loss'] for step in found] == pytest.approx([step['loss'] for step in expected], rel=1e-5)
+    for name, value in expected_weights.items():
+        np.testing.assert_allclose(weights[name], value, rtol=0, atol=1e-5 * np.abs(value).max())
+    for single, num_ops in ((True, 1), (False, 4)):
+        with tf.Graph().as_default() as graph:
+            build(1, 'parameter_server', 'sgd', LearningRate((0.1,)), single_l2_loss_op=single)
+        assert sum(op.type == 'L2Loss' for op in graph.get_operations()) == num_ops
+
+
+def test_lars_decays_by_itself_what_the_loss_reports() -> None:
+    fetched, weights = train(1, optimizer='lars')
+    base, same = train(1, optimizer='lars', loss_type_to_report='base_loss', weight_decay=0.0)
+    assert fetched[0]['loss'] > base[0]['loss'] + 0.01
+    for name, value in weights.items():
+        np.testing.assert_array_equal(same[name], value)
+
+
+def test_an_update_has_the_rate_of_the_steps_before_it() -> None:
+    schedule = LearningRate((0.0, 0.001), (2.0,))
+    _, start = train(1, num_steps=0)
+    fetched, still = train(1, num_steps=2, learning_rate=schedule)
+    _, moved = train(1, num_steps=3, learning_rate=schedule)
+    _, expected = train(1, num_steps=1, learning_rate=0.001)
+    assert [step['learning_rate'] for step in fetched] == [0, 0]
+    for name, value in start.items():
+        np.testing.assert_array_equal(still[name], value)
+        np.testing.assert_array_equal(moved[name], expected[name])
+        assert np.abs(moved[name] - value).max() > 0
+
+
+@pytest.mark.parametrize('smoothing', [0.0, 0.1, 1.0])
+def test_a_smoothed_label_has_a_part_of_every_class(smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def linear(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+        return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+    monkeypatch.setitem(NETWORKS, 'linear', Network(linear))
+    settings: dict[str, Any] = {'model': 'linear', 'weight_decay': 0.0, 'label_smoothing': smoothing}
+    _, start = train(1, num_steps=0, **settings)
+    fetched, after = train(2, num_steps=1, learning_rate=0.1, **settings)
+    x, kernel = _IMAGES.reshape(8, -1).astype(np.float64), start['logits/kernel']
+    exponentials = np.exp(x @ kernel + start['logits/bias'])
+    probabilities = exponentials / exponentials.sum(1, keepdims=True)
+    targets = (1 - smoothing) * np.eye(10)[_LABELS] + smoothing / 10
+    assert fetched[0]['loss'] == pytest.approx(-(targets * np.log(probabilities)).sum(1).mean(), rel=1e-5)
+    expected = kernel - 0.1 * x.T @ (probabilities - targets) / 8
+    np.testing.assert_allclose(after['logits/kernel'], expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    # Where nothing is trained, labels are as they are.
+    validated, _ = train(1, num_steps=1, forward_only=True, **settings)
+    assert validated[0]['loss'] == pytest.approx(-np.log(probabilities[range(8), _LABELS]).mean(), rel=1e-5)
 
 
 def test_the_loss_is_the_mean_over_all_images_plus_the_decay_once() -> None:

@@ -8,6 +8,8 @@ at once. Hence one comes to be in stages:
                             should this one not get to it;
   model.ckpt-STEP.*         the same files under a second name, the index last: without one there is no checkpoint;
   checkpoint                the state file, which names it as the newest. Now those too many go, and the ready folder.
+
+Beside them, the file training-ended tells, while no run trains there, that the last one reached its end.
 """
 
 import contextlib
@@ -21,6 +23,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -28,6 +31,7 @@ from errors import RunError
 from training.variables import Variable
 
 _UNFINISHED, _READY, _STATE = '.unfinished-checkpoint', '.ready-checkpoint', 'checkpoint'
+_ENDED = 'training-ended'
 _PREFIX = re.compile(r'model\.ckpt-\d+')
 # Faults that an op that reads or writes files has for other reasons: a lost task, or the end of the session.
 _NOT_OF_FILES = (
@@ -64,6 +68,15 @@ class Slice:
 def whole(variable: Variable) -> Slice:
     """A variable that is in one piece."""
     return Slice(variable, (0,) * len(variable.shape), variable.shape)
+
+
+def joined(parts: Sequence[Slice], values: Sequence[Any]) -> Any:
+    """The tensor of a variable, given those of its parts."""
+    if len(parts) == 1:
+        return values[0]
+    first = parts[0]
+    (axis,) = (number for number, length in enumerate(first.full) if first.variable.shape[number] != length)
+    return tf.concat(values, axis)
 
 
 class Checkpointer:
@@ -129,8 +142,12 @@ class Checkpointer:
             _publish(self._folder, self._max_to_keep)
         return str(self._folder / name)
 
-    def restore(self, session: tf.Session, prefix: str) -> None:
+    def restore(self, session: tf.Session, prefix: str, *, for_training: bool = True) -> None:
         """Gives every variable its value in a checkpoint; those that have none yet too.
+
+        Args:
+          for_training: whether the checkpoint must hold nothing else. If not, what training has beside the variables
+            of the model may be left over.
 
         Raises:
           RunError: the checkpoint is gone or damaged, or does not hold exactly these names with their shapes and
@@ -144,6 +161,8 @@ class Checkpointer:
             raise RunError(
                 f'{prefix}.index: it cannot be read ({_cause(error)}); restore another checkpoint'
             ) from error
+        if not for_training:
+            found = {name: facts for name, facts in found.items() if not self._is_of_training(name)}
         if difference := _difference(self._expected, found):
             raise RunError(
                 f'{prefix}: this checkpoint is of another model or optimizer: {difference}; '
@@ -156,6 +175,11 @@ class Checkpointer:
                 raise
             files = ', '.join(_data_files(prefix)) or f'{prefix}.data-*'
             raise RunError(f'{files}: it cannot be read ({_cause(error)}); restore another checkpoint') from error
+
+    def _is_of_training(self, name: str) -> bool:
+        """Whether a checkpoint has this beside the variables of a model: what has no layer, as the global step, and
+        what an optimizer has beside a variable, under its name."""
+        return name not in self._expected and ('/' not in name or name.rpartition('/')[0] in self._expected)
 
     @staticmethod
     def latest(folder: str) -> str | None:
@@ -183,6 +207,26 @@ class Checkpointer:
             f'--train_dir={self._folder}: the checkpoint {self._folder / name} cannot be written ({reason}); '
             'make room there, or write another folder'
         )
+
+
+def named_checkpoints(folder: str) -> list[str]:
+    """The prefixes of the complete checkpoints that the state file names, the newest last."""
+    return [prefix for prefix in _read_state(Path(folder)) if _is_complete(prefix)]
+
+
+def mark_ended(folder: str, ended: bool) -> None:
+    """Notes for who waits for checkpoints whether more are to come; a folder that is gone tells nothing."""
+    file = Path(folder) / _ENDED
+    with contextlib.suppress(OSError):
+        if ended:
+            file.touch()
+        else:
+            file.unlink(missing_ok=True)
+
+
+def has_ended(folder: str) -> bool:
+    """Whether the training that saves in the folder has reached its end."""
+    return (Path(folder) / _ENDED).exists()
 
 
 def step_of(prefix: str) -> int:

@@ -1,7 +1,7 @@
 """The files that a run can leave: its graph, a trace and a profile of one step, and summaries."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +147,15 @@ class SummaryWriter:
     def close(self) -> None:
         with _writing('train_dir', self._train_dir):
             self._writer.close()
+
+
+def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float]) -> None:
+    """Adds scalars of a step to what TensorBoard shows of a folder.
+
+    Raises:
+      RunError: it cannot be written; the message names the flag that gave the folder.
+    """
+    values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+    # TensorFlow takes a writer outside of a graph for one of another kind.
+    with _writing(flag, folder), tf.Graph().as_default(), contextlib.closing(tf.summary.FileWriter(folder)) as writer:
+        writer.add_summary(tf.Summary(value=values), step)

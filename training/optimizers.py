@@ -3,9 +3,10 @@
 The kernels lock the variables, so that workers that do not wait for each other lose no update.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
 
@@ -19,9 +20,21 @@ Apply = Callable[[Variable, Tensor], tf.Operation]
 Slots = dict[Any, dict[str, Variable]]
 
 
-class Optimizer(Protocol):
-    """The rule that turns gradients into new values."""
+class Optimizer(ABC):
+    """The rule that turns gradients into new values.
 
+    Attributes:
+      decays_weights: whether weight decay is part of the rule; then it must not be in the loss that is descended.
+    """
+
+    decays_weights: ClassVar[bool] = False
+
+    def prepare(self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
+        """What is applied to each part of one variable, given (gradient, part): for most rules the gradients alone."""
+        del learning_rate
+        return [gradient for gradient, _ in parts]
+
+    @abstractmethod
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         """Adds to the graph what variables of one device share, and returns what applies a gradient to one of them.
 
@@ -33,7 +46,7 @@ class Optimizer(Protocol):
 
 
 @dataclass(frozen=True)
-class GradientDescent:
+class GradientDescent(Optimizer):
     """v <- v - learning_rate * g."""
 
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
@@ -48,7 +61,7 @@ class GradientDescent:
 
 
 @dataclass(frozen=True)
-class Momentum:
+class Momentum(Optimizer):
     """a <- momentum * a + g; v <- v - learning_rate * a (Sutskever et al. 2013, with the rate outside of a)."""
 
     momentum: float
@@ -71,7 +84,7 @@ class Momentum:
 
 
 @dataclass(frozen=True)
-class RmsProp:
+class RmsProp(Optimizer):
     """s <- decay * s + (1 - decay) * g^2; m <- momentum * m + learning_rate * g / sqrt(s + epsilon); v <- v - m.
 
     Tieleman & Hinton 2012, lecture 6.5; s starts at 1 and epsilon stands inside the root, as in TensorFlow.
@@ -102,7 +115,7 @@ class RmsProp:
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Optimizer):
     """Kingma & Ba 2015 (arXiv:1412.6980), in the form just before their section 2.1, whose epsilon is not corrected."""
 
     beta1: float
@@ -135,6 +148,50 @@ class Adam:
         return apply
 
 
+@dataclass(frozen=True)
+class Lars(Optimizer):
+    """a <- momentum * a + learning_rate * trust * (g + weight_decay * v); v <- v - a.
+
+    You, Gitman & Ginsburg 2017 (arXiv:1708.03888), algorithm 1, with trust = eta * |v| / (|g| + weight_decay * |v|) of
+    the whole variable, and 1 where a norm is 0, so that zeros can move. Biases and batch norm have trust 1 and no
+    decay, as in Grill et al. 2020 (arXiv:2006.07733), section 3.2.
+    """
+
+    momentum: float
+    eta: float
+    weight_decay: float
+    decays_weights: ClassVar[bool] = True
+
+    def prepare(self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
+        if len(parts[0][1].shape) > 1:
+            learning_rate, parts = self._adapt(learning_rate, parts)
+        scaled = []
+        for gradient, variable in parts:
+            with tf.device(variable.device):
+                scaled.append(learning_rate * gradient)
+        return scaled
+
+    def _adapt(
+        self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]
+    ) -> tuple[Tensor, list[tuple[Tensor, Variable]]]:
+        """The rate by trust, and the parts with the gradient of weight decay added."""
+        squares, decayed = [], []
+        for gradient, variable in parts:
+            with tf.device(variable.device):
+                # Towers may have computed with an older value.
+                value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=gradient.dtype)
+                squares.append(tf.stack([tf.reduce_sum(tf.square(value)), tf.reduce_sum(tf.square(gradient))]))
+                decayed.append((gradient + self.weight_decay * value, variable))
+        with tf.device(parts[0][1].device):
+            value_norm, gradient_norm = tf.unstack(tf.sqrt(tf.add_n(squares)))
+            trust = self.eta * value_norm / (gradient_norm + self.weight_decay * value_norm)
+            return learning_rate * tf.where(tf.minimum(value_norm, gradient_norm) > 0, trust, 1.0), decayed
+
+    def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
+        # It is in the gradients already.
+        return Momentum(self.momentum).applier(tf.constant(1.0), step, make_slot)
+
+
 class OptimizerStep:
     """Applies gradients to variables wherever they live, and keeps the optimizer's slots beside them.
 
@@ -161,14 +218,26 @@ class OptimizerStep:
 
     def apply(self, gradient: Tensor, variable: Variable) -> tf.Operation:
         """An op on the variable's device that takes the step."""
+        return self.apply_parts([(gradient, variable)])[0]
+
+    def apply_parts(self, parts: Sequence[tuple[Tensor, Variable]]) -> list[tf.Operation]:
+        """As apply, given each part (gradient, variable) of a variable that is spread over several devices."""
+        parts = [(self._clip(gradient, variable), variable) for gradient, variable in parts]
+        applied = []
+        for gradient, (_, variable) in zip(self._optimizer.prepare(self._learning_rate, parts), parts, strict=True):
+            with tf.device(variable.device):
+                if variable.device not in self._appliers:
+                    self._appliers[variable.device] = self._optimizer.applier(
+                        tf.identity(self._learning_rate), self._step, self._make_slot
+                    )
+                applied.append(self._appliers[variable.device](variable, gradient))
+        return applied
+
+    def _clip(self, gradient: Tensor, variable: Variable) -> Tensor:
+        if self._gradient_clip is None:
+            return gradient
         with tf.device(variable.device):
-            if variable.device not in self._appliers:
-                self._appliers[variable.device] = self._optimizer.applier(
-                    tf.identity(self._learning_rate), self._step, self._make_slot
-                )
-            if self._gradient_clip is not None:
-                gradient = tf.clip_by_value(gradient, -self._gradient_clip, self._gradient_clip)
-            return self._appliers[variable.device](variable, gradient)
+            return tf.clip_by_value(gradient, -self._gradient_clip, self._gradient_clip)
 
     def _make_slot(self, variable: Variable, name: str, fill: float) -> Variable:
         # Its initial value waits for nothing that an update waits for.

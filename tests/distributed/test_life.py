@@ -24,6 +24,7 @@ from models.catalog import find_model
 from packing import Packing
 from step_graph import StepSettings, build_step_graph
 from training.optimizers import Momentum
+from training.schedules import LearningRate
 from variable_mgr import Placement, make_variable_mgr
 
 pytestmark = pytest.mark.distributed
@@ -180,7 +181,7 @@ def undisturbed(num_steps: int) -> Weights:
         loss_type_to_report='total_loss',
         weight_decay=WEIGHT_DECAY,
         gradient_clip=None,
-        learning_rate=LEARNING_RATE,
+        learning_rate=LearningRate((LEARNING_RATE,)),
         seed=SEED,
     )
     placement = Placement(cpus(1), SEED, cpus(1), make_algorithm('pscpu', cpus(1), cpus(1)[0]), Packing())

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from oracles import BETAS, DECAY, EPSILON, MOMENTUM, OPTIMIZERS, Weights
+from oracles import BETAS, DECAY, EPSILON, ETA, MOMENTUM, OPTIMIZERS, WEIGHT_DECAY, Weights
 from processes import DEADLINE_SECS, Process, Processes, make_cluster
 from sessions import cpus, open_session
 
@@ -19,17 +19,19 @@ from input_pipeline import Batch, InputPipeline, SyntheticInput
 from models.catalog import find_model
 from packing import Packing
 from step_graph import StepSettings, build_step_graph
+from training.schedules import LearningRate
 from variable_mgr import Placement, make_variable_mgr
 
 pytestmark = pytest.mark.distributed
 
 NUM_WORKERS, NUM_TOWERS, BATCH, NUM_STEPS = 2, 2, 8, 3
-SEED, LEARNING_RATE, WEIGHT_DECAY = 7, 0.01, 0.01
+SEED, LEARNING_RATE = 7, 0.01
 OPTIMIZER_FLAGS: dict[str, list[str]] = {
     'sgd': [],
     'momentum': [f'--momentum={MOMENTUM}'],
     'rmsprop': [f'--rmsprop_decay={DECAY}', f'--rmsprop_momentum={MOMENTUM}', f'--rmsprop_epsilon={EPSILON}'],
     'adam': [f'--adam_beta1={BETAS[0]}', f'--adam_beta2={BETAS[1]}', f'--adam_epsilon={EPSILON}'],
+    'lars': [f'--momentum={MOMENTUM}', f'--lars_eta={ETA}'],
 }
 PS, REPLICATED, COLLECTIVE = (
     f'--variable_update={mode}' for mode in ('parameter_server', 'distributed_replicated', 'collective_all_reduce')
@@ -67,7 +69,7 @@ SYNCHRONOUS = {
     'ps-2-compact': Row((PS, COMPACT), 2, 'momentum', 1e-2),
     'ps-2-staged': Row((PS, '--staged_vars'), 2, 'sgd'),
     'replicated-1': Row((REPLICATED,), 1, 'momentum'),
-    'replicated-2': Row((REPLICATED,), 2, 'adam'),
+    'replicated-2': Row((REPLICATED,), 2, 'lars'),
     'replicated-2-compact': Row((REPLICATED, COMPACT), 2, 'sgd', 1e-2),
     'collective': Row((COLLECTIVE,), 0, 'adam'),
     'collective-repacked': Row((COLLECTIVE, REPACKED), 0, 'rmsprop'),
@@ -203,7 +205,7 @@ def one_tower(optimizer: str, *, staged: bool, workers: tuple[int, ...] = tuple(
         loss_type_to_report='total_loss',
         weight_decay=WEIGHT_DECAY,
         gradient_clip=None,
-        learning_rate=LEARNING_RATE,
+        learning_rate=LearningRate((LEARNING_RATE,)),
         seed=SEED,
     )
     placement = Placement(cpus(1), SEED, cpus(1), make_algorithm('pscpu', cpus(1), cpus(1)[0]), Packing())

@@ -1,0 +1,194 @@
+"""How many images of a validation set a model gets right: the graph that counts them, and when training waits."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from cluster.horovod import HorovodWorker
+from cluster.worker import Worker
+from input_pipeline import InputPipeline
+from models.layers import Initializer
+from models.networks import build_network
+from reporting import console as lines
+from reporting.console import Console
+from reporting.result import Accuracy
+from training.checkpoints import Slice, joined, whole
+from training.instruments import write_scalars
+from training.variables import HOST_DEVICE, create_variable
+
+Tensor = Any
+
+
+class SavedVariables:
+    """The variables of a model as a checkpoint would have them now, for one tower that only reads.
+
+    Args:
+      slices: where their parts are, by name, as StepGraph has them.
+    """
+
+    def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
+        self._slices = slices
+        self._values: dict[str, Tensor] = {}
+
+    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+        """The value of a variable, read anew in each run."""
+        del shape, initializer, trainable
+        if name not in self._values:
+            self._values[name] = _read(self._slices[name])
+        return self._values[name]
+
+    def assign(self, name: str, value: Tensor) -> None:
+        """Nothing is assigned to: batch norm takes its moving averages as they are."""
+        raise NotImplementedError(name)
+
+
+class OwnVariables(SavedVariables):
+    """Variables of a tower's own, to be restored from a checkpoint before they are read."""
+
+    def __init__(self, device: str, scope: str) -> None:
+        self.slices: dict[str, list[Slice]] = {}
+        super().__init__(self.slices)
+        self._device = device
+        self._scope = scope
+
+    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+        if name not in self.slices:
+            variable = create_variable(name, shape, scope=self._scope, device=self._device, trainable=trainable)
+            self.slices[name] = [whole(variable)]
+        return super().read(name, shape, initializer, trainable=trainable)
+
+
+def _read(parts: Sequence[Slice]) -> Tensor:
+    """The value of a variable. Not Variable.value, which may be what a step has staged."""
+    values = []
+    for part in parts:
+        variable = part.variable
+        with tf.device(variable.device):
+            value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.value.dtype)
+        value.set_shape(variable.shape)
+        values.append(value)
+    return joined(parts, values)
+
+
+class Evaluation:
+    """The part of a graph that counts. Adds its ops to the current graph.
+
+    Args:
+      sources: for each tower the variables that it reads.
+      devices: of the towers.
+      batch_size: the images of a batch of the pipeline on each tower.
+      num_batches: after how many batches to stop, on all towers together one; None: with the last image.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        num_classes: int,
+        data_format: str,
+        sources: Sequence[SavedVariables],
+        devices: Sequence[str],
+        pipeline: InputPipeline,
+        batch_size: int,
+        num_batches: int | None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._full = batch_size * len(devices)
+        self._num_batches = num_batches
+        counted = []
+        for number, (device, variables) in enumerate(zip(devices, sources, strict=True)):
+            with tf.device(device), tf.name_scope(f'evaluation_tower_{number}'):
+                batch = pipeline.tower_batch(number)
+                logits = build_network(
+                    model,
+                    batch.images,
+                    num_classes,
+                    variables,
+                    data_format,
+                    is_training=False,
+                ).logits
+                counted.append(_count(logits, batch.labels))
+        with tf.device(HOST_DEVICE):
+            self._fetches = {name: tf.add_n([counts[name] for counts in counted]) for name in counted[0]}
+
+    def run(self, session: tf.Session, step: int, clock: Callable[[], float] = time.perf_counter) -> Accuracy:
+        """Counts from the first image on; step is that of the variables."""
+        session.run(self._pipeline.initializers)
+        self._pipeline.warm_up(session)
+        totals = dict.fromkeys(self._fetches, 0)
+        start = clock()
+        for number in range(1, (self._num_batches or 2**62) + 1):
+            fetched, _ = session.run([self._fetches, self._pipeline.per_step_ops])
+            for name, count in fetched.items():
+                totals[name] += int(count)
+            if fetched['num_images'] < self._full or number == self._num_batches:
+                break
+        return Accuracy(step, **totals, seconds=clock() - start)
+
+
+def report(
+    own: Accuracy, worker: Worker | HorovodWorker | None, name: str, eval_dir: str | None, console: Console
+) -> Accuracy:
+    """Adds what the other workers of a cluster found in their shares at the same time, prints it and returns it.
+
+    Args:
+      worker: this process's part in a cluster whose workers all call this; None if nobody else looked at anything.
+      name: of the evaluation, among those of the cluster.
+      eval_dir: where summaries go, if anywhere; worker 0 writes them.
+    """
+    found = own
+    if worker:
+        found = _sum([Accuracy(**share) for share in worker.gather(name, asdict(own))])
+    console.result(lines.format_accuracy(found))
+    if eval_dir and (worker is None or worker.cluster.is_chief):
+        scalars = {
+            'eval_top_1_accuracy': found.top_1,
+            'eval_top_5_accuracy': found.top_5,
+            'eval_images_per_second': found.images_per_second,
+        }
+        write_scalars(eval_dir, 'eval_dir', found.step, scalars)
+    return found
+
+
+def _sum(shares: Sequence[Accuracy]) -> Accuracy:
+    return Accuracy(
+        shares[0].step,
+        sum(share.num_images for share in shares),
+        sum(share.num_top_1 for share in shares),
+        sum(share.num_top_5 for share in shares),
+        max(share.seconds for share in shares),
+    )
+
+
+def _count(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Of logits [N, K] float32 and labels [N] int32, negative for no image: the counts, scalars int64."""
+    is_image = labels >= 0
+    label = tf.maximum(labels, 0)
+
+    def total(flags: Tensor) -> Tensor:
+        return tf.reduce_sum(tf.cast(flags, tf.int64))
+
+    def among(k: int) -> Tensor:
+        return total(tf.logical_and(is_image, tf.nn.in_top_k(logits, label, k)))
+
+    return {'num_images': total(is_image), 'num_top_1': among(1), 'num_top_5': among(5)}
+
+
+@dataclass(frozen=True)
+class EvalSchedule:
+    """After which steps of the model training waits for an evaluation.
+
+    every: a number of steps, which need not be whole: then at the first step that reaches a multiple. at: single steps.
+    """
+
+    every: Fraction | None = None
+    at: frozenset[int] = frozenset()
+
+    def is_due(self, step: int) -> bool:
+        """Whether to evaluate after so many steps."""
+        if self.every is not None:
+            return step > 0 and step // self.every > (step - 1) // self.every
+        return step in self.at

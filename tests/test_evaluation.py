@@ -1,0 +1,330 @@
+"""An evaluation counts each validation image once, on any number of towers and workers, in training and without."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from examples import encoded, example, write_shard
+from sessions import cpus, open_session
+
+from benchmark_cnn import BenchmarkCNN
+from data_sets import shard_name
+from errors import RunError, UsageError
+from evaluation import EvalSchedule, Evaluation, OwnVariables
+from evaluator import Evaluator
+from params import make_params, parse_argv
+from preprocessing import ImageOptions
+from reporting.console import Console
+from reporting.result import Accuracy, Result
+from training.checkpoints import has_ended
+from validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
+
+pytestmark = pytest.mark.graph
+
+PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
+# Neither divides the other, nor a batch of two towers.
+NUM_VALIDATION, BATCH, SIZE = 23, 4, 28
+SETTINGS: dict[str, Any] = {
+    'model': 'lenet',
+    'device': 'cpu',
+    'batch_size': BATCH,
+    'num_batches': 3,
+    'num_warmup_batches': 1,
+    'init_learning_rate': 0.05,
+}
+COUNTED = f'[{NUM_VALIDATION} examples]'
+
+
+@pytest.fixture(scope='module')
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Few classes, so that a model that knows nothing is right now and then."""
+    folder, random = tmp_path_factory.mktemp('data'), np.random.default_rng(3)
+
+    def records(count: int) -> list[bytes]:
+        images = random.integers(0, 256, [count, 40, 36, 3], np.uint8)
+        return [
+            example(encoded(image), int(label))
+            for image, label in zip(images, random.integers(0, 8, count), strict=True)
+        ]
+
+    write_shard(folder / shard_name('train', 0, 1), records(16))
+    for shard, count in enumerate((9, NUM_VALIDATION - 9)):
+        write_shard(folder / shard_name('validation', shard, 2), records(count))
+    return folder
+
+
+@pytest.fixture(scope='module')
+def trained(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A folder with checkpoints of steps 0 and 4, and what evaluations found after steps 2 and 4."""
+    folder = tmp_path_factory.mktemp('train')
+    flags = {'data_dir': str(data_dir), 'train_dir': str(folder), 'eval_during_training_every_n_steps': 2}
+    return folder, BenchmarkCNN(make_params(**SETTINGS, **flags)).run()
+
+
+def evaluate(folder: Path, data_dir: Path, **flags: Any) -> tuple[Accuracy, ...]:
+    common = {'model': 'lenet', 'device': 'cpu', 'batch_size': BATCH}
+    settings = {**common, 'eval': True, 'train_dir': str(folder), 'data_dir': str(data_dir), **flags}
+    return Evaluator(make_params(**settings)).run()
+
+
+def counts(accuracy: Accuracy) -> tuple[int, ...]:
+    return accuracy.step, accuracy.num_images, accuracy.num_top_1, accuracy.num_top_5
+
+
+def by_numpy(folder: Path, data_dir: Path) -> tuple[int, int]:
+    """How many validation images have their label first, and among the first five: image by image, ranked by NumPy."""
+    paths = sorted(str(path) for path in data_dir.glob('validation-*'))
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
+    weights = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    found = [0, 0]
+    with tf.Graph().as_default(), open_session() as session:
+        options = ImageOptions(SIZE, SIZE, 3, training=False)
+        iterator = tf.data.make_one_shot_iterator(record_examples(paths, 1001, options, Share()))
+        element = iterator.get_next()
+        pixels = tf.placeholder(tf.uint8, [SIZE, SIZE, 3])
+        x = tf.cast(pixels, tf.float32)[tf.newaxis] / 127.5 - 1.0
+        for layer in ('conv1', 'conv2'):
+            x = tf.nn.conv2d(x, weights[f'{layer}/kernel'], 1, 'SAME') + weights[f'{layer}/bias']
+            x = tf.nn.max_pool2d(tf.nn.relu(x), 2, 2, 'VALID')
+        x = tf.nn.relu(tf.reshape(x, [1, -1]) @ weights['fc1/kernel'] + weights['fc1/bias'])
+        logits = (x @ weights['logits/kernel'] + weights['logits/bias'])[0]
+        for _ in range(NUM_VALIDATION):
+            image, label = session.run(element)
+            ranking = np.argsort(-session.run(logits, {pixels: image}))
+            found[0] += label == ranking[0]
+            found[1] += label in ranking[:5]
+    return found[0], found[1]
+
+
+def test_every_image_counts_once_as_numpy_counts(trained: tuple[Path, Result], data_dir: Path) -> None:
+    folder, _ = trained
+    (one,) = evaluate(folder, data_dir)
+    assert counts(one) == (4, NUM_VALIDATION, *by_numpy(folder, data_dir))
+    assert 0 < one.num_top_5 < NUM_VALIDATION
+    (more,) = evaluate(folder, data_dir, num_gpus=3, eval_batch_size=5, data_format='NCHW')
+    assert counts(more) == counts(one)
+
+
+def test_training_waits_for_evaluations_of_the_same_variables(trained: tuple[Path, Result], data_dir: Path) -> None:
+    folder, result = trained
+    assert [accuracy.step for accuracy in result.evaluations] == [2, 4]
+    assert counts(result.evaluations[-1]) == counts(*evaluate(folder, data_dir))
+    assert [step.index for step in result.timed_steps] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    'mode',
+    [
+        {'variable_update': 'replicated', 'num_gpus': 2, 'optimizer': 'momentum'},
+        {'variable_update': 'parameter_server', 'staged_vars': True, 'num_gpus': 2},
+        {'variable_update': 'independent', 'num_gpus': 2},
+        {'model': 'resnet50', 'num_gpus': 2, 'eval_batch_size': 8},
+    ],
+    ids=lambda mode: '-'.join(map(str, mode.values())),
+)
+def test_every_mode_evaluates_what_its_checkpoint_holds(mode: dict[str, Any], data_dir: Path, tmp_path: Path) -> None:
+    settings = {**SETTINGS, 'batch_size': 2, 'num_batches': 1, **mode}
+    flags = {'data_dir': str(data_dir), 'train_dir': str(tmp_path), 'eval_during_training_at_specified_steps': '2'}
+    if mode.get('model') == 'resnet50':
+        # Its moving averages would make an accuracy of 0 right.
+        settings['init_learning_rate'] = 0.0
+    [during] = BenchmarkCNN(make_params(**settings, **flags)).run().evaluations
+    [after] = evaluate(tmp_path, data_dir, model=settings['model'])
+    assert counts(during) == counts(after)
+    assert during.num_images == NUM_VALIDATION
+
+
+def labels_of(num_towers: int, share: Share) -> list[int]:
+    """What a process reads, image by image, until nothing is left. Images and labels tell each other."""
+    images = np.arange(NUM_VALIDATION, dtype=np.uint8)[:, None, None, None] * np.ones([1, 2, 2, 1], np.uint8)
+    labels = np.arange(NUM_VALIDATION, dtype=np.int32)
+    found: list[int] = []
+    with tf.Graph().as_default(), open_session(num_towers) as session:
+        pipeline = ValidationInput(
+            cpus(num_towers),
+            BATCH,
+            lambda: array_examples(images, labels, ImageOptions(2, 2, 1, training=False), share),
+        )
+        session.run(pipeline.initializers)
+        batches = [pipeline.tower_batch(tower) for tower in range(num_towers)]
+        while not found or found[-1] != NO_IMAGE:
+            for batch in session.run([(batch.images, batch.labels) for batch in batches]):
+                pixels, read = batch
+                assert np.allclose(pixels[read >= 0, 0, 0, 0], read[read >= 0] / 127.5 - 1)
+                found += read.tolist()
+    return [label for label in found if label != NO_IMAGE]
+
+
+@pytest.mark.parametrize(('num_processes', 'num_towers'), [(1, 1), (1, 3), (3, 2), (5, 1)])
+def test_processes_share_the_images(num_processes: int, num_towers: int) -> None:
+    shares = [labels_of(num_towers, Share(process, num_processes)) for process in range(num_processes)]
+    assert sorted(label for share in shares for label in share) == list(range(NUM_VALIDATION))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_a_share_may_end_early_and_may_go_round() -> None:
+    assert labels_of(1, Share(num_examples=5)) == list(range(5))
+    twice = sorted([*range(1, NUM_VALIDATION, 2), *range(0, NUM_VALIDATION, 2)])
+    assert sorted(labels_of(2, Share(1, 2, 2 * NUM_VALIDATION))) == twice
+
+
+@pytest.mark.parametrize(
+    ('flags', 'num_images'),
+    [
+        ({'num_eval_batches': 2}, 2 * BATCH),
+        ({'num_eval_batches': 2, 'num_gpus': 2, 'eval_batch_size': 3}, 12),
+        ({'num_eval_epochs': 0.5}, 12),
+        ({'num_eval_epochs': 2}, 2 * NUM_VALIDATION),
+    ],
+    ids=str,
+)
+def test_flags_say_how_many_images(
+    flags: dict[str, Any], num_images: int, trained: tuple[Path, Result], data_dir: Path
+) -> None:
+    [accuracy] = evaluate(trained[0], data_dir, **flags)
+    assert accuracy.num_images == num_images
+
+
+def test_the_lines_are_those_that_scripts_read(trained: tuple[Path, Result], data_dir: Path, tmp_path: Path) -> None:
+    out = io.StringIO()
+    flags = ['--model=lenet', '--device=cpu', '--eval', f'--train_dir={trained[0]}', f'--data_dir={data_dir}']
+    [found] = Evaluator(parse_argv([*flags, f'--eval_dir={tmp_path}']).params, Console(out)).run()
+    lines = out.getvalue().splitlines()
+    assert 'Mode:        evaluation' in lines
+    accuracies = f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} {COUNTED}'
+    assert lines[-4:-2] == [accuracies, '-' * 64]
+    assert re.fullmatch(r'total images/sec: \d+\.\d\d', lines[-2])
+    [events] = tmp_path.glob('events.out.tfevents.*')
+    written = {
+        value.tag: (event.step, value.simple_value)
+        for event in tf.train.summary_iterator(str(events))
+        for value in event.summary.value
+    }
+    assert written['eval_top_5_accuracy'] == (4, pytest.approx(found.top_5))
+
+
+def test_training_stops_at_the_accuracy_that_was_asked_for(data_dir: Path, tmp_path: Path) -> None:
+    flags = {'data_dir': str(data_dir), 'train_dir': str(tmp_path), 'eval_during_training_every_n_steps': 3}
+    settings = {**SETTINGS, 'num_batches': 50}
+    result = BenchmarkCNN(make_params(**settings, **flags, stop_at_top_1_accuracy=0.0)).run()
+    assert [accuracy.step for accuracy in result.evaluations] == [3]
+    assert (len(result.timed_steps), result.complete) == (2, True)
+    assert has_ended(str(tmp_path))
+
+
+def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(data_dir: Path, tmp_path: Path) -> None:
+    """The evaluator is there first."""
+    common = ['--model=lenet', '--device=cpu', f'--batch_size={BATCH}', f'--data_dir={data_dir}']
+    train_dir = tmp_path / 'train'
+    environ = json.dumps({'cluster': {'worker': ['localhost:1']}, 'task': {'type': 'evaluator', 'index': 0}})
+    follower = subprocess.Popen(
+        [sys.executable, PROGRAM, *common, f'--train_dir={train_dir}', '--eval_interval_secs=0.2'],
+        env={'PATH': '', 'TF_CONFIG': environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    flags = {**SETTINGS, 'num_batches': 5, 'data_dir': str(data_dir), 'train_dir': str(train_dir)}
+    BenchmarkCNN(make_params(**flags, save_model_steps=3)).run()
+    out, err = follower.communicate(timeout=240)
+    assert follower.returncode == 0, err
+    evaluated = re.findall(r'^Evaluating .*model\.ckpt-(\d+)$', err, re.MULTILINE)
+    assert evaluated[-1] == '6'
+    assert out.count(COUNTED) == len(evaluated) == len(set(evaluated))
+
+
+def test_without_a_checkpoint_the_folder_is_named(data_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=f'--train_dir={tmp_path}: it holds no checkpoint'):
+        evaluate(tmp_path, data_dir)
+
+
+def test_a_checkpoint_of_another_model_is_refused(trained: tuple[Path, Result], data_dir: Path) -> None:
+    with pytest.raises(RunError, match=r'another model or optimizer: missing: .*; left over: conv1'):
+        evaluate(trained[0], data_dir, model='trivial')
+
+
+def test_a_damaged_validation_image_is_named(trained: tuple[Path, Result], data_dir: Path, tmp_path: Path) -> None:
+    shard = tmp_path / shard_name('validation', 0, 1)
+    write_shard(shard, [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(b'\xff\xd8\xffnothing', 1)])
+    with pytest.raises(RunError, match=f'{shard}, record 1'):
+        evaluate(trained[0], tmp_path)
+
+
+def test_a_validation_shard_that_is_cut_short_is_named(
+    trained: tuple[Path, Result], data_dir: Path, tmp_path: Path
+) -> None:
+    shard = tmp_path / shard_name('validation', 0, 1)
+    whole = (data_dir / shard_name('validation', 0, 2)).read_bytes()
+    for num_bytes in (len(whole) - 5, len(whole) + 7):
+        shard.write_bytes((whole + whole)[:num_bytes])
+        with pytest.raises(RunError, match=f'{shard}.*cut short'):
+            evaluate(trained[0], tmp_path)
+
+
+def test_images_without_their_label_among_five_logits_do_not_count() -> None:
+    """Held against ranks that are known: the network hands its input on."""
+    images = np.zeros([3, 28, 28, 1], np.uint8)
+    with tf.Graph().as_default(), open_session() as session:
+        variables = OwnVariables('/cpu:0', 'v')
+        pipeline = ValidationInput(
+            cpus(1),
+            2,
+            lambda: array_examples(
+                images, np.array([0, 4, 9], np.int32), ImageOptions(28, 28, 1, training=False), Share()
+            ),
+        )
+        evaluation = Evaluation('mnist', 10, 'NHWC', [variables], cpus(1), pipeline, 2, None)
+        for name, [part] in variables.slices.items():
+            value = np.zeros(part.full, np.float32)
+            if value.shape == (10,):
+                value = -np.arange(10, dtype=np.float32)
+            session.run(part.variable.assign(tf.constant(value, name=name.replace('/', '_'))))
+        found = evaluation.run(session, step=7)
+    assert counts(found) == (7, 3, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ('every', 'due'), [('3', [3, 6, 9]), ('2.5', [3, 5, 8, 10]), ('0.5', list(range(1, 11))), ('100', [])]
+)
+def test_evaluations_come_with_the_step_that_reaches_their_time(every: str, due: Sequence[int]) -> None:
+    from fractions import Fraction
+
+    schedule = EvalSchedule(every=Fraction(every))
+    assert [step for step in range(11) if schedule.is_due(step)] == due
+
+
+@pytest.mark.parametrize(
+    ('flags', 'told'),
+    [
+        ('--eval', '--eval: it needs the folder of the checkpoints; add --train_dir=DIR'),
+        ('--eval --forward_only --train_dir=d', 'clashes with --eval'),
+        ('--eval --train_dir=d --eval_during_training_every_n_steps=1', 'clashes'),
+        ('--eval_during_training_every_n_steps=1 --eval_during_training_every_n_epochs=1', 'leave one out'),
+        ('--eval_during_training_at_specified_steps=1,x', '=1,x: it must be a list of steps'),
+        ('--eval_during_training_at_specified_epochs=0', '=0: it must be a list of epochs'),
+        ('--eval_during_training_every_n_epochs=0', 'it must be above 0'),
+        ('--stop_at_top_1_accuracy=0.5', 'add --eval_during_training_every_n_epochs=1'),
+        ('--eval --train_dir=d --num_eval_epochs=1', 'synthetic images have no epochs'),
+        ('--eval --train_dir=d --num_eval_epochs=1 --num_eval_batches=1', 'clashes'),
+    ],
+)
+def test_flags_that_cannot_be_had_together(flags: str, told: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_argv(flags.split())
+    assert told in str(error.value)
+
+
+def test_flags_without_effect_are_told() -> None:
+    lines = parse_argv(['--eval', '--train_dir=d', '--momentum=0.5', '--save_model_steps=5']).warnings
+    assert len(lines) == 2
+    assert all('--eval trains nothing' in line for line in lines)
+    [line] = parse_argv(['--num_eval_batches=5']).warnings
+    assert 'nothing is evaluated' in line
