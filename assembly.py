@@ -27,6 +27,7 @@ from records.check import count_records
 from reporting import console as lines
 from step_graph import StepGraph, StepSettings, build_step_graph
 from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
+from training.precision import DEFAULT_FP16_SCALE, Precision
 from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
 from training.variables import HOST_DEVICE
 from validation import Dataset, Share, ValidationInput, array_examples, record_examples
@@ -53,6 +54,7 @@ class Assembly:
       global_batch_size: images of a step on all devices of all workers.
       num_batches: timed steps of each worker.
       learning_rate: by the number of steps taken.
+      precision: what is computed in 16 bits.
       config: the settings of the session.
 
     Raises:
@@ -77,6 +79,7 @@ class Assembly:
         self.global_batch_size = self.batch_size * len(self.machine.towers) * num_workers
         self.num_batches = self._count_batches()
         self.learning_rate = self._make_learning_rate()
+        self.precision = _find_precision(params)
         self._placement = self._place()
         self.config = session_config(params, self.machine)
         if params.xla:
@@ -102,7 +105,6 @@ class Assembly:
                 num_workers=self._cluster.num_workers,
                 root=root,
                 sync=params.cross_replica_sync and not params.forward_only,
-                transfer=tf.bfloat16 if params.compact_gradient_transfer else None,
                 horovod=self._horovod,
                 horovod_device=params.horovod_device,
             )
@@ -127,6 +129,7 @@ class Assembly:
                 learning_rate=self.learning_rate,
                 seed=params.tf_random_seed,
                 first_tower=self._first_tower,
+                precision=self.precision,
             ),
             _make_optimizer(params),
             manager,
@@ -211,6 +214,7 @@ class Assembly:
             pipeline,
             batch_size,
             num_batches,
+            self.precision.compute,
         )
 
     def banner(
@@ -254,6 +258,7 @@ class Assembly:
             num_workers=num_workers,
             bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
             bytes_of_step=built.bytes_of_step if built else 0,
+            precision=str(self.precision),
         )
 
     def eval_schedule(self) -> EvalSchedule:
@@ -296,6 +301,9 @@ class Assembly:
         else:
             spec = params.all_reduce_spec or f'ps{self.machine.parameter_device_kind}'
             algorithm = make_algorithm(spec, towers, HOST_DEVICE)
+        has_16_bits = self.precision.compute != tf.float32
+        compacts = has_16_bits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
+        transfer = self.precision.compute if has_16_bits else tf.bfloat16
         return Placement(
             devices=towers,
             seed=params.tf_random_seed,
@@ -304,6 +312,8 @@ class Assembly:
             packing=Packing(
                 params.gradient_repacking, params.agg_small_grads_max_bytes, params.agg_small_grads_max_group
             ),
+            transfer=transfer if compacts else None,
+            variable_dtype=self.precision.variables,
         )
 
     def _make_pipeline(self, devices: Sequence[str]) -> InputPipeline:
@@ -369,6 +379,17 @@ class Assembly:
         if lacks := self._folder.lacks(images):
             self._warn(lacks)
         return images
+
+
+def _find_precision(params: Params) -> Precision:
+    if params.precision != 'fp16' or params.forward_only or params.eval:
+        return Precision(params.precision, params.fp16_vars)
+    return Precision(
+        'fp16',
+        params.fp16_vars,
+        params.fp16_loss_scale or DEFAULT_FP16_SCALE,
+        params.fp16_inc_loss_scale_every_n if params.fp16_enable_auto_loss_scale else None,
+    )
 
 
 def _make_optimizer(params: Params) -> Optimizer:

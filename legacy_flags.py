@@ -28,10 +28,6 @@ _NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
     'distort_color_in_yiq': False,
     'enable_optimizations': True,
     'force_gpu_compatible': False,
-    'fp16_enable_auto_loss_scale': False,
-    'fp16_inc_loss_scale_every_n': 1000,
-    'fp16_loss_scale': float,
-    'fp16_vars': False,
     'freeze_when_forward_only': False,
     'fuse_decode_and_crop': True,
     'gpu_indices': str,
@@ -51,7 +47,6 @@ _NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
     'sync_on_finish': False,
     'timestamped_allocator': False,
     'use_datasets': False,
-    'use_fp16': False,
     'use_numa_affinity': False,
     'use_python32_barrier': False,
     'use_resource_vars': True,
@@ -99,7 +94,12 @@ _WITHOUT_EFFECT: Mapping[str, tuple[type, str]] = {
 # Names that older versions used, read like the flag whose place they take.
 _LEARNING_RATE = FlagSpec('learning_rate', float, optional=True, lower_bound=0)
 _USE_NCCL = FlagSpec('use_nccl', bool, optional=True)
-OLDER_NAMES: Mapping[str, FlagSpec] = {'learning_rate': _LEARNING_RATE, 'use_nccl': _USE_NCCL}
+_USE_FP16 = FlagSpec('use_fp16', bool, optional=True)
+OLDER_NAMES: Mapping[str, FlagSpec] = {
+    'learning_rate': _LEARNING_RATE,
+    'use_nccl': _USE_NCCL,
+    'use_fp16': _USE_FP16,
+}
 
 
 def _type_of(fact: Value | type) -> type:
@@ -157,6 +157,14 @@ def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) ->
         if use_nccl and spec is None:
             values['all_reduce_spec'] = 'nccl'
             as_written['all_reduce_spec'] = spelled('use_nccl', use_nccl)
+    use_fp16 = older.get('use_fp16')
+    if use_fp16 is not None:
+        precision = values.get('precision')
+        if precision is not None and (precision == 'fp16') != use_fp16:
+            raise _clash('use_fp16', use_fp16, 'precision', values)
+        if use_fp16:
+            values['precision'] = 'fp16'
+            as_written['precision'] = spelled('use_fp16', use_fp16)
     return as_written
 
 

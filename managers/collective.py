@@ -99,7 +99,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return [total for own in met_grads for total in own]
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        first = list(self.variables[0].values())
+        first = [*self.variables[0].values(), *self.scalars]
         first += [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
         with tf.device(HOST_DEVICE):
             received = [variable.assign(self._broadcast(number, variable)) for number, variable in enumerate(first)]
@@ -125,4 +125,4 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         }
         if self._worker == self._root:
             return tf.raw_ops.CollectiveBcastSend(input=variable.value, **common)
-        return tf.raw_ops.CollectiveBcastRecv(T=tf.float32, **common)
+        return tf.raw_ops.CollectiveBcastRecv(T=variable.value.dtype, **common)

@@ -63,7 +63,7 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         # Only what is trained, and so is there in every process.
-        first = self.trainable_variables_on_device(0)
+        first = [*self.trainable_variables_on_device(0), *self.scalars]
         first += [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
         return [
             variable.assign(self._horovod.broadcast(variable.value, root_rank=0, name=f'initial_{number}'))

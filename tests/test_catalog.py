@@ -26,8 +26,8 @@ def test_a_pattern_lists_the_models_that_it_matches() -> None:
 
 def test_an_unknown_model_is_refused_with_the_nearest_name_and_all_names() -> None:
     with pytest.raises(UsageError) as error:
-        find_model('resnet5O')
-    assert str(error.value).startswith('--model=resnet5O: ')
+        find_model('resnett50')
+    assert str(error.value).startswith('--model=resnett50: ')
     assert 'did you mean resnet50?' in str(error.value)
     assert all(name in str(error.value) for name in list_models())
 
