@@ -120,7 +120,7 @@ def test_arrays_are_evaluated_exactly(mnist: Path, tmp_path: Path, image_size: i
     model = f'evaluated{image_size}'
     register_model(model, lambda cnn, x, n: cnn.dense(cnn.flatten(x), n, 'fc'), data_set='mnist', image_size=image_size)
     settings: dict[str, Any] = {'model': model, 'train_dir': str(tmp_path), 'eval_batch_size': 7}
-    trained = run(mnist, **settings, init_learning_rate=0.001, eval_during_training_at_specified_steps='26')
+    trained = run(mnist, **settings, init_learning_rate=0.005, eval_during_training_at_specified_steps='26')
     (found,) = trained.evaluations
     assert (found.num_images, found.step) == (20, 26)
     assert found.top_1 > 0.9
