@@ -94,11 +94,6 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
     ),
     (('adam_beta1', 'adam_beta2', 'adam_epsilon'), lambda p: p.optimizer != 'adam', 'it belongs to --optimizer=adam'),
     (_CLUSTER, is_alone, 'it belongs to clusters, and this process is alone'),
-    (
-        ('compact_gradient_transfer',),
-        lambda p: is_alone(p) and (p.variable_update != 'replicated' or p.num_gpus == 1),
-        'it belongs to clusters and to --variable_update=replicated on several devices',
-    ),
     (('fp16_vars',), lambda p: p.precision == 'fp32', 'it belongs to --precision=fp16 and bf16'),
     (_LOSS_SCALE, lambda p: p.precision != 'fp16', 'the loss is scaled with --precision=fp16 only'),
     ((*_LOSS_SCALE, 'fp16_vars', 'continue_on_nan'), lambda p: p.eval, '--eval trains nothing'),
@@ -126,12 +121,12 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
     (('horovod_device',), lambda p: p.variable_update != 'horovod', 'it belongs to --variable_update=horovod'),
     (_LOCAL_REDUCTION, lambda p: p.variable_update != 'replicated', 'it belongs to --variable_update=replicated'),
     (
-        _PACKING,
+        (*_PACKING, 'compact_gradient_transfer'),
         lambda p: p.variable_update != 'replicated' and is_alone(p),
         'it belongs to --variable_update=replicated, and to clusters',
     ),
     (
-        _REDUCTION,
+        (*_REDUCTION, 'compact_gradient_transfer'),
         lambda p: p.num_gpus == 1 and is_alone(p),
         'with --num_gpus=1 there is one gradient, and nothing to sum',
     ),

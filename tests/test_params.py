@@ -345,8 +345,8 @@ def test_older_names_are_read() -> None:
         (
             ['--compact_gradient_transfer'],
             [
-                '--compact_gradient_transfer=True has no effect: it belongs to clusters and to '
-                '--variable_update=replicated on several devices'
+                '--compact_gradient_transfer=True has no effect: it belongs to --variable_update=replicated, and to '
+                'clusters'
             ],
         ),
         (['--compact_gradient_transfer', '--variable_update=replicated', '--num_gpus=2'], []),
