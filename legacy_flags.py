@@ -1,4 +1,4 @@
-"""Flags of the original tf_cnn_benchmarks that this program does not have, and what becomes of each."""
+"""Flags of the original tf_cnn_benchmarks that this program does not have or calls otherwise: what becomes of each."""
 
 from collections.abc import Mapping
 
@@ -95,7 +95,11 @@ _WITHOUT_EFFECT: Mapping[str, tuple[type, str]] = {
 _LEARNING_RATE = FlagSpec('learning_rate', float, optional=True, lower_bound=0)
 _USE_NCCL = FlagSpec('use_nccl', bool, optional=True)
 _USE_FP16 = FlagSpec('use_fp16', bool, optional=True)
-OLDER_NAMES = {'learning_rate': _LEARNING_RATE, 'use_nccl': _USE_NCCL, 'use_fp16': _USE_FP16}
+OLDER_NAMES: Mapping[str, FlagSpec] = {
+    'learning_rate': _LEARNING_RATE,
+    'use_nccl': _USE_NCCL,
+    'use_fp16': _USE_FP16,
+}
 
 
 def _type_of(fact: Value | type) -> type:
@@ -133,7 +137,11 @@ def read(name: str, value: object) -> list[str]:
 
 
 def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
-    """Puts what older names say into values; returns the names that this set, with how they were written."""
+    """Puts what older names say into values; returns the names that this set, with how they were written.
+
+    Raises:
+      UsageError: two flags contradict each other.
+    """
     as_written = {}
     rate = older.get('learning_rate')
     if rate is not None:

@@ -42,6 +42,12 @@ def test_a_model_that_is_not_for_the_data_set_is_refused_with_those_it_is_for() 
         find_model('mnist', 'imagenet')
 
 
+def test_a_model_may_be_another_network_for_another_data_set() -> None:
+    assert find_model('alexnet', 'imagenet').network == find_model('alexnet').network == 'alexnet'
+    assert find_model('alexnet', 'cifar10').network == 'alexnet_cifar'
+    assert find_model('trivial', 'cifar10').network == 'trivial'
+
+
 def test_a_model_twice_for_one_data_set_is_refused() -> None:
     row = ModelFacts('lenet', 'mnist', 28, 32, 0.1)
     same_model = ModelFacts('lenet', 'mnist', 32, 64, 0.2)
