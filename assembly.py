@@ -7,18 +7,21 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 import input_pipeline
 from all_reduce import by_halves, make_algorithm
+from array_files import load_arrays
 from cluster.members import Cluster
-from data_sets import DATA_SETS, Shards, choose_shards, find_shards
+from data_folder import DataFolder, find_data, validation_of
+from data_sets import Shards
 from errors import UsageError
 from evaluation import EvalSchedule, Evaluation, SavedVariables
 from flag_rules import numbers_of
-from input_pipeline import InputPipeline, RecordPipeline, SyntheticInput
+from input_pipeline import ArrayPipeline, InputPipeline, RecordPipeline, SyntheticInput
 from machine import check_xla, find_machine, session_config
-from models.catalog import find_model, is_resnet
+from models.catalog import is_resnet
 from packing import Packing
 from params import Params
 from preprocessing import ImageOptions
@@ -28,7 +31,7 @@ from step_graph import StepGraph, StepSettings, build_step_graph
 from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
 from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
 from training.variables import HOST_DEVICE
-from validation import Share, ValidationInput, record_examples
+from validation import Share, ValidationInput, array_examples, record_examples
 from variable_mgr import Placement, make_variable_mgr
 
 # Timed steps where no flag says how many.
@@ -45,7 +48,8 @@ class Assembly:
 
     Attributes:
       data_set, machine: what it reads and computes on.
-      shards, validation: those to train on, and to evaluate on; None if that is not done, or the images are synthetic.
+      folder, validation: what is read of --data_dir, and what evaluations read; None if the images are synthetic.
+      image_size: height and width of the images that the model gets, in pixels.
       batch_size: images of a step on each device.
       global_batch_size: images of a step on all devices of all workers.
       num_batches: timed steps of each worker.
@@ -61,14 +65,14 @@ class Assembly:
         self._cluster = cluster
         self._horovod = horovod
         self._warn = warn
-        self._facts = find_model(params.model, params.data_name)
-        self.data_set = DATA_SETS[self._facts.data_set]
-        data_dir = params.data_dir
-        self.shards = self.validation = None
-        if data_dir is not None and not params.eval:
-            self.shards = self._checked(choose_shards(data_dir, forward_only=params.forward_only))
-        if data_dir is not None and params.evaluates:
-            self.validation = self._checked(find_shards(data_dir, 'validation'))
+        self._facts, self.data_set, self.folder = find_data(params)
+        self.validation = validation_of(self.folder) if self.folder and params.evaluates else None
+        for folder in dict.fromkeys(filter(None, (self.folder, self.validation))):
+            self._check(folder)
+        self.image_size = (self._facts.any_size and self.data_set.image_size) or self._facts.image_size
+        # Now, since what is wrong with them is better known before the run than in it.
+        self._options = self._image_options(training=not (params.forward_only or params.eval))
+        self._arrays = None if params.eval else self._load_arrays(self.folder)
         self.machine = find_machine(params)
         self.batch_size = params.batch_size or self._facts.batch_size
         num_workers = cluster.num_workers if cluster else 1
@@ -127,7 +131,7 @@ class Assembly:
         num_epochs, num_batches = self._params.num_epochs, self._params.num_batches
         if num_epochs is None:
             return _NUM_BATCHES if num_batches is None else num_batches
-        validates = self.shards is not None and self.shards.subset == 'validation'
+        validates = self.folder is not None and self.folder.subset == 'validation'
         num_examples = self.data_set.num_validation_examples if validates else self.data_set.num_train_examples
         return math.ceil(steps_of(num_epochs, num_examples, self.global_batch_size))
 
@@ -155,6 +159,12 @@ class Assembly:
         )
 
     @property
+    def shards(self) -> tuple[Shards, ...]:
+        """What is read of TFRecord shards."""
+        folders = dict.fromkeys((self.folder, self.validation))
+        return tuple(folder.shards for folder in folders if folder and folder.shards)
+
+    @property
     def eval_batch_size(self) -> int:
         """Images that an evaluation looks at at a time on each device."""
         return self._params.eval_batch_size or self.batch_size
@@ -169,7 +179,7 @@ class Assembly:
           process, num_processes: which share of the images this process looks at.
 
         Raises:
-          RunError: a shard of the validation images is cut short.
+          UsageError: a shard of the validation images is cut short.
         """
         params, devices, batch_size = self._params, self.machine.towers, self.eval_batch_size
         num_batches = None
@@ -178,19 +188,8 @@ class Assembly:
             num_batches = params.num_eval_batches or self.num_batches
             pipeline = self._make_synthetic(devices, batch_size, params.tf_random_seed + process)
         else:
-            num_examples = None
-            if params.num_eval_batches is not None:
-                num_examples = params.num_eval_batches * batch_size * len(devices) * num_processes
-            elif params.num_eval_epochs is not None:
-                num_examples = round(params.num_eval_epochs * count_records(self.validation.paths))
-            examples = functools.partial(
-                record_examples,
-                self.validation.paths,
-                self.data_set.num_classes,
-                self._image_options(training=False),
-                Share(process, num_processes, num_examples),
-            )
-            pipeline = ValidationInput(devices, batch_size, examples)
+            share = Share(process, num_processes, self._num_eval_examples(num_processes))
+            pipeline = ValidationInput(devices, batch_size, functools.partial(self._validation_examples, share))
         return Evaluation(
             params.model,
             self.data_set.num_classes,
@@ -201,6 +200,25 @@ class Assembly:
             batch_size,
             num_batches,
         )
+
+    def _num_eval_examples(self, num_processes: int) -> int | None:
+        """How many images an evaluation looks at; None for each once."""
+        params = self._params
+        if params.num_eval_batches is not None:
+            return params.num_eval_batches * self.eval_batch_size * len(self.machine.towers) * num_processes
+        if params.num_eval_epochs is None or self.validation is None:
+            return None
+        shards = self.validation.shards
+        num_images = count_records(shards.paths) if shards else self.data_set.num_validation_examples
+        return round(params.num_eval_epochs * num_images)
+
+    def _validation_examples(self, share: Share) -> Any:
+        assert self.validation
+        options = self._image_options(training=False)
+        if arrays := self._load_arrays(self.validation):
+            return array_examples(*arrays, options, share)
+        assert self.validation.shards
+        return record_examples(self.validation.shards.paths, self.data_set.num_classes, options, share)
 
     def banner(
         self, mode: str, batch_size: int, num_workers: int, job: str = '', built: StepGraph | None = None
@@ -215,7 +233,8 @@ class Assembly:
         params, data_set = self._params, self.data_set
         global_batch_size = batch_size * len(self.machine.towers) * num_workers
         num_batches: int | None = self.num_batches
-        num_epochs = self.num_batches * global_batch_size / data_set.num_train_examples
+        # A folder to evaluate on may have no training images.
+        num_epochs = self.num_batches * global_batch_size / (data_set.num_train_examples or math.inf)
         if params.eval and self.validation:
             num_batches, num_epochs = params.num_eval_batches, params.num_eval_epochs or 1.0
             if num_batches:
@@ -227,7 +246,7 @@ class Assembly:
             tensorflow_version=tf.__version__,
             model=params.model,
             data_set=data_set.name,
-            is_synthetic=params.data_dir is None,
+            is_synthetic=self.folder is None,
             mode=mode,
             batch_size=batch_size,
             global_batch_size=global_batch_size,
@@ -300,43 +319,58 @@ class Assembly:
         if self._cluster and params.distinct_worker_data:
             seed += self._first_tower
             shift = self._cluster.index / self._cluster.num_workers
-        if self.shards is None:
+        if self.folder is None:
             return self._make_synthetic(devices, self.batch_size, seed)
+        options = replace(self._options, seed=seed)
+        on_device = self.machine.kind == 'gpu'
+        if self._arrays:
+            return ArrayPipeline(
+                *self._arrays, devices, self.batch_size, options, normalize_on_device=on_device, shift=shift
+            )
+        assert self.folder.shards
         return RecordPipeline(
-            self.shards,
+            self.folder.shards,
             devices,
             self.batch_size,
             self.data_set.num_classes,
-            self._image_options(training=not params.forward_only, seed=seed),
-            normalize_on_device=self.machine.kind == 'gpu',
+            options,
+            normalize_on_device=on_device,
             shift=shift,
         )
 
     def _make_synthetic(self, devices: Sequence[str], batch_size: int, seed: int) -> SyntheticInput:
-        size, channels = self._facts.image_size, self.data_set.channels
+        size, channels = self.image_size, self.data_set.channels
         return SyntheticInput(devices, batch_size, size, size, channels, self.data_set.num_classes, seed)
 
-    def _image_options(self, *, training: bool, seed: int = 0) -> ImageOptions:
+    def _image_options(self, *, training: bool) -> ImageOptions:
+        """How the images of the run become what the model gets."""
+        params = self._params
         return ImageOptions(
-            height=self._facts.image_size,
-            width=self._facts.image_size,
+            height=self.image_size,
+            width=self.image_size,
             channels=self.data_set.channels,
             training=training,
-            distortions=training and self._params.distortions,
-            resize_method=self._params.resize_method,
-            seed=seed,
+            distortions=training and params.distortions and self.folder is not None,
+            resize_method=params.resize_method,
+            augmentation=params.augmentation or self.data_set.augmentation,
         )
 
-    def _checked(self, shards: Shards) -> Shards:
-        # It refuses shards that cannot be read, which is better known before the run than in it.
-        input_pipeline.shard_pattern(shards)
-        if shards.num_missing:
-            self._warn(
-                f'--data_dir={self._params.data_dir}: {shards.num_missing} of the '
-                f'{len(shards.paths) + shards.num_missing} shards that the file names promise are missing; '
-                'the run uses the others'
+    def _load_arrays(self, folder: DataFolder | None) -> tuple[np.ndarray, np.ndarray] | None:
+        if folder is None or folder.shards is not None:
+            return None
+        if self._params.augmentation == 'resized_crop':
+            raise UsageError(
+                f'--augmentation=resized_crop: it is for records, and {self.data_set.name} is not read from any; '
+                'write --augmentation=padded_crop or none'
             )
-        return shards
+        return load_arrays(folder.data_set.name, folder.path, folder.subset)
+
+    def _check(self, folder: DataFolder) -> None:
+        if lacks := folder.missing():
+            self._warn(lacks)
+        if folder.shards is not None:
+            # It refuses shards that cannot be read, which is better known before the run than in it.
+            input_pipeline.shard_pattern(folder.shards)
 
 
 def _make_optimizer(params: Params) -> Optimizer:

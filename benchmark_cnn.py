@@ -83,8 +83,7 @@ class BenchmarkCNN:
                 for step in self.steps():
                     self._done.append(step)
                     self._show(step)
-                for shards in (self._parts.shards, self._parts.validation):
-                    check_ends(shards, self._console.warning)
+                check_ends(self._parts.shards, self._console.warning)
                 self._is_complete = True
                 result = self._conclude()
             except LostError as lost:
@@ -291,13 +290,13 @@ class BenchmarkCNN:
             params=self.params,
             model=self.params.model,
             data_set=self._parts.data_set.name,
-            is_synthetic=self._parts.shards is None,
+            is_synthetic=self._parts.folder is None,
             data_format=self._parts.machine.data_format,
             batch_size=self._parts.batch_size,
             devices=self._parts.machine.towers,
             tensorflow_version=tf.__version__,
             steps=tuple(self._done),
-            num_missing_shards=self._parts.shards.num_missing if self._parts.shards else 0,
+            num_missing_shards=sum(shards.num_missing for shards in self._parts.shards),
             complete=self._is_complete,
             num_workers=self._num_workers,
             takes_steps_together=self._worker is None or self._worker.together,

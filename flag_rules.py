@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from data_sets import DATA_SETS, choose_shards, find_shards
+from data_sets import RECORDS
 from errors import UsageError
 from flag_spec import spelled
 from output_files import FILES
@@ -45,17 +45,14 @@ def check(params: 'Params') -> None:
             raise UsageError(message)
 
 
-def _data_can_be_read(params: 'Params') -> str | None:
+def _the_model_is_for_the_data(params: 'Params') -> str | None:
     # Here, since only this rule needs the zoo.
     from models.catalog import find_model
 
-    data_set = DATA_SETS[find_model(params.model, params.data_name).data_set]
-    if params.data_dir is None or data_set.has_records:
-        return None
-    return (
-        f'--data_dir={params.data_dir}: the data set of --model={params.model}, {data_set.name}, is not read from '
-        'records; leave --data_dir out for synthetic images'
-    )
+    find_model(params.model, params.data_name)
+    if params.data_name == RECORDS and params.data_dir is None:
+        return f'--data_name={RECORDS}: the folder tells the classes; add --data_dir=DIR, or leave it out'
+    return None
 
 
 def _summaries_have_a_folder(params: 'Params') -> str | None:
@@ -233,7 +230,7 @@ def numbers_of(text: str | None, kind: Callable[[str], Number]) -> list[Number]:
 
 
 _RULES: tuple[Callable[['Params'], str | None], ...] = (
-    _data_can_be_read,
+    _the_model_is_for_the_data,
     _summaries_have_a_folder,
     _a_step_can_be_traced,
     _gradients_are_packed_in_one_way,
@@ -321,7 +318,11 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
     (('loss_type_to_report',), lambda p: p.forward_only, '--forward_only computes no weight decay, the losses are one'),
     (('print_training_accuracy',), lambda p: p.forward_only, '--forward_only prints the accuracy anyway'),
     (('distortions',), lambda p: p.forward_only, '--forward_only takes images as they are'),
-    (('distortions', 'resize_method'), lambda p: p.data_dir is None, 'images are synthetic without --data_dir'),
+    (
+        ('augmentation', 'distortions', 'resize_method'),
+        lambda p: p.data_dir is None,
+        'images are synthetic without --data_dir',
+    ),
     (('label_smoothing',), lambda p: p.forward_only, '--forward_only takes labels as they are'),
     (('resnet_base_lr',), lambda p: not _is_resnet(p), 'it belongs to residual networks, and --model is none'),
     (
@@ -420,9 +421,11 @@ def find_idle(params: 'Params', as_written: Mapping[str, str]) -> list[str]:
 
 
 def check_inputs(params: 'Params') -> None:
-    """Proves that the data folder holds the shards of the run; raises UsageError if not."""
+    """Proves that the data folder holds the files of the run; raises UsageError if not."""
     if params.data_dir is not None:
-        if not params.eval:
-            choose_shards(params.data_dir, forward_only=params.forward_only)
-        if params.evaluates:
-            find_shards(params.data_dir, 'validation')
+        # Here, since NumPy need not be there to parse a command line.
+        from data_folder import find_data, validation_of
+
+        _, _, folder = find_data(params)
+        if folder and params.evaluates:
+            validation_of(folder)

@@ -9,7 +9,7 @@ from absl import flags
 
 import flag_rules
 import legacy_flags
-from data_sets import DATA_SETS
+from data_sets import DATA_NAMES
 from errors import UsageError
 from flag_spec import FlagSpec, Value, flag, nearest, specs_of, spelled
 
@@ -28,6 +28,9 @@ class Params:
     """The settings of one run. Made by parse_argv or make_params, which check them; None leaves a choice to the run."""
 
     model: str = flag('trivial', _RUN, 'The network.')
+    model_file: str | None = flag(
+        None, _RUN, 'Python file that adds models of yours with register_model, see docs/models.md.'
+    )
     batch_size: int = flag(
         0, _RUN, "Images of a step on each device; 0 is the model's default.", lower_bound=0, unit='images'
     )
@@ -79,9 +82,23 @@ class Params:
     )
     xla: bool = flag(False, _DEVICES, 'Let XLA compile what it can of the graph.')
 
-    data_dir: str | None = flag(None, _DATA, 'Folder of TFRecord shards; without it the images are synthetic.')
+    data_dir: str | None = flag(
+        None, _DATA, 'Folder of TFRecord shards, or of the files of CIFAR-10 or MNIST; without it images are synthetic.'
+    )
     data_name: str | None = flag(
-        None, _DATA, "The data set; by default the model's first one.", choices=tuple(DATA_SETS)
+        None,
+        _DATA,
+        "The data set; by default what --data_dir holds, else the model's first one. records is a folder made by the "
+        'word records, with its own classes.',
+        choices=DATA_NAMES,
+    )
+    augmentation: str | None = flag(
+        None,
+        _DATA,
+        'What training images undergo: a random part of random shape, resized, and flips (resized_crop); a shift by '
+        'up to 4 pixels, and flips (padded_crop); or nothing. Only with resized_crop are images that are not trained '
+        'on cut to their middle. By default padded_crop for cifar10, none for mnist, else resized_crop.',
+        choices=('resized_crop', 'padded_crop', 'none'),
     )
     distortions: bool = flag(False, _DATA, 'Change the colours of training images at random.')
     resize_method: str = flag(
@@ -398,6 +415,11 @@ def _build(given: Iterable[tuple[str, object]]) -> Parsed:
     as_written |= _replace_older_names(older, values)
     # Each value was read by the spec of its field, which mypy cannot see.
     params = Params(**values)  # type: ignore[arg-type]
+    if params.model_file:
+        # Here, since only then something else than the flags decides which models there are.
+        from models.registry import load_model_file
+
+        load_model_file(params.model_file)
     flag_rules.check(params)
     return Parsed(params, (*lines, *flag_rules.find_idle(params, as_written)))
 

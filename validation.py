@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow.compat.v1 as tf
 
 import preprocessing
@@ -79,8 +78,10 @@ def record_examples(
     return share.of(tf.data.TFRecordDataset(list(paths))).map(example, num_parallel_calls=tf.data.experimental.AUTOTUNE)
 
 
-def array_examples(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int32], share: Share) -> Dataset:
-    """The images [N, H, W, C] and labels [N] of arrays, in their order. They stay out of the graph."""
+def array_examples(
+    images: np.ndarray, labels: np.ndarray, options: preprocessing.ImageOptions, share: Share
+) -> Dataset:
+    """The images [N, H, W, C] uint8 and labels [N] int32 of arrays, in their order. They stay out of the graph."""
 
     def look_up(index: int) -> tuple[Any, Any]:
         return images[index], labels[index]
@@ -89,6 +90,8 @@ def array_examples(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int32],
         image, label = tf.numpy_function(look_up, [index], (tf.uint8, tf.int32), stateful=False)
         image.set_shape(images.shape[1:])
         label.set_shape([])
+        if images.shape[1:3] != (options.height, options.width):
+            image = preprocessing.resize_and_distort(image, options, 0, None)
         return image, label
 
     return share.of(tf.data.Dataset.range(len(images))).map(example)

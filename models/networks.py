@@ -18,6 +18,7 @@ from models.mobilenet import BATCH_NORM as MOBILENET_BATCH_NORM
 from models.mobilenet import mobilenet_v2
 from models.nasnet import BATCH_NORM as NASNET_BATCH_NORM
 from models.nasnet import nasnet
+from models.registry import registered_network
 from models.resnet import BLOCKS, OFFICIAL_BATCH_NORM, resnet, resnet_cifar
 from models.small import alexnet, alexnet_cifar, lenet, overfeat, trivial
 from models.vgg import vgg
@@ -122,12 +123,12 @@ def build_network(
     """Adds a network of the catalog to the graph.
 
     Args:
-      name: a name of NETWORKS (ModelFacts.network).
+      name: a name of NETWORKS (ModelFacts.network), or of register_model.
       images: [N, H, W, C] float32, whatever the data format.
       num_classes: how many logits an image gets.
       variables, data_format, is_training, keep_statistics, seed: see LayerBuilder.
     """
-    network = NETWORKS[name]
+    network = NETWORKS.get(name) or _registered(name)
     cnn = LayerBuilder(
         variables,
         data_format,
@@ -138,3 +139,8 @@ def build_network(
     )
     built = network.build(cnn, cnn.images(images), num_classes)
     return Logits(*built) if isinstance(built, tuple) else Logits(built, None)
+
+
+def _registered(name: str) -> Network:
+    network = registered_network(name)
+    return Network(network, network.batch_norm)

@@ -107,7 +107,8 @@ def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
         ),
         (
             ['--data_name=imagnet'],
-            '--data_name=imagnet: it must be one of imagenet, cifar10, mnist; did you mean --data_name=imagenet?',
+            '--data_name=imagnet: it must be one of imagenet, cifar10, mnist, records; did you mean '
+            '--data_name=imagenet?',
         ),
         (
             ['--forward_only', 'True'],
@@ -131,9 +132,8 @@ def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
         ),
         (['--learning_rate=-1'], '--learning_rate=-1: it must be a number of at least 0'),
         (
-            ['--data_dir=d', '--model=mnist'],
-            '--data_dir=d: the data set of --model=mnist, mnist, is not read from records; '
-            'leave --data_dir out for synthetic images',
+            ['--data_name=records', '--model=mnist'],
+            '--data_name=records: the folder tells the classes; add --data_dir=DIR, or leave it out',
         ),
         (
             ['--save_summaries_steps=5'],
@@ -380,7 +380,7 @@ def test_each_flag_of_the_original_has_one_home() -> None:
     assert not set(SPECS) & set(legacy_flags.NAMES)
     # 137 flags; some are ours, the older names are of versions before.
     ours = {'verbose', 'num_ps', 'cluster_port', 'connect_timeout_secs', 'peer_timeout_secs', 'ps_linger_secs'}
-    ours |= {'distinct_worker_data', 'label_smoothing', 'lars_eta'}
+    ours |= {'distinct_worker_data', 'label_smoothing', 'lars_eta', 'augmentation', 'model_file'}
     assert len(set(SPECS) - ours) + len(legacy_flags.NAMES) - 10 == 137
 
 
