@@ -53,7 +53,8 @@ class StepGraph:
     images. meeting is where the
     gradients of several workers meet, bytes_of_servers and bytes_of_step what a cluster holds and moves.
     variables are those that the first model trains, gradients are (variable, gradient) for them. slices tell where the
-    parts of everything are that a checkpoint holds, by name.
+    parts of everything are that a checkpoint holds, by name. before_evaluation, if there is one, gives the slices of all
+    workers the same values.
     """
 
     pipeline: InputPipeline
@@ -67,6 +68,7 @@ class StepGraph:
     bytes_of_servers: dict[str, int]
     bytes_of_step: int
     slices: dict[str, list[Slice]]
+    before_evaluation: tf.Operation | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ def build_step_graph(
             top_1, top_5 = zip(*fractions, strict=True)
             fetches |= {'top_1': _mean(top_1), 'top_5': _mean(top_5)}
         post_init = manager.get_post_init_ops(slots)
+        before_evaluation = manager.get_before_evaluation_ops()
         return StepGraph(
             pipeline=pipeline,
             initializers=tf.group(*initializers),
@@ -139,6 +142,7 @@ def build_step_graph(
             bytes_of_servers=manager.bytes_of_servers(),
             bytes_of_step=0 if settings.forward_only else manager.bytes_of_step(),
             slices=slices,
+            before_evaluation=tf.group(*before_evaluation) if before_evaluation else None,
         )
 
 
