@@ -35,7 +35,7 @@ bench: $(INSTALLED) $(RECORDS)
 	  --num_batches=20 --num_warmup_batches=2 --display_every=5
 
 test: $(INSTALLED)
-	$(RUN) -m pytest
+	$(RUN) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 check: $(INSTALLED)
 	$(RUN) -m ruff format --check

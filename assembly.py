@@ -7,14 +7,12 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 import input_pipeline
 from all_reduce import by_halves, make_algorithm
-from array_files import load_arrays
 from cluster.members import Cluster
-from data_folder import DataFolder, find_data, validation_of
+from data_folder import Arrays, find_data
 from data_sets import Shards
 from errors import UsageError
 from evaluation import EvalSchedule, Evaluation, SavedVariables
@@ -29,9 +27,10 @@ from records.check import count_records
 from reporting import console as lines
 from step_graph import StepGraph, StepSettings, build_step_graph
 from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
+from training.precision import DEFAULT_FP16_SCALE, Precision
 from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
 from training.variables import HOST_DEVICE
-from validation import Share, ValidationInput, array_examples, record_examples
+from validation import Dataset, Share, ValidationInput, array_examples, record_examples
 from variable_mgr import Placement, make_variable_mgr
 
 # Timed steps where no flag says how many.
@@ -48,12 +47,14 @@ class Assembly:
 
     Attributes:
       data_set, machine: what it reads and computes on.
-      folder, validation: what is read of --data_dir, and what evaluations read; None if the images are synthetic.
-      image_size: height and width of the images that the model gets, in pixels.
+      shards, validation: those to train on, and to evaluate on; None if that is not done, or nothing is read from
+        shards.
+      image_size: height and width in pixels of the images that the model gets.
       batch_size: images of a step on each device.
       global_batch_size: images of a step on all devices of all workers.
       num_batches: timed steps of each worker.
       learning_rate: by the number of steps taken.
+      precision: what is computed in 16 bits.
       config: the settings of the session.
 
     Raises:
@@ -65,24 +66,32 @@ class Assembly:
         self._cluster = cluster
         self._horovod = horovod
         self._warn = warn
-        self._facts, self.data_set, self.folder = find_data(params)
-        self.validation = validation_of(self.folder) if self.folder and params.evaluates else None
-        for folder in dict.fromkeys(filter(None, (self.folder, self.validation))):
-            self._check(folder)
+        self._facts, self.data_set, self._folder = find_data(params)
         self.image_size = (self._facts.any_size and self.data_set.image_size) or self._facts.image_size
-        # Now, since what is wrong with them is better known before the run than in it.
-        self._options = self._image_options(training=not (params.forward_only or params.eval))
-        self._arrays = None if params.eval else self._load_arrays(self.folder)
+        self._images = self._validation_images = None
+        if self._folder and not params.eval:
+            self._images = self._open(self._folder.subset_of_steps(forward_only=params.forward_only))
+        if self._folder and params.evaluates:
+            self._validation_images = self._open('validation')
         self.machine = find_machine(params)
         self.batch_size = params.batch_size or self._facts.batch_size
         num_workers = cluster.num_workers if cluster else 1
         self.global_batch_size = self.batch_size * len(self.machine.towers) * num_workers
         self.num_batches = self._count_batches()
         self.learning_rate = self._make_learning_rate()
+        self.precision = _find_precision(params)
         self._placement = self._place()
         self.config = session_config(params, self.machine)
         if params.xla:
             check_xla(self.config, self.machine.towers[0])
+
+    @property
+    def shards(self) -> Shards | None:
+        return self._images if isinstance(self._images, Shards) else None
+
+    @property
+    def validation(self) -> Shards | None:
+        return self._validation_images if isinstance(self._validation_images, Shards) else None
 
     def build(self, root: int) -> StepGraph:
         """Adds a step to the current graph. root is the worker whose variables the others start from."""
@@ -96,7 +105,6 @@ class Assembly:
                 num_workers=self._cluster.num_workers,
                 root=root,
                 sync=params.cross_replica_sync and not params.forward_only,
-                transfer=tf.bfloat16 if params.compact_gradient_transfer else None,
                 horovod=self._horovod,
                 horovod_device=params.horovod_device,
             )
@@ -121,6 +129,7 @@ class Assembly:
                 learning_rate=self.learning_rate,
                 seed=params.tf_random_seed,
                 first_tower=self._first_tower,
+                precision=self.precision,
             ),
             _make_optimizer(params),
             manager,
@@ -131,7 +140,7 @@ class Assembly:
         num_epochs, num_batches = self._params.num_epochs, self._params.num_batches
         if num_epochs is None:
             return _NUM_BATCHES if num_batches is None else num_batches
-        validates = self.folder is not None and self.folder.subset == 'validation'
+        validates = self._images is not None and self._images.subset == 'validation'
         num_examples = self.data_set.num_validation_examples if validates else self.data_set.num_train_examples
         return math.ceil(steps_of(num_epochs, num_examples, self.global_batch_size))
 
@@ -159,12 +168,6 @@ class Assembly:
         )
 
     @property
-    def shards(self) -> tuple[Shards, ...]:
-        """What is read of TFRecord shards."""
-        folders = dict.fromkeys((self.folder, self.validation))
-        return tuple(folder.shards for folder in folders if folder and folder.shards)
-
-    @property
     def eval_batch_size(self) -> int:
         """Images that an evaluation looks at at a time on each device."""
         return self._params.eval_batch_size or self.batch_size
@@ -179,17 +182,29 @@ class Assembly:
           process, num_processes: which share of the images this process looks at.
 
         Raises:
-          UsageError: a shard of the validation images is cut short.
+          RunError: a shard of the validation images is cut short.
         """
         params, devices, batch_size = self._params, self.machine.towers, self.eval_batch_size
         num_batches = None
         pipeline: InputPipeline
-        if self.validation is None:
+        images = self._validation_images
+        if images is None:
             num_batches = params.num_eval_batches or self.num_batches
             pipeline = self._make_synthetic(devices, batch_size, params.tf_random_seed + process)
         else:
-            share = Share(process, num_processes, self._num_eval_examples(num_processes))
-            pipeline = ValidationInput(devices, batch_size, functools.partial(self._validation_examples, share))
+            num_examples = None
+            if params.num_eval_batches is not None:
+                num_examples = params.num_eval_batches * batch_size * len(devices) * num_processes
+            elif params.num_eval_epochs is not None:
+                count = len(images.images) if isinstance(images, Arrays) else count_records(images.paths)
+                num_examples = round(params.num_eval_epochs * count)
+            options, share = self._image_options(training=False), Share(process, num_processes, num_examples)
+            examples: Callable[[], Dataset]
+            if isinstance(images, Arrays):
+                examples = functools.partial(array_examples, images.images, images.labels, share, options)
+            else:
+                examples = functools.partial(record_examples, images.paths, self.data_set.num_classes, options, share)
+            pipeline = ValidationInput(devices, batch_size, examples)
         return Evaluation(
             params.model,
             self.data_set.num_classes,
@@ -199,26 +214,8 @@ class Assembly:
             pipeline,
             batch_size,
             num_batches,
+            self.precision.compute,
         )
-
-    def _num_eval_examples(self, num_processes: int) -> int | None:
-        """How many images an evaluation looks at; None for each once."""
-        params = self._params
-        if params.num_eval_batches is not None:
-            return params.num_eval_batches * self.eval_batch_size * len(self.machine.towers) * num_processes
-        if params.num_eval_epochs is None or self.validation is None:
-            return None
-        shards = self.validation.shards
-        num_images = count_records(shards.paths) if shards else self.data_set.num_validation_examples
-        return round(params.num_eval_epochs * num_images)
-
-    def _validation_examples(self, share: Share) -> Any:
-        assert self.validation
-        options = self._image_options(training=False)
-        if arrays := self._load_arrays(self.validation):
-            return array_examples(*arrays, options, share)
-        assert self.validation.shards
-        return record_examples(self.validation.shards.paths, self.data_set.num_classes, options, share)
 
     def banner(
         self, mode: str, batch_size: int, num_workers: int, job: str = '', built: StepGraph | None = None
@@ -233,7 +230,7 @@ class Assembly:
         params, data_set = self._params, self.data_set
         global_batch_size = batch_size * len(self.machine.towers) * num_workers
         num_batches: int | None = self.num_batches
-        # A folder to evaluate on may have no training images.
+        # A folder that is only evaluated may have no training images.
         num_epochs = self.num_batches * global_batch_size / (data_set.num_train_examples or math.inf)
         if params.eval and self.validation:
             num_batches, num_epochs = params.num_eval_batches, params.num_eval_epochs or 1.0
@@ -246,7 +243,7 @@ class Assembly:
             tensorflow_version=tf.__version__,
             model=params.model,
             data_set=data_set.name,
-            is_synthetic=self.folder is None,
+            is_synthetic=params.data_dir is None,
             mode=mode,
             batch_size=batch_size,
             global_batch_size=global_batch_size,
@@ -261,6 +258,7 @@ class Assembly:
             num_workers=num_workers,
             bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
             bytes_of_step=built.bytes_of_step if built else 0,
+            precision=str(self.precision),
         )
 
     def eval_schedule(self) -> EvalSchedule:
@@ -303,6 +301,9 @@ class Assembly:
         else:
             spec = params.all_reduce_spec or f'ps{self.machine.parameter_device_kind}'
             algorithm = make_algorithm(spec, towers, HOST_DEVICE)
+        has_16_bits = self.precision.compute != tf.float32
+        compacts = has_16_bits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
+        transfer = self.precision.compute if has_16_bits else tf.bfloat16
         return Placement(
             devices=towers,
             seed=params.tf_random_seed,
@@ -311,6 +312,8 @@ class Assembly:
             packing=Packing(
                 params.gradient_repacking, params.agg_small_grads_max_bytes, params.agg_small_grads_max_group
             ),
+            transfer=transfer if compacts else None,
+            variable_dtype=self.precision.variables,
         )
 
     def _make_pipeline(self, devices: Sequence[str]) -> InputPipeline:
@@ -319,17 +322,22 @@ class Assembly:
         if self._cluster and params.distinct_worker_data:
             seed += self._first_tower
             shift = self._cluster.index / self._cluster.num_workers
-        if self.folder is None:
+        images, on_device = self._images, self.machine.kind == 'gpu'
+        if images is None:
             return self._make_synthetic(devices, self.batch_size, seed)
-        options = replace(self._options, seed=seed)
-        on_device = self.machine.kind == 'gpu'
-        if self._arrays:
+        options = self._image_options(training=not params.forward_only, seed=seed)
+        if isinstance(images, Arrays):
             return ArrayPipeline(
-                *self._arrays, devices, self.batch_size, options, normalize_on_device=on_device, shift=shift
+                images.images,
+                images.labels,
+                devices,
+                self.batch_size,
+                options,
+                normalize_on_device=on_device,
+                shift=shift,
             )
-        assert self.folder.shards
         return RecordPipeline(
-            self.folder.shards,
+            images,
             devices,
             self.batch_size,
             self.data_set.num_classes,
@@ -342,35 +350,46 @@ class Assembly:
         size, channels = self.image_size, self.data_set.channels
         return SyntheticInput(devices, batch_size, size, size, channels, self.data_set.num_classes, seed)
 
-    def _image_options(self, *, training: bool) -> ImageOptions:
-        """How the images of the run become what the model gets."""
-        params = self._params
+    def _image_options(self, *, training: bool, seed: int = 0) -> ImageOptions:
         return ImageOptions(
             height=self.image_size,
             width=self.image_size,
             channels=self.data_set.channels,
             training=training,
-            distortions=training and params.distortions and self.folder is not None,
-            resize_method=params.resize_method,
-            augmentation=params.augmentation or self.data_set.augmentation,
+            distortions=training and self._params.distortions,
+            resize_method=self._params.resize_method,
+            seed=seed,
+            augmentation=self._params.augmentation or self.data_set.augmentation,
         )
 
-    def _load_arrays(self, folder: DataFolder | None) -> tuple[np.ndarray, np.ndarray] | None:
-        if folder is None or folder.shards is not None:
-            return None
-        if self._params.augmentation == 'resized_crop':
+    def _open(self, subset: str) -> Shards | Arrays:
+        """The images of a subset. What is wrong with them is better known before the run than in it."""
+        assert self._folder
+        images = self._folder.open(subset)
+        if isinstance(images, Shards):
+            # It refuses shards that cannot be read.
+            input_pipeline.shard_pattern(images)
+        elif self._params.augmentation == 'resized_crop':
             raise UsageError(
                 f'--augmentation=resized_crop: it is for records, and {self.data_set.name} is not read from any; '
                 'write --augmentation=padded_crop or none'
             )
-        return load_arrays(folder.data_set.name, folder.path, folder.subset)
-
-    def _check(self, folder: DataFolder) -> None:
-        if lacks := folder.missing():
+        # Distortions may not fit.
+        self._image_options(training=not self._params.forward_only)
+        if lacks := self._folder.lacks(images):
             self._warn(lacks)
-        if folder.shards is not None:
-            # It refuses shards that cannot be read, which is better known before the run than in it.
-            input_pipeline.shard_pattern(folder.shards)
+        return images
+
+
+def _find_precision(params: Params) -> Precision:
+    if params.precision != 'fp16' or params.forward_only or params.eval:
+        return Precision(params.precision, params.fp16_vars)
+    return Precision(
+        'fp16',
+        params.fp16_vars,
+        params.fp16_loss_scale or DEFAULT_FP16_SCALE,
+        params.fp16_inc_loss_scale_every_n if params.fp16_enable_auto_loss_scale else None,
+    )
 
 
 def _make_optimizer(params: Params) -> Optimizer:

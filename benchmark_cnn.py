@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ class BenchmarkCNN:
         self._worker: Worker | HorovodWorker | None = None
         self._state: RunState | None = None
         self._session: tf.Session | None = None
+        self._stepper: Stepper | None = None
         self._stop = Stop(self._finish_for)
         self._total: ClusterTotal | None = None
         self._is_complete = False
@@ -83,7 +85,8 @@ class BenchmarkCNN:
                 for step in self.steps():
                     self._done.append(step)
                     self._show(step)
-                check_ends(self._parts.shards, self._console.warning)
+                for shards in (self._parts.shards, self._parts.validation):
+                    check_ends(shards, self._console.warning)
                 self._is_complete = True
                 result = self._conclude()
             except LostError as lost:
@@ -151,7 +154,9 @@ class BenchmarkCNN:
             if built.post_init is not None:
                 session.run(built.post_init)
             built.pipeline.warm_up(session)
-            stepper = Stepper(session, built.fetches, self._make_tracer(), schedule.num_warmup, summaries)
+            self._stepper = stepper = Stepper(
+                session, built.fetches, self._make_tracer(), schedule.num_warmup, summaries
+            )
             self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
             window = Window()
             if worker and worker.agreed.get('end') is not None:
@@ -160,6 +165,7 @@ class BenchmarkCNN:
             is_over = functools.partial(self._is_over, schedule)
             for step in steps(stepper.run, schedule.num_warmup, schedule.num_batches, is_over=is_over):
                 taken_before, state.steps_taken = state.steps_taken, stepper.steps_before + 1
+                self._check_loss(step.values, state.steps_taken)
                 if step.phase is Phase.TIMED:
                     window.note(step.seconds, stepper.steps_before, state.steps_taken)
                     if summaries and summaries.is_due(step.index):
@@ -168,12 +174,30 @@ class BenchmarkCNN:
                 yield step
                 window.skip(self._evaluate_if_due(evaluation, session, taken_before))
                 self._stop.check()
+            if built.num_skipped is not None:
+                stepper.note_skipped(int(session.run(built.num_skipped)))
             if worker:
                 images = self._parts.images_of_step * window.num_steps
                 self._total = ClusterTotal(*worker.share_total(images, window.seconds))
             state.end(session)
         if summaries:
             summaries.close()
+
+    def _check_loss(self, values: StepValues, number: int) -> None:
+        """Raises RunError if the loss of the step of that number is no number, unless training is to go on with it."""
+        params = self.params
+        if math.isfinite(values.loss) or params.continue_on_nan:
+            return
+        rate = values.learning_rate
+        hints = [] if rate is None else [f'a lower learning rate than {rate:g} (--init_learning_rate)']
+        if params.precision == 'fp16':
+            hints.append('--precision=bf16, which has larger numbers')
+            if not (params.fp16_enable_auto_loss_scale or params.forward_only):
+                hints.append('--fp16_enable_auto_loss_scale')
+        raise RunError(
+            f'the loss is {values.loss} at step {number}, counted from the start of training with warm-up; '
+            f'write {", ".join([*hints, "or --continue_on_nan to go on with it"])}'
+        )
 
     def _is_over(self, schedule: Schedule) -> bool:
         return self._is_good_enough or (self._state is not None and schedule.is_over(self._state.steps_taken))
@@ -284,6 +308,8 @@ class BenchmarkCNN:
         result = self._result()
         if result.timed_steps:
             self._console.result(lines.format_total(result.images_per_second))
+        if result.num_skipped_steps:
+            self._console.warning(lines.format_skipped(result.num_skipped_steps))
         if not result.complete:
             self._console.warning(lines.format_incomplete(len(result.timed_steps), self._parts.num_batches))
         return result
@@ -293,18 +319,20 @@ class BenchmarkCNN:
             params=self.params,
             model=self.params.model,
             data_set=self._parts.data_set.name,
-            is_synthetic=self._parts.folder is None,
+            is_synthetic=self.params.data_dir is None,
             data_format=self._parts.machine.data_format,
             batch_size=self._parts.batch_size,
             devices=self._parts.machine.towers,
             tensorflow_version=tf.__version__,
             steps=tuple(self._done),
-            num_missing_shards=sum(shards.num_missing for shards in self._parts.shards),
+            num_missing_shards=self._parts.shards.num_missing if self._parts.shards else 0,
             complete=self._is_complete,
             num_workers=self._num_workers,
             takes_steps_together=self._worker is None or self._worker.together,
             cluster_total=self._total,
             evaluations=tuple(self._evaluations),
+            precision=self.params.precision,
+            num_skipped_steps=self._stepper.num_skipped if self._stepper else 0,
         )
 
     def _part(self, verdict: Verdict) -> RunError:

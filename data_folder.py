@@ -4,9 +4,12 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 import array_files
-from data_sets import DATA_SETS, RECORDS, SUBSETS, DataSet, Shards, choose_shards, find_shards, subset_of
-from errors import UsageError
+from data_sets import DATA_SETS, RECORDS, SUBSETS, DataSet, Shards, find_shards, list_folder, subset_of
+from errors import RunError, UsageError
 from models.catalog import ModelFacts, find_model
 from records.check import count_records
 from records.layout import LABELS_FILE, read_facts, read_labels
@@ -16,30 +19,62 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DataFolder:
-    """The data of a run.
+class Arrays:
+    """The images of a subset, [N, H, W, C] uint8, and their labels, [N] int32."""
 
-    data_set has the facts of this folder where they are not those that were published.
-    subset is the one that the run reads, 'train' or 'validation'; shards are its shards, None for a data set that
-    array_files reads.
-    """
+    subset: str
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """A folder with a data set, whose facts are those of this folder where they differ from the published ones."""
 
     path: str
     data_set: DataSet
-    subset: str
-    shards: Shards | None
 
-    def missing(self) -> str | None:
-        """One line about what the folder lacks of the subset, if it is known to lack something."""
-        if self.shards is not None:
-            total = len(self.shards.paths) + self.shards.num_missing
-            lacks = f'{self.shards.num_missing} of the {total} shards that the file names promise are missing'
-            return f'--data_dir={self.path}: {lacks}; the run uses the others' if self.shards.num_missing else None
-        found, published = (_num_images(facts, self.subset) for facts in (self.data_set, DATA_SETS[self.data_set.name]))
+    def subset_of_steps(self, *, forward_only: bool) -> str:
+        """What steps read: the training images; the validation images, if there are any, in a forward-only run."""
+        if self.data_set.has_records:
+            has_validation = any(subset_of(name) == 'validation' for name in os.listdir(self.path))
+        else:
+            has_validation = array_files.holds(self.data_set.name, self.path, 'validation')
+        return 'validation' if forward_only and has_validation else 'train'
+
+    def find(self, subset: str) -> Shards | None:
+        """The shards of a subset, None for a data set that is read whole, whose files are looked for.
+
+        Raises:
+          UsageError: as data_sets.find_shards and array_files.count_images.
+        """
+        if self.data_set.has_records:
+            return find_shards(self.path, subset)
+        array_files.count_images(self.data_set.name, self.path, subset)
+        return None
+
+    def open(self, subset: str) -> Shards | Arrays:
+        """The images of a subset.
+
+        Raises:
+          UsageError: as data_sets.find_shards and array_files.load_arrays.
+        """
+        shards = self.find(subset)
+        return shards or Arrays(subset, *array_files.load_arrays(self.data_set.name, self.path, subset))
+
+    def lacks(self, images: Shards | Arrays) -> str | None:
+        """One line about what the folder lacks of a subset, if it is known to lack something."""
+        if isinstance(images, Shards):
+            total = len(images.paths) + images.num_missing
+            lacks = f'{images.num_missing} of the {total} shards that the file names promise are missing'
+            return f'--data_dir={self.path}: {lacks}; the run uses the others' if images.num_missing else None
+        published = DATA_SETS[self.data_set.name]
+        all_of_them = published.num_train_examples if images.subset == 'train' else published.num_validation_examples
+        if len(images.images) == all_of_them:
+            return None
         return (
-            f'--data_dir={self.path}: it holds {found} {self.subset} images, and {published} are published'
-            if found != published
-            else None
+            f'--data_dir={self.path}: it holds {len(images.images)} {images.subset} images, and {all_of_them} are '
+            'published'
         )
 
 
@@ -47,44 +82,35 @@ def find_data(params: 'Params') -> tuple[ModelFacts, DataSet, DataFolder | None]
     """The model and the data set of a run with their facts, and the folder of its data; None for synthetic images.
 
     Raises:
-      UsageError: as open_folder, and as find_model for the data set that the folder holds.
+      UsageError: the folder does not hold what the run reads, see open_folder and DataFolder.find; or the model is not
+        for the data set that it holds.
     """
     model = find_model(params.model, params.data_name)
     if params.data_dir is None:
         return model, DATA_SETS[model.data_set], None
-    subset = 'validation' if params.eval else None if params.forward_only else 'train'
-    folder = open_folder(params.data_dir, params.data_name, model.data_set, subset)
+    folder = open_folder(params.data_dir, params.data_name or recognise(params.data_dir) or model.data_set)
+    if not params.eval:
+        folder.find(folder.subset_of_steps(forward_only=params.forward_only))
+    if params.evaluates:
+        folder.find('validation')
     name = folder.data_set.name
     told_by = None if params.data_name else f'{name}, which is what --data_dir={params.data_dir} holds'
     return find_model(params.model, name, told_by), folder.data_set, folder
 
 
-def validation_of(folder: DataFolder) -> DataFolder:
-    """The validation images of a folder, as open_folder."""
-    name = folder.data_set.name
-    return open_folder(folder.path, name, name, 'validation')
-
-
-def open_folder(path: str, name: str | None, default: str, subset: str | None) -> DataFolder:
-    """Finds the data of a run.
-
-    Args:
-      path: --data_dir.
-      name: --data_name; if None, the folder's files tell which data set it is.
-      default: the name of the data set that is missed if they do not.
-      subset: what the run reads, 'train' or 'validation'; None for validation images if there are any, else training
-        images.
+def open_folder(path: str, name: str) -> DataFolder:
+    """The folder with the facts of the data set of that name in it.
 
     Raises:
-      UsageError: as data_sets.find_shards, array_files.count_images, read_labels and read_facts; or --data_name=records
-        and the folder was not made by the word records.
+      UsageError: there is no such folder; as read_labels, read_facts and array_files.count_images; or it is to be one
+        of the word records and was not made by it.
     """
-    name = name or recognise(path) or default
     if name in array_files.ARRAY_DATA_SETS:
-        return _open_arrays(path, name, subset)
-    shards = find_shards(path, subset) if subset else choose_shards(path)
-    data_set = _facts_of_records(path) if name == RECORDS else DATA_SETS[name]
-    return DataFolder(path, data_set, shards.subset, shards)
+        return DataFolder(path, _facts_of_arrays(path, name))
+    if name != RECORDS:
+        list_folder(path, 'train-*-of-* shards')
+        return DataFolder(path, DATA_SETS[name])
+    return DataFolder(path, _facts_of_records(path))
 
 
 def recognise(path: str) -> str | None:
@@ -101,28 +127,18 @@ def recognise(path: str) -> str | None:
     return None
 
 
-def _open_arrays(path: str, name: str, subset: str | None) -> DataFolder:
-    if subset is None:
-        subset = 'validation' if array_files.holds(name, path, 'validation') else 'train'
-    # Of the subset that the run reads every file must be there; of the other one they may be missing.
-    counts = {
-        each: array_files.count_images(name, path, each)
-        for each in SUBSETS
-        if each == subset or array_files.holds(name, path, each)
-    }
-    data_set = replace(
+def _facts_of_arrays(path: str, name: str) -> DataSet:
+    there = {each for each in SUBSETS if array_files.holds(name, path, each)}
+    counts = {each: array_files.count_images(name, path, each) for each in there}
+    return replace(
         DATA_SETS[name],
         num_train_examples=counts.get('train', 0),
         num_validation_examples=counts.get('validation', 0),
     )
-    return DataFolder(path, data_set, subset, shards=None)
-
-
-def _num_images(data_set: DataSet, subset: str) -> int:
-    return data_set.num_train_examples if subset == 'train' else data_set.num_validation_examples
 
 
 def _facts_of_records(path: str) -> DataSet:
+    names = list_folder(path, 'train-*-of-* shards')
     labels = read_labels(path)
     if labels is None:
         raise UsageError(
@@ -130,12 +146,12 @@ def _facts_of_records(path: str) -> DataSet:
             'names the classes; make it, with one class name a line, or write --data_name=imagenet'
         )
     told = read_facts(path)
-    there = {found for name in os.listdir(path) if (found := subset_of(name))}
+    there = {found for name in names if (found := subset_of(name))}
     counts = {}
-    for subset in set(SUBSETS) & there:
+    for subset in sorted(set(SUBSETS) & there):
         shards, facts = find_shards(path, subset), told.get(subset)
         is_told = facts is not None and facts.shards == len(shards.paths)
-        counts[subset] = facts.images if facts and is_told else count_records(shards.paths)
+        counts[subset] = facts.images if facts and is_told else _count(shards)
     sizes = {(told[subset].height, told[subset].width) if subset in told else (None, None) for subset in counts}
     [(height, width)] = sizes if len(sizes) == 1 else [(None, None)]
     return DataSet(
@@ -147,3 +163,11 @@ def _facts_of_records(path: str) -> DataSet:
         has_records=True,
         image_size=height if height == width else None,
     )
+
+
+def _count(shards: Shards) -> int:
+    try:
+        return count_records(shards.paths)
+    except RunError as fault:
+        # Seen before the run.
+        raise UsageError(f'{fault}; see tf_cnn_benchmarks records --check') from fault

@@ -1,6 +1,5 @@
 """Facts about data sets, and the shards of one in a folder. Does not import TensorFlow."""
 
-import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -66,19 +65,6 @@ class Shards:
     subset: str
     paths: tuple[str, ...]
     num_missing: int
-
-
-def choose_shards(data_dir: str) -> Shards:
-    """The shards to validate on, where there are any, else those to train on.
-
-    Raises:
-      UsageError: as find_shards.
-    """
-    subset = 'train'
-    with contextlib.suppress(OSError):
-        if any(subset_of(name) == 'validation' for name in os.listdir(data_dir)):
-            subset = 'validation'
-    return find_shards(data_dir, subset)
 
 
 def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[str]:

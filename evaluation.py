@@ -82,6 +82,7 @@ class Evaluation:
       devices: of the towers.
       batch_size: the images of a batch of the pipeline on each tower.
       num_batches: after how many batches to stop, on all towers together one; None: with the last image.
+      dtype: what the network computes in.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Evaluation:
         pipeline: InputPipeline,
         batch_size: int,
         num_batches: int | None,
+        dtype: tf.DType = tf.float32,
     ) -> None:
         self._pipeline = pipeline
         self._full = batch_size * len(devices)
@@ -109,6 +111,7 @@ class Evaluation:
                     variables,
                     data_format,
                     is_training=False,
+                    dtype=dtype,
                 ).logits
                 counted.append(_count(logits, batch.labels))
         with tf.device(HOST_DEVICE):

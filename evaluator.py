@@ -63,7 +63,7 @@ class Evaluator:
                 until_the_end.enter_context(Stop(self._finish_for).listening())
             try:
                 found = tuple(self._evaluations())
-                check_ends(self._parts.shards, self._console.warning)
+                check_ends(self._parts.validation, self._console.warning)
             except RunError as fault:
                 self._leave(fault.exit_code, str(fault))
                 raise
@@ -89,7 +89,7 @@ class Evaluator:
             else explain(
                 error,
                 f'--eval_batch_size={parts.eval_batch_size}',
-                parts.shards,
+                parts.validation,
                 parts.data_set.num_classes,
                 params.data_dir,
                 self._console.progress,

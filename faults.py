@@ -1,6 +1,6 @@
 """Why a run failed, or should have, in one line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
@@ -19,7 +19,7 @@ _END_SEARCH_SECS = 30.0
 def explain(
     error: tf.errors.OpError,
     batch_size: str,
-    shards: Sequence[Shards],
+    shards: Shards | None,
     num_classes: int,
     data_dir: str | None,
     progress: Callable[[str], None],
@@ -35,21 +35,23 @@ def explain(
     line = f'{type(error).__name__}: {cause}'
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return f'{batch_size}: out of memory; write a smaller one ({cause})'
-    if not shards or not isinstance(error, _DATA_FAULTS):
+    if shards is None or not isinstance(error, _DATA_FAULTS):
         return line
     progress('A step failed; looking for the record that made it fail')
-    fault = first_fault([path for subset in shards for path in subset.paths], num_classes, _SEARCH_SECS)
+    fault = first_fault(shards.paths, num_classes, _SEARCH_SECS)
     return fault or f'{line} (--data_dir={data_dir}; tf_cnn_benchmarks records --check may tell more)'
 
 
-def check_ends(shards: Sequence[Shards], warn: Callable[[str], None]) -> None:
+def check_ends(shards: Shards | None, warn: Callable[[str], None]) -> None:
     """Raises RunError if a shard is cut where TensorFlow does not notice it, so that its last record was lost."""
-    fault, num_unknown = first_cut_shard([path for subset in shards for path in subset.paths], _END_SEARCH_SECS)
+    if shards is None:
+        return
+    fault, num_unknown = first_cut_shard(shards.paths, _END_SEARCH_SECS)
     if fault:
         raise RunError(fault)
     if num_unknown:
         warn(
-            f'whether {num_unknown} of the shards are cut short was not found out in '
+            f'whether {num_unknown} of the {shards.subset} shards are cut short was not found out in '
             f'{_END_SEARCH_SECS:.0f} s; tf_cnn_benchmarks records --check tells'
         )
 

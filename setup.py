@@ -15,6 +15,7 @@ DEV = [
     'mypy>=1.11',
     'pytest>=8.0',
     'pytest-timeout>=2.3',
+    'pytest-xdist>=3.5',
     'ruff>=0.6',
     'scikit-image>=0.22',
     'scikit-learn>=1.4',

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow.compat.v1 as tf
 
 import preprocessing
@@ -79,9 +80,15 @@ def record_examples(
 
 
 def array_examples(
-    images: np.ndarray, labels: np.ndarray, options: preprocessing.ImageOptions, share: Share
+    images: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.int32],
+    share: Share,
+    options: preprocessing.ImageOptions | None = None,
 ) -> Dataset:
-    """The images [N, H, W, C] uint8 and labels [N] int32 of arrays, in their order. They stay out of the graph."""
+    """The images [N, H, W, C] and labels [N] of arrays, in their order, resized if options say so.
+
+    They stay out of the graph.
+    """
 
     def look_up(index: int) -> tuple[Any, Any]:
         return images[index], labels[index]
@@ -90,7 +97,7 @@ def array_examples(
         image, label = tf.numpy_function(look_up, [index], (tf.uint8, tf.int32), stateful=False)
         image.set_shape(images.shape[1:])
         label.set_shape([])
-        if images.shape[1:3] != (options.height, options.width):
+        if options and images.shape[1:3] != (options.height, options.width):
             image = preprocessing.resize_and_distort(image, options, 0, None)
         return image, label
 

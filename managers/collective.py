@@ -99,14 +99,14 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return [total for own in met_grads for total in own]
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        first = list(self.variables[0].values())
+        first = [*self.variables[0].values(), *self.scalars]
         first += [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
         with tf.device(HOST_DEVICE):
             received = self._receive(first, self._root, _INITIAL)
         # The copies of the other towers read anew, what came.
         with tf.control_dependencies(received):
             copies = [
-                own.assign(tf.raw_ops.ReadVariableOp(resource=model.handle, dtype=tf.float32))
+                own.assign(tf.raw_ops.ReadVariableOp(resource=model.handle, dtype=model.value.dtype))
                 for own, model in self._copies(slots)
             ]
         return received + copies
@@ -135,4 +135,4 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         }
         if self._worker == root:
             return tf.raw_ops.CollectiveBcastSend(input=variable.value, **common)
-        return tf.raw_ops.CollectiveBcastRecv(T=tf.float32, **common)
+        return tf.raw_ops.CollectiveBcastRecv(T=variable.value.dtype, **common)

@@ -64,7 +64,7 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         return True
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        first = list(self.variables[0].values())
+        first = [*self.variables[0].values(), *self.scalars]
         first += [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
         return self._receive(first, 'initial')
 

@@ -150,7 +150,10 @@ def find_model(name: str, data_set: str | None = None, told_by: str | None = Non
     if name in _NO_CLASSIFIERS:
         raise UsageError(f'--model={name}: {_NO_CLASSIFIERS[name]}; this program has convolutional classifiers only')
     if not of_name:
-        near = difflib.get_close_matches(name, list_models(), n=1, cutoff=0)[0]
+        # Of names that are equally near the first of the table, where well-known ones come first.
+        near = max(
+            (facts.name for facts in _FACTS), key=lambda known: difflib.SequenceMatcher(None, known, name).ratio()
+        )
         raise UsageError(
             f'--model={name}: there is no such model; did you mean {near}? All: {", ".join(list_models())}'
         )

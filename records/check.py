@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from errors import UsageError
+from errors import RunError
 from records.parallel import num_cores, ordered_map
 
 # The framing of a TFRecord: 8 bytes of length, 4 of its checksum, the data, 4 of its checksum
@@ -210,22 +210,23 @@ def first_cut_shard(paths: Sequence[str], deadline_secs: float) -> tuple[str | N
 
 
 def count_records(paths: Sequence[str]) -> int:
-    """The number of records in shards, from their lengths alone.
+    """How many records shards hold, by the lengths in them.
 
     Raises:
-      UsageError: a shard cannot be read, or does not end where its last record does.
+      RunError: one is cut short or cannot be read.
     """
-    count = 0
+    total = 0
     with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
         for found in ordered_map(executor, _WALKING_THREADS, functools.partial(_walk, math.inf), paths):
             if isinstance(found, Fault):
-                raise UsageError(f'{found}; see tf_cnn_benchmarks records --check')
-            count += found or 0
-    return count
+                raise RunError(str(found))
+            total += found or 0
+    return total
 
 
 def _walk(deadline: float, path: str) -> Fault | int | None:
-    """From length to length to the end of a shard: the number of its records or what is wrong, None if time ran out."""
+    """From length to length to the end of a shard: what is wrong there, else how many records it has, None if that took
+    too long."""
     index = end = 0
     try:
         with open(path, 'rb', buffering=0) as shard:

@@ -38,7 +38,7 @@ def the_error(lines: list[str]) -> str:
 
 
 WRONG_USE = {
-    'unknown model': (['--model=resnet5'], ['--model=resnet5', 'did you mean resnet50']),
+    'unknown model': (['--model=renset50'], ['--model=renset50', 'did you mean resnet50']),
     'unknown flag': (['--batch_sise=4'], ['--batch_sise', 'did you mean --batch_size']),
     'flag without its value': (['--batch_size'], ['batch_size']),
     'negative batch size': (['--batch_size=-1'], ['--batch_size=-1', '0']),

@@ -63,12 +63,12 @@ def test_importing_the_command_changes_nothing() -> None:
 @pytest.mark.unit
 def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow() -> None:
     code = (
-        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["--model=resnet5"]);'
+        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["--model=renset50"]);'
         'print("tensorflow" in sys.modules, code)'
     )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.stdout == 'False 2\n'
-    assert re.fullmatch(r'tf_cnn_benchmarks: error: --model=resnet5: .* did you mean resnet50\?.*\n', done.stderr)
+    assert re.fullmatch(r'tf_cnn_benchmarks: error: --model=renset50: .* did you mean resnet50\?.*\n', done.stderr)
 
 
 @pytest.mark.unit

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from examples import encoded, example, write_shard
 from PIL import Image
 
 import records
-from data_folder import find_data, open_folder, recognise
-from data_sets import DATA_SETS, DataSet, shard_name
+from data_folder import Arrays, find_data, open_folder, recognise
+from data_sets import DATA_SETS, DataSet, Shards, shard_name
 from errors import UsageError
 from params import Params, make_params
 
@@ -54,12 +55,13 @@ EXPECTED = DataSet('records', 3, 3, 5, 4, has_records=True, image_size=8)
 
 def test_the_facts_of_a_folder_made_by_records_are_its_own(digits: str) -> None:
     assert recognise(digits) == 'records'
-    folder = open_folder(digits, None, 'imagenet', 'train')
-    assert (folder.data_set, folder.subset) == (EXPECTED, 'train')
-    assert folder.shards is not None
-    assert len(folder.shards.paths) == 2
-    assert folder.missing() is None
-    assert open_folder(digits, 'records', 'imagenet', None).subset == 'validation'
+    folder = open_folder(digits, 'records')
+    assert folder.data_set == EXPECTED
+    shards = folder.open('train')
+    assert isinstance(shards, Shards)
+    assert len(shards.paths) == 2
+    assert folder.lacks(shards) is None
+    assert [folder.subset_of_steps(forward_only=alone) for alone in (False, True)] == ['train', 'validation']
 
 
 def test_dataset_json_tells_what_was_written(digits: str) -> None:
@@ -78,15 +80,15 @@ def copied(digits: str, folder: Path) -> Path:
 
 def test_an_older_folder_is_counted(digits: str, tmp_path: Path) -> None:
     (copied(digits, tmp_path) / 'dataset.json').unlink()
-    found = open_folder(str(tmp_path), None, 'imagenet', 'train').data_set
+    found = open_folder(str(tmp_path), 'records').data_set
     assert found == replace(EXPECTED, image_size=None)
 
 
 def test_a_folder_that_lost_a_shard_is_counted_and_told(digits: str, tmp_path: Path) -> None:
     (copied(digits, tmp_path) / shard_name('train', 0, 2)).unlink()
-    folder = open_folder(str(tmp_path), None, 'imagenet', 'train')
+    folder = open_folder(str(tmp_path), 'records')
     assert 0 < folder.data_set.num_train_examples < 5
-    assert folder.missing() == (
+    assert folder.lacks(folder.open('train')) == (
         f'--data_dir={tmp_path}: 1 of the 2 shards that the file names promise are missing; the run uses the others'
     )
 
@@ -96,14 +98,14 @@ def test_shards_that_are_written_anew_are_told_anew(digits: str, tmp_path: Path)
     copied(digits, tmp_path / 'out')
     photos = make_photos(tmp_path / 'photos', {'one': [(8, 8), (9, 8)], 'two': [(8, 8)]})
     output = to_records(photos, tmp_path / 'out', '--overwrite')
-    found = open_folder(output, None, 'imagenet', 'train').data_set
+    found = open_folder(output, 'records').data_set
     assert found == replace(EXPECTED, num_train_examples=3, image_size=None)
 
 
 def test_labels_begin_where_records_says(tmp_path: Path) -> None:
     photos = make_photos(tmp_path / 'photos', {'one': [(8, 4)], 'two': [(8, 4)]})
     output = to_records(photos, tmp_path / 'out', '--first_label=0')
-    found = open_folder(output, None, 'imagenet', 'train').data_set
+    found = open_folder(output, 'records').data_set
     assert (found.num_classes, found.num_train_examples, found.num_validation_examples) == (2, 2, 0)
     assert found.image_size is None  # no squares
 
@@ -124,7 +126,7 @@ def test_facts_that_are_none_are_refused_with_their_file(
 ) -> None:
     spoil(copied(digits, tmp_path))
     with pytest.raises(UsageError, match=rf'^{tmp_path}/dataset.json: it cannot be used \(.*remove it'):
-        open_folder(str(tmp_path), None, 'imagenet', 'train')
+        open_folder(str(tmp_path), 'records')
 
 
 def test_a_shard_that_is_cut_short_is_named_when_it_is_counted(digits: str, tmp_path: Path) -> None:
@@ -132,35 +134,51 @@ def test_a_shard_that_is_cut_short_is_named_when_it_is_counted(digits: str, tmp_
     shard = tmp_path / shard_name('train', 1, 2)
     shard.write_bytes(shard.read_bytes()[:-3])
     with pytest.raises(UsageError, match=rf'^{shard}, record .*cut short'):
-        open_folder(str(tmp_path), None, 'imagenet', 'train')
+        open_folder(str(tmp_path), 'records')
 
 
 def test_shards_without_labels_are_those_of_imagenet(tmp_path: Path) -> None:
     write_shard(tmp_path / shard_name('train', 0, 1), [example(encoded(IMAGES[0]), 1)])
-    folder = open_folder(str(tmp_path), None, 'mnist', 'train')
+    assert recognise(str(tmp_path)) == 'imagenet'
+    folder = open_folder(str(tmp_path), 'imagenet')
     assert folder.data_set == DATA_SETS['imagenet']
+    assert folder.subset_of_steps(forward_only=True) == 'train'
     with pytest.raises(UsageError, match=r'^--data_name=records: --data_dir=.* has no labels.txt'):
-        open_folder(str(tmp_path), 'records', 'imagenet', 'train')
+        open_folder(str(tmp_path), 'records')
 
 
 def test_a_folder_of_records_can_be_read_as_imagenet(digits: str) -> None:
-    assert open_folder(digits, 'imagenet', 'imagenet', 'train').data_set == DATA_SETS['imagenet']
+    assert find_data(params_of(digits, data_name='imagenet'))[1] == DATA_SETS['imagenet']
 
 
 def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
     write_cifar(tmp_path / 'cifar' / 'cifar-10-batches-bin', IMAGES, np.arange(10))
     write_mnist(tmp_path / 'mnist', IMAGES[:4, :28, :28, 0], np.arange(4), 'validation')
-    cifar = open_folder(str(tmp_path / 'cifar'), None, 'imagenet', None)
-    assert (cifar.data_set.name, cifar.subset, cifar.shards) == ('cifar10', 'train', None)
+    assert [recognise(str(tmp_path / name)) for name in ('cifar', 'mnist', 'none')] == ['cifar10', 'mnist', None]
+    cifar = open_folder(str(tmp_path / 'cifar'), 'cifar10')
     assert (cifar.data_set.num_train_examples, cifar.data_set.num_validation_examples) == (10, 0)
-    assert cifar.missing() == f'--data_dir={cifar.path}: it holds 10 train images, and 50000 are published'
-    mnist = open_folder(str(tmp_path / 'mnist'), None, 'imagenet', None)
-    assert (mnist.data_set.name, mnist.subset, mnist.data_set.num_validation_examples) == ('mnist', 'validation', 4)
+    assert cifar.subset_of_steps(forward_only=True) == 'train'
+    arrays = cifar.open('train')
+    assert isinstance(arrays, Arrays)
+    assert (arrays.subset, arrays.images.shape, arrays.labels.tolist()) == ('train', (10, 32, 32, 3), list(range(10)))
+    assert cifar.lacks(arrays) == f'--data_dir={cifar.path}: it holds 10 train images, and 50000 are published'
+    mnist = open_folder(str(tmp_path / 'mnist'), 'mnist')
+    assert (mnist.subset_of_steps(forward_only=True), mnist.data_set.num_validation_examples) == ('validation', 4)
+
+
+def test_what_a_run_reads_must_be_there(tmp_path: Path) -> None:
+    write_mnist(tmp_path, IMAGES[:4, :28, :28, 0], np.arange(4))
+    find_data(params_of(tmp_path, model='mnist', forward_only=True))
+    with pytest.raises(UsageError, match='there is no t10k-images-idx3-ubyte'):
+        find_data(params_of(tmp_path, model='mnist', eval=True, train_dir=str(tmp_path)))
+    for path in tmp_path.iterdir():
+        path.rename(str(path).replace('train', 't10k'))
+    find_data(params_of(tmp_path, model='mnist', eval=True, train_dir=str(tmp_path)))
     with pytest.raises(UsageError, match='there is no train-images-idx3-ubyte'):
-        open_folder(str(tmp_path / 'mnist'), None, 'imagenet', 'train')
+        find_data(params_of(tmp_path, model='mnist'))
 
 
-def params_of(data_dir: object, **more: str) -> Params:
+def params_of(data_dir: object, **more: Any) -> Params:
     return make_params(data_dir=str(data_dir), **more)
 
 

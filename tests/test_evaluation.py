@@ -148,11 +148,7 @@ def labels_of(num_towers: int, share: Share) -> list[int]:
     labels = np.arange(NUM_VALIDATION, dtype=np.int32)
     found: list[int] = []
     with tf.Graph().as_default(), open_session(num_towers) as session:
-        pipeline = ValidationInput(
-            cpus(num_towers),
-            BATCH,
-            lambda: array_examples(images, labels, ImageOptions(2, 2, 1, training=False), share),
-        )
+        pipeline = ValidationInput(cpus(num_towers), BATCH, lambda: array_examples(images, labels, share))
         session.run(pipeline.initializers)
         batches = [pipeline.tower_batch(tower) for tower in range(num_towers)]
         while not found or found[-1] != NO_IMAGE:
@@ -274,13 +270,7 @@ def test_images_without_their_label_among_five_logits_do_not_count() -> None:
     images = np.zeros([3, 28, 28, 1], np.uint8)
     with tf.Graph().as_default(), open_session() as session:
         variables = OwnVariables('/cpu:0', 'v')
-        pipeline = ValidationInput(
-            cpus(1),
-            2,
-            lambda: array_examples(
-                images, np.array([0, 4, 9], np.int32), ImageOptions(28, 28, 1, training=False), Share()
-            ),
-        )
+        pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(images, np.array([0, 4, 9], np.int32), Share()))
         evaluation = Evaluation('mnist', 10, 'NHWC', [variables], cpus(1), pipeline, 2, None)
         for name, [part] in variables.slices.items():
             value = np.zeros(part.full, np.float32)

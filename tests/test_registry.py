@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,13 @@ from array_writers import write_cifar
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from errors import UsageError
-from models import costs, registry
-from models.catalog import ModelFacts, find_model, list_facts, list_models, remove_model
+from models import costs
+from models.catalog import ModelFacts, find_model, list_facts, list_models
 from models.layers import BatchNorm
 from models.registry import load_model_file, register_model
 from params import make_params, parse_argv
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 DOC = (ROOT / 'docs' / 'models.md').read_text()
@@ -30,17 +29,6 @@ DOC = (ROOT / 'docs' / 'models.md').read_text()
 DOC_COMMANDS = [
     shlex.split(line)[2:] for line in DOC.splitlines() if line.startswith('    python tf_cnn_benchmarks.py')
 ]
-
-
-@pytest.fixture(autouse=True)
-def _forget_models() -> Iterator[None]:
-    """What a test registers is gone after it."""
-    networks, loaded = dict(registry._networks), set(registry._loaded)
-    yield
-    for name in set(registry._networks) - set(networks):
-        remove_model(name)
-        del registry._networks[name]
-    registry._loaded.intersection_update(loaded)
 
 
 @pytest.fixture(scope='module')

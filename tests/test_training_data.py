@@ -19,6 +19,8 @@ import tf_cnn_benchmarks
 from assembly import Assembly
 from benchmark_cnn import BenchmarkCNN
 from errors import UsageError
+from evaluator import Evaluator
+from models.registry import register_model
 from params import make_params
 from reporting.console import Console
 from reporting.result import Result
@@ -109,6 +111,21 @@ def test_a_folder_of_validation_images_alone_can_be_looked_at(shards: Path, tmp_
     told = io.StringIO()
     run(tmp_path, Console(told, told), forward_only=True, num_batches=1, init_learning_rate=None)
     assert 'Num epochs:  0.00' in told.getvalue()
+
+
+@pytest.mark.usefixtures('forget_models')
+@pytest.mark.parametrize('image_size', [28, 20])
+def test_arrays_are_evaluated_exactly(mnist: Path, tmp_path: Path, image_size: int) -> None:
+    """While training and by a run of its own, also where the model wants another size."""
+    model = f'evaluated{image_size}'
+    register_model(model, lambda cnn, x, n: cnn.dense(cnn.flatten(x), n, 'fc'), data_set='mnist', image_size=image_size)
+    settings: dict[str, Any] = {'model': model, 'train_dir': str(tmp_path), 'eval_batch_size': 7}
+    trained = run(mnist, **settings, init_learning_rate=0.005, eval_during_training_at_specified_steps='26')
+    (found,) = trained.evaluations
+    assert (found.num_images, found.step) == (20, 26)
+    assert found.top_1 > 0.9
+    (again,) = Evaluator(make_params(eval=True, device='cpu', data_dir=str(mnist), **settings)).run()
+    assert (again.num_images, again.top_1, again.top_5) == (20, found.top_1, found.top_5)
 
 
 def test_what_does_not_fit_arrays_is_refused(mnist: Path) -> None:
