@@ -161,18 +161,18 @@ class BenchmarkCNN:
             window = Window()
             if worker and worker.agreed.get('end') is not None:
                 # The evaluation of this step may be what was interrupted.
-                self._evaluate_if_due(evaluation, session, schedule.start)
+                self._evaluate_if_due(evaluation, session, schedule.start - 1)
             is_over = functools.partial(self._is_over, schedule)
             for step in steps(stepper.run, schedule.num_warmup, schedule.num_batches, is_over=is_over):
-                state.steps_taken = stepper.steps_before + 1
+                taken_before, state.steps_taken = state.steps_taken, stepper.steps_before + 1
                 self._check_loss(step.values, state.steps_taken)
                 if step.phase is Phase.TIMED:
                     window.note(step.seconds, stepper.steps_before, state.steps_taken)
                     if summaries and summaries.is_due(step.index):
                         summaries.write(step.index, self._scalars(step), session, stepper.gradient_summary)
-                state.save_if_due(session)
+                state.save_if_due(session, taken_before)
                 yield step
-                window.skip(self._evaluate_if_due(evaluation, session, state.steps_taken))
+                window.skip(self._evaluate_if_due(evaluation, session, taken_before))
                 self._stop.check()
             if built.num_skipped is not None:
                 stepper.note_skipped(int(session.run(built.num_skipped)))
@@ -212,11 +212,14 @@ class BenchmarkCNN:
             return self._parts.build_evaluation(towers, worker.cluster.index, worker.cluster.num_workers)
         return self._parts.build_evaluation(towers)
 
-    def _evaluate_if_due(self, evaluation: Evaluation | None, session: tf.Session, step: int) -> float:
-        """Evaluates if that is due after so many steps. Returns the seconds that it took."""
-        if evaluation is None or not self._eval_schedule.is_due(step):
+    def _evaluate_if_due(self, evaluation: Evaluation | None, session: tf.Session, taken_before: int) -> float:
+        """Evaluates if that is due, and was not after so many steps. Returns the seconds that it took."""
+        assert self._state
+        step = self._state.steps_taken
+        if evaluation is None or not self._eval_schedule.is_due(step, taken_before):
             return 0.0
         start = time.perf_counter()
+        self._state.prepare_evaluation(session)
         worker = self._worker if self._worker and self._worker.together else None
         self._console.progress(f'Evaluating after {step} steps')
         found = report(evaluation.run(session, step), worker, f'accuracy/{step}', self.params.eval_dir, self._console)

@@ -190,8 +190,8 @@ class EvalSchedule:
     every: Fraction | None = None
     at: frozenset[int] = frozenset()
 
-    def is_due(self, step: int) -> bool:
-        """Whether to evaluate after so many steps."""
+    def is_due(self, step: int, since: int) -> bool:
+        """Whether to evaluate after so many steps, when that was asked last after `since`: other workers count, too."""
         if self.every is not None:
-            return step > 0 and step // self.every > (step - 1) // self.every
-        return step in self.at
+            return step // self.every > since // self.every
+        return any(since < at <= step for at in self.at)

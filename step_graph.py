@@ -53,10 +53,10 @@ class StepGraph:
     initializers and warm-up, then the fetches once a step: {'loss': scalar, 'global_step': the steps taken before,
     'ops': [...]}, where it trains 'learning_rate' and, with accuracy, 'top_1' and 'top_5', the fractions of the step's
     images. Where the loss scale may have steps skipped, num_skipped is how many it had, and 'num_skipped' how many
-    before the step. meeting is where the
-    gradients of several workers meet, bytes_of_servers and bytes_of_step what a cluster holds and moves.
-    variables are those that the first model trains, gradients are (variable, gradient) for them. slices tell where the
-    parts of everything are that a checkpoint holds, by name.
+    before the step. meeting is where the gradients of several workers meet, bytes_of_servers and bytes_of_step what a
+    cluster holds and moves. variables are those that the first model trains, gradients are (variable, gradient) for
+    them. slices tell where the parts of everything are that a checkpoint holds, by name. before_evaluation, if there is
+    one, gives the slices of all workers the same values.
     """
 
     pipeline: InputPipeline
@@ -71,6 +71,7 @@ class StepGraph:
     bytes_of_step: int
     slices: dict[str, list[Slice]]
     num_skipped: Tensor | None
+    before_evaluation: tf.Operation | None
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ def build_step_graph(
             top_1, top_5 = zip(*fractions, strict=True)
             fetches |= {'top_1': _mean(top_1), 'top_5': _mean(top_5)}
         post_init = manager.get_post_init_ops(slots)
+        before_evaluation = manager.get_before_evaluation_ops()
         return StepGraph(
             pipeline=pipeline,
             initializers=tf.group(*initializers),
@@ -147,6 +149,7 @@ def build_step_graph(
             bytes_of_servers=manager.bytes_of_servers(),
             bytes_of_step=0 if settings.forward_only else manager.bytes_of_step(),
             slices=slices,
+            before_evaluation=tf.group(*before_evaluation) if before_evaluation else None,
             num_skipped=loss_scale.num_skipped,
         )
 

@@ -175,6 +175,10 @@ class VariableMgr(ABC):
         del slots
         return []
 
+    def get_before_evaluation_ops(self) -> list[tf.Operation]:
+        """Ops that all workers run at once before they evaluate together: all then have what a checkpoint would."""
+        return []
+
     def savable_variables(self) -> dict[str, Variable]:
         """Each variable of the model once, by its model name."""
         return dict(self.variables[0])
