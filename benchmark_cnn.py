@@ -24,7 +24,7 @@ from params import Params
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Accuracy, ClusterTotal, Result, StepValues
-from run_state import RunState, Schedule, Window, step_to_offer
+from run_state import RunState, Schedule, Window, restart_number, step_to_offer
 from step_graph import StepGraph
 from stepper import Stepper, open_session
 from training.instruments import StepTracer, SummaryWriter, write_graph
@@ -132,7 +132,7 @@ class BenchmarkCNN:
         # In a graph of its own: runs in one process share nothing.
         with tf.Graph().as_default() as graph, tf.device(worker.device if worker else None):
             tf.set_random_seed(params.tf_random_seed)
-            built = self._parts.build(root)
+            built = self._parts.build(root, restart_number(params, worker))
             summaries = self._make_summaries(built)
             evaluation = self._make_evaluation(built)
             self._state = state = RunState(params, worker, built, self._parts.num_batches)
@@ -153,7 +153,7 @@ class BenchmarkCNN:
             session.run(built.pipeline.initializers)
             if built.post_init is not None:
                 session.run(built.post_init)
-            built.pipeline.warm_up(session)
+            built.pipeline.warm_up(session, schedule.own_start)
             self._stepper = stepper = Stepper(
                 session, built.fetches, self._make_tracer(), schedule.num_warmup, summaries
             )
