@@ -41,6 +41,10 @@ class SavedVariables:
             self._values[name] = _read(self._slices[name])
         return self._values[name]
 
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        """Nothing is left out: an evaluation uses all variables."""
+        raise NotImplementedError(name)
+
     def assign(self, name: str, value: Tensor) -> None:
         """Nothing is assigned to: batch norm takes its moving averages as they are."""
         raise NotImplementedError(name)
