@@ -9,7 +9,7 @@ README = ROOT / 'README.md'
 
 REPORT = ['jinja2>=3.1', 'matplotlib>=3.8', 'scipy>=1.11']
 RECORDS = ['pillow>=10.1']
-# scikit-image and scikit-learn carry the photographs that tests and `make bench` train on.
+# scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on.
 DEV = [
     'hypothesis>=6.100',
     'mypy>=1.11',

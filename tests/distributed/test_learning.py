@@ -34,10 +34,10 @@ SAMPLE, TRAIN_RECORDS, VALIDATION_RECORDS, TRAIN, EVALUATE, REPLICATED, CLUSTER 
     shlex.split(line)[1:] for line in re.findall(r'^ {4}(python .*)$', SECTION[1].replace('\\\n', ''), re.M)
 )
 NUM_HELD_OUT = 1797 // 5
-# Ten to warm up, and four epochs of the other digits.
-NUM_STEPS = 10 + 180
-NUM_EARLIER = 15
-# The recipe reaches 0.97 and more; an untrained network 0.1.
+# Ten to warm up, and five epochs of the other digits.
+NUM_STEPS = 10 + 225
+NUM_EARLIER = 10
+# The recipe reaches 0.98, and some 0.6 after the earlier steps.
 GOAL = 0.95
 ACCURACY = re.compile(r'Accuracy @ 1 = (\d\.\d{4}) Accuracy @ 5 = \d\.\d{4} \[(\d+) examples\]')
 
@@ -54,7 +54,7 @@ class Killed:
 @contextlib.contextmanager
 def running(words: Sequence[str], folder: Path) -> Iterator[Process]:
     """A command of the recipe as a process, which does not outlive the block. Its output is shown if the test fails."""
-    process = Process(Command('command', (sys.executable, str(ROOT / words[0]), *words[1:], '--device=cpu')), folder)
+    process = Process(Command('command', (sys.executable, str(ROOT / words[0]), *words[1:])), folder)
     process.start()
     try:
         yield process
@@ -102,7 +102,7 @@ def test_training_that_was_killed_goes_on_in_every_mode_and_learns(
     with running([*command, once, f'--train_dir={train_dir}'], tmp_path) as process:
         assert process.has_ended(DEADLINE_SECS)
     assert process.exit_code == 0
-    [found] = Evaluator(parse_argv([*EVALUATE[1:], '--device=cpu', f'--train_dir={train_dir}']).params).run()
+    [found] = Evaluator(parse_argv([*EVALUATE[1:], f'--train_dir={train_dir}']).params).run()
     assert (found.step, found.num_images) == (end, NUM_HELD_OUT)
     assert killed.step >= NUM_EARLIER
     assert killed.top_1 < GOAL - 0.05
@@ -127,10 +127,10 @@ def test_training_that_was_killed_goes_on_in_every_mode_and_learns(
     ids=['bf16', 'fp16-auto', 'fp16'],
 )
 def test_16_bits_are_enough_to_learn(flags: list[str], tmp_path: Path) -> None:
-    residual = ['--model=resnet20', '--piecewise_learning_rate_schedule=0.1;3;0.01', f'--train_dir={tmp_path}']
+    residual = ['--model=resnet20', '--piecewise_learning_rate_schedule=0.1;4;0.01', f'--train_dir={tmp_path}']
     once = f'--eval_during_training_every_n_steps={NUM_STEPS}'
-    result = BenchmarkCNN(parse_argv([*TRAIN[1:], *residual, *flags, once, '--device=cpu']).params).run()
+    result = BenchmarkCNN(parse_argv([*TRAIN[1:], *residual, *flags, once]).params).run()
     [found] = result.evaluations
     assert found.num_images == NUM_HELD_OUT
     assert found.top_1 >= GOAL
-    assert (result.num_skipped_steps > 10) == ('--fp16_enable_auto_loss_scale' in flags)
+    assert (result.num_skipped_steps > 0) == ('--fp16_enable_auto_loss_scale' in flags)
