@@ -211,7 +211,7 @@ class Assembly:
                 examples = functools.partial(record_examples, images.paths, self.data_set.num_classes, options, share)
             pipeline = ValidationInput(devices, batch_size, examples)
         return Evaluation(
-            params.model,
+            self._facts.network,
             self.data_set.num_classes,
             self.machine.data_format,
             sources,

@@ -41,6 +41,10 @@ class SavedVariables:
             self._values[name] = _read(self._slices[name])
         return self._values[name]
 
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        """Nothing is left out: an evaluation uses all variables."""
+        raise NotImplementedError(name)
+
     def assign(self, name: str, value: Tensor) -> None:
         """Nothing is assigned to: batch norm takes its moving averages as they are."""
         raise NotImplementedError(name)
@@ -78,6 +82,7 @@ class Evaluation:
     """The part of a graph that counts. Adds its ops to the current graph.
 
     Args:
+      network: a name of ModelFacts.network.
       sources: for each tower the variables that it reads.
       devices: of the towers.
       batch_size: the images of a batch of the pipeline on each tower.
@@ -87,7 +92,7 @@ class Evaluation:
 
     def __init__(
         self,
-        model: str,
+        network: str,
         num_classes: int,
         data_format: str,
         sources: Sequence[SavedVariables],
@@ -105,7 +110,7 @@ class Evaluation:
             with tf.device(device), tf.name_scope(f'evaluation_tower_{number}'):
                 batch = pipeline.tower_batch(number)
                 logits = build_network(
-                    model,
+                    network,
                     batch.images,
                     num_classes,
                     variables,
