@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from errors import UsageError
 from input_pipeline import Batch, InputPipeline
 from managers.masters import Meeting
-from models.networks import build_network
+from models.networks import build_network, is_among_best
 from training.checkpoints import Slice, whole
 from training.optimizers import Optimizer, OptimizerStep, Slots
 from training.precision import FP32, LossScale, Precision, make_loss_scale
@@ -243,7 +243,7 @@ def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 def _top(k: int, logits: Tensor, labels: Tensor) -> Tensor:
     """Scalar float32: the fraction of images whose label is among the k best logits."""
-    return tf.reduce_mean(tf.cast(tf.nn.in_top_k(logits, labels, k), tf.float32))
+    return tf.reduce_mean(tf.cast(is_among_best(logits, labels, k), tf.float32))
 
 
 def _mean(scalars: Sequence[Tensor]) -> Tensor:

@@ -20,6 +20,7 @@ from data_sets import shard_name
 from errors import RunError, UsageError
 from evaluation import EvalSchedule, Evaluation, OwnVariables
 from evaluator import Evaluator
+from models.networks import is_among_best
 from models.registry import register_model
 from params import make_params, parse_argv
 from preprocessing import ImageOptions
@@ -285,6 +286,21 @@ def test_images_without_their_label_among_five_logits_do_not_count() -> None:
             session.run(part.variable.assign(tf.constant(value, name=name.replace('/', '_'))))
         found = evaluation.run(session, step=7)
     assert counts(found) == (7, 3, 1, 2)
+
+
+@pytest.mark.parametrize('num_classes', [3, 12])
+def test_as_many_guesses_count_as_numpy_makes_however_many_logits_are_equal(num_classes: int) -> None:
+    generator = np.random.default_rng(4)
+    logits = generator.integers(0, 3, [60, num_classes]).astype(np.float32)
+    logits[0] = 0
+    labels = generator.integers(-1, num_classes, 60).astype(np.int32)
+    ranking = np.argsort(-logits, axis=1, kind='stable')
+    with tf.Graph().as_default(), open_session() as session:
+        for k in (1, 5):
+            found = session.run(is_among_best(tf.constant(logits), tf.constant(labels), k))
+            assert np.array_equal(found, (ranking[:, :k] == labels[:, None]).any(axis=1))
+        logits[0, 1] = np.nan
+        assert not session.run(is_among_best(tf.constant(logits[:1]), tf.constant([0]), num_classes))
 
 
 @pytest.mark.parametrize(
