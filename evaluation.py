@@ -12,7 +12,7 @@ from cluster.horovod import HorovodWorker
 from cluster.worker import Worker
 from input_pipeline import InputPipeline
 from models.layers import Initializer
-from models.networks import build_network
+from models.networks import build_network, is_among_best
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Accuracy
@@ -173,16 +173,12 @@ def _sum(shares: Sequence[Accuracy]) -> Accuracy:
 
 def _count(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Of logits [N, K] float32 and labels [N] int32, negative for no image: the counts, scalars int64."""
-    is_image = labels >= 0
-    label = tf.maximum(labels, 0)
 
     def total(flags: Tensor) -> Tensor:
         return tf.reduce_sum(tf.cast(flags, tf.int64))
 
-    def among(k: int) -> Tensor:
-        return total(tf.logical_and(is_image, tf.nn.in_top_k(logits, label, k)))
-
-    return {'num_images': total(is_image), 'num_top_1': among(1), 'num_top_5': among(5)}
+    top_1, top_5 = (total(is_among_best(logits, labels, k)) for k in (1, 5))
+    return {'num_images': total(labels >= 0), 'num_top_1': top_1, 'num_top_5': top_5}
 
 
 @dataclass(frozen=True)
