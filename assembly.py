@@ -24,6 +24,7 @@ from params import Params
 from preprocessing import ImageOptions
 from records.check import count_records
 from reporting import console as lines
+from saved_model import export_saved_model
 from step_graph import StepGraph, StepSettings, build_step_graph
 from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
 from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
@@ -201,6 +202,16 @@ class Assembly:
             batch_size,
             num_batches,
         )
+
+    def export(self, prefix: str, folder: str) -> None:
+        """Writes a checkpoint as a SavedModel.
+
+        Raises:
+          RunError: the folder cannot be written.
+        """
+        options = self._image_options(training=False)
+        image_shape = options.height, options.width, options.channels
+        export_saved_model(folder, prefix, self._facts.network, self.data_set.num_classes, image_shape)
 
     def banner(
         self, mode: str, batch_size: int, num_workers: int, job: str = '', built: StepGraph | None = None

@@ -18,6 +18,8 @@ from cluster.worker import LostError, Worker
 from errors import RunError, UsageError
 from evaluation import Evaluation, SavedVariables, report
 from faults import check_ends, explain
+from flag_rules import numbers_of
+from flag_spec import spelled
 from output_files import check_outputs
 from params import Params
 from reporting import console as lines
@@ -26,7 +28,8 @@ from reporting.result import Accuracy, ClusterTotal, Result, StepValues
 from run_state import RunState, Schedule, Window, step_to_offer
 from step_graph import StepGraph
 from stepper import Stepper, open_session
-from training.instruments import StepTracer, SummaryWriter, write_graph
+from training.checkpoints import find_checkpoint
+from training.instruments import StepProfiler, StepTracer, SummaryWriter, write_graph
 from training.step_loop import Phase, Step, steps
 
 
@@ -44,9 +47,12 @@ class BenchmarkCNN:
     def __init__(self, params: Params, console: Console | None = None) -> None:
         if params.eval:
             raise UsageError('--eval: it trains nothing; evaluator.Evaluator takes these settings')
-        check_outputs(params)
         self._horovod = load_horovod() if params.variable_update == 'horovod' else None
         self._cluster = horovod_cluster(self._horovod) if self._horovod else find_cluster(params, os.environ)
+        check_outputs(params, is_chief=self._is_chief)
+        if params.backbone_model_path and self._is_chief:
+            # Better known before the run than in it.
+            find_checkpoint(params.backbone_model_path, spelled('backbone_model_path', params.backbone_model_path))
         if self._cluster and self._cluster.job != 'worker':
             raise UsageError(f'--job_name={self._cluster.job}: it runs no benchmark; see cluster.serve')
         self.params = params
@@ -57,6 +63,7 @@ class BenchmarkCNN:
                 'other then; measure one process, or write --variable_update=parameter_server with --ps_hosts'
             )
         self._parts = Assembly(params, self._cluster, self._horovod, self._console.warning)
+        self._profiler = self._make_profiler()
         self._eval_schedule = self._parts.eval_schedule()
         self._worker: Worker | HorovodWorker | None = None
         self._state: RunState | None = None
@@ -133,7 +140,7 @@ class BenchmarkCNN:
             built = self._parts.build(root)
             summaries = self._make_summaries(built)
             evaluation = self._make_evaluation(built)
-            self._state = state = RunState(params, worker, built, self._parts.num_batches)
+            self._state = state = RunState(params, worker, built, self._parts.num_batches, self._console.warning)
         if not (worker and worker.legacy):
             mode = 'forward-only' if params.forward_only else 'training'
             job = (worker.device if worker else None) or ''
@@ -142,7 +149,7 @@ class BenchmarkCNN:
         if params.graph_file:
             write_graph(graph, params.graph_file)
         target, config = (worker.target, worker.config) if worker else ('', self._parts.config)
-        with open_session(target, graph, config) as session:
+        with open_session(target, graph, config) as session, contextlib.closing(self._profiler) as profiler:
             self._session = session
             if worker:
                 worker.watch(session)
@@ -159,20 +166,31 @@ class BenchmarkCNN:
                 # The evaluation of this step may be what was interrupted.
                 self._evaluate_if_due(evaluation, session, schedule.start)
             is_over = functools.partial(self._is_over, schedule)
-            for step in steps(stepper.run, schedule.num_warmup, schedule.num_batches, is_over=is_over):
+            if schedule.num_warmup == 0:
+                profiler.between(0)
+            run_step = profiler.marked(stepper.run)
+            for step in steps(run_step, schedule.num_warmup, schedule.num_batches, is_over=is_over):
                 state.steps_taken = stepper.steps_before + 1
                 if step.phase is Phase.TIMED:
                     window.note(step.seconds, stepper.steps_before, state.steps_taken)
                     if summaries and summaries.is_due(step.index):
                         summaries.write(step.index, self._scalars(step), session, stepper.gradient_summary)
+                    window.skip(profiler.between(step.index))
+                elif step.index == schedule.num_warmup:
+                    profiler.between(0)
                 state.save_if_due(session)
                 yield step
                 window.skip(self._evaluate_if_due(evaluation, session, state.steps_taken))
                 self._stop.check()
+            if params.profile_steps and self._is_chief and not profiler.has_begun:
+                self._console.warning('training ended before --profile_steps; nothing was profiled')
             if worker:
                 images = self._parts.images_of_step * window.num_steps
                 self._total = ClusterTotal(*worker.share_total(images, window.seconds))
-            state.end(session)
+            with state.end(session) as last:
+                if last and params.export_saved_model:
+                    self._console.progress(f'Writing the model to {params.export_saved_model}')
+                    self._parts.export(last, params.export_saved_model)
         if summaries:
             summaries.close()
 
@@ -233,6 +251,10 @@ class BenchmarkCNN:
             )
 
     @property
+    def _is_chief(self) -> bool:
+        return self._cluster is None or self._cluster.is_chief
+
+    @property
     def _num_workers(self) -> int:
         return self._cluster.num_workers if self._cluster else 1
 
@@ -244,6 +266,20 @@ class BenchmarkCNN:
             params.tfprof_file,
             params.partitioned_graph_file_prefix,
         )
+
+    def _make_profiler(self) -> StepProfiler:
+        """Of the chief alone: processes of one machine would write the same file."""
+        params = self.params
+        if params.profile_steps is None or params.profile_dir is None or not self._is_chief:
+            return StepProfiler('', None)
+        written = spelled('profile_steps', params.profile_steps)
+        first, last = numbers_of(params.profile_steps, int)
+        if last > self._parts.num_batches:
+            raise UsageError(f'{written}: there are {self._parts.num_batches} timed steps; profile some of these')
+        self._console.warning(
+            f'{written}: these timed steps run under the profiler, so the rate is lower than it would be without'
+        )
+        return StepProfiler(params.profile_dir, (first, last))
 
     def _make_summaries(self, built: StepGraph) -> SummaryWriter | None:
         params = self.params

@@ -39,7 +39,6 @@ class Evaluator:
     """
 
     def __init__(self, params: Params, console: Console | None = None) -> None:
-        check_outputs(params)
         if params.train_dir is None or params.variable_update == 'horovod':
             raise UsageError(
                 '--eval: it needs --train_dir, and --variable_update=horovod cannot be had with it; evaluate in one '
@@ -49,6 +48,7 @@ class Evaluator:
         self._params = params
         self._console = console or Console()
         self._cluster = find_cluster(params, os.environ)
+        check_outputs(params, is_chief=self._cluster is None or self._cluster.is_chief)
         self._parts = Assembly(params, self._cluster, None, self._console.warning)
         self._worker: Worker | None = None
 
@@ -114,8 +114,13 @@ class Evaluator:
         with open_session(target, graph, config) as session:
             if worker:
                 worker.watch(session)
+            last = None
             for number, prefix in enumerate(self._checkpoints()):
                 yield self._evaluate(evaluation, saver, session, prefix, number)
+                last = prefix
+            if (folder := self._params.export_saved_model) and process == 0 and last:
+                self._console.progress(f'Writing {last} to {folder}')
+                parts.export(last, folder)
 
     def _evaluate(
         self, evaluation: Evaluation, saver: Checkpointer, session: tf.Session, prefix: str, number: int

@@ -210,6 +210,20 @@ def _evaluations_are_not_empty(params: 'Params') -> str | None:
     return None
 
 
+def _profiled_steps_are_two(params: 'Params') -> str | None:
+    for given, missing in itertools.permutations(('profile_steps', 'profile_dir')):
+        if (value := getattr(params, given)) and not getattr(params, missing):
+            return f'{spelled(given, value)}: it takes both to profile; add --{missing}'
+    try:
+        first, last = numbers_of(params.profile_steps, int) or (1, 1)
+    except ValueError:
+        first, last = 1, 0
+    if first > last:
+        written = spelled('profile_steps', params.profile_steps)
+        return f'{written}: it must be the first and the last of the timed steps to profile, such as 10,20'
+    return None
+
+
 def _evaluation_lists_are_numbers(params: 'Params') -> str | None:
     for name in EVAL_DURING_TRAINING[2:]:
         try:
@@ -250,6 +264,7 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _there_is_a_model_to_evaluate,
     _evaluations_are_not_empty,
     _evaluation_lists_are_numbers,
+    _profiled_steps_are_two,
 )
 
 _Test = Callable[['Params'], bool]
@@ -309,6 +324,8 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
         lambda p: p.eval,
         '--eval trains nothing',
     ),
+    (('backbone_model_path', 'profile_steps', 'profile_dir'), lambda p: p.eval, '--eval trains nothing'),
+    (('backbone_model_path', 'export_saved_model'), lambda p: p.forward_only, '--forward_only trains nothing'),
     (
         ('num_batches', 'num_epochs'),
         lambda p: p.eval and p.data_dir is not None,

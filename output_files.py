@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
 # The flags that name one file each.
 FILES = ('trace_file', 'tfprof_file', 'graph_file')
+# Those that name a folder each, which is made if missing.
+_FOLDERS = ('train_dir', 'eval_dir', 'profile_dir', 'export_saved_model')
 
 
-def check_outputs(params: 'Params') -> None:
-    """Proves that the files of the run can be written; leaves existing ones as they are, and makes --train_dir.
+def check_outputs(params: 'Params', *, is_chief: bool = True) -> None:
+    """Proves that the files of the run can be written; leaves existing ones as they are, and makes folders.
+
+    Args:
+      is_chief: whether this process is the one of its cluster that writes what is written once.
 
     Raises:
       UsageError: one cannot, with the flag, the path and the reason.
@@ -29,11 +34,16 @@ def check_outputs(params: 'Params') -> None:
     if prefix := params.partitioned_graph_file_prefix:
         with _told_of('partitioned_graph_file_prefix', prefix):
             _try_folder(Path(f'{prefix}0').parent)
-    for name in ('train_dir', 'eval_dir'):
+    for name in _FOLDERS:
         if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
             with _told_of(name, folder):
                 Path(folder).mkdir(parents=True, exist_ok=True)
                 _try_folder(Path(folder))
+    # Others of the cluster may start when the chief has written there.
+    if is_chief and (folder := params.export_saved_model) and any(Path(folder).iterdir()):
+        raise UsageError(
+            f'{spelled("export_saved_model", folder)}: the folder is not empty; write the name of a new one'
+        )
 
 
 @contextlib.contextmanager
@@ -46,7 +56,7 @@ def _told_of(name: str, path: str) -> Iterator[None]:
         raise UsageError(f'{spelled(name, path)}: a file is where a folder must be; write another path') from None
     except OSError as error:
         folder = Path(path).parent
-        if name not in ('train_dir', 'eval_dir') and not folder.exists():
+        if name not in _FOLDERS and not folder.exists():
             raise UsageError(f'{spelled(name, path)}: there is no folder {folder}; make it first') from None
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f'{spelled(name, path)}: it cannot be written ({reason}); write another path') from None

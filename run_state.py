@@ -3,6 +3,7 @@
 import contextlib
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import tensorflow.compat.v1 as tf
@@ -10,8 +11,10 @@ import tensorflow.compat.v1 as tf
 from cluster.horovod import HorovodWorker
 from cluster.worker import Worker
 from errors import RunError
+from flag_spec import spelled
 from params import Params
 from step_graph import StepGraph
+from training.backbone import Backbone
 from training.checkpoints import Checkpointer, mark_ended, step_of
 from training.variables import HOST_DEVICE
 
@@ -36,10 +39,19 @@ class RunState:
     Args:
       worker: this process's part in a cluster, or None.
       num_batches: timed steps of this process.
+      warn: where lines go about variables that training does not start from as it was asked to.
+
+    Raises:
+      RunError: nothing of --backbone_model_path fits the model.
     """
 
     def __init__(
-        self, params: Params, worker: Worker | HorovodWorker | None, built: StepGraph, num_batches: int
+        self,
+        params: Params,
+        worker: Worker | HorovodWorker | None,
+        built: StepGraph,
+        num_batches: int,
+        warn: Callable[[str], None],
     ) -> None:
         self.steps_taken = 0
         self._params = params
@@ -55,6 +67,15 @@ class RunState:
         if self._saves:
             assert params.train_dir
             self._saver = self._make_saver(params.train_dir)
+        self._warn = warn
+        trains = not params.forward_only and self._is_chief
+        self._backbone = None
+        if params.backbone_model_path and trains:
+            self._backbone = Backbone(params.backbone_model_path, built.model_slices, HOST_DEVICE)
+        self._last_folder = self._last = None
+        if params.export_saved_model and trains and not self._saver:
+            self._last_folder = tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks_')
+            self._last = self._make_saver(self._last_folder.name)
         # Without parameter servers, any worker may be the one from which the others go on.
         may_relay = worker is not None and worker.target and not worker.cluster.ps_hosts
         self._folder = tempfile.mkdtemp(prefix='tf_cnn_benchmarks_') if may_relay else None
@@ -109,6 +130,7 @@ class RunState:
             prefix = prefix or latest_checkpoint(self._params, is_chief=self._is_chief)
             if prefix and saver:
                 saver.restore(session, prefix)
+            self._restore_backbone(session, prefix)
         step = int(session.run(self._built.global_step.value))
         if worker:
             step = max(0, worker.agreed['step'])
@@ -138,6 +160,7 @@ class RunState:
             if prefix:
                 assert self._saver
                 self._saver.restore(session, prefix)
+            self._restore_backbone(session, prefix)
         step = self._read_step(session)
         if meeting:
             session.run(self._set_begun, {self._new_step: step})
@@ -145,6 +168,17 @@ class RunState:
         end = step + num_steps if end is None else int(end)
         worker.announce(step, end)
         return step, end
+
+    def _restore_backbone(self, session: tf.Session, prefix: str | None) -> None:
+        """Unless training goes on from a checkpoint of its own."""
+        backbone = self._backbone
+        if backbone and prefix:
+            written = spelled('backbone_model_path', self._params.backbone_model_path)
+            self._warn(f'{written} has no effect: training goes on from {prefix}')
+        elif backbone:
+            if backbone.left_out:
+                self._warn(backbone.left_out)
+            backbone.restore(session)
 
     def _read_step(self, session: tf.Session) -> int:
         return int(session.run(self._built.global_step.value))
@@ -156,17 +190,28 @@ class RunState:
         if self._saves and (by_step or 0 < params.save_model_secs <= time.monotonic() - self._last_save):
             self.save(session)
 
-    def save(self, session: tf.Session) -> None:
-        """Saves a checkpoint, if this run does and this process is the one to do it."""
-        if self._saver:
-            self._saver.save(session, self._read_step(session))
-            self._last_save = time.monotonic()
+    def save(self, session: tf.Session) -> str | None:
+        """Saves a checkpoint, if this run does and this process is the one to do it. Returns its prefix."""
+        if self._saver is None:
+            return None
+        prefix = self._saver.save(session, self._read_step(session))
+        self._last_save = time.monotonic()
+        return prefix
 
-    def end(self, session: tf.Session) -> None:
-        """Saves the last checkpoint and says that it is the last."""
-        self.save(session)
+    @contextlib.contextmanager
+    def end(self, session: tf.Session) -> Iterator[str | None]:
+        """Saves the last checkpoint and says that it is the last.
+
+        Yields its prefix, or that of one which is gone after the block if only --export_saved_model asks for one.
+        """
+        prefix = self.save(session)
         if self._saves and self._params.train_dir:
             mark_ended(self._params.train_dir, True)
+        if self._last_folder is None or self._last is None:
+            yield prefix
+        else:
+            with self._last_folder:
+                yield self._last.save(session, self._read_step(session))
 
     def hand_on(self) -> dict[str, object]:
         """What the process that takes the place of this one needs. Called when the session is over."""

@@ -53,7 +53,7 @@ class StepGraph:
     images. meeting is where the
     gradients of several workers meet, bytes_of_servers and bytes_of_step what a cluster holds and moves.
     variables are those that the first model trains, gradients are (variable, gradient) for them. slices tell where the
-    parts of everything are that a checkpoint holds, by name.
+    parts of everything are that a checkpoint holds, by name; model_slices those of the model alone.
     """
 
     pipeline: InputPipeline
@@ -67,6 +67,7 @@ class StepGraph:
     bytes_of_servers: dict[str, int]
     bytes_of_step: int
     slices: dict[str, list[Slice]]
+    model_slices: dict[str, list[Slice]]
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def build_step_graph(
     slots: Slots = {}
     with tf.device(HOST_DEVICE):
         global_step = manager.create_global_step()
-        slices = {'global_step': [whole(global_step)], **manager.slices()}
+        model_slices = manager.slices()
+        slices = {'global_step': [whole(global_step)], **model_slices}
         initializers = list(manager.initializers)
         if manager.initializes:
             initializers.append(global_step.assign(tf.constant(0, tf.int64)))
@@ -139,6 +141,7 @@ def build_step_graph(
             bytes_of_servers=manager.bytes_of_servers(),
             bytes_of_step=0 if settings.forward_only else manager.bytes_of_step(),
             slices=slices,
+            model_slices=model_slices,
         )
 
 

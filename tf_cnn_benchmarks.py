@@ -64,13 +64,19 @@ def _records(argv: list[str]) -> int:
     return records.main(argv)
 
 
+def _checkpoint(argv: list[str]) -> int:
+    from training import command
+
+    return command.main(argv)
+
+
 def _cluster(argv: list[str]) -> int:
     from cluster import command
 
     return command.main(argv)
 
 
-_TOOLS: dict[str, Callable[[list[str]], int]] = {'cluster': _cluster, 'records': _records}
+_TOOLS: dict[str, Callable[[list[str]], int]] = {'checkpoint': _checkpoint, 'cluster': _cluster, 'records': _records}
 
 
 def _benchmark(argv: list[str]) -> int:
@@ -86,7 +92,7 @@ def _benchmark(argv: list[str]) -> int:
     cluster = find_cluster(params, os.environ)
     if not _is_server(cluster):
         flag_rules.check_inputs(params)
-        output_files.check_outputs(params)
+        output_files.check_outputs(params, is_chief=cluster is None or cluster.is_chief)
     with _own_stdout() as out:
         console = Console(out, sys.stderr)
         for line in parsed.warnings:
