@@ -31,11 +31,11 @@ $(RECORDS): | $(INSTALLED)
 	touch $@
 
 bench: $(INSTALLED) $(RECORDS)
-	$(RUN) tf_cnn_benchmarks.py --model=resnet50 --data_dir=data/records --batch_size=32 \
+	$(RUN) tf_cnn_benchmarks.py --model=resnet50 --data_dir=data/records --data_name=imagenet --batch_size=32 \
 	  --num_batches=20 --num_warmup_batches=2 --display_every=5
 
 test: $(INSTALLED)
-	$(RUN) -m pytest
+	$(RUN) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile
 
 check: $(INSTALLED)
 	$(RUN) -m ruff format --check

@@ -108,6 +108,22 @@ def by_nccl(towers: Sequence[str]) -> Algorithm:
     return reduce
 
 
+def compacted(algorithm: Algorithm, towers: Sequence[str], transfer: tf.DType) -> Algorithm:
+    """An algorithm by which float32 tensors are summed in another type."""
+
+    def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
+        sent, sums = [], []
+        for tower, tensor in zip(towers, tensors, strict=True):
+            with tf.device(tower):
+                sent.append(tf.cast(tensor, transfer))
+        for tower, total in zip(towers, algorithm(sent, index), strict=True):
+            with tf.device(tower):
+                sums.append(tf.cast(total, tf.float32))
+        return sums
+
+    return reduce
+
+
 ALGORITHMS = {
     'pscpu': 'sums on the CPU',
     'psgpu': "sums on the towers' own devices, tensors taking turns",
@@ -173,7 +189,7 @@ def make_algorithm(spec: str, towers: Sequence[str], host_device: str) -> Algori
     algorithms = [(part.limit_bytes, make[part.algorithm]()) for part in ranges]
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
-        size = 4 * int(np.prod(tensors[0].shape.as_list()))
+        size = tensors[0].dtype.size * int(np.prod(tensors[0].shape.as_list()))
         algorithm = next(chosen for limit, chosen in algorithms if limit is None or size < limit)
         return algorithm(tensors, index)
 

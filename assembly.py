@@ -12,13 +12,14 @@ import tensorflow.compat.v1 as tf
 import input_pipeline
 from all_reduce import by_halves, make_algorithm
 from cluster.members import Cluster
-from data_sets import DATA_SETS, Shards, choose_shards, find_shards
+from data_folder import Arrays, find_data
+from data_sets import Shards
 from errors import UsageError
 from evaluation import EvalSchedule, Evaluation, SavedVariables
 from flag_rules import numbers_of
-from input_pipeline import InputPipeline, RecordPipeline, SyntheticInput
+from input_pipeline import ArrayPipeline, InputPipeline, RecordPipeline, SyntheticInput
 from machine import check_xla, find_machine, session_config
-from models.catalog import find_model, is_resnet
+from models.catalog import is_resnet
 from packing import Packing
 from params import Params
 from preprocessing import ImageOptions
@@ -27,9 +28,10 @@ from reporting import console as lines
 from saved_model import export_saved_model
 from step_graph import StepGraph, StepSettings, build_step_graph
 from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
+from training.precision import DEFAULT_FP16_SCALE, Precision
 from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
 from training.variables import HOST_DEVICE
-from validation import Share, ValidationInput, record_examples
+from validation import Dataset, Share, ValidationInput, array_examples, record_examples
 from variable_mgr import Placement, make_variable_mgr
 
 # Timed steps where no flag says how many.
@@ -46,11 +48,14 @@ class Assembly:
 
     Attributes:
       data_set, machine: what it reads and computes on.
-      shards, validation: those to train on, and to evaluate on; None if that is not done, or the images are synthetic.
+      shards, validation: those to train on, and to evaluate on; None if that is not done, or nothing is read from
+        shards.
+      image_size: height and width in pixels of the images that the model gets.
       batch_size: images of a step on each device.
       global_batch_size: images of a step on all devices of all workers.
       num_batches: timed steps of each worker.
       learning_rate: by the number of steps taken.
+      precision: what is computed in 16 bits.
       config: the settings of the session.
 
     Raises:
@@ -62,24 +67,32 @@ class Assembly:
         self._cluster = cluster
         self._horovod = horovod
         self._warn = warn
-        self._facts = find_model(params.model, params.data_name)
-        self.data_set = DATA_SETS[self._facts.data_set]
-        data_dir = params.data_dir
-        self.shards = self.validation = None
-        if data_dir is not None and not params.eval:
-            self.shards = self._checked(choose_shards(data_dir, forward_only=params.forward_only))
-        if data_dir is not None and params.evaluates:
-            self.validation = self._checked(find_shards(data_dir, 'validation'))
+        self._facts, self.data_set, self._folder = find_data(params)
+        self.image_size = (self._facts.any_size and self.data_set.image_size) or self._facts.image_size
+        self._images = self._validation_images = None
+        if self._folder and not params.eval:
+            self._images = self._open(self._folder.subset_of_steps(forward_only=params.forward_only))
+        if self._folder and params.evaluates:
+            self._validation_images = self._open('validation')
         self.machine = find_machine(params)
         self.batch_size = params.batch_size or self._facts.batch_size
         num_workers = cluster.num_workers if cluster else 1
         self.global_batch_size = self.batch_size * len(self.machine.towers) * num_workers
         self.num_batches = self._count_batches()
         self.learning_rate = self._make_learning_rate()
+        self.precision = _find_precision(params)
         self._placement = self._place()
-        self.config = session_config(params, self.machine)
+        self.config = session_config(params, self.machine, in_cluster=cluster is not None)
         if params.xla:
             check_xla(self.config, self.machine.towers[0])
+
+    @property
+    def shards(self) -> Shards | None:
+        return self._images if isinstance(self._images, Shards) else None
+
+    @property
+    def validation(self) -> Shards | None:
+        return self._validation_images if isinstance(self._validation_images, Shards) else None
 
     def build(self, root: int) -> StepGraph:
         """Adds a step to the current graph. root is the worker whose variables the others start from."""
@@ -93,7 +106,6 @@ class Assembly:
                 num_workers=self._cluster.num_workers,
                 root=root,
                 sync=params.cross_replica_sync and not params.forward_only,
-                transfer=tf.bfloat16 if params.compact_gradient_transfer else None,
                 horovod=self._horovod,
                 horovod_device=params.horovod_device,
             )
@@ -118,6 +130,7 @@ class Assembly:
                 learning_rate=self.learning_rate,
                 seed=params.tf_random_seed,
                 first_tower=self._first_tower,
+                precision=self.precision,
             ),
             _make_optimizer(params),
             manager,
@@ -128,7 +141,7 @@ class Assembly:
         num_epochs, num_batches = self._params.num_epochs, self._params.num_batches
         if num_epochs is None:
             return _NUM_BATCHES if num_batches is None else num_batches
-        validates = self.shards is not None and self.shards.subset == 'validation'
+        validates = self._images is not None and self._images.subset == 'validation'
         num_examples = self.data_set.num_validation_examples if validates else self.data_set.num_train_examples
         return math.ceil(steps_of(num_epochs, num_examples, self.global_batch_size))
 
@@ -175,7 +188,8 @@ class Assembly:
         params, devices, batch_size = self._params, self.machine.towers, self.eval_batch_size
         num_batches = None
         pipeline: InputPipeline
-        if self.validation is None:
+        images = self._validation_images
+        if images is None:
             num_batches = params.num_eval_batches or self.num_batches
             pipeline = self._make_synthetic(devices, batch_size, params.tf_random_seed + process)
         else:
@@ -183,14 +197,14 @@ class Assembly:
             if params.num_eval_batches is not None:
                 num_examples = params.num_eval_batches * batch_size * len(devices) * num_processes
             elif params.num_eval_epochs is not None:
-                num_examples = round(params.num_eval_epochs * count_records(self.validation.paths))
-            examples = functools.partial(
-                record_examples,
-                self.validation.paths,
-                self.data_set.num_classes,
-                self._image_options(training=False),
-                Share(process, num_processes, num_examples),
-            )
+                count = len(images.images) if isinstance(images, Arrays) else count_records(images.paths)
+                num_examples = round(params.num_eval_epochs * count)
+            options, share = self._image_options(training=False), Share(process, num_processes, num_examples)
+            examples: Callable[[], Dataset]
+            if isinstance(images, Arrays):
+                examples = functools.partial(array_examples, images.images, images.labels, share, options)
+            else:
+                examples = functools.partial(record_examples, images.paths, self.data_set.num_classes, options, share)
             pipeline = ValidationInput(devices, batch_size, examples)
         return Evaluation(
             params.model,
@@ -201,6 +215,7 @@ class Assembly:
             pipeline,
             batch_size,
             num_batches,
+            self.precision.compute,
         )
 
     def export(self, prefix: str, folder: str) -> None:
@@ -226,7 +241,8 @@ class Assembly:
         params, data_set = self._params, self.data_set
         global_batch_size = batch_size * len(self.machine.towers) * num_workers
         num_batches: int | None = self.num_batches
-        num_epochs = self.num_batches * global_batch_size / data_set.num_train_examples
+        # A folder that is only evaluated may have no training images.
+        num_epochs = self.num_batches * global_batch_size / (data_set.num_train_examples or math.inf)
         if params.eval and self.validation:
             num_batches, num_epochs = params.num_eval_batches, params.num_eval_epochs or 1.0
             if num_batches:
@@ -253,6 +269,7 @@ class Assembly:
             num_workers=num_workers,
             bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
             bytes_of_step=built.bytes_of_step if built else 0,
+            precision=str(self.precision),
         )
 
     def eval_schedule(self) -> EvalSchedule:
@@ -295,6 +312,9 @@ class Assembly:
         else:
             spec = params.all_reduce_spec or f'ps{self.machine.parameter_device_kind}'
             algorithm = make_algorithm(spec, towers, HOST_DEVICE)
+        has_16_bits = self.precision.compute != tf.float32
+        compacts = has_16_bits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
+        transfer = self.precision.compute if has_16_bits else tf.bfloat16
         return Placement(
             devices=towers,
             seed=params.tf_random_seed,
@@ -303,6 +323,8 @@ class Assembly:
             packing=Packing(
                 params.gradient_repacking, params.agg_small_grads_max_bytes, params.agg_small_grads_max_group
             ),
+            transfer=transfer if compacts else None,
+            variable_dtype=self.precision.variables,
         )
 
     def _make_pipeline(self, devices: Sequence[str]) -> InputPipeline:
@@ -311,43 +333,74 @@ class Assembly:
         if self._cluster and params.distinct_worker_data:
             seed += self._first_tower
             shift = self._cluster.index / self._cluster.num_workers
-        if self.shards is None:
+        images, on_device = self._images, self.machine.kind == 'gpu'
+        if images is None:
             return self._make_synthetic(devices, self.batch_size, seed)
+        options = self._image_options(training=not params.forward_only, seed=seed)
+        if isinstance(images, Arrays):
+            return ArrayPipeline(
+                images.images,
+                images.labels,
+                devices,
+                self.batch_size,
+                options,
+                normalize_on_device=on_device,
+                shift=shift,
+            )
         return RecordPipeline(
-            self.shards,
+            images,
             devices,
             self.batch_size,
             self.data_set.num_classes,
-            self._image_options(training=not params.forward_only, seed=seed),
-            normalize_on_device=self.machine.kind == 'gpu',
+            options,
+            normalize_on_device=on_device,
             shift=shift,
         )
 
     def _make_synthetic(self, devices: Sequence[str], batch_size: int, seed: int) -> SyntheticInput:
-        size, channels = self._facts.image_size, self.data_set.channels
+        size, channels = self.image_size, self.data_set.channels
         return SyntheticInput(devices, batch_size, size, size, channels, self.data_set.num_classes, seed)
 
     def _image_options(self, *, training: bool, seed: int = 0) -> ImageOptions:
         return ImageOptions(
-            height=self._facts.image_size,
-            width=self._facts.image_size,
+            height=self.image_size,
+            width=self.image_size,
             channels=self.data_set.channels,
             training=training,
             distortions=training and self._params.distortions,
             resize_method=self._params.resize_method,
             seed=seed,
+            augmentation=self._params.augmentation or self.data_set.augmentation,
         )
 
-    def _checked(self, shards: Shards) -> Shards:
-        # It refuses shards that cannot be read, which is better known before the run than in it.
-        input_pipeline.shard_pattern(shards)
-        if shards.num_missing:
-            self._warn(
-                f'--data_dir={self._params.data_dir}: {shards.num_missing} of the '
-                f'{len(shards.paths) + shards.num_missing} shards that the file names promise are missing; '
-                'the run uses the others'
+    def _open(self, subset: str) -> Shards | Arrays:
+        """The images of a subset. What is wrong with them is better known before the run than in it."""
+        assert self._folder
+        images = self._folder.open(subset)
+        if isinstance(images, Shards):
+            # It refuses shards that cannot be read.
+            input_pipeline.shard_pattern(images)
+        elif self._params.augmentation == 'resized_crop':
+            raise UsageError(
+                f'--augmentation=resized_crop: it is for records, and {self.data_set.name} is not read from any; '
+                'write --augmentation=padded_crop or none'
             )
-        return shards
+        # Distortions may not fit.
+        self._image_options(training=not self._params.forward_only)
+        if lacks := self._folder.lacks(images):
+            self._warn(lacks)
+        return images
+
+
+def _find_precision(params: Params) -> Precision:
+    if params.precision != 'fp16' or params.forward_only or params.eval:
+        return Precision(params.precision, params.fp16_vars)
+    return Precision(
+        'fp16',
+        params.fp16_vars,
+        params.fp16_loss_scale or DEFAULT_FP16_SCALE,
+        params.fp16_inc_loss_scale_every_n if params.fp16_enable_auto_loss_scale else None,
+    )
 
 
 def _make_optimizer(params: Params) -> Optimizer:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -68,6 +69,7 @@ class BenchmarkCNN:
         self._worker: Worker | HorovodWorker | None = None
         self._state: RunState | None = None
         self._session: tf.Session | None = None
+        self._stepper: Stepper | None = None
         self._stop = Stop(self._finish_for)
         self._total: ClusterTotal | None = None
         self._is_complete = False
@@ -159,18 +161,21 @@ class BenchmarkCNN:
             if built.post_init is not None:
                 session.run(built.post_init)
             built.pipeline.warm_up(session)
-            stepper = Stepper(session, built.fetches, self._make_tracer(), schedule.num_warmup, summaries)
+            self._stepper = stepper = Stepper(
+                session, built.fetches, self._make_tracer(), schedule.num_warmup, summaries
+            )
             self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
             window = Window()
             if worker and worker.agreed.get('end') is not None:
                 # The evaluation of this step may be what was interrupted.
-                self._evaluate_if_due(evaluation, session, schedule.start)
+                self._evaluate_if_due(evaluation, session, schedule.start - 1)
             is_over = functools.partial(self._is_over, schedule)
             if schedule.num_warmup == 0:
                 profiler.between(0)
             run_step = profiler.marked(stepper.run)
             for step in steps(run_step, schedule.num_warmup, schedule.num_batches, is_over=is_over):
-                state.steps_taken = stepper.steps_before + 1
+                taken_before, state.steps_taken = state.steps_taken, stepper.steps_before + 1
+                self._check_loss(step.values, state.steps_taken)
                 if step.phase is Phase.TIMED:
                     window.note(step.seconds, stepper.steps_before, state.steps_taken)
                     if summaries and summaries.is_due(step.index):
@@ -178,12 +183,14 @@ class BenchmarkCNN:
                     window.skip(profiler.between(step.index))
                 elif step.index == schedule.num_warmup:
                     profiler.between(0)
-                state.save_if_due(session)
+                state.save_if_due(session, taken_before)
                 yield step
-                window.skip(self._evaluate_if_due(evaluation, session, state.steps_taken))
+                window.skip(self._evaluate_if_due(evaluation, session, taken_before))
                 self._stop.check()
             if params.profile_steps and self._is_chief and not profiler.has_begun:
                 self._console.warning('training ended before --profile_steps; nothing was profiled')
+            if built.num_skipped is not None:
+                stepper.note_skipped(int(session.run(built.num_skipped)))
             if worker:
                 images = self._parts.images_of_step * window.num_steps
                 self._total = ClusterTotal(*worker.share_total(images, window.seconds))
@@ -193,6 +200,22 @@ class BenchmarkCNN:
                     self._parts.export(last, params.export_saved_model)
         if summaries:
             summaries.close()
+
+    def _check_loss(self, values: StepValues, number: int) -> None:
+        """Raises RunError if the loss of the step of that number is no number, unless training is to go on with it."""
+        params = self.params
+        if math.isfinite(values.loss) or params.continue_on_nan:
+            return
+        rate = values.learning_rate
+        hints = [] if rate is None else [f'a lower learning rate than {rate:g} (--init_learning_rate)']
+        if params.precision == 'fp16':
+            hints.append('--precision=bf16, which has larger numbers')
+            if not (params.fp16_enable_auto_loss_scale or params.forward_only):
+                hints.append('--fp16_enable_auto_loss_scale')
+        raise RunError(
+            f'the loss is {values.loss} at step {number}, counted from the start of training with warm-up; '
+            f'write {", ".join([*hints, "or --continue_on_nan to go on with it"])}'
+        )
 
     def _is_over(self, schedule: Schedule) -> bool:
         return self._is_good_enough or (self._state is not None and schedule.is_over(self._state.steps_taken))
@@ -207,11 +230,14 @@ class BenchmarkCNN:
             return self._parts.build_evaluation(towers, worker.cluster.index, worker.cluster.num_workers)
         return self._parts.build_evaluation(towers)
 
-    def _evaluate_if_due(self, evaluation: Evaluation | None, session: tf.Session, step: int) -> float:
-        """Evaluates if that is due after so many steps. Returns the seconds that it took."""
-        if evaluation is None or not self._eval_schedule.is_due(step):
+    def _evaluate_if_due(self, evaluation: Evaluation | None, session: tf.Session, taken_before: int) -> float:
+        """Evaluates if that is due, and was not after so many steps. Returns the seconds that it took."""
+        assert self._state
+        step = self._state.steps_taken
+        if evaluation is None or not self._eval_schedule.is_due(step, taken_before):
             return 0.0
         start = time.perf_counter()
+        self._state.prepare_evaluation(session)
         worker = self._worker if self._worker and self._worker.together else None
         self._console.progress(f'Evaluating after {step} steps')
         found = report(evaluation.run(session, step), worker, f'accuracy/{step}', self.params.eval_dir, self._console)
@@ -318,6 +344,8 @@ class BenchmarkCNN:
         result = self._result()
         if result.timed_steps:
             self._console.result(lines.format_total(result.images_per_second))
+        if result.num_skipped_steps:
+            self._console.warning(lines.format_skipped(result.num_skipped_steps))
         if not result.complete:
             self._console.warning(lines.format_incomplete(len(result.timed_steps), self._parts.num_batches))
         return result
@@ -327,7 +355,7 @@ class BenchmarkCNN:
             params=self.params,
             model=self.params.model,
             data_set=self._parts.data_set.name,
-            is_synthetic=self._parts.shards is None,
+            is_synthetic=self.params.data_dir is None,
             data_format=self._parts.machine.data_format,
             batch_size=self._parts.batch_size,
             devices=self._parts.machine.towers,
@@ -339,6 +367,8 @@ class BenchmarkCNN:
             takes_steps_together=self._worker is None or self._worker.together,
             cluster_total=self._total,
             evaluations=tuple(self._evaluations),
+            precision=self.params.precision,
+            num_skipped_steps=self._stepper.num_skipped if self._stepper else 0,
         )
 
     def _part(self, verdict: Verdict) -> RunError:

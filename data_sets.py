@@ -1,6 +1,5 @@
 """Facts about data sets, and the shards of one in a folder. Does not import TensorFlow."""
 
-import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -14,7 +13,9 @@ class DataSet:
     """What a model and an input pipeline have to know of a data set.
 
     num_classes counts the classes that a label can name: labels are in [0, num_classes).
-    has_records tells whether --data_dir can hold it as TFRecord shards.
+    has_records tells that --data_dir holds it as TFRecord shards, else it is read by array_files.
+    image_size is the height and width of all its images in pixels, or None where they differ or are not known.
+    augmentation is what its training images customarily undergo, see preprocessing.ImageOptions.
     """
 
     name: str
@@ -23,6 +24,8 @@ class DataSet:
     num_train_examples: int
     num_validation_examples: int
     has_records: bool
+    image_size: int | None = None
+    augmentation: str = 'resized_crop'
 
 
 # ImageNet: ILSVRC 2012, Russakovsky et al. 2015 (arXiv:1409.0575), table 2. Its TFRecords number the classes from 1 and
@@ -32,10 +35,13 @@ DATA_SETS = {
     data_set.name: data_set
     for data_set in (
         DataSet('imagenet', 3, 1001, 1_281_167, 50_000, has_records=True),
-        DataSet('cifar10', 3, 10, 50_000, 10_000, has_records=False),
-        DataSet('mnist', 1, 10, 60_000, 10_000, has_records=False),
+        DataSet('cifar10', 3, 10, 50_000, 10_000, has_records=False, image_size=32, augmentation='padded_crop'),
+        DataSet('mnist', 1, 10, 60_000, 10_000, has_records=False, image_size=28, augmentation='none'),
     )
 }
+# A folder made by the word `records`: its facts are its own, see data_folder.
+RECORDS = 'records'
+DATA_NAMES = (*DATA_SETS, RECORDS)
 
 SUBSETS = ('train', 'validation')
 _SHARD = re.compile(r'(?P<subset>[a-z]+)-(?P<index>\d+)-of-(?P<total>\d+)')
@@ -61,18 +67,19 @@ class Shards:
     num_missing: int
 
 
-def choose_shards(data_dir: str, *, forward_only: bool) -> Shards:
-    """The shards of a run: those to train on; for a forward-only run those to validate on, where there are any.
+def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[str]:
+    """The names of what a folder holds, sorted; content says in an error what it should hold.
 
     Raises:
-      UsageError: as find_shards.
+      UsageError: it is missing, not a folder, or unreadable.
     """
-    subset = 'train'
-    if forward_only:
-        with contextlib.suppress(OSError):
-            if any(subset_of(name) == 'validation' for name in os.listdir(data_dir)):
-                subset = 'validation'
-    return find_shards(data_dir, subset)
+    try:
+        return sorted(os.listdir(data_dir))
+    except OSError as error:
+        reason = {FileNotFoundError: 'there is no such folder', NotADirectoryError: 'it is not a folder'}.get(
+            type(error), f'it cannot be read ({error.strerror})'
+        )
+        raise UsageError(f'{flag}={data_dir}: {reason}; give the folder that holds {content}') from error
 
 
 def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
@@ -83,13 +90,7 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
         be read or are not of one set.
     """
     folder = Path(data_dir)
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError as error:
-        reason = {FileNotFoundError: 'there is no such folder', NotADirectoryError: 'it is not a folder'}.get(
-            type(error), f'it cannot be read ({error.strerror})'
-        )
-        raise UsageError(f'{flag}={data_dir}: {reason}; give the folder that holds {subset}-*-of-* shards') from error
+    names = list_folder(data_dir, f'{subset}-*-of-* shards', flag)
     found = [match for name in names if (match := _SHARD.fullmatch(name))]
     shards = [match for match in found if match['subset'] == subset]
     if not shards:

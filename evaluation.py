@@ -82,6 +82,7 @@ class Evaluation:
       devices: of the towers.
       batch_size: the images of a batch of the pipeline on each tower.
       num_batches: after how many batches to stop, on all towers together one; None: with the last image.
+      dtype: what the network computes in.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Evaluation:
         pipeline: InputPipeline,
         batch_size: int,
         num_batches: int | None,
+        dtype: tf.DType = tf.float32,
     ) -> None:
         self._pipeline = pipeline
         self._full = batch_size * len(devices)
@@ -109,6 +111,7 @@ class Evaluation:
                     variables,
                     data_format,
                     is_training=False,
+                    dtype=dtype,
                 ).logits
                 counted.append(_count(logits, batch.labels))
         with tf.device(HOST_DEVICE):
@@ -187,8 +190,8 @@ class EvalSchedule:
     every: Fraction | None = None
     at: frozenset[int] = frozenset()
 
-    def is_due(self, step: int) -> bool:
-        """Whether to evaluate after so many steps."""
+    def is_due(self, step: int, since: int) -> bool:
+        """Whether to evaluate after so many steps, when that was asked last after `since`: other workers count, too."""
         if self.every is not None:
-            return step > 0 and step // self.every > (step - 1) // self.every
-        return step in self.at
+            return step // self.every > since // self.every
+        return any(since < at <= step for at in self.at)

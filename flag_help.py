@@ -8,9 +8,11 @@ from params import SPECS
 
 _HELP_HEAD = """\
 usage: tf_cnn_benchmarks [--flag=value ...]
+       tf_cnn_benchmarks models [PATTERN] [--json]
        tf_cnn_benchmarks records [--flag=value ...]
 
 Measures how fast this machine trains a convolutional network, in images/sec.
+The word models lists the networks with what they cost, see: tf_cnn_benchmarks models --help
 The word records makes TFRecord shards of a folder of images, see: tf_cnn_benchmarks records --help"""
 _HELP_TAIL = """\
 --flag turns a switch on, --noflag off; --flagfile=FILE reads flags from a file.

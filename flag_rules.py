@@ -1,12 +1,12 @@
-"""The rules between flags: which do not go together, which have no effect, which data must be there."""
+"""The rules between flags: which do not go together, and which data must be there."""
 
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from data_sets import DATA_SETS, choose_shards, find_shards
+from data_sets import RECORDS
 from errors import UsageError
 from flag_spec import spelled
 from output_files import FILES
@@ -27,11 +27,11 @@ EVAL_DURING_TRAINING = (
 
 
 # Each of these sets the learning rate by itself, which these others do together.
-_WHOLE_SCHEDULES = ('piecewise_learning_rate_schedule', 'resnet_base_lr')
-_RATE_FLAGS = ('init_learning_rate', 'num_epochs_per_decay', 'learning_rate_decay_factor', 'minimum_learning_rate')
+WHOLE_SCHEDULES = ('piecewise_learning_rate_schedule', 'resnet_base_lr')
+RATE_FLAGS = ('init_learning_rate', 'num_epochs_per_decay', 'learning_rate_decay_factor', 'minimum_learning_rate')
 
 
-def _is_resnet(params: 'Params') -> bool:
+def is_residual(params: 'Params') -> bool:
     # Here, since only rules need the zoo.
     from models.catalog import is_resnet
 
@@ -45,17 +45,14 @@ def check(params: 'Params') -> None:
             raise UsageError(message)
 
 
-def _data_can_be_read(params: 'Params') -> str | None:
+def _the_model_is_for_the_data(params: 'Params') -> str | None:
     # Here, since only this rule needs the zoo.
     from models.catalog import find_model
 
-    data_set = DATA_SETS[find_model(params.model, params.data_name).data_set]
-    if params.data_dir is None or data_set.has_records:
-        return None
-    return (
-        f'--data_dir={params.data_dir}: the data set of --model={params.model}, {data_set.name}, is not read from '
-        'records; leave --data_dir out for synthetic images'
-    )
+    find_model(params.model, params.data_name)
+    if params.data_name == RECORDS and params.data_dir is None:
+        return f'--data_name={RECORDS}: the folder tells the classes; add --data_dir=DIR, or leave it out'
+    return None
 
 
 def _summaries_have_a_folder(params: 'Params') -> str | None:
@@ -124,10 +121,10 @@ def _the_end_is_told_once(params: 'Params') -> str | None:
 
 def _the_learning_rate_is_told_once(params: 'Params') -> str | None:
     defaults = type(params)()
-    given = [name for name in (*_WHOLE_SCHEDULES, *_RATE_FLAGS) if getattr(params, name) != getattr(defaults, name)]
-    if not _is_resnet(params):
+    given = [name for name in (*WHOLE_SCHEDULES, *RATE_FLAGS) if getattr(params, name) != getattr(defaults, name)]
+    if not is_residual(params):
         given = [name for name in given if name != 'resnet_base_lr']
-    if len(given) > 1 and given[0] in _WHOLE_SCHEDULES:
+    if len(given) > 1 and given[0] in WHOLE_SCHEDULES:
         whole, other = (spelled(name, getattr(params, name)) for name in given[:2])
         return f'{whole} clashes with {other}: the first sets the learning rate of the whole training; leave one out'
     return None
@@ -169,6 +166,15 @@ def _horovod_has_a_process_for_each_device(params: 'Params') -> str | None:
     return None
 
 
+def _16_bits_hold_what_the_optimizer_keeps(params: 'Params') -> str | None:
+    if params.fp16_vars and params.precision != 'fp32' and params.optimizer not in ('sgd', 'momentum'):
+        return (
+            f'--fp16_vars clashes with {spelled("optimizer", params.optimizer)}: it works with squares and norms of '
+            'gradients, for which 16 bits are not enough; write --optimizer=momentum or sgd, or leave --fp16_vars out'
+        )
+    return None
+
+
 def _evaluations_are_of_one_kind(params: 'Params') -> str | None:
     kinds = [name for name in ('forward_only', 'eval', *EVAL_DURING_TRAINING) if getattr(params, name)]
     if ('eval' in kinds and len(kinds) > 1) or len(set(kinds) - {'forward_only'}) > 1:
@@ -190,7 +196,7 @@ def _there_is_a_model_to_evaluate(params: 'Params') -> str | None:
             f'{spelled("stop_at_top_1_accuracy", params.stop_at_top_1_accuracy)}: nothing is evaluated while training; '
             'add --eval_during_training_every_n_epochs=1'
         )
-    if params.stop_at_top_1_accuracy is not None and not (params.cross_replica_sync or _is_alone(params)):
+    if params.stop_at_top_1_accuracy is not None and not (params.cross_replica_sync or is_alone(params)):
         return (
             f'{spelled("stop_at_top_1_accuracy", params.stop_at_top_1_accuracy)} clashes with '
             '--cross_replica_sync=False: such workers do not stop at the same step; leave one out'
@@ -247,7 +253,7 @@ def numbers_of(text: str | None, kind: Callable[[str], Number]) -> list[Number]:
 
 
 _RULES: tuple[Callable[['Params'], str | None], ...] = (
-    _data_can_be_read,
+    _the_model_is_for_the_data,
     _summaries_have_a_folder,
     _a_step_can_be_traced,
     _gradients_are_packed_in_one_way,
@@ -260,6 +266,7 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _a_decay_has_an_interval_and_a_factor,
     _staged_variables_are_read_from_somewhere,
     _horovod_has_a_process_for_each_device,
+    _16_bits_hold_what_the_optimizer_keeps,
     _evaluations_are_of_one_kind,
     _there_is_a_model_to_evaluate,
     _evaluations_are_not_empty,
@@ -267,179 +274,21 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _profiled_steps_are_two,
 )
 
-_Test = Callable[['Params'], bool]
-_UPDATE = (
-    *_WHOLE_SCHEDULES,
-    *_RATE_FLAGS,
-    'num_learning_rate_warmup_epochs',
-    'optimizer',
-    'momentum',
-    'rmsprop_decay',
-    'rmsprop_momentum',
-    'rmsprop_epsilon',
-    'adam_beta1',
-    'adam_beta2',
-    'adam_epsilon',
-    'lars_eta',
-    'weight_decay',
-    'single_l2_loss_op',
-    'gradient_clip',
-)
-_PACKING = ('gradient_repacking', 'agg_small_grads_max_bytes', 'agg_small_grads_max_group')
-_LOCAL_REDUCTION = ('all_reduce_spec', 'hierarchical_copy', 'network_topology')
-_REDUCTION = (*_LOCAL_REDUCTION, *_PACKING)
-_CLUSTER = (
-    'cross_replica_sync',
-    'compact_gradient_transfer',
-    'num_ps',
-    'cluster_port',
-    'connect_timeout_secs',
-    'peer_timeout_secs',
-    'ps_linger_secs',
-    'distinct_worker_data',
-)
-_CHECKPOINTS = ('save_model_secs', 'save_model_steps', 'max_ckpts_to_keep')
-_SUMMARIES = ('save_summaries_steps', 'summary_verbosity')
-_HOW_TO_EVALUATE = ('eval_batch_size', 'num_eval_batches', 'num_eval_epochs', 'eval_dir')
 # By one of these a process learns of a cluster without host flags.
 _CLUSTER_VARIABLES = ('TF_CONFIG', 'SLURM_STEP_ID', 'OMPI_COMM_WORLD_RANK', 'PMIX_RANK')
 
 
-def _is_alone(params: 'Params') -> bool:
+def is_alone(params: 'Params') -> bool:
     """Whether nothing speaks of other processes."""
     if params.variable_update == 'horovod':
         return False
     return not (params.ps_hosts or params.worker_hosts or any(name in os.environ for name in _CLUSTER_VARIABLES))
 
 
-# Flags, when they have no effect, and why. Of the rows that are true of a flag, the first one is told.
-_IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
-    (
-        (*_UPDATE, *_REDUCTION, *_CHECKPOINTS, *_SUMMARIES, 'num_warmup_batches', 'display_every', 'staged_vars'),
-        lambda p: p.eval,
-        '--eval trains nothing',
-    ),
-    (
-        ('loss_type_to_report', 'print_training_accuracy', 'label_smoothing', 'distortions', 'cross_replica_sync'),
-        lambda p: p.eval,
-        '--eval trains nothing',
-    ),
-    (('backbone_model_path', 'profile_steps', 'profile_dir'), lambda p: p.eval, '--eval trains nothing'),
-    (('backbone_model_path', 'export_saved_model'), lambda p: p.forward_only, '--forward_only trains nothing'),
-    (
-        ('num_batches', 'num_epochs'),
-        lambda p: p.eval and p.data_dir is not None,
-        '--num_eval_batches says how many to evaluate',
-    ),
-    (_HOW_TO_EVALUATE, lambda p: not p.evaluates, 'nothing is evaluated; see --eval'),
-    (('eval_interval_secs',), lambda p: not p.eval, 'it belongs to --eval'),
-    (EVAL_DURING_TRAINING, lambda p: p.forward_only, '--forward_only trains nothing'),
-    ((*_UPDATE, *_REDUCTION), lambda p: p.forward_only, '--forward_only updates no variables'),
-    (('loss_type_to_report',), lambda p: p.forward_only, '--forward_only computes no weight decay, the losses are one'),
-    (('print_training_accuracy',), lambda p: p.forward_only, '--forward_only prints the accuracy anyway'),
-    (('distortions',), lambda p: p.forward_only, '--forward_only takes images as they are'),
-    (('distortions', 'resize_method'), lambda p: p.data_dir is None, 'images are synthetic without --data_dir'),
-    (('label_smoothing',), lambda p: p.forward_only, '--forward_only takes labels as they are'),
-    (('resnet_base_lr',), lambda p: not _is_resnet(p), 'it belongs to residual networks, and --model is none'),
-    (
-        ('minimum_learning_rate',),
-        lambda p: not p.num_epochs_per_decay,
-        'nothing lowers the learning rate without --num_epochs_per_decay',
-    ),
-    (('single_l2_loss_op',), lambda p: not p.weight_decay, '--weight_decay=0 leaves no L2 loss'),
-    (
-        ('momentum',),
-        lambda p: p.optimizer not in ('momentum', 'lars'),
-        'it belongs to --optimizer=momentum and --optimizer=lars',
-    ),
-    (('lars_eta',), lambda p: p.optimizer != 'lars', 'it belongs to --optimizer=lars'),
-    (
-        ('rmsprop_decay', 'rmsprop_momentum', 'rmsprop_epsilon'),
-        lambda p: p.optimizer != 'rmsprop',
-        'it belongs to --optimizer=rmsprop',
-    ),
-    (('adam_beta1', 'adam_beta2', 'adam_epsilon'), lambda p: p.optimizer != 'adam', 'it belongs to --optimizer=adam'),
-    (_CLUSTER, _is_alone, 'it belongs to clusters, and this process is alone'),
-    (
-        ('num_ps', 'cluster_port'),
-        lambda p: bool(p.ps_hosts or p.worker_hosts),
-        'the flags of the hosts say where the tasks are',
-    ),
-    (
-        ('compact_gradient_transfer', 'cross_replica_sync', 'staged_vars'),
-        lambda p: p.forward_only,
-        '--forward_only updates no variables',
-    ),
-    (
-        ('local_parameter_device',),
-        lambda p: not _is_alone(p),
-        'the variables of a cluster are on the CPUs of its parameter servers, or on the devices of the towers',
-    ),
-    (('horovod_device',), lambda p: p.variable_update != 'horovod', 'it belongs to --variable_update=horovod'),
-    (_LOCAL_REDUCTION, lambda p: p.variable_update != 'replicated', 'it belongs to --variable_update=replicated'),
-    (
-        _PACKING,
-        lambda p: p.variable_update != 'replicated' and _is_alone(p),
-        'it belongs to --variable_update=replicated, and to clusters',
-    ),
-    (
-        _REDUCTION,
-        lambda p: p.num_gpus == 1 and _is_alone(p),
-        'with --num_gpus=1 there is one gradient, and nothing to sum',
-    ),
-    (('network_topology',), lambda p: not p.hierarchical_copy, 'it belongs to --hierarchical_copy'),
-    (
-        ('agg_small_grads_max_group',),
-        lambda p: not p.agg_small_grads_max_bytes,
-        'gradients are summed together with --agg_small_grads_max_bytes above 0 only',
-    ),
-    (
-        ('local_parameter_device',),
-        lambda p: p.variable_update == 'independent',
-        'with --variable_update=independent each device keeps its own variables',
-    ),
-    (
-        ('local_parameter_device',),
-        lambda p: p.variable_update == 'replicated' and bool(p.all_reduce_spec or p.hierarchical_copy),
-        'with --variable_update=replicated it only says where gradients are summed, and another flag says that already',
-    ),
-    (('allow_growth', 'gpu_memory_frac_for_testing'), lambda p: p.device == 'cpu', 'the run is on the CPU'),
-    (('use_chrome_trace_format',), lambda p: p.trace_file is None, 'it belongs to --trace_file'),
-    (('save_summaries_steps',), lambda p: not p.summary_verbosity, '--summary_verbosity=0 writes no summaries'),
-    (('summary_verbosity',), lambda p: not p.save_summaries_steps, '--save_summaries_steps=0 writes no summaries'),
-    (
-        ('train_dir',),
-        lambda p: p.forward_only and not (p.save_summaries_steps and p.summary_verbosity),
-        '--forward_only saves no checkpoints, and summaries need --save_summaries_steps and --summary_verbosity',
-    ),
-    (_CHECKPOINTS, lambda p: p.train_dir is None, 'checkpoints are saved with --train_dir only'),
-    (_CHECKPOINTS, lambda p: p.forward_only, '--forward_only saves no checkpoints'),
-)
-
-
-def find_idle(params: 'Params', as_written: Mapping[str, str]) -> list[str]:
-    """One line for each flag that was given and has no effect.
-
-    Args:
-      as_written: the flags that were given, by name, each as it was written. One that leaves off what is off by default
-        (--nodistortions) asks for nothing and is passed over.
-    """
-    defaults = type(params)()
-    lines = []
-    for name, written in as_written.items():
-        value = getattr(params, name)
-        if not value and value == getattr(defaults, name):
-            continue
-        reasons = (reason for names, is_idle, reason in _IDLE if name in names and is_idle(params))
-        if reason := next(reasons, None):
-            lines.append(f'{written} has no effect: {reason}')
-    return lines
-
-
 def check_inputs(params: 'Params') -> None:
-    """Proves that the data folder holds the shards of the run; raises UsageError if not."""
+    """Proves that the data folder holds the files of the run; raises UsageError if not."""
     if params.data_dir is not None:
-        if not params.eval:
-            choose_shards(params.data_dir, forward_only=params.forward_only)
-        if params.evaluates:
-            find_shards(params.data_dir, 'validation')
+        # Here, since NumPy need not be there to parse a command line.
+        from data_folder import find_data
+
+        find_data(params)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 import preprocessing
@@ -43,6 +44,12 @@ class InputPipeline(abc.ABC):
     def warm_up(self, session: tf.Session) -> None:  # noqa: B027 (most have nothing to warm up)
         """Makes the first step possible. May be called again: it starts anew."""
 
+    def _resident(self, value: tf.Tensor) -> tf.Variable:
+        # In no collection: it is neither trained, nor saved in checkpoints, nor waited for by other initialisers.
+        variable = tf.Variable(value, trainable=False, collections=[], use_resource=True)
+        self.initializers.append(variable.initializer)
+        return variable
+
 
 class SyntheticInput(InputPipeline):
     """Random images and labels, made once on each device and used in every step: input that costs nothing.
@@ -66,15 +73,9 @@ class SyntheticInput(InputPipeline):
             seeds = [seed, tower]
             with tf.device(device), tf.name_scope(f'synthetic_input_{tower}'):
                 shape = [batch_size, height, width, channels]
-                images = self._resident(tf.random.stateless_uniform(shape, seeds, -1.0, 1.0))
+                images = self._resident(tf.random.stateless_uniform(shape, seeds, -1.0, 1.0)).read_value()
                 labels = self._resident(tf.random.stateless_uniform([batch_size], seeds, 0, num_classes, tf.int32))
-                self._batches.append(Batch(images, labels))
-
-    def _resident(self, value: tf.Tensor) -> tf.Tensor:
-        # In no collection: it is neither trained, nor saved in checkpoints, nor waited for by other initialisers.
-        variable = tf.Variable(value, trainable=False, collections=[], use_resource=True)
-        self.initializers.append(variable.initializer)
-        return variable.read_value()
+                self._batches.append(Batch(images, labels.read_value()))
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]
@@ -213,12 +214,95 @@ class RecordPipeline(StagedInput):
             draws = preprocessing.draw(global_batch, options) if options.training else [None] * global_batch
             examples = list(map(example, tf.unstack(records), range(global_batch), draws))
             towers = [examples[i : i + batch_size_per_device] for i in range(0, global_batch, batch_size_per_device)]
-            return [list(itertools.chain(*zip(*tower, strict=True))) for tower in towers]
+            host_batches: list[HostBatch] = [list(itertools.chain(*zip(*tower, strict=True))) for tower in towers]
+            if options.shifts:
+                uniform = tf.random.uniform([len(devices), batch_size_per_device, 3], seed=options.seed)
+                host_batches = [
+                    [*made, of_tower] for made, of_tower in zip(host_batches, tf.unstack(uniform), strict=True)
+                ]
+            return host_batches
 
         def assemble(host_batch: HostBatch) -> tuple[tf.Tensor, tf.Tensor]:
-            return tf.stack(host_batch[:batch_size_per_device]), tf.stack(host_batch[batch_size_per_device:])
+            size = batch_size_per_device
+            images, labels = tf.stack(host_batch[:size]), tf.stack(host_batch[size : 2 * size])
+            if options.shifts:
+                black = 0 if images.dtype == tf.uint8 else -1
+                images = preprocessing.shift_and_flip(images, host_batch[2 * size], black)
+            return images, labels
 
         super().__init__(devices, make_host_batches, assemble, host_device)
+
+
+class ArrayPipeline(StagedInput):
+    """Draws the images of arrays in a random order, preprocesses and stages them. The arrays stay in the host's memory.
+
+    Every image comes once in an epoch. The order of an epoch and the shifts of a step depend on the seed and the number
+    of the epoch or of the image alone, so that a warm-up starts the same sequence anew; the epochs follow each other
+    without end, also within a batch. Images that are as large as the model's, without distortions, are drawn, shifted
+    and normalised as one tensor.
+    """
+
+    def __init__(
+        self,
+        images: np.ndarray,
+        labels: np.ndarray,
+        devices: Sequence[str],
+        batch_size_per_device: int,
+        options: preprocessing.ImageOptions,
+        *,
+        normalize_on_device: bool,
+        host_device: str = '/cpu:0',
+        shift: float = 0.0,
+    ) -> None:
+        """Builds the ops.
+
+        Args:
+          images, labels: [N, H, W, C] uint8 and [N] int32, see array_files. Variables get them when they are
+            initialised, through this process: in the graph they would be saved with it, and bounded by 2 GB.
+          normalize_on_device: as RecordPipeline.
+          shift: in [0, 1), where in the order of the first epoch to begin: worker w of W begins at w / W.
+        """
+        global_batch = batch_size_per_device * len(devices)
+        num_images = len(images)
+
+        def held(array: np.ndarray) -> tf.Tensor:
+            value = tf.numpy_function(lambda: array, [], tf.as_dtype(array.dtype), stateful=True)
+            value.set_shape(array.shape)
+            return value
+
+        def make_host_batches() -> list[HostBatch]:
+            image_store, label_store = self._resident(held(images)), self._resident(held(labels))
+            self._drawn = self._resident(tf.constant(int(shift * num_images), tf.int64))
+            drawn = tf.identity(self._drawn.assign_add(global_batch))
+            numbers = drawn - global_batch + tf.range(global_batch, dtype=tf.int64)
+            chosen = _in_random_order(numbers, num_images, options.seed)
+            batch, of_batch = image_store.sparse_read(chosen), label_store.sparse_read(chosen)
+            if options.distortions or images.shape[1:3] != (options.height, options.width):
+                draws = preprocessing.draw(global_batch, options) if options.training else [None] * global_batch
+                each = zip(tf.unstack(batch), range(global_batch), draws, strict=True)
+                batch = tf.stack([preprocessing.resize_and_distort(i, options, n, draw) for i, n, draw in each])
+            if options.shifts:
+                uniform = tf.random.stateless_uniform([global_batch, 3], tf.stack([options.seed, drawn]))
+                batch = preprocessing.shift_and_flip(batch, uniform)
+            if not normalize_on_device:
+                batch = preprocessing.normalize(batch)
+            return list(zip(tf.split(batch, len(devices)), tf.split(of_batch, len(devices)), strict=True))
+
+        super().__init__(devices, make_host_batches, host_device=host_device)
+
+    def warm_up(self, session: tf.Session) -> None:
+        session.run(self._drawn.initializer)
+        super().warm_up(session)
+
+
+def _in_random_order(numbers: tf.Tensor, count: int, seed: int) -> tf.Tensor:
+    """[B] int64 positions in an endless sequence of epochs -> [B] int64 in [0, count): each once in an epoch."""
+    epochs = numbers // count
+    seeds = tf.stack([tf.fill(tf.shape(epochs), tf.constant(seed, tf.int64)), tf.zeros_like(epochs), epochs], axis=1)
+    # A permutation as a function: none is stored, and none has to be drawn between two epochs.
+    return tf.raw_ops.RandomIndexShuffle(
+        index=numbers % count, seed=seeds, max_index=tf.constant(count - 1, tf.int64), rounds=8
+    )
 
 
 def shard_pattern(shards: Shards) -> str:

@@ -1,4 +1,4 @@
-"""Flags of the original tf_cnn_benchmarks that this program does not have, and what becomes of each."""
+"""Flags of the original tf_cnn_benchmarks that this program does not have or calls otherwise: what becomes of each."""
 
 from collections.abc import Mapping
 
@@ -28,10 +28,6 @@ _NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
     'distort_color_in_yiq': False,
     'enable_optimizations': True,
     'force_gpu_compatible': False,
-    'fp16_enable_auto_loss_scale': False,
-    'fp16_inc_loss_scale_every_n': 1000,
-    'fp16_loss_scale': float,
-    'fp16_vars': False,
     'freeze_when_forward_only': False,
     'fuse_decode_and_crop': True,
     'gpu_indices': str,
@@ -51,7 +47,6 @@ _NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
     'sync_on_finish': False,
     'timestamped_allocator': False,
     'use_datasets': False,
-    'use_fp16': False,
     'use_numa_affinity': False,
     'use_python32_barrier': False,
     'use_resource_vars': True,
@@ -95,6 +90,17 @@ _WITHOUT_EFFECT: Mapping[str, tuple[type, str]] = {
 }
 
 
+# Names that older versions used, read like the flag whose place they take.
+_LEARNING_RATE = FlagSpec('learning_rate', float, optional=True, lower_bound=0)
+_USE_NCCL = FlagSpec('use_nccl', bool, optional=True)
+_USE_FP16 = FlagSpec('use_fp16', bool, optional=True)
+OLDER_NAMES: Mapping[str, FlagSpec] = {
+    'learning_rate': _LEARNING_RATE,
+    'use_nccl': _USE_NCCL,
+    'use_fp16': _USE_FP16,
+}
+
+
 def _type_of(fact: Value | type) -> type:
     return fact if isinstance(fact, type) else type(fact)
 
@@ -127,3 +133,40 @@ def read(name: str, value: object) -> list[str]:
         raise UsageError(f'{written}: this program does not have it: {_NEVER[name][1]}')
     hint = 'leave it out' if default is None else f'leave it out or write {spelled(name, default)}'
     raise UsageError(f'{written}: not in this version; {hint}')
+
+
+def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
+    """Puts what older names say into values; returns the names that this set, with how they were written.
+
+    Raises:
+      UsageError: two flags contradict each other.
+    """
+    as_written = {}
+    rate = older.get('learning_rate')
+    if rate is not None:
+        if values.get('init_learning_rate') not in (None, rate):
+            raise _clash('learning_rate', rate, 'init_learning_rate', values)
+        values['init_learning_rate'] = rate
+        as_written['init_learning_rate'] = spelled('learning_rate', rate)
+    use_nccl = older.get('use_nccl')
+    if use_nccl is not None:
+        spec = values.get('all_reduce_spec')
+        if spec is not None and ('nccl' in str(spec)) != use_nccl:
+            raise _clash('use_nccl', use_nccl, 'all_reduce_spec', values)
+        if use_nccl and spec is None:
+            values['all_reduce_spec'] = 'nccl'
+            as_written['all_reduce_spec'] = spelled('use_nccl', use_nccl)
+    use_fp16 = older.get('use_fp16')
+    if use_fp16 is not None:
+        precision = values.get('precision')
+        if precision is not None and (precision == 'fp16') != use_fp16:
+            raise _clash('use_fp16', use_fp16, 'precision', values)
+        if use_fp16:
+            values['precision'] = 'fp16'
+            as_written['precision'] = spelled('use_fp16', use_fp16)
+    return as_written
+
+
+def _clash(older: str, value: Value, name: str, values: Mapping[str, Value]) -> UsageError:
+    written = spelled(name, values[name])
+    return UsageError(f'{spelled(older, value)} contradicts {written}; it is the older name of --{name}: leave it out')

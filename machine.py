@@ -74,8 +74,11 @@ def find_machine(params: Params) -> Machine:
     )
 
 
-def session_config(params: Params, machine: Machine) -> tf.ConfigProto:
+def session_config(params: Params, machine: Machine, *, in_cluster: bool = False) -> tf.ConfigProto:
     """The settings of the session.
+
+    Args:
+      in_cluster: whether it is on a server, to which others send graphs.
 
     Raises:
       UsageError: an earlier run in this process fixed a setting of the whole process in another way.
@@ -95,7 +98,11 @@ def session_config(params: Params, machine: Machine) -> tf.ConfigProto:
         config.gpu_options.per_process_gpu_memory_fraction = params.gpu_memory_frac_for_testing
     if params.xla:
         config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
-    _choose_graph_passes(config.graph_options.rewrite_options, machine)
+    rewrite = config.graph_options.rewrite_options
+    _choose_graph_passes(rewrite, machine)
+    if in_cluster and params.precision == 'bf16':
+        # It fuses convolutions into ops that a server takes for float32 and float16 only.
+        rewrite.remapping = rewrite.OFF
     return config
 
 

@@ -53,6 +53,8 @@ RESIZE_METHODS = (*_RESIZE, 'round_robin')
 AREA_RANGE = (0.05, 1.0)
 ASPECT_RANGE = (3 / 4, 4 / 3)
 MIN_OBJECT_COVERED = 0.1
+# Pixels on each side for the crops of small images: He et al. 2016 (arXiv:1512.03385), section 4.2.
+PADDING = 4
 
 # Evaluation looks at the middle 224 of 256 pixels: Krizhevsky et al. 2012, section 4.1.
 CENTRAL_FRACTION = 0.875
@@ -76,9 +78,12 @@ _COLOR_OPS: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
 class ImageOptions:
     """How an encoded image becomes [height, width, channels].
 
-    training: random crop and flip; else the central crop. distortions: random colours as well, when training.
+    training: what augmentation says happens to the image; else nothing does.
+    distortions: random colours as well, when training.
     resize_method: one of RESIZE_METHODS; round_robin takes another one for each position in the batch.
     seed: of every random draw, which also depends on the position in the batch.
+    augmentation: 'resized_crop' is a random crop and flip, and the central crop when not training. With the others the
+      image is cropped to the aspect of the output only: 'padded_crop' shifts and flips it at random, 'none' does not.
 
     Raises:
       UsageError: an unknown resize method, or distortions of images that have no colours.
@@ -91,6 +96,7 @@ class ImageOptions:
     distortions: bool = False
     resize_method: str = 'bilinear'
     seed: int = 0
+    augmentation: str = 'resized_crop'
 
     def __post_init__(self) -> None:
         if self.resize_method not in RESIZE_METHODS:
@@ -106,7 +112,12 @@ class ImageOptions:
     @property
     def uses_boxes(self) -> bool:
         """Whether preprocess looks at the bounding boxes."""
-        return self.training
+        return self.training and self.augmentation == 'resized_crop'
+
+    @property
+    def shifts(self) -> bool:
+        """Whether shift_and_flip is to be called for the images of a batch."""
+        return self.training and self.augmentation == 'padded_crop'
 
 
 def parse_example(serialized: tf.Tensor, num_classes: int, with_boxes: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -184,7 +195,8 @@ def preprocess(
       [H, W, C] uint8. The step fails with InvalidArgumentError when the file is not a JPEG, or a damaged one.
     """
     shape = tf.raw_ops.ExtractJpegShape(contents=encoded)
-    window = random_window(shape, boxes, options.seed, position) if options.training else central_window(shape, options)
+    by_boxes = options.uses_boxes
+    window = random_window(shape, boxes, options.seed, position) if by_boxes else central_window(shape, options)
     # Only the window is decoded. The fast DCT would spare 3 % of the decoding and darken every image by 0.8 of 255
     # levels; smoothing the colour planes would cost 6 % and is lost in the resize.
     cropped = tf.raw_ops.DecodeAndCropJpeg(
@@ -194,13 +206,19 @@ def preprocess(
         fancy_upscaling=False,
         dct_method='INTEGER_ACCURATE',
     )
-    image = resize(cropped, options, position)
-    if not options.training:
-        return image if image.dtype == tf.uint8 else _rounded(image)
-    draws = draws or draw(1, options, position)[0]
-    if options.distortions:
+    if options.training and draws is None:
+        draws = draw(1, options, position)[0]
+    image = resize_and_distort(cropped, options, position, draws)
+    return _flip_if(draws.mirrored, image) if draws and options.uses_boxes else image
+
+
+def resize_and_distort(image: tf.Tensor, options: ImageOptions, position: int, draws: Draws | None) -> tf.Tensor:
+    """[h, w, C] uint8 -> [H, W, C] uint8, with other colours if options ask for it when training."""
+    image = resize(image, options, position)
+    if options.training and options.distortions:
+        assert draws
         image = distort_colors(tf.cast(image, tf.float32), draws.colors, position)
-    return _flip_if(draws.mirrored, image if image.dtype == tf.uint8 else _rounded(image))
+    return image if image.dtype == tf.uint8 else _rounded(image)
 
 
 def random_window(shape: tf.Tensor, boxes: tf.Tensor, seed: int, position: int) -> tf.Tensor:
@@ -222,12 +240,14 @@ def random_window(shape: tf.Tensor, boxes: tf.Tensor, seed: int, position: int) 
 def central_window(shape: tf.Tensor, options: ImageOptions) -> tf.Tensor:
     """The window y, x, height, width ([4] int32) in the middle of an image of shape [3] int32 (h, w, channels).
 
-    It has the aspect of the output (a square for a square) and 87.5 % of the largest such window.
+    It has the aspect of the output (a square for a square) and 87.5 % of the largest such window, all of it unless
+    options.augmentation is 'resized_crop'.
     """
+    kept = CENTRAL_FRACTION if options.augmentation == 'resized_crop' else 1.0
     target = _shared([options.height, options.width], tf.float32)
     whole = tf.slice(shape, _shared([0]), _shared([2]))
     fraction = tf.reduce_min(tf.cast(whole, tf.float32) / target, axis=_shared(0))
-    size = tf.cast(tf.round(_shared(CENTRAL_FRACTION, tf.float32) * fraction * target), tf.int32)
+    size = tf.cast(tf.round(_shared(kept, tf.float32) * fraction * target), tf.int32)
     size = tf.maximum(size, _shared(1))
     return tf.concat([(whole - size) // _shared(2), size], _shared(0))
 
@@ -242,6 +262,26 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
     resized = tf.reshape(resized, _shared([*size, options.channels]))
     # Bicubic overshoots at edges, and what a cast makes of that is undefined.
     return _clipped(resized) if method == 'bicubic' else resized
+
+
+def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor, padding_value: float = 0) -> tf.Tensor:
+    """Pads images by 4 pixels on each side, crops each at random to its size, and mirrors half of them.
+
+    He et al. 2016 (arXiv:1512.03385), section 4.2. All images of a batch at once: two gathers, whatever their number.
+
+    Args:
+      images: [N, H, W, C].
+      uniform: [N, 3] float32 in [0, 1): of each image what decides on rows, columns and mirroring.
+      padding_value: of the pixels around; black is 0 of uint8 and -1 of normalised images.
+    """
+    height, width = images.shape.as_list()[1:3]
+    around = [PADDING, PADDING]
+    padded = tf.pad(images, [[0, 0], around, around, [0, 0]], constant_values=padding_value)
+    first = tf.cast(uniform[:, :2] * (2 * PADDING + 1), tf.int32)
+    rows = first[:, :1] + tf.range(height)
+    ahead = tf.range(width)
+    columns = first[:, 1:] + tf.where_v2(uniform[:, 2:] < 0.5, tf.reverse(ahead, [0])[tf.newaxis], ahead[tf.newaxis])
+    return tf.gather(tf.gather(padded, rows, axis=1, batch_dims=1), columns, axis=2, batch_dims=1)
 
 
 def normalize(images: tf.Tensor, *, is_record: bool = False) -> tf.Tensor:

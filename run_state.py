@@ -183,10 +183,20 @@ class RunState:
     def _read_step(self, session: tf.Session) -> int:
         return int(session.run(self._built.global_step.value))
 
-    def save_if_due(self, session: tf.Session) -> None:
-        """Saves a checkpoint if --save_model_steps or --save_model_secs ask for one now."""
+    def prepare_evaluation(self, session: tf.Session) -> None:
+        """Sees to it that this worker has what a checkpoint would hold now. All that evaluate together call it."""
+        if self._built.before_evaluation is not None:
+            session.run(self._built.before_evaluation)
+
+    def save_if_due(self, session: tf.Session, taken_before: int) -> None:
+        """Saves a checkpoint if --save_model_steps or --save_model_secs ask for one now.
+
+        Args:
+          taken_before: the steps that had been taken when this was asked last; other workers count, too.
+        """
         params = self._params
-        by_step = params.save_model_steps is not None and self.steps_taken % params.save_model_steps == 0
+        every = params.save_model_steps
+        by_step = every is not None and self.steps_taken // every > taken_before // every
         if self._saves and (by_step or 0 < params.save_model_secs <= time.monotonic() - self._last_save):
             self.save(session)
 

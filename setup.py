@@ -15,6 +15,7 @@ DEV = [
     'mypy>=1.11',
     'pytest>=8.0',
     'pytest-timeout>=2.3',
+    'pytest-xdist>=3.5',
     'ruff>=0.6',
     'scikit-image>=0.22',
     'scikit-learn>=1.4',
@@ -31,6 +32,7 @@ setup(
     python_requires='>=3.10,<3.14',
     py_modules=sorted(path.stem for path in ROOT.glob('*.py') if path.name != 'setup.py'),
     packages=find_packages(exclude=['tests', 'tests.*', 'benchmarks', 'benchmarks.*']),
+    package_data={'models': ['costs.csv']},
     install_requires=['absl-py>=2.0', 'numpy>=1.26', 'tensorflow>=2.16,<2.22'],
     extras_require={
         'cuda': ['tensorflow[and-cuda]>=2.16,<2.22'],

@@ -11,6 +11,7 @@ from managers.masters import Meeting
 from models.networks import build_network
 from training.checkpoints import Slice, whole
 from training.optimizers import Optimizer, OptimizerStep, Slots
+from training.precision import FP32, LossScale, Precision, make_loss_scale
 from training.schedules import LearningRate
 from training.variables import HOST_DEVICE, Variable
 from variable_mgr import VariableMgr
@@ -39,6 +40,7 @@ class StepSettings:
     learning_rate: LearningRate
     seed: int
     first_tower: int = 0
+    precision: Precision = FP32
     single_l2_loss_op: bool = False
     label_smoothing: float = 0.0
 
@@ -50,10 +52,11 @@ class StepGraph:
     initializers give the variables their first values; then comes post_init if there is one, then the pipeline's
     initializers and warm-up, then the fetches once a step: {'loss': scalar, 'global_step': the steps taken before,
     'ops': [...]}, where it trains 'learning_rate' and, with accuracy, 'top_1' and 'top_5', the fractions of the step's
-    images. meeting is where the
-    gradients of several workers meet, bytes_of_servers and bytes_of_step what a cluster holds and moves.
-    variables are those that the first model trains, gradients are (variable, gradient) for them. slices tell where the
-    parts of everything are that a checkpoint holds, by name; model_slices those of the model alone.
+    images. Where the loss scale may have steps skipped, num_skipped is how many it had, and 'num_skipped' how many
+    before the step. meeting is where the gradients of several workers meet, bytes_of_servers and bytes_of_step what a
+    cluster holds and moves. variables are those that the first model trains, gradients are (variable, gradient) for
+    them. slices tell where the parts of everything are that a checkpoint holds, by name; model_slices those of the
+    model alone. before_evaluation, if there is one, gives the slices of all workers the same values.
     """
 
     pipeline: InputPipeline
@@ -68,6 +71,8 @@ class StepGraph:
     bytes_of_step: int
     slices: dict[str, list[Slice]]
     model_slices: dict[str, list[Slice]]
+    num_skipped: Tensor | None
+    before_evaluation: tf.Operation | None
 
 
 @dataclass(frozen=True)
@@ -90,8 +95,9 @@ def build_step_graph(
     settings: StepSettings, optimizer: Optimizer, manager: VariableMgr, pipeline: InputPipeline
 ) -> StepGraph:
     """Adds a step to the current graph."""
+    loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
     towers = [
-        _build_tower(settings, optimizer, manager, number, pipeline.tower_batch(number))
+        _build_tower(settings, optimizer, manager, number, pipeline.tower_batch(number), loss_scale)
         for number in range(len(manager.get_devices()))
     ]
     ops = list(pipeline.per_step_ops)
@@ -106,14 +112,15 @@ def build_step_graph(
             initializers.append(global_step.assign(tf.constant(0, tf.int64)))
         if not settings.forward_only:
             learning_rate = settings.learning_rate.at(global_step.value)
-            step = OptimizerStep(optimizer, learning_rate, global_step.value, settings.gradient_clip)
+            step = OptimizerStep(optimizer, learning_rate, global_step.value, settings.gradient_clip, loss_scale)
             train_op, pairs = manager.build_update(step, global_step, [tower.gradients for tower in towers])
-            gradients = [(variable, gradient) for gradient, variable in pairs]
+            gradients = [(variable, loss_scale.unscaled(gradient)) for gradient, variable in pairs]
             ops.append(train_op)
             if manager.initializes:
-                initializers += step.initializers
+                initializers += [*step.initializers, *loss_scale.initializers]
             slots = step.slots
             slices |= _slices_of_slots(slices, slots)
+            slices |= {name: [whole(variable)] for name, variable in loss_scale.state.items()}
         else:
             # Workers without gradients only meet in this count.
             ops.append(manager.count_step(global_step, []))
@@ -124,17 +131,20 @@ def build_step_graph(
         }
         if not settings.forward_only:
             fetches['learning_rate'] = learning_rate
+        if loss_scale.num_skipped is not None:
+            fetches['num_skipped'] = tf.identity(loss_scale.num_skipped)
         fractions = [tower.top_k for tower in towers if tower.top_k]
         if fractions:
             top_1, top_5 = zip(*fractions, strict=True)
             fetches |= {'top_1': _mean(top_1), 'top_5': _mean(top_5)}
         post_init = manager.get_post_init_ops(slots)
+        before_evaluation = manager.get_before_evaluation_ops()
         return StepGraph(
             pipeline=pipeline,
             initializers=tf.group(*initializers),
             post_init=tf.group(*post_init) if post_init else None,
             fetches=fetches,
-            variables=manager.trainable_variables_on_device(0),
+            variables=[variable for variable in manager.savable_variables().values() if variable.trainable],
             gradients=gradients,
             global_step=global_step,
             meeting=manager.meeting,
@@ -142,6 +152,8 @@ def build_step_graph(
             bytes_of_step=0 if settings.forward_only else manager.bytes_of_step(),
             slices=slices,
             model_slices=model_slices,
+            before_evaluation=tf.group(*before_evaluation) if before_evaluation else None,
+            num_skipped=loss_scale.num_skipped,
         )
 
 
@@ -156,7 +168,12 @@ def _slices_of_slots(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, 
 
 
 def _build_tower(
-    settings: StepSettings, optimizer: Optimizer, manager: VariableMgr, number: int, batch: Batch
+    settings: StepSettings,
+    optimizer: Optimizer,
+    manager: VariableMgr,
+    number: int,
+    batch: Batch,
+    loss_scale: LossScale,
 ) -> _Tower:
     with manager.create_outer_variable_scope(number) as variables:
         logits, auxiliary = build_network(
@@ -169,6 +186,7 @@ def _build_tower(
             keep_statistics=manager.keeps_statistics(number),
             # Towers drop other units than their neighbours; networks have fewer than 1000 dropout layers.
             seed=settings.seed + 1000 * (settings.first_tower + number),
+            dtype=settings.precision.compute,
         )
         smoothing = 0.0 if settings.forward_only else settings.label_smoothing
         base_loss = _cross_entropy(logits, batch.labels, smoothing)
@@ -182,13 +200,15 @@ def _build_tower(
         penalty = None
         if settings.weight_decay and (manager.leads(number) or number == 0):
             # Of kernels, not of biases and batch norm: He et al. 2018 (arXiv:1812.01187), section 3.1.
-            kernels = [variable.value for variable in trainable if len(variable.shape) > 1]
+            kernels = [tf.cast(variable.value, tf.float32) for variable in trainable if len(variable.shape) > 1]
             if settings.single_l2_loss_op:
                 kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
             penalty = settings.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
             if manager.leads(number) and not optimizer.decays_weights:
                 objective += penalty
-        gradients = tf.gradients(objective, [variable.value for variable in trainable])
+        gradients = tf.gradients(objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value])
+        # Of variables that are kept in 16 bits they have 16; what becomes of them does not depend on that.
+        gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
         return _Tower(base_loss, objective, penalty, top_k, gradients)
 
 

@@ -26,7 +26,13 @@ def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterat
 
 
 class Stepper:
-    """Runs the steps of a session, the special ones too: the last warm-up step is traced, some get a summary."""
+    """Runs the steps of a session, the special ones too: the last warm-up step is traced, some get a summary.
+
+    Attributes:
+      gradient_summary: of the last step that got one.
+      steps_before: how many steps were taken before the last one.
+      num_skipped: how many steps since the first one the loss scale had skipped, as far as was noted.
+    """
 
     def __init__(
         self,
@@ -38,6 +44,8 @@ class Stepper:
     ) -> None:
         self.gradient_summary: bytes | None = None
         self.steps_before = 0
+        self.num_skipped = 0
+        self._skipped_at_start: int | None = None
         self._session = session
         self._fetches = fetches
         self._plain_step = session.make_callable(fetches)
@@ -57,7 +65,15 @@ class Stepper:
         else:
             fetched = self._plain_step()
         self.steps_before = int(fetched['global_step'])
+        if 'num_skipped' in fetched:
+            self.note_skipped(int(fetched['num_skipped']))
         return _step_values(fetched)
+
+    def note_skipped(self, total: int) -> None:
+        """Takes note of how many steps were skipped since training began."""
+        if self._skipped_at_start is None:
+            self._skipped_at_start = total
+        self.num_skipped = total - self._skipped_at_start
 
     def _is_summarized(self, phase: Phase, index: int) -> bool:
         # The first warm-up step too: it takes the time that TensorFlow needs to prepare for the others.

@@ -76,7 +76,18 @@ def _cluster(argv: list[str]) -> int:
     return command.main(argv)
 
 
-_TOOLS: dict[str, Callable[[list[str]], int]] = {'checkpoint': _checkpoint, 'cluster': _cluster, 'records': _records}
+def _models(argv: list[str]) -> int:
+    from models import command
+
+    return command.main(argv)
+
+
+_TOOLS: dict[str, Callable[[list[str]], int]] = {
+    'checkpoint': _checkpoint,
+    'cluster': _cluster,
+    'models': _models,
+    'records': _records,
+}
 
 
 def _benchmark(argv: list[str]) -> int:
@@ -87,6 +98,8 @@ def _benchmark(argv: list[str]) -> int:
         return 0
     from reporting.console import Console
 
+    # TensorFlow reads this when it is imported, which a --model_file may do; errors still come through.
+    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
     parsed = parse_argv(argv)
     params = for_evaluator(parsed.params, os.environ)
     cluster = find_cluster(params, os.environ)
@@ -97,8 +110,6 @@ def _benchmark(argv: list[str]) -> int:
         console = Console(out, sys.stderr)
         for line in parsed.warnings:
             console.warning(line)
-        # TensorFlow reads this when it is imported; errors still come through.
-        os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
         if cluster and _is_server(cluster):
             from cluster.serve import run_server
 

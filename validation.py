@@ -79,8 +79,16 @@ def record_examples(
     return share.of(tf.data.TFRecordDataset(list(paths))).map(example, num_parallel_calls=tf.data.experimental.AUTOTUNE)
 
 
-def array_examples(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int32], share: Share) -> Dataset:
-    """The images [N, H, W, C] and labels [N] of arrays, in their order. They stay out of the graph."""
+def array_examples(
+    images: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.int32],
+    share: Share,
+    options: preprocessing.ImageOptions | None = None,
+) -> Dataset:
+    """The images [N, H, W, C] and labels [N] of arrays, in their order, resized if options say so.
+
+    They stay out of the graph.
+    """
 
     def look_up(index: int) -> tuple[Any, Any]:
         return images[index], labels[index]
@@ -89,6 +97,8 @@ def array_examples(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int32],
         image, label = tf.numpy_function(look_up, [index], (tf.uint8, tf.int32), stateful=False)
         image.set_shape(images.shape[1:])
         label.set_shape([])
+        if options and images.shape[1:3] != (options.height, options.width):
+            image = preprocessing.resize_and_distort(image, options, 0, None)
         return image, label
 
     return share.of(tf.data.Dataset.range(len(images))).map(example)

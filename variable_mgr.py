@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from all_reduce import Algorithm
+from all_reduce import Algorithm, compacted
 from errors import UsageError
 from managers.base import TowerVariables, VariableMgr
 from managers.collective import VariableMgrCollectiveAllReduce
@@ -46,10 +46,11 @@ __all__ = [
 class Placement:
     """What the classes need to know: the towers' devices, the seed of initial values, and where parameters live.
 
-    parameter_devices is for parameter_server on one machine, algorithm for replicated. Of a cluster: server_devices are
-    the CPUs of its parameter servers, worker is this one of num_workers, root the one whose variables the others start
-    from where there are no parameter servers, sync whether they take their steps together, transfer the type that
-    gradients and variables have on their way (None leaves them as they are). horovod is the module horovod.tensorflow
+    parameter_devices is for parameter_server on one machine, algorithm for replicated. transfer is the type that
+    gradients have on their way between replicas, and in a cluster variables too (None leaves them as they are),
+    variable_dtype the one in which trained variables are kept. Of a cluster: server_devices are the CPUs of its
+    parameter servers, worker is this one of num_workers, root the one whose variables the others start from where there
+    are no parameter servers, sync whether they take their steps together. horovod is the module horovod.tensorflow
     where that started the processes, horovod_device where it sums.
     """
 
@@ -58,12 +59,13 @@ class Placement:
     parameter_devices: Sequence[str]
     algorithm: Algorithm
     packing: Packing
+    transfer: tf.DType | None = None
+    variable_dtype: tf.DType = tf.float32
     server_devices: Sequence[str] = field(default=())
     worker: int = 0
     num_workers: int = 1
     root: int = 0
     sync: bool = True
-    transfer: tf.DType | None = None
     horovod: Any = None
     horovod_device: str | None = None
 
@@ -71,6 +73,11 @@ class Placement:
     def servers(self) -> ParameterServers:
         """The parameter servers of the cluster."""
         return ParameterServers(self.server_devices, self.worker, self.num_workers, self.packing, self.transfer)
+
+    def replicate(self) -> VariableMgrLocalReplicated:
+        """The manager of replicas in one process."""
+        algorithm = compacted(self.algorithm, self.devices, self.transfer) if self.transfer else self.algorithm
+        return VariableMgrLocalReplicated(self.devices, self.seed, algorithm, self.packing)
 
 
 # From (--variable_update, whether there are other processes, --staged_vars) to the class.
@@ -81,10 +88,8 @@ _CLASSES: dict[tuple[str, bool, bool], Callable[[Placement], VariableMgr]] = {
     ('parameter_server', False, True): lambda at: VariableMgrLocalFetchFromStagedPS(
         at.devices, at.seed, at.parameter_devices
     ),
-    ('replicated', False, False): lambda at: VariableMgrLocalReplicated(at.devices, at.seed, at.algorithm, at.packing),
-    ('collective_all_reduce', False, False): lambda at: VariableMgrLocalReplicated(
-        at.devices, at.seed, at.algorithm, at.packing
-    ),
+    ('replicated', False, False): Placement.replicate,
+    ('collective_all_reduce', False, False): Placement.replicate,
     ('independent', False, False): lambda at: VariableMgrIndependent(at.devices, at.seed),
     ('parameter_server', True, False): lambda at: VariableMgrDistributedFetchFromPS(
         at.devices, at.seed, at.servers, sync=at.sync
@@ -122,7 +127,14 @@ def make_variable_mgr(
     make = _CLASSES.get((variable_update, distributed, staged))
     if make is None:
         raise UsageError(_refusal(variable_update, distributed, staged))
-    return make(placement)
+    if distributed and placement.variable_dtype != tf.float32:
+        raise UsageError(
+            f'--fp16_vars clashes with the other processes of --variable_update={variable_update}: what they share is '
+            'kept in 32 bits, and travels in 16 with --compact_gradient_transfer; leave --fp16_vars out'
+        )
+    manager = make(placement)
+    manager.variable_dtype = placement.variable_dtype
+    return manager
 
 
 def _refusal(variable_update: str, distributed: bool, staged: bool) -> str:

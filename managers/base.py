@@ -52,7 +52,11 @@ class VariableMgr(ABC):
       initializers: ops that give every variable its initial value, but those that get_post_init_ops() fills.
       assignments: what a training step assigns to variables that are not trainable.
       meeting: where the gradients of several workers meet, if they do on parameter servers.
+      scalars: what create_scalar has made.
+      variable_dtype: the type in which the variables are kept that gradients change. Set before there are any.
     """
+
+    variable_dtype: tf.DType = tf.float32
 
     def __init__(self, devices: Sequence[str], seed: int) -> None:
         self._devices = list(devices)
@@ -61,6 +65,7 @@ class VariableMgr(ABC):
         self.initializers: list[tf.Operation] = []
         self.assignments: list[tuple[Variable, Tensor]] = []
         self.meeting: Meeting | None = None
+        self.scalars: list[Variable] = []
 
     @property
     def num_averaged_towers(self) -> int:
@@ -82,7 +87,18 @@ class VariableMgr(ABC):
 
     def create_global_step(self) -> Variable:
         """The number of steps taken, a scalar int64."""
-        return create_variable('global_step', [], scope='v', device=HOST_DEVICE, dtype=tf.int64)
+        return create_variable('global_step', [], scope='v', device=self._shared_device, dtype=tf.int64)
+
+    def create_scalar(self, name: str, dtype: tf.DType) -> Variable:
+        """A scalar beside the global step, which all workers that take their steps together see alike."""
+        scalar = create_variable(name, [], scope='v', device=self._shared_device, dtype=dtype)
+        self.scalars.append(scalar)
+        return scalar
+
+    @property
+    def _shared_device(self) -> str:
+        """Where that lives which belongs to no tower."""
+        return HOST_DEVICE
 
     @abstractmethod
     def each_tower_has_variables(self) -> bool:
@@ -128,9 +144,11 @@ class VariableMgr(ABC):
         """The op that takes a step, given gradients T x V, and the (gradient, variable) pairs of the first model."""
         met_grads = self.preprocess_device_grads(device_grads)
         pairs = [self.get_gradients_to_apply(number, met_grads) for number in range(len(met_grads))]
+        # Towers that share a model have the same gradients.
+        distinct = [gradient for own in pairs[:: self.num_averaged_towers] for gradient, _ in own]
         with tf.control_dependencies(self._before_update(met_grads)):
-            applied = [step.apply(gradient, variable) for own in pairs for gradient, variable in own]
-            return self.count_step(global_step, [*applied, *self.assign_ops()]), pairs[0]
+            done = step.take([[pair] for own in pairs for pair in own], distinct, self.assign_ops)
+            return self.count_step(global_step, done), pairs[0]
 
     def _before_update(self, met_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
         """What must be done before the first variable changes."""
@@ -157,6 +175,10 @@ class VariableMgr(ABC):
         del slots
         return []
 
+    def get_before_evaluation_ops(self) -> list[tf.Operation]:
+        """Ops that all workers run at once before they evaluate together: all then have what a checkpoint would."""
+        return []
+
     def savable_variables(self) -> dict[str, Variable]:
         """Each variable of the model once, by its model name."""
         return dict(self.variables[0])
@@ -176,9 +198,11 @@ class VariableMgr(ABC):
     def _create(
         self, scope: str, device: str, name: str, shape: Sequence[int], trainable: bool, value: Tensor | None = None
     ) -> Variable:
-        variable = create_variable(name, shape, scope=scope, device=device, trainable=trainable)
+        # Moving averages change too little at a time for 16 bits.
+        dtype = self.variable_dtype if trainable else tf.float32
+        variable = create_variable(name, shape, scope=scope, device=device, trainable=trainable, dtype=dtype)
         if value is not None:
-            self.initializers.append(variable.assign(value))
+            self.initializers.append(variable.assign(tf.cast(value, dtype)))
         return variable
 
     def _initial_value(self, name: str, shape: Sequence[int], initializer: Initializer) -> Tensor:

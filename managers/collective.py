@@ -14,7 +14,7 @@ from training.variables import HOST_DEVICE, Variable, num_bytes
 Tensor = Any
 
 _ALL_TOWERS, _ALL_WORKERS = 1, 2  # group keys
-_BROADCASTS = 1 << 20  # their instance keys come behind those of the sums
+_INITIAL, _STATISTICS = 1 << 20, 1 << 21  # the instance keys of broadcasts come behind those of the sums
 
 
 def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | None, *, on_towers: bool) -> Algorithm:
@@ -99,30 +99,40 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return [total for own in met_grads for total in own]
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        first = list(self.variables[0].values())
+        first = [*self.variables[0].values(), *self.scalars]
         first += [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
         with tf.device(HOST_DEVICE):
-            received = [variable.assign(self._broadcast(number, variable)) for number, variable in enumerate(first)]
+            received = self._receive(first, self._root, _INITIAL)
         # The copies of the other towers read anew, what came.
         with tf.control_dependencies(received):
             copies = [
-                own.assign(tf.raw_ops.ReadVariableOp(resource=model.handle, dtype=tf.float32))
+                own.assign(tf.raw_ops.ReadVariableOp(resource=model.handle, dtype=model.value.dtype))
                 for own, model in self._copies(slots)
             ]
         return received + copies
+
+    def get_before_evaluation_ops(self) -> list[tf.Operation]:
+        # Moving averages are of a worker's own images; those that are saved are worker 0's.
+        statistics = [variable for variable in self.variables[0].values() if not variable.trainable]
+        with tf.device(HOST_DEVICE):
+            return self._receive(statistics, 0, _STATISTICS)
 
     def bytes_of_step(self) -> int:
         # Each worker sends this to its neighbour in the ring: Patarasuk & Yuan 2009 (doi:10.1016/j.jpdc.2008.09.002).
         trainable = sum(num_bytes(variable.shape) for variable in self.trainable_variables_on_device(0))
         return 2 * (self._num_workers - 1) * trainable // (1 if self._transfer is None else 2)
 
-    def _broadcast(self, number: int, variable: Variable) -> Tensor:
+    def _receive(self, variables: Sequence[Variable], root: int, first_key: int) -> list[tf.Operation]:
+        """Gives the variables the values that they have on one worker."""
+        return [variable.assign(self._broadcast(first_key + i, variable, root)) for i, variable in enumerate(variables)]
+
+    def _broadcast(self, key: int, variable: Variable, root: int) -> Tensor:
         common = {
             'group_size': self._num_workers,
             'group_key': _ALL_WORKERS,
-            'instance_key': _BROADCASTS + number,
+            'instance_key': key,
             'shape': variable.shape,
         }
-        if self._worker == self._root:
+        if self._worker == root:
             return tf.raw_ops.CollectiveBcastSend(input=variable.value, **common)
-        return tf.raw_ops.CollectiveBcastRecv(T=tf.float32, **common)
+        return tf.raw_ops.CollectiveBcastRecv(T=variable.value.dtype, **common)

@@ -52,8 +52,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     def initializes(self) -> bool:
         return self._servers.is_chief
 
-    def create_global_step(self) -> Variable:
-        return create_variable('global_step', [], scope='v', device=self._servers.devices[0], dtype=tf.int64)
+    @property
+    def _shared_device(self) -> str:
+        return self._servers.devices[0]
 
     def each_tower_has_variables(self) -> bool:
         return False
@@ -84,8 +85,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         cargoes = self.masters.ship([(variable.name, total) for variable, total in zip(variables, sums, strict=True)])
 
         def take_step(pairs: Pairs) -> tf.Operation:
-            applied = [op for parts in self.masters.join(pairs) for op in step.apply_parts(parts)]
-            return self.count_step(global_step, [*applied, *self.assign_ops()])
+            groups = self.masters.join(pairs)
+            return self.count_step(global_step, step.take(groups, [gradient for gradient, _ in pairs], self.assign_ops))
 
         if self.meeting:
             op = self.meeting.build(cargoes, global_step, take_step, self._reads)
@@ -129,6 +130,10 @@ class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS)
         value, put = staged_value(fetched.value, self._devices[device_num])
         self._reads.append(put)
         return replace(fetched, value=value)
+
+    def savable_variables(self) -> dict[str, Variable]:
+        # Not those of a tower, whose values are what was staged.
+        return dict(self._fetched)
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         return list(self._reads)

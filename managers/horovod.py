@@ -9,6 +9,7 @@ from all_reduce import Algorithm
 from managers.local import VariableMgrLocalReplicated
 from packing import Packing
 from training.optimizers import Slots
+from training.variables import Variable
 
 Tensor = Any
 
@@ -59,13 +60,21 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         return self._horovod.rank() == 0
 
     def keeps_statistics(self, device_num: int) -> bool:
-        return self._horovod.rank() == 0
+        # Of every process: each evaluates with them.
+        return True
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        # Only what is trained, and so is there in every process.
-        first = self.trainable_variables_on_device(0)
+        first = [*self.variables[0].values(), *self.scalars]
         first += [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
+        return self._receive(first, 'initial')
+
+    def get_before_evaluation_ops(self) -> list[tf.Operation]:
+        # Moving averages are of a process's own images; those that are saved are rank 0's.
+        return self._receive([own for own in self.variables[0].values() if not own.trainable], 'statistics')
+
+    def _receive(self, variables: Sequence[Variable], name: str) -> list[tf.Operation]:
+        """Gives the variables the values that they have in the process of rank 0."""
         return [
-            variable.assign(self._horovod.broadcast(variable.value, root_rank=0, name=f'initial_{number}'))
-            for number, variable in enumerate(first)
+            variable.assign(self._horovod.broadcast(variable.value, root_rank=0, name=f'{name}_{number}'))
+            for number, variable in enumerate(variables)
         ]

@@ -17,15 +17,8 @@ from training.variables import Variable, num_bytes
 Tensor = Any
 
 
-class VariableMgrIndependent(VariableMgr):
-    """--variable_update=independent: every tower is a model of its own, and they never talk.
-
-    tower 0: v0 <- g0        tower 1: v1 <- g1
-    """
-
-    @property
-    def num_averaged_towers(self) -> int:
-        return 1
+class _OwnVariables(VariableMgr):
+    """Every tower has all variables. At the start they are those of tower 0."""
 
     def each_tower_has_variables(self) -> bool:
         return True
@@ -33,8 +26,36 @@ class VariableMgrIndependent(VariableMgr):
     def create(
         self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> Variable:
-        value = self._initial_value(name, shape, initializer)
+        # Other towers copy tower 0's values: initialisers of their own would be most of the graph's nodes.
+        value = self._initial_value(name, shape, initializer) if device_num == 0 else None
         return self._create(f'v{device_num}', self._devices[device_num], name, shape, trainable, value)
+
+    def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
+        return [own.assign(model.value) for own, model in self._copies(slots)]
+
+    def _copies(self, slots: Slots) -> list[tuple[Variable, Variable]]:
+        """Each variable and slot of the towers after the first, and the one of the first that it is a copy of."""
+        pairs = []
+        for tower in self.variables[1:]:
+            for name, own in tower.items():
+                model = self.variables[0][name]
+                pairs.append((own, model))
+                of_model = slots.get(model.handle.ref(), {})
+                pairs += [(slot, of_model[key]) for key, slot in slots.get(own.handle.ref(), {}).items()]
+        return pairs
+
+
+class VariableMgrIndependent(_OwnVariables):
+    """--variable_update=independent: every tower is a model of its own, and they never talk.
+
+    tower 0: v0 <- g0        tower 1: v1 <- g1
+
+    A checkpoint has the model of tower 0, from which all go on.
+    """
+
+    @property
+    def num_averaged_towers(self) -> int:
+        return 1
 
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         return [list(gradients) for gradients in device_grads]
@@ -114,7 +135,7 @@ class VariableMgrLocalFetchFromStagedPS(VariableMgrLocalFetchFromPS):
         return dict(self._masters)
 
 
-class VariableMgrLocalReplicated(VariableMgr):
+class VariableMgrLocalReplicated(_OwnVariables):
     """--variable_update=replicated: every tower has all variables, and applies the sum of all gradients to its own.
 
     tower 0: v0 <- g0 + g1 + ...        tower 1: v1 <- g0 + g1 + ...
@@ -128,31 +149,7 @@ class VariableMgrLocalReplicated(VariableMgr):
         self._algorithm = algorithm
         self._packing = packing
 
-    def each_tower_has_variables(self) -> bool:
-        return True
-
-    def create(
-        self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
-    ) -> Variable:
-        # Other towers copy tower 0's values: initialisers of their own would be most of the graph's nodes.
-        value = self._initial_value(name, shape, initializer) if device_num == 0 else None
-        return self._create(f'v{device_num}', self._devices[device_num], name, shape, trainable, value)
-
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         if self.num_averaged_towers == 1:
             return [list(device_grads[0])]
         return all_reduce(device_grads, self._devices, self._algorithm, self._packing)
-
-    def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return [own.assign(model.value) for own, model in self._copies(slots)]
-
-    def _copies(self, slots: Slots) -> list[tuple[Variable, Variable]]:
-        """Each variable and slot of the towers after the first, and the one of the first that it is a copy of."""
-        pairs = []
-        for tower in self.variables[1:]:
-            for name, own in tower.items():
-                model = self.variables[0][name]
-                pairs.append((own, model))
-                of_model = slots.get(model.handle.ref(), {})
-                pairs += [(slot, of_model[key]) for key, slot in slots.get(own.handle.ref(), {}).items()]
-        return pairs

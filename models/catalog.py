@@ -2,9 +2,11 @@
 
 import difflib
 import fnmatch
+import glob
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from data_sets import RECORDS
 from errors import UsageError
 
 
@@ -14,6 +16,8 @@ class ModelFacts:
 
     image_size is the height and width in pixels, batch_size the default per device, learning_rate the default one.
     variant names the network in models.networks where it is not the one that has the model's name.
+    any_size tells that the images of a folder need not be resized: the network ends in a global pooling, and halves
+    its images so rarely that small ones leave something to pool.
     """
 
     name: str
@@ -22,6 +26,7 @@ class ModelFacts:
     batch_size: int
     learning_rate: float
     variant: str | None = None
+    any_size: bool = False
 
     @property
     def network(self) -> str:
@@ -47,6 +52,7 @@ _FACTS = model_table(
     ModelFacts('trivial', 'imagenet', 227, 32, 0.005),
     ModelFacts('trivial', 'cifar10', 32, 32, 0.005),
     ModelFacts('lenet', 'imagenet', 28, 32, 0.005),
+    ModelFacts('lenet', 'mnist', 28, 32, 0.005),
     ModelFacts('mnist', 'mnist', 28, 128, 0.001),
     ModelFacts('alexnet', 'imagenet', 227, 512, 0.005),
     ModelFacts('alexnet', 'cifar10', 32, 128, 0.1, variant='alexnet_cifar'),
@@ -72,13 +78,13 @@ _FACTS = model_table(
         for suffix in ('', '_v2')
     ),
     *(
-        ModelFacts(f'resnet{depth}{suffix}', 'cifar10', 32, 128, 0.1)
+        ModelFacts(f'resnet{depth}{suffix}', 'cifar10', 32, 128, 0.1, any_size=True)
         for depth in (20, 32, 44, 56, 110)
         for suffix in ('', '_v2')
     ),
-    ModelFacts('densenet40_k12', 'cifar10', 32, 64, 0.1),
-    ModelFacts('densenet100_k12', 'cifar10', 32, 64, 0.1),
-    ModelFacts('densenet100_k24', 'cifar10', 32, 64, 0.1),
+    ModelFacts('densenet40_k12', 'cifar10', 32, 64, 0.1, any_size=True),
+    ModelFacts('densenet100_k12', 'cifar10', 32, 64, 0.1, any_size=True),
+    ModelFacts('densenet100_k24', 'cifar10', 32, 64, 0.1, any_size=True),
     ModelFacts('mobilenet', 'imagenet', 224, 32, 0.005),
     ModelFacts('nasnet', 'imagenet', 224, 32, 0.005),
     ModelFacts('nasnetlarge', 'imagenet', 331, 16, 0.005),
@@ -91,6 +97,9 @@ _FACTS = model_table(
 )
 
 
+# Those of register_model.
+_registered: list[ModelFacts] = []
+
 # Models of the original that are something else.
 _NO_CLASSIFIERS = {
     'ssd300': 'it detects objects',
@@ -99,28 +108,63 @@ _NO_CLASSIFIERS = {
 }
 
 
+def add_model(facts: ModelFacts) -> None:
+    """Adds a model to the catalog for as long as the process lasts.
+
+    Raises:
+      ValueError: there is a model of this name.
+    """
+    if list_facts(glob.escape(facts.name)) or facts.name in _NO_CLASSIFIERS:
+        raise ValueError(f'{facts.name}: there is already a model of this name; give it another one')
+    _registered.append(facts)
+
+
+def remove_model(name: str) -> None:
+    """Takes back what add_model added."""
+    _registered[:] = [facts for facts in _registered if facts.name != name]
+
+
 def list_models(pattern: str = '*') -> list[str]:
     """The names of the models that a pattern with shell wildcards matches, sorted."""
-    return sorted({facts.name for facts in _FACTS if fnmatch.fnmatchcase(facts.name, pattern)})
+    return list(dict.fromkeys(facts.name for facts in list_facts(pattern)))
 
 
-def find_model(name: str, data_set: str | None = None) -> ModelFacts:
+def list_facts(pattern: str = '*') -> list[ModelFacts]:
+    """The rows of the models that a pattern with shell wildcards matches, those of a model together, by name."""
+    rows = sorted((*_FACTS, *_registered), key=lambda row: row.name)
+    return [facts for facts in rows if fnmatch.fnmatchcase(facts.name, pattern)]
+
+
+def find_model(name: str, data_set: str | None = None, told_by: str | None = None) -> ModelFacts:
     """The facts of a model for a data set, or for the model's default data set.
+
+    Every model trains on a folder made by the word records, with what is customary for its default data set.
+
+    Args:
+      told_by: what says that it is that data set, for an error; by default --data_name.
 
     Raises:
       UsageError: there is no such model, or not for that data set.
     """
-    of_name = [facts for facts in _FACTS if facts.name == name]
+    of_name = [facts for facts in list_facts() if facts.name == name]
     if name in _NO_CLASSIFIERS:
         raise UsageError(f'--model={name}: {_NO_CLASSIFIERS[name]}; this program has convolutional classifiers only')
     if not of_name:
-        near = difflib.get_close_matches(name, list_models(), n=1, cutoff=0)[0]
+        # Of names that are equally near the first of the table, where well-known ones come first.
+        near = max(
+            (facts.name for facts in _FACTS), key=lambda known: difflib.SequenceMatcher(None, known, name).ratio()
+        )
         raise UsageError(
             f'--model={name}: there is no such model; did you mean {near}? All: {", ".join(list_models())}'
         )
     for facts in of_name:
         if data_set in (None, facts.data_set):
             return facts
+    if data_set == RECORDS:
+        return replace(of_name[0], data_set=RECORDS)
+    if told_by:
+        others = dict.fromkeys(facts.name for facts in list_facts() if facts.data_set == data_set)
+        raise UsageError(f'--model={name}: it is not defined for {told_by}; models for it: {", ".join(others)}')
     sets = ' or '.join(facts.data_set for facts in of_name)
     raise UsageError(f'--model={name}: it is not defined for --data_name={data_set}; write --data_name={sets}')
 

@@ -1,4 +1,7 @@
-"""The layer builder: the one place that knows the data format. Networks speak of layers, it speaks TensorFlow."""
+"""The layer builder, the one place that knows data format and precision.
+
+Networks speak of layers, it speaks TensorFlow.
+"""
 
 import contextlib
 import math
@@ -90,8 +93,9 @@ class BatchNorm:
 class LayerBuilder:
     """Adds the layers of one tower to the current graph.
 
-    Activations are [N, H, W, C] or [N, C, H, W] float32 as data_format says. Kernels are [H, W, in, out], dense weights
-    [in, out] (in the order of a flattened [H, W, C]) in both, so that weights of one data format serve the other.
+    Activations are [N, H, W, C] or [N, C, H, W] of the dtype, as data_format says. Kernels are [H, W, in, out], dense
+    weights [in, out] (in the order of a flattened [H, W, C]) in both, so that weights of one data format serve the
+    other. A variable is cast to the dtype where it is read, whatever type it is kept in, so its gradient has that type.
 
     Args:
       variables: where the tower's variables come from.
@@ -100,6 +104,7 @@ class LayerBuilder:
       keep_statistics: batch norm updates its moving averages while training. One tower does it for all of a model.
       batch_norm: the settings of every batch norm layer.
       seed: of the dropout layers, each of which adds its number. Towers must differ by more than the number of layers.
+      dtype: what layers compute in. Batch norm's own arithmetic is in float32 whatever it is.
     """
 
     def __init__(
@@ -111,6 +116,7 @@ class LayerBuilder:
         keep_statistics: bool = True,
         batch_norm: BatchNorm | None = None,
         seed: int = 0,
+        dtype: tf.DType = tf.float32,
     ) -> None:
         self.is_training = is_training
         self._variables = variables
@@ -119,6 +125,7 @@ class LayerBuilder:
         self._keep_statistics = keep_statistics
         self._batch_norm = batch_norm or BatchNorm()
         self._seed = seed
+        self._dtype = dtype
         self._scopes: list[str] = []
         self._num_dropouts = 0
         self._no_statistics: Tensor = None
@@ -131,7 +138,8 @@ class LayerBuilder:
         self._scopes.pop()
 
     def images(self, images: Tensor) -> Tensor:
-        """Brings a batch of images [N, H, W, C] into the builder's data format."""
+        """Brings a batch of images [N, H, W, C] into the builder's data format and dtype."""
+        images = tf.cast(images, self._dtype)
         return tf.transpose(images, [0, 3, 1, 2]) if self._channels_first else images
 
     def conv(
@@ -185,10 +193,10 @@ class LayerBuilder:
         return self._bias(x, name) if use_bias else x
 
     def batch_norm(self, x: Tensor, name: str) -> Tensor:
-        """Fused batch normalisation over all but the channels."""
+        """Fused batch normalisation over all but the channels. Factors, offsets and averages are float32."""
         config, shape = self._batch_norm, [self._num_channels(x)]
-        scale = self._variable(f'{name}/gamma', shape, ones) if config.scale else tf.ones(shape)
-        offset = self._variable(f'{name}/beta', shape, zeros)
+        scale = self._variable(f'{name}/gamma', shape, ones, dtype=tf.float32) if config.scale else tf.ones(shape)
+        offset = self._variable(f'{name}/beta', shape, zeros, dtype=tf.float32)
         common: dict[str, Any] = {
             'scale': scale,
             'offset': offset,
@@ -201,8 +209,8 @@ class LayerBuilder:
             if self._no_statistics is None:
                 self._no_statistics = tf.constant([], tf.float32)
             return tf.raw_ops.FusedBatchNormV3(x=x, mean=self._no_statistics, variance=self._no_statistics, **common).y
-        mean = self._variable(f'{name}/moving_mean', shape, zeros, trainable=False)
-        variance = self._variable(f'{name}/moving_variance', shape, ones, trainable=False)
+        mean = self._variable(f'{name}/moving_mean', shape, zeros, trainable=False, dtype=tf.float32)
+        variance = self._variable(f'{name}/moving_variance', shape, ones, trainable=False, dtype=tf.float32)
         if not self.is_training:
             return tf.raw_ops.FusedBatchNormV3(x=x, mean=mean, variance=variance, **common).y
         # Given a factor below one, the kernel itself returns the moving averages after this batch.
@@ -332,8 +340,18 @@ class LayerBuilder:
         self._num_dropouts += 1
         return tf.nn.dropout(x, rate=rate, noise_shape=[tf.shape(x)[0], 1, 1, 1], seed=self._seed + self._num_dropouts)
 
-    def _variable(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
-        return self._variables.read(self._scoped(name), shape, initializer, trainable=trainable)
+    def _variable(
+        self,
+        name: str,
+        shape: Sequence[int],
+        initializer: Initializer,
+        *,
+        trainable: bool = True,
+        dtype: tf.DType | None = None,
+    ) -> Tensor:
+        """The variable's value in that dtype; by default the one that layers compute in."""
+        value = self._variables.read(self._scoped(name), shape, initializer, trainable=trainable)
+        return tf.cast(value, dtype or self._dtype)
 
     def _bias(self, x: Tensor, name: str) -> Tensor:
         bias = self._variable(f'{name}/bias', [self._num_channels(x)], zeros)

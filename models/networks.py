@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+import tensorflow.compat.v1 as tf
+
 from models.convnext import convnext_tiny
 from models.densenet import densenet
 from models.efficientnet import BATCH_NORM as EFFICIENTNET_BATCH_NORM
@@ -18,6 +20,7 @@ from models.mobilenet import BATCH_NORM as MOBILENET_BATCH_NORM
 from models.mobilenet import mobilenet_v2
 from models.nasnet import BATCH_NORM as NASNET_BATCH_NORM
 from models.nasnet import nasnet
+from models.registry import registered_network
 from models.resnet import BLOCKS, OFFICIAL_BATCH_NORM, resnet, resnet_cifar
 from models.small import alexnet, alexnet_cifar, lenet, overfeat, trivial
 from models.vgg import vgg
@@ -118,16 +121,17 @@ def build_network(
     is_training: bool,
     keep_statistics: bool = True,
     seed: int = 0,
+    dtype: tf.DType = tf.float32,
 ) -> Logits:
     """Adds a network of the catalog to the graph.
 
     Args:
-      name: a name of NETWORKS (ModelFacts.network).
+      name: a name of NETWORKS (ModelFacts.network), or of register_model.
       images: [N, H, W, C] float32, whatever the data format.
       num_classes: how many logits an image gets.
-      variables, data_format, is_training, keep_statistics, seed: see LayerBuilder.
+      variables, data_format, is_training, keep_statistics, seed, dtype: see LayerBuilder.
     """
-    network = NETWORKS[name]
+    network = NETWORKS.get(name) or _registered(name)
     cnn = LayerBuilder(
         variables,
         data_format,
@@ -135,6 +139,14 @@ def build_network(
         keep_statistics=keep_statistics,
         batch_norm=network.batch_norm,
         seed=seed,
+        dtype=dtype,
     )
     built = network.build(cnn, cnn.images(images), num_classes)
-    return Logits(*built) if isinstance(built, tuple) else Logits(built, None)
+    logits, auxiliary = built if isinstance(built, tuple) else (built, None)
+    # The softmax and what follows are in float32: sums of many exponentials need the digits.
+    return Logits(tf.cast(logits, tf.float32), None if auxiliary is None else tf.cast(auxiliary, tf.float32))
+
+
+def _registered(name: str) -> Network:
+    network = registered_network(name)
+    return Network(network, network.batch_norm)

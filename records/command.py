@@ -25,7 +25,8 @@ Turns a folder of class folders of JPEG and PNG images into TFRecord shards in I
   tf_cnn_benchmarks.py records --check=shards
 
 Classes are numbered in the order of their folders' names. labels.txt in the output names label i in line i, counted
-from 0. Needs Pillow to write shards: pip install pillow. --check does without.
+from 0; dataset.json has the number of images, and their size if they have one. A model that is trained on the folder
+gets as many classes as labels.txt has lines. Needs Pillow to write shards: pip install pillow. --check does without.
 """
 # One shard for as many images as in ImageNet's 1,024 of 1,281,167, but enough to be read in parallel.
 _IMAGES_PER_SHARD = 1250

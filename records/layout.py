@@ -1,5 +1,6 @@
-"""A data set on disk: a folder of class folders, and labels.txt. Imports neither PIL nor TensorFlow."""
+"""A data set on disk: a folder of class folders, labels.txt and dataset.json. Imports neither PIL nor TensorFlow."""
 
+import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from errors import RunError, UsageError
 
 LABELS_FILE = 'labels.txt'
+FACTS_FILE = 'dataset.json'
 BACKGROUND = 'background'
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png')
 
@@ -145,3 +147,41 @@ def read_labels(folder: str) -> tuple[str, ...] | None:
     if not lines:
         raise UsageError(f'{path}: it is empty; write it anew, with one class name a line')
     return tuple(lines)
+
+
+@dataclass(frozen=True)
+class SubsetFacts:
+    """What dataset.json tells of the shards of a subset: height and width, in pixels, are None if images differ."""
+
+    images: int
+    shards: int
+    height: int | None
+    width: int | None
+
+
+def facts_text(facts: dict[str, SubsetFacts]) -> str:
+    """The content of dataset.json: an object for each subset, by name."""
+    return json.dumps({subset: vars(facts[subset]) for subset in sorted(facts)}, indent=2) + '\n'
+
+
+def read_facts(folder: str) -> dict[str, SubsetFacts]:
+    """What folder's dataset.json tells, by subset; nothing if it has none, as folders that are older than this file.
+
+    Raises:
+      UsageError: dataset.json cannot be read, or does not hold what facts_text writes.
+    """
+    path = Path(folder) / FACTS_FILE
+    try:
+        facts = {subset: SubsetFacts(**told) for subset, told in json.loads(path.read_bytes()).items()}
+        if not all(_is_plausible(told) for told in facts.values()):
+            raise ValueError('a number is none, or below 1')
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f'{path}: it cannot be used ({error}); remove it, and the shards are counted') from error
+    return facts
+
+
+def _is_plausible(told: SubsetFacts) -> bool:
+    numbers = [told.images, told.shards, *(side for side in (told.height, told.width) if side is not None)]
+    return all(type(number) is int and number > 0 for number in numbers)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data_sets import shard_name, subset_of
 from errors import UsageError
-from records.layout import LABELS_FILE, labels_text, read_labels
+from records.layout import FACTS_FILE, LABELS_FILE, SubsetFacts, facts_text, labels_text, read_facts, read_labels
 from records.parallel import interrupts_held
 
 
@@ -110,16 +110,30 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def publish(unfinished: list[Path], labels: tuple[str, ...], output: Path, subset: str) -> None:
+def publish(unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts, output: Path, subset: str) -> None:
     """Gives whole shards their names. Old ones go first: a crash in between leaves shards missing, not mixed."""
-    new_labels = unfinished[0].parent / LABELS_FILE
+    new_labels, new_facts = (unfinished[0].parent / name for name in (LABELS_FILE, FACTS_FILE))
     new_labels.write_bytes(labels_text(labels).encode())
+    new_facts.write_text(facts_text({**_facts_of_others(output, subset), subset: facts}))
     sync(new_labels)
+    sync(new_facts)
     with interrupts_held():
         for entry in list(output.iterdir()):
             if subset_of(entry.name) == subset:
                 entry.unlink()
         new_labels.replace(output / LABELS_FILE)
+        new_facts.replace(output / FACTS_FILE)
         for index, path in enumerate(unfinished):
             path.replace(output / shard_name(subset, index, len(unfinished)))
         sync(output)
+
+
+def _facts_of_others(output: Path, subset: str) -> dict[str, SubsetFacts]:
+    """What is known of the shards of other subsets in the output folder."""
+    try:
+        known = read_facts(str(output))
+    except UsageError:
+        # It is written anew, and without facts the shards are counted when they are used.
+        return {}
+    there = {subset_of(entry.name) for entry in output.iterdir()}
+    return {other: facts for other, facts in known.items() if other != subset and other in there}

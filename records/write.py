@@ -13,7 +13,7 @@ from typing import Any
 
 from errors import RunError
 from records.images import EncodedImage, Undecodable, encode_image
-from records.layout import ImageFolder, SourceImage
+from records.layout import ImageFolder, SourceImage, SubsetFacts
 from records.output import publish, sync, unfinished_folder
 from records.parallel import ordered_map, process_pool
 from records.progress import Monitor
@@ -34,17 +34,22 @@ class WriteOptions:
 
 @dataclass
 class Written:
-    """What was written, in images and bytes of shards."""
+    """What was written, in images and bytes of shards; sizes are the heights and widths in pixels that there are."""
 
     num_bytes: int = 0
     num_passed_through: int = 0
     num_reencoded: int = 0
     num_left_out: int = 0
     records_of_class: Counter[int] = field(default_factory=Counter)
+    sizes: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def num_records(self) -> int:
         return self.num_passed_through + self.num_reencoded
+
+    def facts(self, num_shards: int) -> SubsetFacts:
+        height, width = next(iter(self.sizes)) if len(self.sizes) == 1 else (None, None)
+        return SubsetFacts(images=self.num_records, shards=num_shards, height=height, width=width)
 
 
 def _example(tf: Any, image: SourceImage, encoded: EncodedImage, class_name: str, label: int) -> bytes:
@@ -72,7 +77,7 @@ def _example(tf: Any, image: SourceImage, encoded: EncodedImage, class_name: str
 
 
 def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOptions, monitor: Monitor) -> Written:
-    """Writes all images of the folder, shuffled across the shards by options.seed, and labels.txt.
+    """Writes all images of the folder, shuffled across the shards by options.seed, labels.txt and dataset.json.
 
     Images are decoded and encoded by options.num_processes processes; this one writes the shards. They stay in a hidden
     folder until all are whole and on disk. The monitor is told each file that is left out, and advances by images.
@@ -118,7 +123,7 @@ def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOpt
                     f'--shards={options.num_shards}: every image of shard {empty[0]} was left out, '
                     'and a shard cannot be empty; use fewer shards'
                 )
-            publish(unfinished, labels, Path(options.output), options.subset)
+            publish(unfinished, labels, written.facts(options.num_shards), Path(options.output), options.subset)
     except BrokenProcessPool as error:
         raise RunError(
             f'--input={folder.root}: a decoding process died, most likely for want of memory; '
@@ -148,6 +153,7 @@ def _write_shard(
             label = image.class_index + options.first_label
             writer.write(_example(tf, image, encoded, folder.classes[image.class_index], label))
             written.records_of_class[image.class_index] += 1
+            written.sizes.add((encoded.height, encoded.width))
             written.num_passed_through += encoded.passed_through
             written.num_reencoded += not encoded.passed_through
     sync(path)

@@ -36,6 +36,7 @@ class Banner:
     num_workers: int = 1
     bytes_of_servers: tuple[int, ...] = ()
     bytes_of_step: int = 0
+    precision: str = 'fp32'
 
 
 def format_banner(banner: Banner) -> str:
@@ -53,6 +54,7 @@ def format_banner(banner: Banner) -> str:
         ('Devices', list(banner.devices)),
         ('NUMA bind', banner.numa_bind),
         ('Data format', banner.data_format),
+        *([('Precision', banner.precision)] if banner.precision != 'fp32' else []),
         ('Optimizer', banner.optimizer),
         ('Variables', banner.variable_update),
         *([('AllReduce', banner.all_reduce_spec)] if banner.all_reduce_spec else []),
@@ -97,6 +99,14 @@ def format_accuracy(accuracy: Accuracy) -> str:
 def format_incomplete(num_timed: int, num_batches: int) -> str:
     """What is said of a run that ended early."""
     return f'the run is incomplete: {num_timed} of {num_batches} batches were timed'
+
+
+def format_skipped(num_skipped: int) -> str:
+    """What is said of steps that an automatic loss scale skipped."""
+    return (
+        f'{num_skipped} steps, warm-up included, changed no variable: their gradients overflowed, and each halved the '
+        'loss scale'
+    )
 
 
 def format_error(message: str) -> str:

@@ -67,7 +67,8 @@ class Result:
     their order, warm-ups included. complete is False if the run ended before its last step.
     takes_steps_together is False for workers of a cluster that do not wait for each other.
     num_missing_shards counts those that the names of the others promise and that were not there. evaluations are those
-    for which training waited.
+    for which training waited. num_skipped_steps are those whose gradients overflowed, so that they changed no variable;
+    in a cluster whoever took them.
     """
 
     params: Params
@@ -85,6 +86,8 @@ class Result:
     cluster_total: ClusterTotal | None = None
     num_missing_shards: int = 0
     evaluations: tuple[Accuracy, ...] = ()
+    precision: str = 'fp32'
+    num_skipped_steps: int = 0
 
     @property
     def global_batch_size(self) -> int:

@@ -1,10 +1,24 @@
-"""Before any test imports TensorFlow: it says nothing below an error. And what --all_modes adds to the tests."""
+"""Before any test imports TensorFlow: it says nothing below an error. What --all_modes adds, and a fixture of many."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+
+@pytest.fixture
+def forget_models() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    from models import catalog, registry
+
+    networks, loaded = dict(registry._networks), set(registry._loaded)
+    yield
+    for name in set(registry._networks) - set(networks):
+        catalog.remove_model(name)
+        del registry._networks[name]
+    registry._loaded.intersection_update(loaded)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

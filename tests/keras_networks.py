@@ -63,44 +63,232 @@ def keras_alexnet(shape: tuple[int, ...], num_classes: int) -> Any:
     )
 
 
-def keras_resnet50(shape: tuple[int, ...], num_classes: int, *, pre_activation: bool) -> Any:
-    """ResNet-50 v1.5 or v2, with a stage's stride on the 3x3 convolution of its first block."""
+def keras_alexnet_cifar(shape: tuple[int, ...], num_classes: int) -> Any:
+    def normalised_responses(x: Any) -> Any:
+        squares = keras.ops.pad(x**2, [[0, 0], [0, 0], [0, 0], [4, 4]])
+        channels = x.shape[-1]
+        sums = sum(squares[..., first : first + channels] for first in range(9))
+        return x / (1 + 0.001 / 9 * sums) ** 0.75
 
-    def conv(x: Any, filters: int, size: int, name: str, strides: int = 1) -> Any:
-        x = layers.ZeroPadding2D(size // 2)(x)
-        return layers.Conv2D(filters, size, strides, use_bias=False, name=name)(x)
+    inputs = keras.Input(shape)
+    x = layers.Conv2D(64, 5, padding='same', activation='relu', name='conv1')(inputs)
+    x = normalised_responses(layers.MaxPooling2D(3, 2, 'same')(x))
+    x = normalised_responses(layers.Conv2D(64, 5, padding='same', activation='relu', name='conv2')(x))
+    x = layers.Flatten()(layers.MaxPooling2D(3, 2, 'same')(x))
+    x = layers.Dense(192, 'relu', name='fc2')(layers.Dense(384, 'relu', name='fc1')(x))
+    return keras.Model(inputs, layers.Dense(num_classes, name='logits')(x))
 
-    def norm(x: Any, name: str, *, activate: bool = True) -> Any:
-        x = layers.BatchNormalization(epsilon=1e-5, name=name)(x)
-        return layers.ReLU()(x) if activate else x
+
+def keras_overfeat(shape: tuple[int, ...], num_classes: int) -> Any:
+    return keras.Sequential(
+        [
+            keras.Input(shape),
+            layers.Conv2D(96, 11, strides=4, activation='relu', name='conv1'),
+            layers.MaxPooling2D(),
+            layers.Conv2D(256, 5, activation='relu', name='conv2'),
+            layers.MaxPooling2D(),
+            layers.Conv2D(512, 3, padding='same', activation='relu', name='conv3'),
+            layers.Conv2D(1024, 3, padding='same', activation='relu', name='conv4'),
+            layers.Conv2D(1024, 3, padding='same', activation='relu', name='conv5'),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(3072, 'relu', name='fc1'),
+            layers.Dense(4096, 'relu', name='fc2'),
+            layers.Dense(num_classes, name='logits'),
+        ]
+    )
+
+
+def keras_vgg11(shape: tuple[int, ...], num_classes: int) -> Any:
+    """Column A of table 1, top to bottom; None is max pooling."""
+    column = (64, None, 128, None, 256, 256, None, 512, 512, None, 512, 512, None)
+    model = keras.Sequential([keras.Input(shape)])
+    block, index = 1, 1
+    for filters in column:
+        if filters is None:
+            model.add(layers.MaxPooling2D())
+            block, index = block + 1, 1
+        else:
+            model.add(
+                layers.Conv2D(filters, 3, padding='same', activation='relu', name=f'block{block}.conv{index}'),
+            )
+            index += 1
+    model.add(layers.Flatten())
+    model.add(layers.Dense(4096, 'relu', name='fc1'))
+    model.add(layers.Dense(4096, 'relu', name='fc2'))
+    model.add(layers.Dense(num_classes, name='logits'))
+    return model
+
+
+def keras_googlenet(shape: tuple[int, ...], num_classes: int) -> Any:
+    """Its layers are in our order, and Keras numbers them."""
+
+    def conv(x: Any, filters: int, size: int) -> Any:
+        return layers.Conv2D(filters, size, padding='same', activation='relu')(x)
+
+    def pool(x: Any, strides: int = 2) -> Any:
+        return layers.MaxPooling2D(3, strides, 'same')(x)
+
+    def module(x: Any, *widths: int) -> Any:
+        b1, b3_reduce, b3, b5_reduce, b5, projection = widths
+        branches = [conv(x, b1, 1), conv(conv(x, b3_reduce, 1), b3, 3), conv(conv(x, b5_reduce, 1), b5, 5)]
+        return layers.Concatenate()([*branches, conv(pool(x, 1), projection, 1)])
+
+    inputs = keras.Input(shape)
+    x = layers.Conv2D(64, 7, 2, activation='relu')(layers.ZeroPadding2D(3)(inputs))
+    x = pool(conv(conv(pool(x), 64, 1), 192, 3))
+    x = module(x, 64, 96, 128, 16, 32, 32)
+    x = pool(module(x, 128, 128, 192, 32, 96, 64))
+    x = module(x, 192, 96, 208, 16, 48, 64)
+    x = module(x, 160, 112, 224, 24, 64, 64)
+    x = module(x, 128, 128, 256, 24, 64, 64)
+    x = module(x, 112, 144, 288, 32, 64, 64)
+    x = pool(module(x, 256, 160, 320, 32, 128, 128))
+    x = module(x, 256, 160, 320, 32, 128, 128)
+    x = module(x, 384, 192, 384, 48, 128, 128)
+    x = layers.Dropout(0.4)(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(inputs, layers.Dense(num_classes, name='predictions')(x))
+
+
+def keras_inception4(shape: tuple[int, ...], num_classes: int) -> Any:
+    """Its layers are in our order, and Keras numbers them. A branch is of (filters, size, strides and padding)."""
+
+    def branch(x: Any, *convs: Any) -> Any:
+        for filters, size, *rest in convs:
+            strides, padding = rest or (1, 'same')
+            x = layers.Conv2D(filters, size, strides, padding, use_bias=False)(x)
+            x = layers.ReLU()(layers.BatchNormalization(scale=False, epsilon=1e-3)(x))
+        return x
+
+    def average(x: Any) -> Any:
+        return layers.AveragePooling2D(3, 1, 'same')(x)
+
+    def halve(x: Any) -> Any:
+        return layers.MaxPooling2D(3, 2)(x)
+
+    def split(x: Any) -> list[Any]:
+        return [branch(x, (256, (1, 3))), branch(x, (256, (3, 1)))]
+
+    join, half, valid = layers.Concatenate, (2, 'valid'), (1, 'valid')
+    inputs = keras.Input(shape)
+    x = branch(inputs, (32, 3, *half), (32, 3, *valid), (64, 3))
+    x = join()([halve(x), branch(x, (96, 3, *half))])
+    short = branch(x, (64, 1), (96, 3, *valid))
+    x = join()([short, branch(x, (64, 1), (64, (7, 1)), (64, (1, 7)), (96, 3, *valid))])
+    x = join()([branch(x, (192, 3, *half)), halve(x)])
+    for _ in range(4):
+        pool, single = branch(average(x), (96, 1)), branch(x, (96, 1))
+        double = branch(x, (64, 1), (96, 3))
+        x = join()([pool, single, double, branch(x, (64, 1), (96, 3), (96, 3))])
+    single = branch(x, (384, 3, *half))
+    x = join()([halve(x), single, branch(x, (192, 1), (224, 3), (256, 3, *half))])
+    for _ in range(7):
+        pool, single = branch(average(x), (128, 1)), branch(x, (384, 1))
+        long = branch(x, (192, 1), (224, (1, 7)), (256, (7, 1)))
+        longer = branch(x, (192, 1), (192, (1, 7)), (224, (7, 1)), (224, (1, 7)), (256, (7, 1)))
+        x = join()([pool, single, long, longer])
+    short = branch(x, (192, 1), (192, 3, *half))
+    x = join()([halve(x), short, branch(x, (256, 1), (256, (1, 7)), (320, (7, 1)), (320, 3, *half))])
+    for _ in range(3):
+        pool, single = branch(average(x), (256, 1)), branch(x, (256, 1))
+        short, long = branch(x, (384, 1)), branch(x, (384, 1), (448, (1, 3)), (512, (3, 1)))
+        x = join()([pool, single, *split(short), *split(long)])
+    x = layers.Dropout(0.2)(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(inputs, layers.Dense(num_classes, name='predictions')(x))
+
+
+def _padded_conv(x: Any, filters: int, size: int, name: str, strides: int = 1) -> Any:
+    x = layers.ZeroPadding2D(size // 2)(x)
+    return layers.Conv2D(filters, size, strides, use_bias=False, name=name)(x)
+
+
+def _norm(x: Any, name: str, *, activate: bool = True) -> Any:
+    x = layers.BatchNormalization(epsilon=1e-5, name=name)(x)
+    return layers.ReLU()(x) if activate else x
+
+
+def keras_resnet(
+    shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    num_blocks: tuple[int, ...] = (3, 4, 6, 3),
+    bottleneck: bool = True,
+    pre_activation: bool,
+    same_pool: bool = False,
+) -> Any:
+    """A ResNet v1.5 or v2, with a stage's stride on the first 3x3 convolution of its first block."""
 
     def block(x: Any, width: int, strides: int, name: str, *, project: bool) -> Any:
         shortcut = x
         if pre_activation:
-            x = norm(x, f'{name}.bn')
+            x = _norm(x, f'{name}.bn')
+        convs = (
+            [(width, 1, 1), (width, 3, strides), (4 * width, 1, 1)]
+            if bottleneck
+            else [(width, 3, strides), (width, 3, 1)]
+        )
         if project:
-            shortcut = conv(x, 4 * width, 1, f'{name}.shortcut', strides)
+            shortcut = _padded_conv(x, convs[-1][0], 1, f'{name}.shortcut', strides)
             if not pre_activation:
-                shortcut = norm(shortcut, f'{name}.shortcut.bn', activate=False)
-        x = norm(conv(x, width, 1, f'{name}.conv1'), f'{name}.conv1.bn')
-        x = norm(conv(x, width, 3, f'{name}.conv2', strides), f'{name}.conv2.bn')
-        x = conv(x, 4 * width, 1, f'{name}.conv3')
+                shortcut = _norm(shortcut, f'{name}.shortcut.bn', activate=False)
+        for number, (filters, size, conv_strides) in enumerate(convs, 1):
+            x = _padded_conv(x, filters, size, f'{name}.conv{number}', conv_strides)
+            if number < len(convs):
+                x = _norm(x, f'{name}.conv{number}.bn')
         if pre_activation:
             return layers.Add()([x, shortcut])
-        return layers.ReLU()(layers.Add()([norm(x, f'{name}.conv3.bn', activate=False), shortcut]))
+        return layers.ReLU()(layers.Add()([_norm(x, f'{name}.conv{len(convs)}.bn', activate=False), shortcut]))
 
     inputs = keras.Input(shape)
-    x = conv(inputs, 64, 7, 'conv1', 2)
+    x = _padded_conv(inputs, 64, 7, 'conv1', 2)
     if not pre_activation:
-        x = norm(x, 'conv1.bn')
-    x = keras.ops.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]], constant_values=-np.inf)
-    x = layers.MaxPooling2D(3, 2)(x)
-    for stage, num_blocks in enumerate((3, 4, 6, 3)):
-        for index in range(num_blocks):
+        x = _norm(x, 'conv1.bn')
+    if same_pool:
+        x = layers.MaxPooling2D(3, 2, 'same')(x)
+    else:
+        x = keras.ops.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]], constant_values=-np.inf)
+        x = layers.MaxPooling2D(3, 2)(x)
+    for stage, count in enumerate(num_blocks):
+        for index in range(count):
             strides = 2 if index == 0 and stage > 0 else 1
             x = block(x, 64 * 2**stage, strides, f'stage{stage + 1}.block{index + 1}', project=index == 0)
     if pre_activation:
-        x = norm(x, 'final_bn')
+        x = _norm(x, 'final_bn')
+    return keras.Model(inputs, layers.Dense(num_classes, name='logits')(layers.GlobalAveragePooling2D()(x)))
+
+
+def keras_resnet_cifar(shape: tuple[int, ...], num_classes: int, *, num_blocks: int, pre_activation: bool) -> Any:
+    inputs = keras.Input(shape)
+    x = _norm(_padded_conv(inputs, 16, 3, 'conv1'), 'conv1.bn')
+    for stage, width in enumerate((16, 32, 64), 1):
+        for index in range(1, num_blocks + 1):
+            name, halves = f'stage{stage}.block{index}', stage > 1 and index == 1
+            shortcut = x
+            if halves:
+                shortcut = keras.ops.pad(x[:, ::2, ::2], [[0, 0], [0, 0], [0, 0], [0, width // 2]])
+            if pre_activation and (stage, index) != (1, 1):
+                x = _norm(x, f'{name}.bn')
+            x = _norm(_padded_conv(x, width, 3, f'{name}.conv1', 2 if halves else 1), f'{name}.conv1.bn')
+            x = _padded_conv(x, width, 3, f'{name}.conv2')
+            if not pre_activation:
+                x = _norm(x, f'{name}.conv2.bn', activate=False)
+            x = layers.Add()([x, shortcut])
+            x = x if pre_activation else layers.ReLU()(x)
+    x = _norm(x, 'final_bn') if pre_activation else x
+    return keras.Model(inputs, layers.Dense(num_classes, name='logits')(layers.GlobalAveragePooling2D()(x)))
+
+
+def keras_densenet_cifar(shape: tuple[int, ...], num_classes: int, *, num_layers: int, growth_rate: int) -> Any:
+    inputs = keras.Input(shape)
+    x = _padded_conv(inputs, 16, 3, 'conv1')
+    for block in (1, 2, 3):
+        for layer in range(1, num_layers + 1):
+            name = f'block{block}.layer{layer}'
+            x = layers.Concatenate()([x, _padded_conv(_norm(x, f'{name}.bn'), growth_rate, 3, f'{name}.conv')])
+        if block < 3:
+            x = _padded_conv(_norm(x, f'transition{block}.bn'), x.shape[-1], 1, f'transition{block}.conv')
+            x = layers.AveragePooling2D(2)(x)
+    x = _norm(x, 'final_bn')
     return keras.Model(inputs, layers.Dense(num_classes, name='logits')(layers.GlobalAveragePooling2D()(x)))
 
 
@@ -149,7 +337,7 @@ def resnet_names(theirs: list[str], ours: list[str]) -> dict[str, str]:
     """conv3_block2_1_bn is stage2/block2/conv1/bn; convolution 0 is the shortcut."""
     names = {'conv1_conv': 'conv1', 'conv1_bn': 'conv1/bn', 'predictions': 'logits'}
     for name in theirs:
-        match = re.fullmatch(r'conv(\d)_block(\d)_(\d)_(conv|bn)', name)
+        match = re.fullmatch(r'conv(\d)_block(\d+)_(\d)_(conv|bn)', name)
         if match:
             conv = 'shortcut' if match[3] == '0' else f'conv{match[3]}'
             suffix = '/bn' if match[4] == 'bn' else ''

@@ -9,7 +9,17 @@ import pytest
 import tensorflow.compat.v1 as tf
 from sessions import cpus, open_session
 
-from all_reduce import Algorithm, Range, all_reduce, by_halves, by_ring, make_algorithm, parse_spec
+from all_reduce import (
+    Algorithm,
+    Range,
+    all_reduce,
+    by_copies,
+    by_halves,
+    by_ring,
+    compacted,
+    make_algorithm,
+    parse_spec,
+)
 from errors import UsageError
 from packing import Packing
 
@@ -55,6 +65,28 @@ def test_every_tower_gets_the_sums(name: str, make: Callable[[Sequence[str]], Al
             for total, right in zip(own, expected, strict=True):
                 assert total.shape == right.shape
                 np.testing.assert_allclose(total, right, rtol=1e-5, atol=1e-6, err_msg=packed)
+
+
+@pytest.mark.parametrize('transfer', [tf.float16, tf.bfloat16])
+def test_the_sums_of_16_bits_are_float32_again(transfer: tf.DType) -> None:
+    towers = cpus(3)
+    seen: list[tuple[tf.DType, str]] = []
+    values = np.random.default_rng(0).normal(size=[3, 5, 4]).astype(np.float32)
+
+    def algorithm(tensors: Sequence[Any], index: int) -> list[Any]:
+        seen.extend((tensor.dtype, tensor.device) for tensor in tensors)
+        return by_copies(towers[:1])(tensors, index)
+
+    with tf.Graph().as_default(), open_session(3) as session:
+        sums = compacted(algorithm, towers, transfer)([tf.constant(value) for value in values], 0)
+        assert [total.device for total in sums] == towers
+        totals = session.run(sums)
+    assert seen == [(transfer, tower) for tower in towers]
+    rounded = np.float32(values.astype(transfer.as_numpy_dtype))
+    for total in totals:
+        assert total.dtype == np.float32
+        np.testing.assert_allclose(total, rounded.sum(0), rtol=0, atol=0.02)
+        assert not np.allclose(total, values.sum(0), rtol=0, atol=1e-6)
 
 
 def sizes_reduced(packing: Packing) -> list[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from array_writers import write_cifar
 
 pytestmark = pytest.mark.distributed
 
@@ -37,7 +38,7 @@ def the_error(lines: list[str]) -> str:
 
 
 WRONG_USE = {
-    'unknown model': (['--model=resnet5'], ['--model=resnet5', 'did you mean resnet50']),
+    'unknown model': (['--model=renset50'], ['--model=renset50', 'did you mean resnet50']),
     'unknown flag': (['--batch_sise=4'], ['--batch_sise', 'did you mean --batch_size']),
     'flag without its value': (['--batch_size'], ['batch_size']),
     'negative batch size': (['--batch_size=-1'], ['--batch_size=-1', '0']),
@@ -55,13 +56,36 @@ WRONG_USE = {
         ['--train_dir={tmp}/others/a.txt', '--save_summaries_steps=1', '--summary_verbosity=1'],
         ['--train_dir={tmp}/others/a.txt'],
     ),
-    'records of a set that has none': (['--model=mnist', '--data_dir={tmp}/empty'], ['--data_dir', 'mnist']),
+    'a folder without MNIST': (
+        ['--model=mnist', '--data_dir={tmp}/empty'],
+        ['--data_dir={tmp}/empty', 'train-images-idx3-ubyte'],
+    ),
+    'a label that CIFAR-10 does not have': (
+        ['--model=probe', '--model_file={tmp}/probe.py', '--data_dir={tmp}/cifar'],
+        ['data_batch_2.bin', 'image 1', '10'],
+    ),
+    'a model that does not build': (
+        ['--model=wrong', '--model_file={tmp}/probe.py', '--batch_size=2'],
+        ['--model_file={tmp}/probe.py, line 7'],
+    ),
     'unknown all-reduce': (
         ['--variable_update=replicated', '--num_gpus=2', '--device=cpu', '--all_reduce_spec=tree'],
         ['--all_reduce_spec=tree', 'xring'],
     ),
     'a flag of the original that is not here': (['--trt_mode=FP16'], ['--trt_mode']),
 }
+PROBE = """\
+from models.registry import register_model
+
+def probe(cnn, x, num_classes):
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+def wrong(cnn, x, num_classes):
+    return cnn.conv(cnn.flatten(x), 8, 3, 'conv')
+
+register_model('probe', probe, data_set='cifar10', image_size=32)
+register_model('wrong', wrong, image_size=8)
+"""
 NEEDS_NO_GPU = {
     'several GPUs where there is none': (['--num_gpus=4'], ['--num_gpus=4', '--device=cpu']),
     'more GPUs than there are': (['--device=gpu', '--num_gpus=2'], ['GPU', '--device=cpu']),
@@ -80,6 +104,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tmp / 'no_records').mkdir()
     (tmp / 'no_records' / 'train-00000-of-00001').touch()
     (tmp / 'others' / 'a.txt').write_text('no shard')
+    (tmp / 'cifar').mkdir()
+    write_cifar(tmp / 'cifar', np.zeros([10, 32, 32, 3], np.uint8), np.array([0, 1, 2, 10, *range(6)]))
+    (tmp / 'probe.py').write_text(PROBE)
     return tmp
 
 

@@ -26,8 +26,8 @@ def test_a_pattern_lists_the_models_that_it_matches() -> None:
 
 def test_an_unknown_model_is_refused_with_the_nearest_name_and_all_names() -> None:
     with pytest.raises(UsageError) as error:
-        find_model('resnet5O')
-    assert str(error.value).startswith('--model=resnet5O: ')
+        find_model('resnett50')
+    assert str(error.value).startswith('--model=resnett50: ')
     assert 'did you mean resnet50?' in str(error.value)
     assert all(name in str(error.value) for name in list_models())
 
@@ -40,6 +40,12 @@ def test_a_name_like_no_other_is_refused_too() -> None:
 def test_a_model_that_is_not_for_the_data_set_is_refused_with_those_it_is_for() -> None:
     with pytest.raises(UsageError, match=r'^--model=mnist: .*--data_name=imagenet; write --data_name=mnist'):
         find_model('mnist', 'imagenet')
+
+
+def test_a_model_may_be_another_network_for_another_data_set() -> None:
+    assert find_model('alexnet', 'imagenet').network == find_model('alexnet').network == 'alexnet'
+    assert find_model('alexnet', 'cifar10').network == 'alexnet_cifar'
+    assert find_model('trivial', 'cifar10').network == 'trivial'
 
 
 def test_a_model_twice_for_one_data_set_is_refused() -> None:

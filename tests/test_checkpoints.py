@@ -110,7 +110,8 @@ def test_tensorflow_reads_what_was_saved(tmp_path: Path, opened: tuple[Model, An
     ]
     reader = tf.train.load_checkpoint(prefix)
     assert reader.get_tensor('global_step') == 7
-    assert reader.get_variable_to_dtype_map()['net/bias'] == tf.float16
+    # It is kept in 16 bits. A run in which it is not reads it, too.
+    assert reader.get_variable_to_dtype_map()['net/bias'] == tf.float32
     for name in ('net/bias', 'net/kernel', 'net/table'):
         assert np.all(np.float32(reader.get_tensor(name)) == 7)
 
@@ -540,8 +541,34 @@ def test_a_checkpoint_of_another_model_is_told_with_what_differs(tmp_path: Path,
         assert list(other_session.run(bias.value)) == [0, 0, 0]
 
 
-@pytest.mark.parametrize('suffix', ['index', DATA])
+def test_what_tells_how_a_run_computed_may_be_there_or_not(tmp_path: Path) -> None:
+    """Whether it is in the checkpoint or in the run: two that have it hand it on, others leave it as it is."""
+
+    def go_on(has_it: bool, prefix: str | None, step: int) -> tuple[str, int]:
+        """The checkpoint that such a run makes of another, and what its variable was before."""
+        with tf.Graph().as_default(), open_session() as session:
+            variable = create_variable('v', [2], scope='v', device='/cpu:0')
+            scale = create_variable('loss_scale/scale', [], scope='v', device='/cpu:0', dtype=tf.int64)
+            slices = {'v': [whole(variable)]} | ({'loss_scale/scale': [whole(scale)]} if has_it else {})
+            checkpointer = Checkpointer(str(tmp_path), slices, '/cpu:0', 9)
+            session.run([variable.assign(tf.zeros([2])), scale.assign(tf.constant(1, tf.int64))])
+            if prefix:
+                checkpointer.restore(session, prefix)
+            found = int(session.run(scale.value))
+            session.run([variable.assign(tf.ones([2])), scale.assign(tf.constant(found + 10, tf.int64))])
+            return checkpointer.save(session, step), found
+
+    with_it, _ = go_on(True, None, 1)
+    without_it, _ = go_on(False, None, 2)
+    assert go_on(True, with_it, 3)[1] == 11
+    assert go_on(True, without_it, 4)[1] == 1
+    assert go_on(False, with_it, 5)[1] == 1
+    assert [name for name, _ in tf.train.list_variables(with_it)] == ['loss_scale/scale', 'v']
+    assert [name for name, _ in tf.train.list_variables(without_it)] == ['v']
+
+
 @pytest.mark.parametrize('fault', ['damaged', 'cut short', 'empty', 'gone'])
+@pytest.mark.parametrize('suffix', ['index', DATA])
 def test_a_checkpoint_that_cannot_be_read_is_named_and_changes_nothing(
     opened: tuple[Model, Any], suffix: str, fault: str
 ) -> None:

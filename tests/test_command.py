@@ -63,12 +63,12 @@ def test_importing_the_command_changes_nothing() -> None:
 @pytest.mark.unit
 def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow() -> None:
     code = (
-        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["--model=resnet5"]);'
+        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["--model=renset50"]);'
         'print("tensorflow" in sys.modules, code)'
     )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.stdout == 'False 2\n'
-    assert re.fullmatch(r'tf_cnn_benchmarks: error: --model=resnet5: .* did you mean resnet50\?.*\n', done.stderr)
+    assert re.fullmatch(r'tf_cnn_benchmarks: error: --model=renset50: .* did you mean resnet50\?.*\n', done.stderr)
 
 
 @pytest.mark.unit
@@ -79,7 +79,8 @@ def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow() -> None:
         (['record'], 'record: there is no such word; did you mean records?'),
         (
             ['64'],
-            '64: there is no such word; flags look like --model=resnet50, words are: checkpoint, cluster, records',
+            '64: there is no such word; flags look like --model=resnet50, words are: checkpoint, cluster, models, '
+            'records',
         ),
         (['--forward_only', '64'], "'64' stands alone; a switch has its value behind an equal sign: --forward_only=64"),
         (

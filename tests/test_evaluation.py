@@ -288,7 +288,14 @@ def test_evaluations_come_with_the_step_that_reaches_their_time(every: str, due:
     from fractions import Fraction
 
     schedule = EvalSchedule(every=Fraction(every))
-    assert [step for step in range(11) if schedule.is_due(step)] == due
+    assert [step for step in range(1, 11) if schedule.is_due(step, step - 1)] == due
+
+
+def test_an_evaluation_is_due_though_others_took_its_step() -> None:
+    from fractions import Fraction
+
+    for schedule in (EvalSchedule(every=Fraction(4)), EvalSchedule(at=frozenset([4, 8]))):
+        assert [step for step in (3, 6, 7, 9, 11) if schedule.is_due(step, step - 3)] == [6, 9]
 
 
 @pytest.mark.parametrize(

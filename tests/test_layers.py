@@ -36,6 +36,7 @@ def every_layer(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     x = cnn.max_pool(cnn.relu(cnn.batch_norm(x, 'conv1/bn')), 3, 2, padding=1)
     x = cnn.concat([cnn.conv(x, 4, 3, 'conv2'), cnn.avg_pool(x, 3, 1, 'SAME')])
     x = cnn.batch_norm(x, 'bn')
+    x = cnn.local_response_norm(cnn.pad_channels(x, 14), radius=1, bias=1.0, alpha=0.5, beta=0.75)
     x = cnn.max_pool(cnn.conv(x, 6, 2, 'conv3', padding='VALID'), 2, 1, 'SAME')
     return cnn.dense(cnn.flatten(x), num_classes, 'of_all') + cnn.dense(cnn.global_avg_pool(x), num_classes, 'of_mean')
 
@@ -171,6 +172,14 @@ FORMULAS: dict[str, tuple[Callable[[LayerBuilder, Any], Any], Callable[[np.ndarr
     'ReLU6': (lambda cnn, x: cnn.relu6(x), lambda x, weights: np.clip(x, 0, 6)),
     'swish': (lambda cnn, x: cnn.swish(x), lambda x, weights: x * scipy.special.expit(x)),
     'GELU': (lambda cnn, x: cnn.gelu(x), lambda x, weights: x * scipy.special.ndtr(x)),
+    'local response normalisation': (
+        lambda cnn, x: cnn.local_response_norm(x, radius=1, bias=2.0, alpha=0.5, beta=0.75),
+        lambda x, weights: x / (2 + 0.5 * 3 * scipy.ndimage.uniform_filter1d(x**2, 3, mode='constant')) ** 0.75,
+    ),
+    'channels of zeros': (
+        lambda cnn, x: cnn.pad_channels(x, 7),
+        lambda x, weights: np.pad(x, [(0, 0), (0, 0), (0, 0), (0, 2)]),
+    ),
     'shift': (
         lambda cnn, x: cnn.shift(x),
         lambda x, weights: np.pad(x, [(0, 0), (0, 1), (0, 1), (0, 0)])[:, 1:, 1:],

@@ -24,6 +24,7 @@ from models.networks import NETWORKS, Network, build_network
 from packing import Packing
 from step_graph import StepGraph, StepSettings, build_step_graph
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
+from training.precision import FP32, Precision
 from training.schedules import LearningRate
 from variable_mgr import Placement, VariableMgr, make_variable_mgr
 
@@ -98,7 +99,7 @@ class Built:
         return [op for op in self.graph.get_operations() if op.type in types]
 
 
-def settings(model: str) -> StepSettings:
+def settings(model: str, precision: Precision = FP32) -> StepSettings:
     return StepSettings(
         model=model,
         num_classes=NUM_CLASSES,
@@ -110,6 +111,7 @@ def settings(model: str) -> StepSettings:
         gradient_clip=None,
         learning_rate=LearningRate((LEARNING_RATE,)),
         seed=SEED,
+        precision=precision,
     )
 
 
@@ -120,22 +122,36 @@ def place(towers: Sequence[str], **more: Any) -> Placement:
     return dataclasses.replace(alone, **more)
 
 
-def build(mode: str, worker: int = 0, *, model: str = 'plain', optimizer: str = 'sgd', **placed: Any) -> Built:
+def build(
+    mode: str,
+    worker: int = 0,
+    *,
+    model: str = 'plain',
+    optimizer: str = 'sgd',
+    precision: Precision = FP32,
+    **placed: Any,
+) -> Built:
     """A worker of a cluster in one of its modes. placed are further fields of its Placement."""
     at = {'server_devices': servers(NUM_SERVERS), 'worker': worker, 'num_workers': NUM_WORKERS, **placed}
     towers = at.pop('devices', cpus(NUM_TOWERS))
     images = [[worker * len(towers) + tower] for tower in range(len(towers))]
     with tf.Graph().as_default() as graph, tf.device(task('worker', worker)):
         manager = make_variable_mgr(mode.split()[0], place(towers, **at), distributed=True, staged=mode == STAGED)
-        step = build_step_graph(settings(model), OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
+        step = build_step_graph(settings(model, precision), OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
     return Built(graph, manager, step)
 
 
-def train_alone(model: str, optimizer: str, images: Sequence[Sequence[int]], num_steps: int = NUM_STEPS) -> Weights:
+def train_alone(
+    model: str,
+    optimizer: str,
+    images: Sequence[Sequence[int]],
+    num_steps: int = NUM_STEPS,
+    precision: Precision = FP32,
+) -> Weights:
     """What a checkpoint holds after the steps of one process, whose towers have the images of these numbers."""
     with tf.Graph().as_default(), open_session(len(images)) as session:
         manager = make_variable_mgr('parameter_server', place(cpus(len(images))))
-        step = build_step_graph(settings(model), OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
+        step = build_step_graph(settings(model, precision), OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
         session.run(step.initializers)
         for _ in range(num_steps):
             session.run(step.fetches)
@@ -447,6 +463,49 @@ def test_every_copy_is_that_of_the_parameter_servers_after_each_step(start: Call
             for tower in member.built.manager.variables:
                 for name, value in member.session.run({name: own.value for name, own in tower.items()}).items():
                     np.testing.assert_array_equal(value, masters[name])
+
+
+@pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
+def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode: str, start: Callable[..., Cluster]) -> None:
+    """As by one process with all towers, whose steps tests/test_precision.py holds against the plain algorithm."""
+    # The scale is too high for the first steps, then grows until it is again.
+    precision = Precision('fp16', loss_scale=2.0**20, doubled_every=1)
+    cluster = start(mode, model='normalised', optimizer='adam', precision=precision)
+    skipped = []
+    for num_steps in range(1, 8):
+        cluster.take_steps()
+        weights = cluster.members[0].read()
+        skipped.append(int(weights['loss_scale/skipped_steps']))
+        if mode != STAGED:
+            towers = [[number] for number in WHOLE_BATCH[0]]
+            expected = train_alone('normalised', 'adam', towers, num_steps, precision)
+            for name in ('scale', 'good_steps', 'skipped_steps'):
+                assert weights[f'loss_scale/{name}'] == expected[f'loss_scale/{name}']
+            assert_close(weights, expected, 1e-2)
+        assert weights['global_step'] == num_steps
+        assert weights['loss_scale/scale'] == 2.0 ** (20 + num_steps - 2 * skipped[-1])
+    assert 0 < skipped[0] < skipped[-1] < 7
+
+
+def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(start: Callable[..., Cluster]) -> None:
+    precision = Precision('fp16', loss_scale=2.0**20, doubled_every=2)
+    cluster = start(PS, optimizer='momentum', precision=precision, sync=False)
+    before = cluster.members[0].read()
+    states = []
+    for number in range(12):
+        cluster.begin(number % NUM_WORKERS)[0].result(DEADLINE_SECS)
+        after = cluster.members[0].read()
+        is_skipped = bool(after['loss_scale/skipped_steps'] > before['loss_scale/skipped_steps'])
+        assert np.array_equal(after['logits/kernel'], before['logits/kernel']) is is_skipped
+        is_due = not is_skipped and before['loss_scale/good_steps'] == 1
+        factor = 0.5 if is_skipped else 2 if is_due else 1
+        assert after['loss_scale/scale'] == factor * before['loss_scale/scale']
+        assert after['loss_scale/good_steps'] == (0 if is_skipped or is_due else before['loss_scale/good_steps'] + 1)
+        states.append(is_skipped)
+        before = after
+    assert states[0]
+    assert not states[-1]
+    assert before['global_step'] == 12
 
 
 @pytest.mark.parametrize('sync', [True, False])

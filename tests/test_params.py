@@ -107,7 +107,8 @@ def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
         ),
         (
             ['--data_name=imagnet'],
-            '--data_name=imagnet: it must be one of imagenet, cifar10, mnist; did you mean --data_name=imagenet?',
+            '--data_name=imagnet: it must be one of imagenet, cifar10, mnist, records; did you mean '
+            '--data_name=imagenet?',
         ),
         (
             ['--forward_only', 'True'],
@@ -129,11 +130,24 @@ def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
             '--learning_rate=0.1 contradicts --init_learning_rate=0.2; '
             'it is the older name of --init_learning_rate: leave it out',
         ),
+        (
+            ['--use_fp16', '--precision=bf16'],
+            '--use_fp16=True contradicts --precision=bf16; it is the older name of --precision: leave it out',
+        ),
+        (
+            ['--nouse_fp16', '--precision=fp16'],
+            '--use_fp16=False contradicts --precision=fp16; it is the older name of --precision: leave it out',
+        ),
+        (
+            ['--precision=fp16', '--fp16_vars', '--optimizer=adam'],
+            '--fp16_vars clashes with --optimizer=adam: it works with squares and norms of gradients, for which 16 '
+            'bits are not enough; write --optimizer=momentum or sgd, or leave --fp16_vars out',
+        ),
+        (['--fp16_loss_scale=0.5'], '--fp16_loss_scale=0.5: it must be a number of at least 1'),
         (['--learning_rate=-1'], '--learning_rate=-1: it must be a number of at least 0'),
         (
-            ['--data_dir=d', '--model=mnist'],
-            '--data_dir=d: the data set of --model=mnist, mnist, is not read from records; '
-            'leave --data_dir out for synthetic images',
+            ['--data_name=records', '--model=mnist'],
+            '--data_name=records: the folder tells the classes; add --data_dir=DIR, or leave it out',
         ),
         (
             ['--save_summaries_steps=5'],
@@ -210,12 +224,15 @@ def test_wrong_use_is_told_in_one_line(argv: list[str], message: str) -> None:
 
 
 def test_an_unknown_model_is_told_with_the_nearest_one() -> None:
-    assert refusal('--model=resnet5').startswith('--model=resnet5: there is no such model; did you mean resnet50?')
+    assert refusal('--model=renset50').startswith('--model=renset50: there is no such model; did you mean resnet50?')
 
 
 def test_older_names_are_read() -> None:
     assert parse_argv(['--learning_rate=0.5']).params == Params(init_learning_rate=0.5)
     replicated = ['--variable_update=replicated', '--num_gpus=2']
+    assert parse_argv(['--use_fp16']).params == parse_argv(['--use_fp16', '--precision=fp16']).params
+    assert parse_argv(['--use_fp16']).params == Params(precision='fp16')
+    assert parse_argv(['--nouse_fp16', '--precision=bf16']).params == Params(precision='bf16')
     params = parse_argv(['--use_nccl=True', *replicated]).params
     assert params == Params(all_reduce_spec='nccl', variable_update='replicated', num_gpus=2)
     assert parse_argv(['--use_nccl=False', *replicated]).params.all_reduce_spec is None
@@ -325,6 +342,24 @@ def test_older_names_are_read() -> None:
         ),
         (['--train_dir=t', '--save_summaries_steps=1', '--summary_verbosity=1'], []),
         (['--display_every=1000'], []),
+        (
+            ['--compact_gradient_transfer'],
+            [
+                '--compact_gradient_transfer=True has no effect: it belongs to --variable_update=replicated, and to '
+                'clusters'
+            ],
+        ),
+        (['--compact_gradient_transfer', '--variable_update=replicated', '--num_gpus=2'], []),
+        (['--nocompact_gradient_transfer'], []),
+        (
+            ['--precision=bf16', '--fp16_enable_auto_loss_scale'],
+            ['--fp16_enable_auto_loss_scale=True has no effect: the loss is scaled with --precision=fp16 only'],
+        ),
+        (
+            ['--use_fp16', '--fp16_inc_loss_scale_every_n=9'],
+            ['--fp16_inc_loss_scale_every_n=9 has no effect: it belongs to --fp16_enable_auto_loss_scale'],
+        ),
+        (['--fp16_vars'], ['--fp16_vars=True has no effect: it belongs to --precision=fp16 and bf16']),
     ],
 )
 def test_a_flag_without_effect_is_named(argv: list[str], lines: list[str]) -> None:
@@ -360,7 +395,6 @@ def test_the_default_of_a_flag_that_is_not_here_is_accepted_in_silence(argv: str
 @pytest.mark.parametrize(
     ('argv', 'message'),
     [
-        ('--use_fp16', '--use_fp16=true: not in this version; leave it out or write --use_fp16=False'),
         (
             '--variable_consistency=relaxed',
             '--variable_consistency=relaxed: not in this version; leave it out or write --variable_consistency=strong',
@@ -380,8 +414,10 @@ def test_each_flag_of_the_original_has_one_home() -> None:
     assert not set(SPECS) & set(legacy_flags.NAMES)
     # 137 flags; some are ours, the older names are of versions before.
     ours = {'verbose', 'num_ps', 'cluster_port', 'connect_timeout_secs', 'peer_timeout_secs', 'ps_linger_secs'}
-    ours |= {'distinct_worker_data', 'label_smoothing', 'lars_eta'}
-    assert len(set(SPECS) - ours) + len(legacy_flags.NAMES) - 10 == 137
+    ours |= {'distinct_worker_data', 'label_smoothing', 'lars_eta', 'augmentation', 'model_file'}
+    ours |= {'precision', 'continue_on_nan'}
+    # --use_fp16 is read as --precision.
+    assert len(set(SPECS) - ours) + 1 + len(legacy_flags.NAMES) - 10 == 137
 
 
 def test_python_and_the_command_line_say_the_same() -> None:

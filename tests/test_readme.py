@@ -9,6 +9,7 @@ import pytest
 
 from cluster.command import Options
 from flag_spec import specs_of
+from models.costs import list_costs
 from params import parse_argv
 
 pytestmark = pytest.mark.unit
@@ -38,6 +39,8 @@ def test_every_command_is_there(words: list[str]) -> None:
     elif flags[0] == 'records':
         help_text = (ROOT / 'records' / 'command.py').read_text()
         assert all(flag.split('=')[0].lstrip('-') in help_text for flag in flags if flag.startswith('--'))
+    elif flags[0] == 'models':
+        assert list_costs(*flags[1:])
     elif flags[0] == 'cluster':
         end = flags.index('--')
         assert {flag.split('=')[0].lstrip('-') for flag in flags[1:end]} <= specs_of(Options).keys()

@@ -21,7 +21,7 @@ from data_sets import shard_name
 from errors import RunError, UsageError
 from records.check import first_cut_shard, first_fault
 from records.images import EncodedImage, Undecodable, encode_image
-from records.layout import read_labels, scan_folder
+from records.layout import FACTS_FILE, read_facts, read_labels, scan_folder
 from records.output import unfinished_folder
 from records.progress import Monitor
 from records.write import WriteOptions, write_shards
@@ -431,7 +431,7 @@ def test_existing_shards_are_replaced_only_when_asked(photos: Path, shards: Path
         convert(photos, tmp_path, '--shards=3')
     assert content(tmp_path) == content(shards)
     convert(photos, tmp_path, '--shards=3', '--overwrite')
-    assert sorted(content(tmp_path)) == ['labels.txt', *(shard_name('train', i, 3) for i in range(3))]
+    assert sorted(content(tmp_path)) == ['dataset.json', 'labels.txt', *(shard_name('train', i, 3) for i in range(3))]
 
 
 def test_a_failed_overwrite_leaves_the_old_shards(shards: Path, tmp_path: Path) -> None:
@@ -447,7 +447,9 @@ def test_validation_shards_join_the_train_shards_when_the_classes_agree(
 ) -> None:
     make_folder(tmp_path, content(shards))
     convert(photos, tmp_path, '--subset=validation', '--shards=2')
-    assert {name: data for name, data in content(tmp_path).items() if 'validation' not in name} == content(shards)
+    kept = {name: data for name, data in content(tmp_path).items() if 'validation' not in name}
+    assert {**kept, FACTS_FILE: b''} == {**content(shards), FACTS_FILE: b''}
+    assert read_facts(str(tmp_path))['train'] == read_facts(str(shards))['train']
     assert len(list(examples(tmp_path, 'validation'))) == 24
 
 
@@ -534,7 +536,7 @@ def test_a_killed_run_leaves_no_shard_and_no_process_and_the_next_run_cleans_up(
     assert list(output.rglob('train-*-of-*')) == []
     convert(photos, output, '--shards=4')
     assert 'unfinished files that an interrupted run left' in capfd.readouterr().err
-    assert sorted(content(output)) == ['labels.txt', *(shard_name('train', i, 4) for i in range(4))]
+    assert sorted(content(output)) == ['dataset.json', 'labels.txt', *(shard_name('train', i, 4) for i in range(4))]
 
 
 def test_ctrl_c_leaves_nothing_and_the_workers_are_silent(slow_photos: Path, tmp_path: Path) -> None:

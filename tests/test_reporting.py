@@ -145,13 +145,19 @@ def test_the_banner_of_training() -> None:
 
 def test_the_banner_tells_what_differs() -> None:
     banner = dataclasses.replace(
-        BANNER, is_synthetic=False, mode='forward-only', variable_update='replicated', all_reduce_spec='nccl'
+        BANNER,
+        is_synthetic=False,
+        mode='forward-only',
+        variable_update='replicated',
+        all_reduce_spec='nccl',
+        precision='bf16',
     )
     before = console.format_banner(BANNER).splitlines()
     added = [line for line in console.format_banner(banner).splitlines() if line not in before]
     assert added == [
         'Dataset:     imagenet (real)',
         'Mode:        forward-only',
+        'Precision:   bf16',
         'Variables:   replicated',
         'AllReduce:   nccl',
     ]

@@ -32,6 +32,9 @@ from training.contents import OPTIMIZER, TRAINING, cause, difference, group_of, 
 from training.variables import Variable
 
 _UNFINISHED, _READY, _STATE = '.unfinished-checkpoint', '.ready-checkpoint', 'checkpoint'
+# What has this in front is no part of the model and its training, but of how one run computed: a checkpoint may have it
+# or lack it, whoever reads it.
+OPTIONAL = 'loss_scale/'
 _ENDED = 'training-ended'
 _PREFIX = re.compile(r'model\.ckpt-\d+')
 # Faults that an op that reads or writes files has for other reasons: a lost task, or the end of the session.
@@ -83,6 +86,8 @@ def joined(parts: Sequence[Slice], values: Sequence[Any]) -> Any:
 class Checkpointer:
     """Saves and restores variables. Adds its ops to the current graph; saving and restoring add none.
 
+    Variables of 16 bits are float32 in a checkpoint, so that a run of any precision reads it.
+
     Args:
       folder: where the checkpoints go, on the machine of this process; it must exist when one is saved.
       variables: what a checkpoint holds, by its name in there. The slices of a name are one tensor in the file.
@@ -95,28 +100,36 @@ class Checkpointer:
         self._max_to_keep = max_to_keep
         self._saving = threading.Lock()
         self._expected = {
-            name: (slices[0].variable.value.dtype.base_dtype.name, list(slices[0].full))
-            for name, slices in variables.items()
+            name: (_stored_dtype(slices[0].variable).name, list(slices[0].full)) for name, slices in variables.items()
         }
-        names, slices = zip(*((name, part) for name, parts in variables.items() for part in parts), strict=True)
-        values = [part.variable.value for part in slices]
-        specs = [part.spec for part in slices]
+        parts = [(name, part) for name, parts in variables.items() for part in parts]
         with tf.name_scope('checkpoint'):
             with tf.device(device):
                 self._prefix = tf.placeholder(tf.string, [])
                 self._save = tf.raw_ops.SaveV2(
-                    prefix=self._prefix, tensor_names=names, shape_and_slices=specs, tensors=values
-                )
-                restored = tf.raw_ops.RestoreV2(
                     prefix=self._prefix,
-                    tensor_names=names,
-                    shape_and_slices=specs,
-                    dtypes=[value.dtype.base_dtype for value in values],
+                    tensor_names=[name for name, _ in parts],
+                    shape_and_slices=[part.spec for _, part in parts],
+                    tensors=[tf.cast(part.variable.value, _stored_dtype(part.variable)) for _, part in parts],
                 )
-            self._read = restored[0].op
-            self._restore = tf.group(
-                *(part.variable.assign(value) for part, value in zip(slices, restored, strict=True)), name='restore'
+            self._restore = self._add_restore([entry for entry in parts if not _is_optional(entry[0])], device)
+            optional = [entry for entry in parts if _is_optional(entry[0])]
+            self._restore_optional = self._add_restore(optional, device) if optional else None
+
+    def _add_restore(self, parts: Sequence[tuple[str, Slice]], device: str) -> tuple[tf.Operation, tf.Operation]:
+        """The op that gives these slices their values, by name, and the one that reads them for it."""
+        with tf.device(device):
+            restored = tf.raw_ops.RestoreV2(
+                prefix=self._prefix,
+                tensor_names=[name for name, _ in parts],
+                shape_and_slices=[part.spec for _, part in parts],
+                dtypes=[_stored_dtype(part.variable) for _, part in parts],
             )
+        assigned = [
+            part.variable.assign(tf.cast(value, part.variable.value.dtype))
+            for (_, part), value in zip(parts, restored, strict=True)
+        ]
+        return tf.group(*assigned, name='restore'), restored[0].op
 
     def save(self, session: tf.Session, step: int) -> str:
         """Writes the variables as they are at this moment, and returns the prefix of the checkpoint.
@@ -144,7 +157,8 @@ class Checkpointer:
         return str(self._folder / name)
 
     def restore(self, session: tf.Session, prefix: str, *, for_training: bool = True, partly: bool = False) -> None:
-        """Gives every variable its value in a checkpoint; those that have none yet too.
+        """Gives every variable its value in a checkpoint; those that have none yet too. Optional ones that the
+        checkpoint lacks stay as they are.
 
         Args:
           for_training: whether the checkpoint must hold nothing else. If not, what training has beside the variables
@@ -153,22 +167,31 @@ class Checkpointer:
 
         Raises:
           RunError: the checkpoint is gone or damaged, or does not hold exactly these names with their shapes and
-            dtypes. No variable is changed then.
+            dtypes, optional ones aside. No variable is changed then.
         """
         found = read_contents(prefix)
         if not for_training:
             found = {name: facts for name, facts in found.items() if not self._is_of_training(name)}
         if partly:
             found = {name: facts for name, facts in found.items() if name in self._expected}
-        if changed := difference(self._expected, found):
+        has_optional = all(name in found for name in self._expected if _is_optional(name))
+        expected, found = (
+            {name: fact for name, fact in tensors.items() if not _is_optional(name)}
+            for tensors in (self._expected, found)
+        )
+        if changed := difference(expected, found):
             raise RunError(
                 f'{prefix}: this checkpoint is of another model or optimizer: {changed}; '
                 'give the flags it was written with, or another folder'
             )
+        restores = [self._restore]
+        if self._restore_optional and has_optional:
+            restores.append(self._restore_optional)
         try:
-            session.run(self._restore, {self._prefix: prefix})
+            for restore, _ in restores:
+                session.run(restore, {self._prefix: prefix})
         except tf.errors.OpError as error:
-            if error.op is not self._read or isinstance(error, _NOT_OF_FILES):
+            if error.op not in [read for _, read in restores] or isinstance(error, _NOT_OF_FILES):
                 raise
             files = ', '.join(_data_files(prefix)) or f'{prefix}.data-*'
             raise RunError(f'{files}: it cannot be read ({cause(error)}); restore another checkpoint') from error
@@ -254,6 +277,16 @@ def mark_ended(folder: str, ended: bool) -> None:
 def has_ended(folder: str) -> bool:
     """Whether the training that saves in the folder has reached its end."""
     return (Path(folder) / _ENDED).exists()
+
+
+def _stored_dtype(variable: Variable) -> tf.DType:
+    """The type that a variable has in a checkpoint."""
+    dtype = variable.value.dtype.base_dtype
+    return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
+
+
+def _is_optional(name: str) -> bool:
+    return name.startswith(OPTIONAL)
 
 
 def step_of(prefix: str) -> int:

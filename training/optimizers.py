@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
 
+from training.precision import LossScale
 from training.variables import Variable, create_variable
 
 Tensor = Any
@@ -39,7 +40,7 @@ class Optimizer(ABC):
         """Adds to the graph what variables of one device share, and returns what applies a gradient to one of them.
 
         Args:
-          learning_rate: scalar float32.
+          learning_rate: scalar of the variables' dtype.
           step: scalar int64, the number of steps taken before this one.
           make_slot: creates the optimizer's own variables.
         """
@@ -68,7 +69,7 @@ class Momentum(Optimizer):
 
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         del step
-        momentum = tf.constant(self.momentum)
+        momentum = tf.constant(self.momentum, learning_rate.dtype)
 
         def apply(variable: Variable, gradient: Tensor) -> tf.Operation:
             return tf.raw_ops.ResourceApplyMomentum(
@@ -200,54 +201,84 @@ class OptimizerStep:
       learning_rate: scalar float32 tensor.
       step: scalar int64 tensor, the number of steps taken before this one.
       gradient_clip: each element of a gradient is clipped to [-gradient_clip, gradient_clip]; None leaves it.
+      loss_scale: what gradients are scaled by, which is undone before they are clipped.
 
     Attributes:
       initializers: ops that give the slots their initial values.
       slots: what was made so far.
     """
 
-    def __init__(self, optimizer: Optimizer, learning_rate: Tensor, step: Tensor, gradient_clip: float | None) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        learning_rate: Tensor,
+        step: Tensor,
+        gradient_clip: float | None,
+        loss_scale: LossScale | None = None,
+    ) -> None:
         self.initializers: list[tf.Operation] = []
         self.slots: Slots = {}
         self._optimizer = optimizer
         self._learning_rate = learning_rate
-        self._step = step
+        self._loss_scale = loss_scale or LossScale(1.0)
+        # Skipped steps updated nothing: to what counts updates they are none.
+        self._step = step if self._loss_scale.num_skipped is None else step - self._loss_scale.num_skipped
         self._gradient_clip = gradient_clip
-        self._appliers: dict[str, Apply] = {}
-        self._fills: dict[tuple[str, tuple[int, ...], float], Tensor] = {}
+        self._appliers: dict[tuple[str, tf.DType], Apply] = {}
+        self._fills: dict[tuple[str, tuple[int, ...], tf.DType, float], Tensor] = {}
+
+    def take(
+        self,
+        variables: Sequence[Sequence[tuple[Tensor, Variable]]],
+        distinct: Sequence[Tensor],
+        more: Callable[[], Sequence[tf.Operation]],
+    ) -> Sequence[tf.Operation]:
+        """Ops that are done when the step is: all of it is taken, or none if the loss scale has it skipped.
+
+        Args:
+          variables: of each variable its parts, as for apply_parts.
+          distinct: their gradients, each once if some are copies of others.
+          more: adds what the step changes besides.
+        """
+        return self._loss_scale.guard(
+            distinct, lambda: [*(op for parts in variables for op in self.apply_parts(parts)), *more()]
+        )
 
     def apply(self, gradient: Tensor, variable: Variable) -> tf.Operation:
-        """An op on the variable's device that takes the step."""
+        """An op on the variable's device that takes the step, given a float32 gradient of the scaled loss."""
         return self.apply_parts([(gradient, variable)])[0]
 
     def apply_parts(self, parts: Sequence[tuple[Tensor, Variable]]) -> list[tf.Operation]:
         """As apply, given each part (gradient, variable) of a variable that is spread over several devices."""
-        parts = [(self._clip(gradient, variable), variable) for gradient, variable in parts]
+        parts = [(self._prepare(gradient, variable), variable) for gradient, variable in parts]
         applied = []
         for gradient, (_, variable) in zip(self._optimizer.prepare(self._learning_rate, parts), parts, strict=True):
+            key = variable.device, variable.value.dtype
             with tf.device(variable.device):
-                if variable.device not in self._appliers:
-                    self._appliers[variable.device] = self._optimizer.applier(
-                        tf.identity(self._learning_rate), self._step, self._make_slot
-                    )
-                applied.append(self._appliers[variable.device](variable, gradient))
+                if key not in self._appliers:
+                    learning_rate = tf.cast(tf.identity(self._learning_rate), variable.value.dtype)
+                    self._appliers[key] = self._optimizer.applier(learning_rate, self._step, self._make_slot)
+                applied.append(self._appliers[key](variable, tf.cast(gradient, variable.value.dtype)))
         return applied
 
-    def _clip(self, gradient: Tensor, variable: Variable) -> Tensor:
-        if self._gradient_clip is None:
-            return gradient
+    def _prepare(self, gradient: Tensor, variable: Variable) -> Tensor:
+        """The gradient of the loss itself, clipped."""
         with tf.device(variable.device):
+            gradient = self._loss_scale.unscaled(gradient)
+            if self._gradient_clip is None:
+                return gradient
             return tf.clip_by_value(gradient, -self._gradient_clip, self._gradient_clip)
 
     def _make_slot(self, variable: Variable, name: str, fill: float) -> Variable:
         # Its initial value waits for nothing that an update waits for.
         with tf.control_dependencies(None):
+            dtype = variable.value.dtype
             slot = create_variable(
-                f'{variable.name}/{name}', variable.shape, scope=variable.scope, device=variable.device
+                f'{variable.name}/{name}', variable.shape, scope=variable.scope, device=variable.device, dtype=dtype
             )
-            key = (variable.device, variable.shape, fill)
+            key = (variable.device, variable.shape, dtype, fill)
             if key not in self._fills:
-                self._fills[key] = tf.fill(variable.shape, fill)
+                self._fills[key] = tf.fill(variable.shape, tf.cast(fill, dtype))
             self.initializers.append(slot.assign(self._fills[key]))
         self.slots.setdefault(variable.handle.ref(), {})[name] = slot
         return slot

@@ -1,7 +1,12 @@
-"""Two workers with two towers each, real processes, take the steps of one tower with all their images."""
+"""Two workers with two towers each, real processes, take the steps of one tower with all their images.
+
+Some of the clusters go on from a checkpoint that a mode of one process wrote in the other data format, and one tower of
+this process goes on from theirs. What modes of one process make of each other's checkpoints is in test_run_state.py.
+"""
 
 import functools
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +19,21 @@ from processes import DEADLINE_SECS, Process, Processes, make_cluster
 from sessions import cpus, open_session
 
 from all_reduce import make_algorithm
+from benchmark_cnn import BenchmarkCNN
 from data_sets import DATA_SETS
 from input_pipeline import Batch, InputPipeline, SyntheticInput
 from models.catalog import find_model
 from packing import Packing
+from params import parse_argv
 from step_graph import StepSettings, build_step_graph
+from training.checkpoints import Checkpointer
 from training.schedules import LearningRate
+from training.variables import HOST_DEVICE
 from variable_mgr import Placement, make_variable_mgr
 
 pytestmark = pytest.mark.distributed
 
-NUM_WORKERS, NUM_TOWERS, BATCH, NUM_STEPS = 2, 2, 8, 3
+NUM_WORKERS, NUM_TOWERS, BATCH, NUM_STEPS, NUM_EARLIER_STEPS = 2, 2, 8, 3, 2
 SEED, LEARNING_RATE = 7, 0.01
 OPTIMIZER_FLAGS: dict[str, list[str]] = {
     'sgd': [],
@@ -45,12 +54,30 @@ COMPACT, REPACKED, GROUPED = (
 
 @dataclass(frozen=True)
 class Row:
-    """A way for processes to train together. tolerance is relative to the largest magnitude of each weight."""
+    """A way for processes to train together. tolerance is relative to the largest magnitude of each weight.
+
+    goes_on: from what replicated towers of one process saved in NCHW.
+    """
 
     flags: tuple[str, ...]
     num_ps: int
     optimizer: str
     tolerance: float = 1e-5
+    goes_on: bool = False
+
+    @property
+    def start(self) -> int:
+        """The steps that were taken before."""
+        return NUM_EARLIER_STEPS if self.goes_on else 0
+
+    def train_flags(self, train_dir: Path) -> list[str]:
+        """What all who train it are told, here and elsewhere."""
+        return [
+            *('--model=lenet', '--device=cpu', f'--num_gpus={NUM_TOWERS}', f'--batch_size={BATCH}'),
+            *('--num_warmup_batches=0', '--display_every=1', f'--train_dir={train_dir}'),
+            *(f'--optimizer={self.optimizer}', *OPTIMIZER_FLAGS[self.optimizer]),
+            *(f'--init_learning_rate={LEARNING_RATE}', f'--weight_decay={WEIGHT_DECAY}', f'--tf_random_seed={SEED}'),
+        ]
 
     @property
     def is_staged(self) -> bool:
@@ -63,15 +90,15 @@ class Row:
 
 SYNCHRONOUS = {
     'ps-1': Row((PS,), 1, 'sgd'),
-    'ps-2': Row((PS,), 2, 'momentum'),
-    'ps-1-repacked': Row((PS, REPACKED), 1, 'adam'),
+    'ps-2': Row((PS,), 2, 'momentum', goes_on=True),
+    'ps-1-repacked': Row((PS, REPACKED), 1, 'adam', goes_on=True),
     'ps-2-grouped': Row((PS, GROUPED), 2, 'rmsprop'),
     'ps-2-compact': Row((PS, COMPACT), 2, 'momentum', 1e-2),
     'ps-2-staged': Row((PS, '--staged_vars'), 2, 'sgd'),
     'replicated-1': Row((REPLICATED,), 1, 'momentum'),
-    'replicated-2': Row((REPLICATED,), 2, 'lars'),
+    'replicated-2': Row((REPLICATED,), 2, 'lars', goes_on=True),
     'replicated-2-compact': Row((REPLICATED, COMPACT), 2, 'sgd', 1e-2),
-    'collective': Row((COLLECTIVE,), 0, 'adam'),
+    'collective': Row((COLLECTIVE,), 0, 'adam', goes_on=True),
     'collective-repacked': Row((COLLECTIVE, REPACKED), 0, 'rmsprop'),
     'collective-compact': Row((COLLECTIVE, COMPACT), 0, 'momentum', 1e-2),
 }
@@ -95,12 +122,14 @@ OUTPUT = re.compile(
 class Finished:
     """A run that is over.
 
-    overdue are the tasks that had to be killed; listening the addresses at which something listened after the end.
+    start is the checkpoint from which it went on. overdue are the tasks that had to be killed; listening the addresses
+    at which something listened after the end.
     """
 
     row: Row
     processes: Processes
     train_dir: Path
+    start: str | None
     overdue: list[str]
     listening: list[str]
 
@@ -129,18 +158,18 @@ class Finished:
 
 
 def run(row: Row, folder: Path) -> Finished:
-    train_dir = folder / 'train'
-    flags = [
-        *row.flags,
-        *('--model=lenet', '--device=cpu', f'--num_gpus={NUM_TOWERS}', f'--batch_size={BATCH}'),
-        *('--num_warmup_batches=0', f'--num_batches={NUM_STEPS}', '--display_every=1', f'--train_dir={train_dir}'),
-        *(f'--optimizer={row.optimizer}', *OPTIMIZER_FLAGS[row.optimizer], f'--init_learning_rate={LEARNING_RATE}'),
-        *(f'--weight_decay={WEIGHT_DECAY}', f'--tf_random_seed={SEED}'),
-    ]
+    train_dir, start = folder / 'train', None
+    train_flags = row.train_flags(train_dir)
+    if row.goes_on:
+        others = ['--variable_update=replicated', '--data_format=NCHW', f'--num_batches={NUM_EARLIER_STEPS}']
+        BenchmarkCNN(parse_argv([*train_flags, *others]).params).run()
+        # A copy: the cluster saves its first step once more.
+        start = Checkpointer.latest(str(shutil.copytree(train_dir, folder / 'earlier')))
+    flags = [*row.flags, *train_flags, f'--num_batches={NUM_STEPS}']
     with make_cluster(flags, folder, num_ps=row.num_ps, num_workers=NUM_WORKERS) as processes:
         processes.start()
         overdue = processes.still_running(DEADLINE_SECS)
-        return Finished(row, processes, train_dir, overdue, processes.listening())
+        return Finished(row, processes, train_dir, start, overdue, processes.listening())
 
 
 @pytest.fixture(scope='module', name='finish')
@@ -186,16 +215,20 @@ class WholeBatch(InputPipeline):
 
 @dataclass(frozen=True)
 class Trained:
-    """What one tower makes of a batch: what a checkpoint holds before and after the steps, and the loss of each."""
+    """What one tower makes of a batch: what a checkpoint holds before and after the steps, the loss of each, and the
+    losses of as many steps that follow."""
 
     before: Weights
     after: Weights
     losses: list[float]
+    later_losses: list[float]
 
 
 @functools.cache
-def one_tower(optimizer: str, *, staged: bool, workers: tuple[int, ...] = tuple(range(NUM_WORKERS))) -> Trained:
-    """One tower of this process trains on all images of these workers."""
+def one_tower(
+    optimizer: str, *, staged: bool, workers: tuple[int, ...] = tuple(range(NUM_WORKERS)), start: str | None = None
+) -> Trained:
+    """One tower of this process trains on all images of these workers, from a checkpoint or from the beginning."""
     settings = StepSettings(
         model='lenet',
         num_classes=DATA_SETS['imagenet'].num_classes,
@@ -213,15 +246,27 @@ def one_tower(optimizer: str, *, staged: bool, workers: tuple[int, ...] = tuple(
         manager = make_variable_mgr('parameter_server', placement, staged=staged)
         graph = build_step_graph(settings, OPTIMIZERS[optimizer].ours, manager, WholeBatch(workers))
         session.run([graph.initializers, graph.pipeline.initializers])
+        if start:
+            Checkpointer('', graph.slices, HOST_DEVICE, 1).restore(session, start)
         if graph.post_init is not None:
             session.run(graph.post_init)
         values = {
             name: tf.raw_ops.ReadVariableOp(resource=part.variable.handle, dtype=part.variable.value.dtype)
             for name, (part,) in graph.slices.items()
         }
+
+        def losses() -> list[float]:
+            return [float(session.run(graph.fetches)['loss']) for _ in range(NUM_STEPS)]
+
         before = session.run(values)
-        losses = [float(session.run(graph.fetches)['loss']) for _ in range(NUM_STEPS)]
-        return Trained(before, session.run(values), losses)
+        own_losses = losses()
+        return Trained(before, session.run(values), own_losses, losses())
+
+
+def expected_of(finished: Finished, workers: tuple[int, ...] = tuple(range(NUM_WORKERS))) -> Trained:
+    """What one tower makes of the images of these workers from where the run began."""
+    row = finished.row
+    return one_tower(row.optimizer, staged=row.is_staged, workers=workers, start=finished.start)
 
 
 def model_names(row: Row) -> set[str]:
@@ -247,12 +292,11 @@ def test_the_weights_are_those_of_one_tower_with_the_whole_batch(finished: Finis
     image. Biases are what gradients made of zeros, so it is the magnitude of the layer's kernel that counts for them.
     """
     row = finished.row
-    expected = one_tower(row.optimizer, staged=row.is_staged)
-    partial = one_tower(row.optimizer, staged=row.is_staged, workers=(0,))
-    assert_equal_weights(finished.checkpoint(0), expected.before)
+    expected, partial = expected_of(finished), expected_of(finished, workers=(0,))
+    assert_equal_weights(finished.checkpoint(row.start), expected.before)
     after = finished.checkpoint()
     assert after.keys() == expected.after.keys()
-    assert after['global_step'] == NUM_STEPS
+    assert after['global_step'] == row.start + NUM_STEPS
     for name in model_names(row):
         value = expected.after[name]
         measure = expected.after[name.replace('bias', 'kernel')] if row.is_compact else value
@@ -264,7 +308,7 @@ def test_the_weights_are_those_of_one_tower_with_the_whole_batch(finished: Finis
 
 @pytest.mark.parametrize('name', [name for name, row in SYNCHRONOUS.items() if not row.is_compact])
 def test_the_optimizers_variables_are_those_of_one_tower(finished: Finished) -> None:
-    expected = one_tower(finished.row.optimizer, staged=finished.row.is_staged).after
+    expected = expected_of(finished).after
     after = finished.checkpoint()
     for name in expected.keys() - model_names(finished.row):
         assert np.abs(after[name] - expected[name]).max() <= 1e-5 * np.abs(expected[name]).max(), name
@@ -272,7 +316,7 @@ def test_the_optimizers_variables_are_those_of_one_tower(finished: Finished) -> 
 
 @pytest.mark.parametrize('name', [name for name, row in SYNCHRONOUS.items() if row.is_compact])
 def test_16_bits_do_travel(finished: Finished) -> None:
-    expected = one_tower(finished.row.optimizer, staged=False).after
+    expected = expected_of(finished).after
     after = finished.checkpoint()
     assert any(
         np.abs(after[name] - expected[name]).max() > 1e-4 * np.abs(expected[name]).max()
@@ -286,9 +330,19 @@ def test_workers_see_other_images_whose_losses_are_those_of_one_tower_on_average
     first, second = ([loss for _, _, loss in lines] for lines in finished.step_lines())
     assert len(first) == len(second) == NUM_STEPS
     assert first[0] != second[0]
-    expected = one_tower(row.optimizer, staged=row.is_staged).losses
+    expected = expected_of(finished).losses
     # They are printed with three decimals.
     assert np.mean([first, second], 0) == pytest.approx(expected, rel=row.tolerance, abs=1e-3)
+
+
+@pytest.mark.parametrize('name', [name for name, row in SYNCHRONOUS.items() if row.goes_on])
+def test_one_tower_goes_on_from_what_the_cluster_saved_as_if_it_had_taken_all_steps(finished: Finished) -> None:
+    saved = Checkpointer.latest(str(finished.train_dir))
+    assert saved
+    own = one_tower(finished.row.optimizer, staged=False, start=saved)
+    assert own.losses == pytest.approx(expected_of(finished).later_losses, rel=1e-5)
+    # That says something, since each step makes a difference.
+    assert min(np.abs(np.diff(own.losses))) > 1e-3 * own.losses[0]
 
 
 @pytest.mark.parametrize('name', ROWS)

@@ -1,0 +1,222 @@
+"""What one mode saves, every other mode goes on from, in either data format, as if nothing had come between."""
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from array_writers import write_mnist
+from oracles import Weights
+from sessions import DATA_FORMATS
+
+from assembly import Assembly
+from models.catalog import remove_model
+from models.registry import register_model
+from params import make_params
+from run_state import RunState
+from step_graph import StepGraph
+from training.checkpoints import Checkpointer
+
+pytestmark = pytest.mark.graph
+
+# The images of a step are all there are, on every tower, so that batch norm and independent towers see the same in
+# every mode. Their order differs, and with it the rounding: 1e-6 of a loss. A step changes it by a hundredth and more.
+NUM_IMAGES, NUM_EARLIER, NUM_STEPS = 12, 2, 3
+TOLERANCE = 2e-5
+MODES: dict[str, dict[str, Any]] = {
+    f'{name}-{data_format}': {**mode, 'data_format': data_format}
+    for name, mode in {
+        'parameter_server': {'variable_update': 'parameter_server'},
+        'parameter_server-2': {'variable_update': 'parameter_server', 'num_gpus': 2},
+        'replicated': {'variable_update': 'replicated'},
+        'replicated-2': {'variable_update': 'replicated', 'num_gpus': 2},
+        'collective-2': {'variable_update': 'collective_all_reduce', 'num_gpus': 2},
+        'independent-2': {'variable_update': 'independent', 'num_gpus': 2},
+    }.items()
+    for data_format in DATA_FORMATS
+}
+STAGED: dict[str, dict[str, Any]] = {
+    f'staged-{data_format}': {
+        'variable_update': 'parameter_server',
+        'staged_vars': True,
+        'num_gpus': 2,
+        'data_format': data_format,
+    }
+    for data_format in DATA_FORMATS
+}
+MODEL = 'small_network_with_batch_norm'
+
+
+def small_network(cnn: Any, images: Any, num_classes: int) -> Any:
+    x = cnn.max_pool(cnn.relu(cnn.batch_norm(cnn.conv(images, 4, 3, 'conv', strides=4), 'bn')), 2, 2)
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The losses of some steps, and what a checkpoint holds after them."""
+
+    losses: list[float]
+    after: Weights
+
+
+class Trainer:
+    """A mode that trains as often as it is asked to, as BenchmarkCNN has it done."""
+
+    def __init__(self, data_dir: Path, folder: Path, mode: dict[str, Any]) -> None:
+        self.folder = folder
+        settings = {
+            'model': MODEL, 'device': 'cpu', 'data_dir': str(data_dir), 'batch_size': NUM_IMAGES,
+            'num_batches': NUM_STEPS, 'num_warmup_batches': 0, 'optimizer': 'adam', 'init_learning_rate': 0.02,
+            'adam_epsilon': 0.01, 'weight_decay': 0.01, 'train_dir': str(folder), **mode,
+        }  # fmt: skip
+        params = make_params(**settings)
+        parts = Assembly(params, None, None, lambda line: None)
+        with tf.Graph().as_default() as graph:
+            self._built: StepGraph = parts.build(0)
+            self._state = RunState(params, None, self._built, NUM_STEPS, lambda line: None)
+        self._open = lambda: tf.Session(graph=graph, config=parts.config)
+        # One that stays open saves time. But what is staged would stay there for the next run.
+        self._session = None if params.staged_vars else self._open()
+
+    def run(self, start: Path | None, num_steps: int = NUM_STEPS) -> Outcome:
+        """Trains from the last checkpoint in a folder, or from the beginning."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if start:
+            shutil.copytree(start, self.folder)
+        else:
+            self.folder.mkdir()
+        # A session draws other initial values at a second time.
+        session = (start and self._session) or self._open()
+        self._state.prepare(session, 0)
+        session.run(self._built.pipeline.initializers)
+        if self._built.post_init is not None:
+            session.run(self._built.post_init)
+        self._built.pipeline.warm_up(session)
+        losses = [float(session.run(self._built.fetches)['loss']) for _ in range(num_steps)]
+        self._state.end(session)
+        if session is not self._session:
+            session.close()
+        return Outcome(losses, held_by(self.folder))
+
+    def close(self) -> None:
+        if self._session:
+            self._session.close()
+
+
+def held_by(folder: Path) -> Weights:
+    """What the last checkpoint of a folder holds."""
+    prefix = Checkpointer.latest(str(folder))
+    assert prefix
+    reader = tf.train.load_checkpoint(prefix)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+@pytest.fixture(scope='module')
+def trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Trainer]]:
+    """Of every mode, the staged ones included."""
+    folder, random = tmp_path_factory.mktemp('modes'), np.random.default_rng(8)
+    images = random.integers(0, 256, [NUM_IMAGES, 28, 28], np.uint8)
+    write_mnist(folder / 'data', images, random.integers(0, 10, NUM_IMAGES))
+    register_model(MODEL, small_network, data_set='mnist', image_size=28)
+    made = {name: Trainer(folder / 'data', folder / name, mode) for name, mode in (MODES | STAGED).items()}
+    yield made
+    for trainer in made.values():
+        trainer.close()
+    remove_model(MODEL)
+
+
+@pytest.fixture(scope='module')
+def saved(trainers: dict[str, Trainer], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of every mode the folder in which it saved after its first steps."""
+    folders = {}
+    for name, trainer in trainers.items():
+        trainer.run(None, NUM_EARLIER)
+        folders[name] = Path(shutil.copytree(trainer.folder, tmp_path_factory.mktemp('saved') / name))
+    return folders
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(trainers: dict[str, Trainer]) -> Outcome:
+    """What takes all steps at once: the losses of the last ones."""
+    whole = trainers['parameter_server-NHWC'].run(None, NUM_EARLIER + NUM_STEPS)
+    return Outcome(whole.losses[NUM_EARLIER:], whole.after)
+
+
+def difference(weights: Weights, expected: Weights) -> float:
+    """The largest one, relative to the largest magnitude of its variable."""
+    assert weights.keys() == expected.keys()
+    return max(
+        float(np.abs(weights[name] - value).max() / np.abs(value).max())
+        for name, value in expected.items()
+        # The convolution's bias does nothing before batch norm: what it has beside it is rounding.
+        if not name.startswith('conv/bias')
+    )
+
+
+@pytest.mark.parametrize('reader', MODES)
+def test_every_mode_goes_on_from_what_any_mode_saved(
+    reader: str, trainers: dict[str, Trainer], saved: dict[str, Path], uninterrupted: Outcome
+) -> None:
+    for writer in MODES:
+        found = trainers[reader].run(saved[writer])
+        assert found.losses == pytest.approx(uninterrupted.losses, rel=TOLERANCE), writer
+        assert difference(found.after, uninterrupted.after) < TOLERANCE, writer
+        assert found.after['global_step'] == NUM_EARLIER + NUM_STEPS
+
+
+@pytest.mark.parametrize('what', ['logits/kernel', 'bn/moving_variance', 'm', 'v', 'global_step'])
+def test_what_a_checkpoint_lacked_would_be_seen(
+    what: str, trainers: dict[str, Trainer], saved: dict[str, Path], uninterrupted: Outcome, tmp_path: Path
+) -> None:
+    """What the other tests rely on, of which each part is set to 0 here."""
+    writer = 'parameter_server-NHWC'
+    held = held_by(saved[writer])
+    lacking = {name: 0 * value if name.endswith(what) else value for name, value in held.items()}
+    assert any(np.any(held[name] != value) for name, value in lacking.items())
+    with tf.Graph().as_default(), tf.Session() as session:
+        names, values = zip(*lacking.items(), strict=True)
+        prefix = str(tmp_path / f'model.ckpt-{NUM_EARLIER}')
+        session.run(tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=[''] * len(names),
+                                      tensors=[np.asarray(value) for value in values]))  # fmt: skip
+    found = trainers[writer].run(tmp_path)
+    off = max(abs(a - b) / b for a, b in zip(found.losses, uninterrupted.losses, strict=True))
+    assert max(off, difference(found.after, uninterrupted.after)) > 20 * TOLERANCE
+
+
+@pytest.mark.parametrize('reader', STAGED)
+def test_staged_variables_go_on_with_what_was_saved(
+    reader: str, trainers: dict[str, Trainer], saved: dict[str, Path], uninterrupted: Outcome
+) -> None:
+    """A step computes with what was read during the one before it; the first two both with what was saved.
+
+    After the first one, the variables are those that any mode would have; the third one shows it.
+    """
+    first, second, _ = uninterrupted.losses
+    # Of the other data format; the modes themselves write the same.
+    for writer in [name for name in MODES if name[-4:] != reader[-4:]]:
+        found = trainers[reader].run(saved[writer])
+        assert found.losses == pytest.approx([first, first, second], rel=TOLERANCE), writer
+
+
+@pytest.mark.parametrize('writer', STAGED)
+def test_what_staged_variables_were_is_what_every_mode_goes_on_from(
+    writer: str, trainers: dict[str, Trainer], saved: dict[str, Path]
+) -> None:
+    """After k steps, the variables saved are those with which step k + 2 of an uninterrupted run computes."""
+    whole = trainers[writer].run(None, NUM_EARLIER + NUM_STEPS)
+    expected = trainers['parameter_server-NHWC'].run(saved[writer])
+    assert expected.losses[0] == pytest.approx(whole.losses[NUM_EARLIER + 1], rel=TOLERANCE)
+    for reader in MODES:
+        found = trainers[reader].run(saved[writer])
+        assert found.losses == pytest.approx(expected.losses, rel=TOLERANCE), reader
+        assert difference(found.after, expected.after) < TOLERANCE, reader
+
+
+def test_each_step_makes_a_difference(uninterrupted: Outcome) -> None:
+    assert min(abs(a - b) / a for a, b in itertools.pairwise(uninterrupted.losses)) > 100 * TOLERANCE

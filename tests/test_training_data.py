@@ -1,0 +1,168 @@
+"""Runs on the data sets that lie on disk: in one process, and as a cluster with a model of one's own."""
+
+import io
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from array_writers import write_cifar, write_mnist
+from PIL import Image
+
+import records
+import tf_cnn_benchmarks
+from assembly import Assembly
+from benchmark_cnn import BenchmarkCNN
+from errors import UsageError
+from evaluator import Evaluator
+from models.registry import register_model
+from params import make_params
+from reporting.console import Console
+from reporting.result import Result
+
+pytestmark = pytest.mark.graph
+
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
+LABELS = np.arange(40) % 4
+# Two bars, whose places are the class.
+DIGITS = np.zeros([40, 28, 28], np.uint8)
+for _digit, _label in zip(DIGITS, LABELS, strict=True):
+    _digit[4 + 6 * _label : 8 + 6 * _label] = 255
+    _digit[:, 20 - 5 * _label : 23 - 5 * _label] = 255
+
+
+def run(data_dir: Path, console: Console | None = None, **overrides: Any) -> Result:
+    settings = {
+        'model': 'lenet', 'device': 'cpu', 'batch_size': 20, 'num_batches': 25, 'num_warmup_batches': 1,
+        'init_learning_rate': 0.02, 'data_dir': str(data_dir),
+    }  # fmt: skip
+    return BenchmarkCNN(make_params(**{**settings, **overrides}), console).run()
+
+
+def losses(result: Result) -> list[float]:
+    return [step.values.loss for step in result.steps]
+
+
+@pytest.fixture(scope='module')
+def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp('mnist')
+    write_mnist(folder, DIGITS, LABELS, suffix='.gz')
+    write_mnist(folder, DIGITS[:20], LABELS[:20], 'validation')
+    return folder
+
+
+@pytest.fixture(scope='module')
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits as a folder made by records, of 14 x 14 pixels."""
+    tmp = tmp_path_factory.mktemp('shards')
+    for number, (digit, label) in enumerate(zip(DIGITS, LABELS, strict=True)):
+        (tmp / 'photos' / f'class{label}').mkdir(parents=True, exist_ok=True)
+        Image.fromarray(digit[::2, ::2]).save(tmp / 'photos' / f'class{label}' / f'{number}.png')
+    with redirect_stdout(io.StringIO()):
+        records.main([f'--input={tmp}/photos', f'--output={tmp}/out', '--num_processes=1', '--shards=2'])
+    return tmp / 'out'
+
+
+@pytest.mark.parametrize('mode', [{'num_gpus': 1}, {'num_gpus': 2, 'variable_update': 'replicated', 'batch_size': 10}])
+def test_mnist_trains(mnist: Path, mode: dict[str, Any]) -> None:
+    warned = io.StringIO()
+    result = run(mnist, Console(io.StringIO(), warned), **mode)
+    assert (result.data_set, result.is_synthetic, result.num_missing_shards) == ('mnist', False, 0)
+    found = losses(result)
+    assert found[-1] < 0.1 * found[0]
+    assert 'it holds 40 train images, and 60000 are published' in warned.getvalue()
+
+
+def test_forward_only_reads_the_validation_images(mnist: Path) -> None:
+    told = io.StringIO()
+    result = run(mnist, Console(told, told), forward_only=True, num_batches=2, init_learning_rate=None)
+    assert 'it holds 20 validation images, and 10000 are published' in told.getvalue()
+    # Each step has all of them, in another order.
+    assert np.ptp(losses(result)) < 1e-3
+
+
+@pytest.mark.parametrize('augmentation', ['none', 'padded_crop', 'resized_crop'])
+def test_a_folder_of_records_trains_with_its_own_classes(shards: Path, augmentation: str) -> None:
+    told = io.StringIO()
+    result = run(shards, Console(told, told), augmentation=augmentation)
+    assert re.search(r'^Dataset: +records \(real\)\n(?:.*\n)*Num epochs: +12\.50$', told.getvalue(), re.MULTILINE)
+    found = losses(result)
+    # Chance is the logarithm of 5 classes, of which 1001 would have 6.9; weights before training add to it.
+    assert found[0] < 4
+    assert found[-1] < (0.1 if augmentation == 'none' else 1.0) * found[0]
+
+
+@pytest.mark.parametrize(('model', 'image_size'), [('lenet', 28), ('resnet20', 14)])
+def test_images_are_resized_unless_the_model_takes_any_size(shards: Path, model: str, image_size: int) -> None:
+    params = make_params(model=model, device='cpu', batch_size=2, data_dir=str(shards))
+    with tf.Graph().as_default():
+        built = Assembly(params, None, None, print).build(0)
+    assert built.pipeline.tower_batch(0).images.shape.as_list() == [2, image_size, image_size, 3]
+
+
+def test_a_folder_of_validation_images_alone_can_be_looked_at(shards: Path, tmp_path: Path) -> None:
+    for path in shards.iterdir():
+        (tmp_path / path.name.replace('train-', 'validation-')).write_bytes(path.read_bytes())
+    told = io.StringIO()
+    run(tmp_path, Console(told, told), forward_only=True, num_batches=1, init_learning_rate=None)
+    assert 'Num epochs:  0.00' in told.getvalue()
+
+
+@pytest.mark.usefixtures('forget_models')
+@pytest.mark.parametrize('image_size', [28, 20])
+def test_arrays_are_evaluated_exactly(mnist: Path, tmp_path: Path, image_size: int) -> None:
+    """While training and by a run of its own, also where the model wants another size."""
+    model = f'evaluated{image_size}'
+    register_model(model, lambda cnn, x, n: cnn.dense(cnn.flatten(x), n, 'fc'), data_set='mnist', image_size=image_size)
+    settings: dict[str, Any] = {'model': model, 'train_dir': str(tmp_path), 'eval_batch_size': 7}
+    trained = run(mnist, **settings, init_learning_rate=0.005, eval_during_training_at_specified_steps='26')
+    (found,) = trained.evaluations
+    assert (found.num_images, found.step) == (20, 26)
+    assert found.top_1 > 0.9
+    (again,) = Evaluator(make_params(eval=True, device='cpu', data_dir=str(mnist), **settings)).run()
+    assert (again.num_images, again.top_1, again.top_5) == (20, found.top_1, found.top_5)
+
+
+def test_what_does_not_fit_arrays_is_refused(mnist: Path) -> None:
+    with pytest.raises(UsageError, match=r'^--augmentation=resized_crop: it is for records, and mnist is not'):
+        run(mnist, augmentation='resized_crop')
+    with pytest.raises(UsageError, match=r'^--distortions: they change colours'):
+        run(mnist, distortions=True)
+
+
+MODEL = """\
+import tensorflow.compat.v1 as tf
+from models.layers import he_normal
+from models.registry import register_model
+
+def probe(cnn, x, num_classes):
+    x = cnn.relu(cnn.conv(x, 8, 3, 'conv', strides=4, initializer=he_normal))
+    return cnn.dense(cnn.flatten(tf.tanh(x)), num_classes, 'logits')
+
+register_model('probe', probe, data_set='cifar10', image_size=32, learning_rate=0.05)
+"""
+
+
+@pytest.fixture
+def cifar(tmp_path: Path) -> Path:
+    images = np.zeros([40, 32, 32, 3], np.uint8)
+    images[:, 2:30, 2:30] = DIGITS[..., np.newaxis]
+    write_cifar(tmp_path / 'cifar', images, LABELS)
+    (tmp_path / 'probe.py').write_text(MODEL)
+    return tmp_path
+
+
+def test_a_cluster_trains_a_model_of_ones_own_on_arrays(cifar: Path) -> None:
+    run_flags = ['--model=probe', '--model_file=probe.py', '--data_dir=cifar', '--device=cpu', '--batch_size=10']
+    run_flags += ['--num_batches=20', '--num_warmup_batches=1', '--display_every=19', '--augmentation=none']
+    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), 'cluster', '--ps=1', '--workers=2', '--', *run_flags]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cifar, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert 'Dataset:     cifar10 (real)' in done.stdout
+    first, last = (float(line.split('\t')[-1]) for line in re.findall(r'^\d+\timages/sec.*$', done.stdout, re.M)[:2])
+    assert last < 0.7 * first
