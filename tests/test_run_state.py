@@ -29,14 +29,14 @@ pytestmark = pytest.mark.graph
 NUM_IMAGES, NUM_EARLIER, NUM_STEPS = 12, 2, 3
 TOLERANCE = 2e-5
 MODES: dict[str, dict[str, Any]] = {
-    f'{name}-{data_format}': {**mode, 'data_format': data_format}
-    for name, mode in {
-        'parameter_server': {'variable_update': 'parameter_server'},
-        'parameter_server-2': {'variable_update': 'parameter_server', 'num_gpus': 2},
-        'replicated': {'variable_update': 'replicated'},
-        'replicated-2': {'variable_update': 'replicated', 'num_gpus': 2},
-        'collective-2': {'variable_update': 'collective_all_reduce', 'num_gpus': 2},
-        'independent-2': {'variable_update': 'independent', 'num_gpus': 2},
+    f'{name}-{data_format}': {'variable_update': mode, 'num_gpus': num_towers, 'data_format': data_format}
+    for name, (mode, num_towers) in {
+        'parameter_server': ('parameter_server', 1),
+        'parameter_server-2': ('parameter_server', 2),
+        'replicated': ('replicated', 1),
+        'replicated-2': ('replicated', 2),
+        'collective-2': ('collective_all_reduce', 2),
+        'independent-2': ('independent', 2),
     }.items()
     for data_format in DATA_FORMATS
 }
