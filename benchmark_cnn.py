@@ -26,10 +26,10 @@ from params import Params
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Accuracy, ClusterTotal, Result, StepValues
-from run_state import RunState, Schedule, Window, step_to_offer
+from run_state import RunState, Schedule, Window, find_backbone, step_to_offer
+from saved_model import ModelValues
 from step_graph import StepGraph
 from stepper import Stepper, open_session
-from training.checkpoints import find_checkpoint
 from training.instruments import StepProfiler, StepTracer, SummaryWriter, write_graph
 from training.step_loop import Phase, Step, steps
 
@@ -51,9 +51,8 @@ class BenchmarkCNN:
         self._horovod = load_horovod() if params.variable_update == 'horovod' else None
         self._cluster = horovod_cluster(self._horovod) if self._horovod else find_cluster(params, os.environ)
         check_outputs(params, is_chief=self._is_chief)
-        if params.backbone_model_path and self._is_chief:
-            # Better known before the run than in it.
-            find_checkpoint(params.backbone_model_path, spelled('backbone_model_path', params.backbone_model_path))
+        # What is wrong with it is better known before the run than in it.
+        find_backbone(params, is_chief=self._is_chief)
         if self._cluster and self._cluster.job != 'worker':
             raise UsageError(f'--job_name={self._cluster.job}: it runs no benchmark; see cluster.serve')
         self.params = params
@@ -142,7 +141,11 @@ class BenchmarkCNN:
             built = self._parts.build(root)
             summaries = self._make_summaries(built)
             evaluation = self._make_evaluation(built)
-            self._state = state = RunState(params, worker, built, self._parts.num_batches, self._console.warning)
+            self._state = state = RunState(
+                params, worker, built, self._parts.num_batches, self._console.warning, self._console.progress
+            )
+            export_folder = None if params.forward_only or not self._is_chief else params.export_saved_model
+            to_export = ModelValues(built.model_slices) if export_folder else None
         if not (worker and worker.legacy):
             mode = 'forward-only' if params.forward_only else 'training'
             job = (worker.device if worker else None) or ''
@@ -170,36 +173,36 @@ class BenchmarkCNN:
                 # The evaluation of this step may be what was interrupted.
                 self._evaluate_if_due(evaluation, session, schedule.start - 1)
             is_over = functools.partial(self._is_over, schedule)
-            if schedule.num_warmup == 0:
-                profiler.between(0)
+            profiler.between(-schedule.num_warmup)
             run_step = profiler.marked(stepper.run)
+            num_timed = 0
             for step in steps(run_step, schedule.num_warmup, schedule.num_batches, is_over=is_over):
+                num_timed = step.index - (schedule.num_warmup if step.phase is Phase.WARMUP else 0)
                 taken_before, state.steps_taken = state.steps_taken, stepper.steps_before + 1
                 self._check_loss(step.values, state.steps_taken)
                 if step.phase is Phase.TIMED:
                     window.note(step.seconds, stepper.steps_before, state.steps_taken)
                     if summaries and summaries.is_due(step.index):
                         summaries.write(step.index, self._scalars(step), session, stepper.gradient_summary)
-                    window.skip(profiler.between(step.index))
-                elif step.index == schedule.num_warmup:
-                    profiler.between(0)
+                window.skip(profiler.between(num_timed))
                 state.save_if_due(session, taken_before)
                 yield step
                 window.skip(self._evaluate_if_due(evaluation, session, taken_before))
                 self._stop.check()
-            if params.profile_steps and self._is_chief and not profiler.has_begun:
-                self._console.warning('training ended before --profile_steps; nothing was profiled')
+            if lacks := profiler.lacks(num_timed):
+                self._console.warning(lacks)
             if built.num_skipped is not None:
                 stepper.note_skipped(int(session.run(built.num_skipped)))
             if worker:
                 images = self._parts.images_of_step * window.num_steps
                 self._total = ClusterTotal(*worker.share_total(images, window.seconds))
-            with state.end(session) as last:
-                if last and params.export_saved_model:
-                    self._console.progress(f'Writing the model to {params.export_saved_model}')
-                    self._parts.export(last, params.export_saved_model)
+            state.end(session)
+            values = to_export.read(session) if to_export else None
         if summaries:
             summaries.close()
+        if values and export_folder:
+            self._console.progress(f'Writing the model to {export_folder}')
+            self._parts.export(values, export_folder)
 
     def _check_loss(self, values: StepValues, number: int) -> None:
         """Raises RunError if the loss of the step of that number is no number, unless training is to go on with it."""

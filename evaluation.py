@@ -38,7 +38,7 @@ class SavedVariables:
         """The value of a variable, read anew in each run."""
         del shape, initializer, trainable
         if name not in self._values:
-            self._values[name] = _read(self._slices[name])
+            self._values[name] = read_whole(self._slices[name])
         return self._values[name]
 
     def assign(self, name: str, value: Tensor) -> None:
@@ -62,8 +62,8 @@ class OwnVariables(SavedVariables):
         return super().read(name, shape, initializer, trainable=trainable)
 
 
-def _read(parts: Sequence[Slice]) -> Tensor:
-    """The value of a variable. Not Variable.value, which may be what a step has staged."""
+def read_whole(parts: Sequence[Slice]) -> Tensor:
+    """The value of a variable, read anew in each run. Not Variable.value, which may be what a step has staged."""
     values = []
     for part in parts:
         variable = part.variable

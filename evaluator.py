@@ -16,11 +16,13 @@ from cluster.worker import Worker
 from errors import RunError, UsageError
 from evaluation import Evaluation, OwnVariables, report
 from faults import check_ends, explain
+from flag_spec import spelled
 from output_files import check_outputs
 from params import Params
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Accuracy
+from saved_model import ModelValues
 from stepper import open_session
 from training.checkpoints import Checkpointer, Slice, has_ended, named_checkpoints, step_of
 from training.variables import HOST_DEVICE
@@ -107,6 +109,8 @@ class Evaluator:
             process, num_processes = (worker.cluster.index, worker.cluster.num_workers) if worker else (0, 1)
             evaluation = parts.build_evaluation(towers, process, num_processes)
             saver = Checkpointer(self._folder, _slices_of(towers), HOST_DEVICE, self._params.max_ckpts_to_keep)
+            folder = self._params.export_saved_model
+            to_export = ModelValues(towers[0].slices) if folder and process == 0 else None
         if not (worker and worker.legacy):
             banner = parts.banner('evaluation', parts.eval_batch_size, num_processes)
             self._console.result(lines.format_banner(banner))
@@ -118,9 +122,14 @@ class Evaluator:
             for number, prefix in enumerate(self._checkpoints()):
                 yield self._evaluate(evaluation, saver, session, prefix, number)
                 last = prefix
-            if (folder := self._params.export_saved_model) and process == 0 and last:
-                self._console.progress(f'Writing {last} to {folder}')
-                parts.export(last, folder)
+            values = to_export.read(session) if to_export and last else None
+        if values and folder:
+            self._console.progress(f'Writing {last} to {folder}')
+            parts.export(values, folder)
+        elif to_export:
+            self._console.warning(
+                f'{spelled("export_saved_model", folder)}: no checkpoint appeared that could be written'
+            )
 
     def _evaluate(
         self, evaluation: Evaluation, saver: Checkpointer, session: tf.Session, prefix: str, number: int

@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tensorflow.compat.v1 as tf
@@ -15,7 +15,7 @@ from flag_spec import spelled
 from params import Params
 from step_graph import StepGraph
 from training.backbone import Backbone
-from training.checkpoints import Checkpointer, mark_ended, step_of
+from training.checkpoints import Checkpointer, find_checkpoint, mark_ended, step_of
 from training.variables import HOST_DEVICE
 
 
@@ -39,7 +39,7 @@ class RunState:
     Args:
       worker: this process's part in a cluster, or None.
       num_batches: timed steps of this process.
-      warn: where lines go about variables that training does not start from as it was asked to.
+      warn, tell: where lines go about the variables that training starts from: those to mind, and the others.
 
     Raises:
       RunError: nothing of --backbone_model_path fits the model.
@@ -52,6 +52,7 @@ class RunState:
         built: StepGraph,
         num_batches: int,
         warn: Callable[[str], None],
+        tell: Callable[[str], None],
     ) -> None:
         self.steps_taken = 0
         self._params = params
@@ -67,15 +68,13 @@ class RunState:
         if self._saves:
             assert params.train_dir
             self._saver = self._make_saver(params.train_dir)
-        self._warn = warn
-        trains = not params.forward_only and self._is_chief
+        self._warn, self._tell = warn, tell
         self._backbone = None
-        if params.backbone_model_path and trains:
-            self._backbone = Backbone(params.backbone_model_path, built.model_slices, HOST_DEVICE)
-        self._last_folder = self._last = None
-        if params.export_saved_model and trains and not self._saver:
-            self._last_folder = tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks_')
-            self._last = self._make_saver(self._last_folder.name)
+        written = spelled('backbone_model_path', params.backbone_model_path)
+        if backbone := find_backbone(params, is_chief=self._is_chief):
+            self._backbone = Backbone(backbone, written, built.model_slices, HOST_DEVICE)
+        elif params.backbone_model_path and self._saves:
+            warn(f'{written} has no effect: training goes on from {latest_checkpoint(params, is_chief=True)}')
         # Without parameter servers, any worker may be the one from which the others go on.
         may_relay = worker is not None and worker.target and not worker.cluster.ps_hosts
         self._folder = tempfile.mkdtemp(prefix='tf_cnn_benchmarks_') if may_relay else None
@@ -130,7 +129,8 @@ class RunState:
             prefix = prefix or latest_checkpoint(self._params, is_chief=self._is_chief)
             if prefix and saver:
                 saver.restore(session, prefix)
-            self._restore_backbone(session, prefix)
+            elif self._backbone:
+                self._start_from(self._backbone, session)
         step = int(session.run(self._built.global_step.value))
         if worker:
             step = max(0, worker.agreed['step'])
@@ -160,7 +160,8 @@ class RunState:
             if prefix:
                 assert self._saver
                 self._saver.restore(session, prefix)
-            self._restore_backbone(session, prefix)
+            elif self._backbone:
+                self._start_from(self._backbone, session)
         step = self._read_step(session)
         if meeting:
             session.run(self._set_begun, {self._new_step: step})
@@ -169,16 +170,11 @@ class RunState:
         worker.announce(step, end)
         return step, end
 
-    def _restore_backbone(self, session: tf.Session, prefix: str | None) -> None:
-        """Unless training goes on from a checkpoint of its own."""
-        backbone = self._backbone
-        if backbone and prefix:
-            written = spelled('backbone_model_path', self._params.backbone_model_path)
-            self._warn(f'{written} has no effect: training goes on from {prefix}')
-        elif backbone:
-            if backbone.left_out:
-                self._warn(backbone.left_out)
-            backbone.restore(session)
+    def _start_from(self, backbone: Backbone, session: tf.Session) -> None:
+        backbone.restore(session)
+        self._tell(backbone.taken)
+        for line in backbone.left:
+            self._warn(line)
 
     def _read_step(self, session: tf.Session) -> int:
         return int(session.run(self._built.global_step.value))
@@ -200,28 +196,17 @@ class RunState:
         if self._saves and (by_step or 0 < params.save_model_secs <= time.monotonic() - self._last_save):
             self.save(session)
 
-    def save(self, session: tf.Session) -> str | None:
-        """Saves a checkpoint, if this run does and this process is the one to do it. Returns its prefix."""
-        if self._saver is None:
-            return None
-        prefix = self._saver.save(session, self._read_step(session))
-        self._last_save = time.monotonic()
-        return prefix
+    def save(self, session: tf.Session) -> None:
+        """Saves a checkpoint, if this run does and this process is the one to do it."""
+        if self._saver:
+            self._saver.save(session, self._read_step(session))
+            self._last_save = time.monotonic()
 
-    @contextlib.contextmanager
-    def end(self, session: tf.Session) -> Iterator[str | None]:
-        """Saves the last checkpoint and says that it is the last.
-
-        Yields its prefix, or that of one which is gone after the block if only --export_saved_model asks for one.
-        """
-        prefix = self.save(session)
+    def end(self, session: tf.Session) -> None:
+        """Saves the last checkpoint and says that it is the last."""
+        self.save(session)
         if self._saves and self._params.train_dir:
             mark_ended(self._params.train_dir, True)
-        if self._last_folder is None or self._last is None:
-            yield prefix
-        else:
-            with self._last_folder:
-                yield self._last.save(session, self._read_step(session))
 
     def hand_on(self) -> dict[str, object]:
         """What the process that takes the place of this one needs. Called when the session is over."""
@@ -240,6 +225,19 @@ def latest_checkpoint(params: Params, *, is_chief: bool) -> str | None:
     return Checkpointer.latest(params.train_dir)
 
 
+def find_backbone(params: Params, *, is_chief: bool) -> str | None:
+    """The other checkpoint that training starts from, unless it goes on from its own.
+
+    Raises:
+      UsageError: there is no such checkpoint.
+      RunError: the folder holds none.
+    """
+    path = params.backbone_model_path
+    if path is None or params.forward_only or not is_chief or latest_checkpoint(params, is_chief=True):
+        return None
+    return find_checkpoint(path, spelled('backbone_model_path', path))
+
+
 def step_to_offer(params: Params, worker: Worker | HorovodWorker) -> int | None:
     """The step of the variables that a worker brings along, if it has some."""
     if 'step' in worker.legacy:
@@ -253,7 +251,7 @@ class Window:
 
     def __init__(self) -> None:
         self._start: float | None = None
-        self._end = 0.0
+        self._end = self._skipped = 0.0
         self._first = self._last = 0
 
     def note(self, seconds: float, steps_before: int, steps_after: int) -> None:
@@ -261,12 +259,15 @@ class Window:
         self._end = time.perf_counter()
         if self._start is None:
             self._start, self._first = self._end - seconds, steps_before
+        else:
+            self._start += self._skipped
+        self._skipped = 0.0
         self._last = steps_after
 
     def skip(self, seconds: float) -> None:
-        """After what is no part of training: an evaluation of so many seconds."""
-        if self._start is not None:
-            self._start += seconds
+        """After what is no part of training, such as an evaluation, and took so many seconds. Once another step follows,
+        it lies within the window."""
+        self._skipped += seconds
 
     @property
     def seconds(self) -> float:

@@ -1,32 +1,55 @@
-"""A checkpoint as a SavedModel that plain TensorFlow serves."""
+"""The model of a run as a SavedModel that plain TensorFlow serves."""
 
-from collections.abc import Sequence
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 import preprocessing
+from evaluation import read_whole
 from models.layers import Initializer, Tensor
 from models.networks import build_network
-from training.contents import open_checkpoint
+from training.checkpoints import Slice, sync
 from training.instruments import writing
 from training.variables import HOST_DEVICE
 
+Array = np.ndarray[Any, Any]
 
-class _Values:
-    """The variables of a model outside of any graph, each made with its value in a checkpoint when it is asked for."""
 
-    def __init__(self, prefix: str) -> None:
+class ModelValues:
+    """The variables of a model in a run, to be read when it ends. Adds its ops to the current graph.
+
+    Args:
+      slices: where their parts are, by name, as StepGraph has them.
+    """
+
+    def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
+        with tf.name_scope('model_values'):
+            self._tensors = {name: read_whole(parts) for name, parts in slices.items()}
+
+    def read(self, session: tf.Session) -> dict[str, Array]:
+        """Their values, float32 by name."""
+        # One by one: all of a large model may be more than a message between processes can hold.
+        return {name: session.run(tensor).astype(np.float32) for name, tensor in self._tensors.items()}
+
+
+class _Constants:
+    """Gives a network variables that are made with their values when it asks for them. It changes none."""
+
+    def __init__(self, values: Mapping[str, Array]) -> None:
         self.variables: dict[str, tf.Variable] = {}
-        self._reader = open_checkpoint(prefix)
+        self._values = values
 
     def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
-        del initializer
+        del shape, initializer
         if name not in self.variables:
-            value = self._reader.get_tensor(name)
-            assert value.shape == tuple(shape)
-            # Not on a GPU, where there is one: its memory may be the session's.
+            # Not on a GPU, whose memory may be full. Outside of the function that asks for it.
             with tf.init_scope(), tf.device(HOST_DEVICE):
-                self.variables[name] = tf.compat.v2.Variable(value, trainable, name=name, dtype=tf.float32)
+                self.variables[name] = tf.compat.v2.Variable(self._values[name], trainable, name=name)
         return self.variables[name].read_value()
 
     def assign(self, name: str, value: Tensor) -> None:
@@ -35,28 +58,31 @@ class _Values:
 
 
 def export_saved_model(
-    folder: str, prefix: str, network: str, num_classes: int, image_shape: tuple[int, int, int]
+    folder: str, values: Mapping[str, Array], network: str, num_classes: int, image_shape: tuple[int, int, int]
 ) -> None:
     """Writes a SavedModel whose signature serving_default maps images to what a network makes of them.
 
     It takes `images` [N, H, W, C] uint8, N being any number, normalises them as training does, and returns `logits` and
     `probabilities` [N, num_classes] float32, and `classes` [N] int64, the most probable one of each image. Its
-    operations are NHWC and on no particular device; its variables are float32, under their names in the model.
+    operations are NHWC, float32, and on no particular device; its variables have their names in the model.
+
+    The folder appears when all is in it: a kill leaves nothing but .NAME-unfinished beside it, which the next one
+    throws away.
 
     Args:
-      folder: where to write; it must be empty, or missing.
-      prefix: the checkpoint.
-      network: a name of models.networks.NETWORKS.
+      folder: where to write; it must be missing or empty.
+      values: the variables of the model, float32 by name.
+      network: a name of models.networks.NETWORKS or of register_model.
       image_shape: H, W, C.
 
     Raises:
-      RunError: the checkpoint cannot be read, or the folder not be written.
+      RunError: the folder cannot be written.
     """
-    values = _Values(prefix)
+    variables = _Constants(values)
 
     def serve(images: Tensor) -> dict[str, Tensor]:
         pixels = preprocessing.normalize(images)
-        logits = build_network(network, pixels, num_classes, values, 'NHWC', is_training=False).logits
+        logits = build_network(network, pixels, num_classes, variables, 'NHWC', is_training=False).logits
         return {
             'logits': tf.identity(logits),
             'probabilities': tf.nn.softmax(logits),
@@ -70,6 +96,15 @@ def export_saved_model(
     module.serve = v2.function(serve, input_signature=[images], autograph=False)
     signature = module.serve.get_concrete_function()
     # Known by now. A module keeps a dict of variables, by their names.
-    module.variables_by_name = values.variables
+    module.variables_by_name = variables.variables
+    path = Path(folder).absolute()
+    unfinished = path.with_name(f'.{path.name}-unfinished')
     with writing('export_saved_model', folder):
-        v2.saved_model.save(module, folder, signatures={'serving_default': signature})
+        if unfinished.exists():
+            shutil.rmtree(unfinished)
+        v2.saved_model.save(module, str(unfinished), signatures={'serving_default': signature})
+        for parent, _, files in os.walk(unfinished):
+            for file in files:
+                sync(Path(parent, file))
+        unfinished.replace(path)
+        sync(path.parent)

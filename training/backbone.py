@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 import tensorflow.compat.v1 as tf
 
 from errors import RunError
-from flag_spec import spelled
-from training.checkpoints import Checkpointer, Slice, find_checkpoint
-from training.contents import read_contents, some
+from training.checkpoints import Checkpointer, Slice
+from training.contents import MODEL, STATISTICS, group_of, read_contents, some
 
-# What one line names of the variables that do not fit.
+# What one line names of the variables that it tells about.
 _NAMED = 20
 
 
@@ -18,40 +17,52 @@ class Backbone:
     current graph.
 
     Args:
-      path: the checkpoint, or a folder, whose newest is taken.
+      prefix: the checkpoint.
+      written: the flag that names it, for what is told.
       variables: where the variables of the model are, by name: moving averages too, but nothing of the optimizer.
       device: the CPU of this process.
 
     Attributes:
-      left_out: what does not fit, in one line; None if everything does.
+      taken: which variables training starts from, in one line.
+      left: a line about the variables of the model that start anew and one about those of the checkpoint that are not
+        used, where there are such.
 
     Raises:
       RunError: the checkpoint is gone or cannot be read, or nothing fits.
     """
 
-    def __init__(self, path: str, variables: Mapping[str, Sequence[Slice]], device: str) -> None:
-        written = spelled('backbone_model_path', path)
-        self._prefix = find_checkpoint(path, written)
-        found = read_contents(self._prefix)
-        fitting, left_out = {}, []
+    def __init__(self, prefix: str, written: str, variables: Mapping[str, Sequence[Slice]], device: str) -> None:
+        self._prefix = prefix
+        found = read_contents(prefix)
+        fitting, anew = {}, []
         for name, slices in variables.items():
             dtype, shape = found.get(name, ('', []))
+            # What has 16 bits in a run has 32 in its checkpoints.
             if (dtype, list(shape)) == ('float32', list(slices[0].full)):
                 fitting[name] = slices
             else:
                 there = f'{dtype} {list(shape)}' if dtype else 'nothing'
-                left_out.append(f'{name} ({there} there, float32 {list(slices[0].full)} here)')
+                anew.append(f'{name} ({there} there, float32 {list(slices[0].full)} here)')
         if not fitting:
             raise RunError(
                 f'{written}: none of its variables has the name and the shape of one of this model, '
                 f'such as {some(variables)}; give a checkpoint of a model like it'
             )
-        self.left_out = None
-        if left_out:
-            self.left_out = (
-                f'{written}: {len(left_out)} of {len(variables)} variables of this model do not fit what is there and '
-                f'start anew: {some(left_out, _NAMED)}'
+        self.taken = (
+            f'{written}: training starts from {len(fitting)} of the {len(variables)} variables of this model in '
+            f'{prefix}: {some(fitting, _NAMED)}'
+        )
+        unused = [
+            name for name in found.keys() - variables.keys() if group_of(name, found.keys()) in (MODEL, STATISTICS)
+        ]
+        self.left = []
+        if anew:
+            self.left.append(
+                f'{written}: {len(anew)} of the {len(variables)} variables of this model do not fit what is there and '
+                f'start anew: {some(anew, _NAMED)}'
             )
+        if unused:
+            self.left.append(f'{written}: {len(unused)} variables that are there are not used: {some(unused, _NAMED)}')
         self._checkpointer = Checkpointer('', fitting, device, 1)
 
     def restore(self, session: tf.Session) -> None:

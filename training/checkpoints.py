@@ -28,13 +28,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from errors import RunError, UsageError
-from training.contents import OPTIMIZER, TRAINING, cause, difference, group_of, read_contents
+from training.contents import OPTIMIZER, OPTIONAL, TRAINING, cause, difference, group_of, read_contents
 from training.variables import Variable
 
 _UNFINISHED, _READY, _STATE = '.unfinished-checkpoint', '.ready-checkpoint', 'checkpoint'
-# What has this in front is no part of the model and its training, but of how one run computed: a checkpoint may have it
-# or lack it, whoever reads it.
-OPTIONAL = 'loss_scale/'
 _ENDED = 'training-ended'
 _PREFIX = re.compile(r'model\.ckpt-\d+')
 # Faults that an op that reads or writes files has for other reasons: a lost task, or the end of the session.
@@ -151,7 +148,7 @@ class Checkpointer:
             session.run(self._save, {self._prefix: str(unfinished / name)})
             # Renaming orders names, not contents: unsynced, a file may be empty under its new name after a power cut.
             for file in unfinished.iterdir():
-                _sync(file)
+                sync(file)
             unfinished.rename(ready)
             _publish(self._folder, self._max_to_keep)
         return str(self._folder / name)
@@ -312,7 +309,7 @@ def _publish(folder: Path, max_to_keep: int) -> None:
             _delete(str(published))
             for file in (*_data_files(prefix), f'{prefix}.index'):
                 _name_also(Path(file), folder / os.path.basename(file))
-            _sync(folder)
+            sync(folder)
         names = [known for known in _named(folder) if known != name] + [name]
         kept = [known for known in names if _is_complete(str(folder / known))][-max_to_keep:]
         _write_state(folder, names)
@@ -334,7 +331,7 @@ def _name_also(file: Path, name: Path) -> None:
     except OSError:
         # Not every file system has links.
         shutil.copyfile(file, twin)
-        _sync(twin)
+        sync(twin)
     twin.replace(name)
 
 
@@ -391,11 +388,12 @@ def _write_state(folder: Path, names: Sequence[str]) -> None:
     state = tf.train.generate_checkpoint_state_proto(str(folder.absolute()), names[-1], list(names))
     written = folder / _READY / _STATE
     written.write_text(str(state))
-    _sync(written)
+    sync(written)
     written.replace(folder / _STATE)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Has the disk hold what was written to a file, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -10,8 +10,11 @@ from errors import RunError
 # (dtype, shape) by name.
 Tensors = Mapping[str, tuple[str, Sequence[int]]]
 
-# The variables that a model trains, those it counts by, what an optimizer has beside them, and what has no layer.
+# The variables that a model trains, batch norm's moving averages, what an optimizer has beside them, and the rest.
 MODEL, STATISTICS, OPTIMIZER, TRAINING = GROUPS = ('model', 'statistics', 'optimizer', 'training')
+# What has this in front is no part of the model and its training, but of how one run computed: a checkpoint may have it
+# or lack it, whoever reads it.
+OPTIONAL = 'loss_scale/'
 
 
 def open_checkpoint(prefix: str) -> tf.train.NewCheckpointReader:
@@ -40,11 +43,11 @@ def read_contents(prefix: str) -> dict[str, tuple[str, Sequence[int]]]:
 def group_of(name: str, names: Collection[str]) -> str:
     """Which of GROUPS a tensor is in, by its name among those of a checkpoint.
 
-    What has no layer (global_step) belongs to training alone; an optimizer's slot stands under the name of its
-    variable (conv1/kernel/momentum); batch norm's moving averages are called so.
+    What has no layer (global_step) belongs to training alone, as does OPTIONAL; an optimizer's slot stands under the
+    name of its variable (conv1/kernel/momentum); batch norm's moving averages are called so.
     """
     parent, _, own = name.rpartition('/')
-    if not parent:
+    if not parent or name.startswith(OPTIONAL):
         return TRAINING
     if parent in names:
         return OPTIMIZER

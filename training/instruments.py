@@ -106,19 +106,29 @@ class StepProfiler:
 
     def __init__(self, folder: str, steps: tuple[int, int] | None) -> None:
         self._folder = folder
-        self._first, self._last = steps or (0, 0)
-        self.has_begun = self._is_running = False
+        self._steps = steps
+        self._is_running = False
 
     def between(self, num_timed: int) -> float:
-        """To be called after so many timed steps. Returns the seconds that it took."""
+        """To be called before the first step and after each, given the number of timed ones up to now; those that warm up
+        count from below to 0. Returns the seconds that it took."""
+        if self._steps is None:
+            return 0.0
         start = time.perf_counter()
-        if num_timed == self._first - 1:
+        first, last = self._steps
+        if num_timed == first - 1:
             with writing('profile_dir', self._folder):
                 tf.compat.v2.profiler.experimental.start(self._folder)
-            self.has_begun = self._is_running = True
-        elif num_timed == self._last:
+            self._is_running = True
+        elif num_timed == last:
             self.close()
         return time.perf_counter() - start
+
+    def lacks(self, num_timed: int) -> str | None:
+        """What it could not profile, in one line, when training ends after so many timed steps."""
+        if self._steps is None or num_timed >= self._steps[1]:
+            return None
+        return f'training ended after {num_timed} timed steps: the profile lacks steps of --profile_steps'
 
     def marked(self, run_step: Callable[..., Values]) -> Callable[..., Values]:
         """The function that runs a step, given its phase and index, such that profiles tell which step it was."""
