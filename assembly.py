@@ -94,8 +94,13 @@ class Assembly:
     def validation(self) -> Shards | None:
         return self._validation_images if isinstance(self._validation_images, Shards) else None
 
-    def build(self, root: int) -> StepGraph:
-        """Adds a step to the current graph. root is the worker whose variables the others start from."""
+    def build(self, root: int, restart: int = 0) -> StepGraph:
+        """Adds a step to the current graph.
+
+        Args:
+          root: the worker whose variables the others start from.
+          restart: another number each time that training goes on, see run_state.restart_number.
+        """
         params = self._params
         placement = self._placement
         if self._cluster:
@@ -134,7 +139,7 @@ class Assembly:
             ),
             _make_optimizer(params),
             manager,
-            self._make_pipeline(manager.get_devices()),
+            self._make_pipeline(manager.get_devices(), restart),
         )
 
     def _count_batches(self) -> int:
@@ -326,7 +331,7 @@ class Assembly:
             variable_dtype=self.precision.variables,
         )
 
-    def _make_pipeline(self, devices: Sequence[str]) -> InputPipeline:
+    def _make_pipeline(self, devices: Sequence[str], restart: int) -> InputPipeline:
         params = self._params
         seed, shift = params.tf_random_seed, 0.0
         if self._cluster and params.distinct_worker_data:
@@ -346,6 +351,9 @@ class Assembly:
                 normalize_on_device=on_device,
                 shift=shift,
             )
+        # Records cannot be drawn from the middle of an epoch. Training that goes on draws them in an order of its own,
+        # so that it does not see the first ones more often.
+        options = replace(options, seed=seed + 1_000_003 * restart)
         return RecordPipeline(
             images,
             devices,

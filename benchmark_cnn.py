@@ -26,7 +26,7 @@ from params import Params
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Accuracy, ClusterTotal, Result, StepValues
-from run_state import RunState, Schedule, Window, find_backbone, step_to_offer
+from run_state import RunState, Schedule, Window, find_backbone, restart_number, step_to_offer
 from saved_model import ModelValues
 from step_graph import StepGraph
 from stepper import Stepper, open_session
@@ -138,7 +138,7 @@ class BenchmarkCNN:
         # In a graph of its own: runs in one process share nothing.
         with tf.Graph().as_default() as graph, tf.device(worker.device if worker else None):
             tf.set_random_seed(params.tf_random_seed)
-            built = self._parts.build(root)
+            built = self._parts.build(root, restart_number(params, worker))
             summaries = self._make_summaries(built)
             evaluation = self._make_evaluation(built)
             self._state = state = RunState(
@@ -163,7 +163,7 @@ class BenchmarkCNN:
             session.run(built.pipeline.initializers)
             if built.post_init is not None:
                 session.run(built.post_init)
-            built.pipeline.warm_up(session)
+            built.pipeline.warm_up(session, schedule.own_start)
             self._stepper = stepper = Stepper(
                 session, built.fetches, self._make_tracer(), schedule.num_warmup, summaries
             )
@@ -183,7 +183,7 @@ class BenchmarkCNN:
                 if step.phase is Phase.TIMED:
                     window.note(step.seconds, stepper.steps_before, state.steps_taken)
                     if summaries and summaries.is_due(step.index):
-                        summaries.write(step.index, self._scalars(step), session, stepper.gradient_summary)
+                        summaries.write(state.steps_taken, self._scalars(step), session, stepper.gradient_summary)
                 window.skip(profiler.between(num_timed))
                 state.save_if_due(session, taken_before)
                 yield step

@@ -164,15 +164,21 @@ class Draws:
     colors: Sequence[tf.Tensor]
 
 
-def draw(num_images: int, options: ImageOptions, first_position: int = 0) -> list[Draws]:
-    """The random numbers of images at num_images positions of the batch, drawn at once: 3 ops instead of 3 an image."""
+def draw(
+    num_images: int, options: ImageOptions, first_position: int = 0, seeds: tf.Tensor | None = None
+) -> list[Draws]:
+    """The random numbers of images at num_images positions of the batch, drawn at once: 3 ops instead of 3 an image.
+
+    Args:
+      seeds: [2] int64, of which they are a function then; by default every step draws the next ones of options.seed.
+    """
     columns = 1 + (len(_COLOR_RANGES) if options.distortions else 0)
-    uniform = tf.raw_ops.RandomUniform(
-        shape=_shared([num_images, columns]),
-        dtype=tf.float32,
-        seed=options.seed,
-        seed2=-1 - first_position,  # another stream of numbers than those of random_window
-    )
+    shape = _shared([num_images, columns])
+    if seeds is not None:
+        uniform = tf.random.stateless_uniform(shape, seeds)
+    else:
+        # seed2 makes it another stream of numbers than those of random_window.
+        uniform = tf.raw_ops.RandomUniform(shape=shape, dtype=tf.float32, seed=options.seed, seed2=-1 - first_position)
     flips, *colors = tf.unstack(uniform, columns, axis=1)
     mirrored = tf.unstack(flips < _shared(0.5, tf.float32), num_images)
     rows = zip(*(tf.unstack(column, num_images) for column in colors), strict=True) if colors else [()] * num_images

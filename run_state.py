@@ -21,9 +21,13 @@ from training.variables import HOST_DEVICE
 
 @dataclass(frozen=True)
 class Schedule:
-    """The steps of this process, of which num_batches are timed, and the numbers of steps between which it trains."""
+    """The steps of this process, of which num_batches are timed, and the numbers of steps between which it trains.
+
+    own_start: its share in the steps before, which is all of them where workers take their steps together.
+    """
 
     start: int
+    own_start: int
     num_warmup: int
     num_batches: int
     end: int
@@ -118,7 +122,7 @@ class RunState:
             # Training that goes on after an interruption takes a step to warm up.
             num_warmup = max(num_warmup, min(1, end - start - 1), 0)
         own_warmup = num_warmup // num_counting
-        return Schedule(start, own_warmup, end - start - own_warmup, end)
+        return Schedule(start, start // num_counting, own_warmup, end - start - own_warmup, end)
 
     def _prepare_own(self, session: tf.Session, worker: Worker | HorovodWorker | None, root: int) -> int:
         """Where every worker has variables of its own: the root has the state, the others get it from there."""
@@ -246,6 +250,14 @@ def step_to_offer(params: Params, worker: Worker | HorovodWorker) -> int | None:
     return step_of(prefix) if prefix else None
 
 
+def restart_number(params: Params, worker: Worker | HorovodWorker | None) -> int:
+    """0 when training starts, and another number each time that it goes on: from a checkpoint, or after a loss."""
+    if worker:
+        return max(0, worker.agreed['step']) + worker.generation - 1
+    prefix = latest_checkpoint(params, is_chief=True)
+    return step_of(prefix) if prefix else 0
+
+
 class Window:
     """What a cluster did between the start of this worker's first timed step and the end of its last, by one clock."""
 
@@ -265,8 +277,8 @@ class Window:
         self._last = steps_after
 
     def skip(self, seconds: float) -> None:
-        """After what is no part of training, such as an evaluation, and took so many seconds. Once another step follows,
-        it lies within the window."""
+        """After what is no part of training, such as an evaluation, and took so many seconds. It lies within the window
+        once another step follows."""
         self._skipped += seconds
 
     @property

@@ -1,8 +1,9 @@
 """The model of a run as a SavedModel that plain TensorFlow serves."""
 
+import contextlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,16 @@ class _Constants:
         raise NotImplementedError(name)
 
 
+@contextlib.contextmanager
+def _removed_in_the_end(folder: Path) -> Iterator[None]:
+    """Before the block, too: what a kill left of another time."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def export_saved_model(
     folder: str, values: Mapping[str, Array], network: str, num_classes: int, image_shape: tuple[int, int, int]
 ) -> None:
@@ -93,15 +104,12 @@ def export_saved_model(
     module = v2.Module()
     images = v2.TensorSpec([None, *image_shape], tf.uint8, name='images')
     # Nothing in there depends on values, so there is nothing to convert.
-    module.serve = v2.function(serve, input_signature=[images], autograph=False)
-    signature = module.serve.get_concrete_function()
+    signature = v2.function(serve, input_signature=[images], autograph=False).get_concrete_function()
     # Known by now. A module keeps a dict of variables, by their names.
     module.variables_by_name = variables.variables
     path = Path(folder).absolute()
     unfinished = path.with_name(f'.{path.name}-unfinished')
-    with writing('export_saved_model', folder):
-        if unfinished.exists():
-            shutil.rmtree(unfinished)
+    with writing('export_saved_model', folder), _removed_in_the_end(unfinished):
         v2.saved_model.save(module, str(unfinished), signatures={'serving_default': signature})
         for parent, _, files in os.walk(unfinished):
             for file in files:

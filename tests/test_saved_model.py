@@ -1,5 +1,7 @@
 """What a run exports is what it trained, for TensorFlow alone: a signature of images, on no device, in NHWC."""
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,21 +9,27 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from sessions import cpus, open_session
+from single_tower import random_images, relative_error
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+from test_models import CONFORMANCE, Case, give_weights
 
 from benchmark_cnn import BenchmarkCNN
-from errors import UsageError
+from errors import RunError
 from evaluation import OwnVariables
 from evaluator import Evaluator
+from models.catalog import remove_model
 from models.networks import build_network
+from models.registry import register_model
 from params import make_params
 from preprocessing import normalize
+from saved_model import ModelValues, export_saved_model
 from training.checkpoints import Checkpointer
 
 pytestmark = pytest.mark.graph
 
+MODEL = 'small_network_to_export'
 SETTINGS: dict[str, Any] = {
-    'model': 'resnet20',
+    'model': MODEL,
     'data_name': 'cifar10',
     'device': 'cpu',
     'batch_size': 4,
@@ -30,6 +38,18 @@ SETTINGS: dict[str, Any] = {
     'init_learning_rate': 0.01,
 }
 IMAGES = np.random.default_rng(0).integers(0, 256, [3, 32, 32, 3], np.uint8)
+
+
+def small_network(cnn: Any, images: Any, num_classes: int) -> Any:
+    x = cnn.relu(cnn.batch_norm(cnn.conv(images, 8, 3, 'conv', strides=2), 'conv/bn'))
+    return cnn.dense(cnn.flatten(cnn.max_pool(x, 2, 2)), num_classes, 'logits')
+
+
+@pytest.fixture(scope='module', autouse=True)
+def model() -> Iterator[None]:
+    register_model(MODEL, small_network, data_set='cifar10', image_size=32)
+    yield
+    remove_model(MODEL)
 
 
 def train(**flags: Any) -> None:
@@ -42,13 +62,13 @@ def serve(folder: Path, images: np.ndarray = IMAGES) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in signature(images=tf.constant(images)).items()}
 
 
-def logits_of(train_dir: Path, data_format: str) -> np.ndarray:
+def logits_of(train_dir: Path, data_format: str, network: str = MODEL) -> np.ndarray:
     """What the network that trains makes of the images with the last checkpoint."""
     prefix = Checkpointer.latest(str(train_dir))
     assert prefix
     with tf.Graph().as_default(), open_session(has_nchw=data_format == 'NCHW') as session:
         variables = OwnVariables(cpus(1)[0], 'tower')
-        built = build_network('resnet20', normalize(tf.constant(IMAGES)), 10, variables, data_format, is_training=False)
+        built = build_network(network, normalize(tf.constant(IMAGES)), 10, variables, data_format, is_training=False)
         saver = Checkpointer(str(train_dir), variables.slices, cpus(1)[0], 1)
         saver.restore(session, prefix, for_training=False)
         logits: np.ndarray = session.run(built.logits)
@@ -86,20 +106,64 @@ def test_an_evaluation_exports_the_checkpoint_that_it_evaluates(exported: Path, 
     np.testing.assert_allclose(serve(tmp_path / 'model')['logits'], serve(exported / 'model')['logits'], rtol=1e-6)
 
 
-def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scratch = tmp_path / 'scratch'
-    scratch.mkdir()
-    monkeypatch.setattr('tempfile.tempdir', str(scratch))
-    flags = {'model': 'lenet', 'data_name': None, 'num_gpus': 2}
-    train(**flags, train_dir=str(tmp_path / 'train'), export_saved_model=str(tmp_path / 'kept'))
-    train(**flags, export_saved_model=str(tmp_path / 'model'))
-    images = IMAGES[:, :28, :28]
-    expected = serve(tmp_path / 'kept', images)['logits']
+@pytest.mark.parametrize(
+    'flags',
+    [
+        {'precision': 'bf16', 'fp16_vars': True, 'optimizer': 'momentum'},
+        {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True, 'variable_update': 'replicated', 'num_gpus': 2},
+        {'staged_vars': True, 'num_gpus': 2},
+        {'variable_update': 'independent', 'num_gpus': 2},
+    ],
+    ids=lambda flags: ','.join(flags),
+)
+def test_what_any_mode_and_precision_trained_is_exported(flags: dict[str, Any], tmp_path: Path) -> None:
+    train(model='alexnet', train_dir=str(tmp_path / 'train'), export_saved_model=str(tmp_path / 'model'), **flags)
+    served, expected = serve(tmp_path / 'model')['logits'], logits_of(tmp_path / 'train', 'NHWC', 'alexnet_cifar')
+    np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-5)
+    assert np.ptp(expected, axis=0).max() > 1e-4
+
+
+def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_else(tmp_path: Path) -> None:
+    train(train_dir=str(tmp_path / 'train'), export_saved_model=str(tmp_path / 'kept'))
+    # What a kill left is thrown away; a folder that is empty gives way.
+    (tmp_path / 'made' / '.model-unfinished' / 'variables').mkdir(parents=True)
+    (tmp_path / 'made' / 'model').mkdir()
+    train(export_saved_model=str(tmp_path / 'made' / 'model'))
+    expected = serve(tmp_path / 'kept')['logits']
     assert np.ptp(expected) > 0
-    np.testing.assert_allclose(serve(tmp_path / 'model', images)['logits'], expected, rtol=1e-4, atol=1e-5)
-    assert list(scratch.iterdir()) == []
+    np.testing.assert_allclose(serve(tmp_path / 'made' / 'model')['logits'], expected, rtol=1e-4, atol=1e-5)
+    assert [path.name for path in (tmp_path / 'made').iterdir()] == ['model']
+
+
+@pytest.mark.parametrize(
+    'case', [case for case in CONFORMANCE if case.model in ('resnet50', 'inception3', 'vgg16')], ids=lambda c: c.model
+)
+def test_an_exported_checkpoint_gives_the_logits_of_keras_from_the_same_weights(case: Case, tmp_path: Path) -> None:
+    num_classes, size = 1001, case.smaller_size
+    assert size
+    shape, prefix = (size, size, 3), str(tmp_path / 'model.ckpt-0')
+    images = np.clip(127.5 + 60 * random_images(shape), 0, 255).astype(np.uint8)
+    with tf.Graph().as_default() as graph:
+        variables = OwnVariables(cpus(1)[0], 'tower')
+        build_network(case.model, tf.zeros([1, *shape]), num_classes, variables, 'NHWC', is_training=False)
+        saver = Checkpointer(str(tmp_path), variables.slices, cpus(1)[0], 1)
+        read = ModelValues(variables.slices)
+    theirs = case.counterpart(shape, num_classes)
+    weights, _ = give_weights(theirs, case, {name: parts[0].variable for name, parts in variables.slices.items()})
+    expected = np.asarray(theirs(images / np.float32(127.5) - 1, training=False))
+    tf.keras.backend.clear_session()
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=list(weights),
+        shape_and_slices=[''] * len(weights),
+        tensors=[tf.constant(value) for value in weights.values()],
+    )
+    with graph.as_default(), open_session() as session:
+        saver.restore(session, prefix)
+        values = read.read(session)
+    export_saved_model(str(tmp_path / 'model'), values, case.model, num_classes, shape)
+    assert relative_error(serve(tmp_path / 'model', images)['logits'], expected) < 2e-5
+    assert relative_error(expected[0], expected[1]) > 0.01, 'the images must matter, or this says little'
 
 
 def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported: Path) -> None:
@@ -117,18 +181,24 @@ def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported: 
     assert all('is_training' in attributes and not attributes['is_training'].b for attributes in norms)
     loaded = tf.compat.v2.saved_model.load(str(exported / 'model'))
     assert {variable.dtype for variable in loaded.variables_by_name.values()} == {tf.float32}
-    assert loaded.variables_by_name['stage1/block1/conv1/kernel'].shape == [3, 3, 16, 16]
+    assert loaded.variables_by_name['conv/kernel'].shape == [3, 3, 3, 8]
 
 
-def test_a_folder_that_is_not_empty_is_refused_before_the_run(tmp_path: Path) -> None:
-    (tmp_path / 'thesis.tex').touch()
-    with pytest.raises(UsageError, match=rf'^--export_saved_model={tmp_path}: the folder is not empty'):
-        train(export_saved_model=str(tmp_path))
-    with pytest.raises(UsageError, match='a file is where a folder must be'):
-        train(export_saved_model=str(tmp_path / 'thesis.tex'))
+def test_an_export_that_fails_leaves_nothing_and_is_told(tmp_path: Path, exported: Path) -> None:
+    (tmp_path / 'models').mkdir()
+    new = tmp_path / 'models' / 'new'
+    steps = BenchmarkCNN(make_params(**SETTINGS, export_saved_model=str(new))).steps()
+    next(steps)
+    # Somebody else was faster.
+    shutil.copytree(exported / 'model', new)
+    before = serve(new)['logits']
+    with pytest.raises(RunError, match=rf'^--export_saved_model={new}: it cannot be written \(Directory not empty\)'):
+        list(steps)
+    assert [path.name for path in new.parent.iterdir()] == ['new']
+    np.testing.assert_array_equal(serve(new)['logits'], before)
 
 
 def test_a_run_that_trains_nothing_exports_nothing(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r'export_saved_model=.* has no effect: --forward_only trains nothing'):
         train(forward_only=True, init_learning_rate=None, export_saved_model=str(tmp_path / 'model'))
-    assert list((tmp_path / 'model').iterdir()) == []
+    assert list(tmp_path.iterdir()) == []

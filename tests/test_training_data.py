@@ -78,6 +78,32 @@ def test_mnist_trains(mnist: Path, mode: dict[str, Any]) -> None:
     assert 'it holds 40 train images, and 60000 are published' in warned.getvalue()
 
 
+def test_training_goes_on_with_the_images_that_are_due(mnist: Path, tmp_path: Path) -> None:
+    """Batches of 16 of 40 images: the third one ends an epoch."""
+    few: dict[str, Any] = {'batch_size': 16, 'num_warmup_batches': 0, 'init_learning_rate': 1e-4}
+    whole = losses(run(mnist, **few, num_batches=6))
+    begun = losses(run(mnist, **few, num_batches=2, train_dir=str(tmp_path)))
+    rest = losses(run(mnist, **few, num_batches=4, train_dir=str(tmp_path)))
+    assert begun + rest == pytest.approx(whole, rel=1e-5)
+    assert rest[:2] != pytest.approx(begun, rel=1e-3), 'the same images again'
+
+
+def test_records_come_in_another_order_when_training_goes_on(shards: Path, tmp_path: Path) -> None:
+    def first_losses(**more: Any) -> list[float]:
+        few: dict[str, Any] = {
+            'batch_size': 8,
+            'num_warmup_batches': 0,
+            'init_learning_rate': 0.0,
+            'augmentation': 'none',
+        }
+        return losses(run(shards, **few, model='trivial', weight_decay=0.0, num_batches=3, **more))
+
+    fresh = first_losses()
+    begun, went_on = (first_losses(train_dir=str(tmp_path)) for _ in range(2))
+    assert begun == pytest.approx(fresh, rel=1e-5), 'the seed decides the order'
+    assert went_on != pytest.approx(begun, rel=1e-3)
+
+
 def test_forward_only_reads_the_validation_images(mnist: Path) -> None:
     told = io.StringIO()
     result = run(mnist, Console(told, told), forward_only=True, num_batches=2, init_learning_rate=None)

@@ -110,8 +110,8 @@ class StepProfiler:
         self._is_running = False
 
     def between(self, num_timed: int) -> float:
-        """To be called before the first step and after each, given the number of timed ones up to now; those that warm up
-        count from below to 0. Returns the seconds that it took."""
+        """To be called before the first step and after each, given the number of timed ones up to now; those that warm
+        up count from below to 0. Returns the seconds that it took."""
         if self._steps is None:
             return 0.0
         start = time.perf_counter()
@@ -186,9 +186,9 @@ class SummaryWriter:
         return index % self._every == 0
 
     def write(
-        self, index: int, scalars: dict[str, float], session: tf.Session, gradient_summary: bytes | None = None
+        self, step: int, scalars: dict[str, float], session: tf.Session, gradient_summary: bytes | None = None
     ) -> None:
-        """Writes the summary of the timed step of that index."""
+        """Writes the summary of a step, after so many steps of the model: where training goes on, so do the curves."""
         values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         summaries = [tf.Summary(value=values)]
         if self._variable_summary is not None:
@@ -197,7 +197,7 @@ class SummaryWriter:
             summaries.append(gradient_summary)
         with writing('train_dir', self._train_dir):
             for summary in summaries:
-                self._writer.add_summary(summary, index)
+                self._writer.add_summary(summary, step)
             self._writer.flush()
 
     def close(self) -> None:
