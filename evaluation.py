@@ -23,7 +23,19 @@ from training.variables import HOST_DEVICE, create_variable
 Tensor = Any
 
 
-class SavedVariables:
+class FixedVariables:
+    """What gives values to a network that does not train."""
+
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        """Nothing is left out: such a network uses all variables."""
+        raise NotImplementedError(name)
+
+    def assign(self, name: str, value: Tensor) -> None:
+        """Nothing is assigned to: batch norm takes its moving averages as they are."""
+        raise NotImplementedError(name)
+
+
+class SavedVariables(FixedVariables):
     """The variables of a model as a checkpoint would have them now, for one tower that only reads.
 
     Args:
@@ -38,16 +50,8 @@ class SavedVariables:
         """The value of a variable, read anew in each run."""
         del shape, initializer, trainable
         if name not in self._values:
-            self._values[name] = _read(self._slices[name])
+            self._values[name] = read_whole(self._slices[name])
         return self._values[name]
-
-    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        """Nothing is left out: an evaluation uses all variables."""
-        raise NotImplementedError(name)
-
-    def assign(self, name: str, value: Tensor) -> None:
-        """Nothing is assigned to: batch norm takes its moving averages as they are."""
-        raise NotImplementedError(name)
 
 
 class OwnVariables(SavedVariables):
@@ -66,8 +70,8 @@ class OwnVariables(SavedVariables):
         return super().read(name, shape, initializer, trainable=trainable)
 
 
-def _read(parts: Sequence[Slice]) -> Tensor:
-    """The value of a variable. Not Variable.value, which may be what a step has staged."""
+def read_whole(parts: Sequence[Slice]) -> Tensor:
+    """The value of a variable, read anew in each run. Not Variable.value, which may be what a step has staged."""
     values = []
     for part in parts:
         variable = part.variable
