@@ -1,11 +1,12 @@
 """The command: flags in, exit code out. Without a word before the flags it runs a benchmark."""
 
 import contextlib
+import importlib
 import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 import flag_rules
@@ -13,6 +14,7 @@ import output_files
 from cluster.members import Cluster, find_cluster, for_evaluator
 from cluster.signals import Terminated
 from errors import BenchmarkError, UsageError
+from flag_help import WORDS, format_help
 from flag_spec import nearest
 from params import parse_argv
 
@@ -55,49 +57,16 @@ def _exit_code(words: list[str]) -> int:
 def _tool(words: list[str]) -> int:
     if not words or words[0].startswith('-'):
         return _benchmark(words)
-    if words[0] not in _TOOLS:
-        near = nearest(words[0], _TOOLS)
-        hint = f'did you mean {near}?' if near else f'flags look like --model=resnet50, words are: {", ".join(_TOOLS)}'
-        raise UsageError(f'{words[0]}: there is no such word; {hint}')
-    return _TOOLS[words[0]](words[1:])
-
-
-def _records(argv: list[str]) -> int:
-    import records
-
-    return records.main(argv)
-
-
-def _checkpoint(argv: list[str]) -> int:
-    from training import command
-
-    return command.main(argv)
-
-
-def _cluster(argv: list[str]) -> int:
-    from cluster import command
-
-    return command.main(argv)
-
-
-def _models(argv: list[str]) -> int:
-    from models import command
-
-    return command.main(argv)
-
-
-_TOOLS: dict[str, Callable[[list[str]], int]] = {
-    'checkpoint': _checkpoint,
-    'cluster': _cluster,
-    'models': _models,
-    'records': _records,
-}
+    name, *argv = words
+    if name not in WORDS:
+        near = nearest(name, WORDS)
+        hint = f'did you mean {near}?' if near else f'flags look like --model=resnet50, words are: {", ".join(WORDS)}'
+        raise UsageError(f'{name}: there is no such word; {hint}')
+    return int(importlib.import_module(WORDS[name].module).main(argv))
 
 
 def _benchmark(argv: list[str]) -> int:
     if any(word.split('=')[0] in _HELP for word in argv):
-        from flag_help import format_help
-
         print(format_help())
         return 0
     from reporting.console import Console
