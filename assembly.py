@@ -203,7 +203,7 @@ class Assembly:
                 num_examples = params.num_eval_batches * batch_size * len(devices) * num_processes
             elif params.num_eval_epochs is not None:
                 count = len(images.images) if isinstance(images, Arrays) else count_records(images.paths)
-                num_examples = round(params.num_eval_epochs * count)
+                num_examples = math.ceil(steps_of(params.num_eval_epochs, count, 1))
             options, share = self._image_options(training=False), Share(process, num_processes, num_examples)
             examples: Callable[[], Dataset]
             if isinstance(images, Arrays):
@@ -393,7 +393,7 @@ class Assembly:
                 'write --augmentation=padded_crop or none'
             )
         # Distortions may not fit.
-        self._image_options(training=not self._params.forward_only)
+        self._image_options(training=subset == 'train' and not self._params.forward_only)
         if lacks := self._folder.lacks(images):
             self._warn(lacks)
         return images

@@ -13,7 +13,7 @@ from assembly import Assembly
 from cluster.crew import Timeout
 from cluster.horovod import HorovodWorker, horovod_cluster, load_horovod
 from cluster.members import Cluster, find_cluster
-from cluster.signals import Stop
+from cluster.signals import Stop, terminable
 from cluster.watch import Verdict
 from cluster.worker import LostError, Worker
 from errors import RunError, UsageError
@@ -85,7 +85,9 @@ class BenchmarkCNN:
         self._done, self._evaluations = [], []
         self._is_complete = self._is_good_enough = False
         with contextlib.ExitStack() as until_the_end:
-            if self._cluster and not self._horovod:
+            if self._cluster is None:
+                until_the_end.enter_context(terminable())
+            elif not self._horovod:
                 until_the_end.enter_context(self._stop.listening())
             try:
                 for step in self.steps():
@@ -108,6 +110,7 @@ class BenchmarkCNN:
                     raise
                 raise self._fail(self._part(verdict)) from error
             except KeyboardInterrupt:
+                self._keep()
                 self._conclude()
                 raise
             if self._worker:
@@ -122,12 +125,19 @@ class BenchmarkCNN:
 
     def _finish_for(self, exit_code: int, signal_name: str) -> None:
         """Called when a signal ends a worker: what was trained is saved, what was measured is told."""
-        if self._state and self._session:
-            self._state.save(self._session)
+        self._keep()
         self._conclude()
         if self._worker:
             self._worker.end(exit_code, f'stopped by {signal_name}')
         self._console.warning(f'stopped by {signal_name}')
+
+    def _keep(self) -> None:
+        """Saves what was trained, if there is something, when a signal ends the run."""
+        if self._state and self._session:
+            try:
+                self._state.save(self._session)
+            except (RunError, tf.errors.OpError, RuntimeError) as error:
+                self._console.warning(f'what was trained is lost: {str(error).splitlines()[0]}')
 
     def steps(self) -> Iterator[Step[StepValues]]:
         """Builds the graph and runs warm-up and timed steps, each when it is asked for. The session ends with them."""
@@ -155,7 +165,6 @@ class BenchmarkCNN:
             write_graph(graph, params.graph_file)
         target, config = (worker.target, worker.config) if worker else ('', self._parts.config)
         with open_session(target, graph, config) as session, contextlib.closing(self._profiler) as profiler:
-            self._session = session
             if worker:
                 worker.watch(session)
             self._console.progress('Initialising the variables')
@@ -164,6 +173,8 @@ class BenchmarkCNN:
             if built.post_init is not None:
                 session.run(built.post_init)
             built.pipeline.warm_up(session, schedule.own_start)
+            # From now on there is something to save.
+            self._session = session
             self._stepper = stepper = Stepper(
                 session, built.fetches, self._make_tracer(), schedule.num_warmup, summaries
             )
@@ -197,6 +208,7 @@ class BenchmarkCNN:
                 images = self._parts.images_of_step * window.num_steps
                 self._total = ClusterTotal(*worker.share_total(images, window.seconds))
             state.end(session)
+            self._session = None
             values = to_export.read(session) if to_export else None
         if summaries:
             summaries.close()

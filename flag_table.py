@@ -48,7 +48,11 @@ class Params:
     loss_type_to_report: str = flag(
         'total_loss', _RUN, 'The loss with weight decay, or without it.', choices=('base_loss', 'total_loss')
     )
-    tf_random_seed: int = flag(1234, _RUN, 'Seed of the initial weights, of dropout and of synthetic images.')
+    tf_random_seed: int = flag(
+        1234,
+        _RUN,
+        'Seed of the initial weights, of dropout, and of images: their order, and what is random about them.',
+    )
     verbose: bool = flag(False, _RUN, 'Add the traceback to errors.')
 
     num_gpus: int = flag(1, _DEVICES, 'Devices to train on, of the kind --device names.', lower_bound=1)

@@ -36,6 +36,10 @@ def check_outputs(params: 'Params', *, is_chief: bool = True) -> None:
     if prefix := params.partitioned_graph_file_prefix:
         with _told_of('partitioned_graph_file_prefix', prefix):
             _try_folder(Path(f'{prefix}0').parent)
+    if params.eval and params.train_dir and Path(params.train_dir).is_file():
+        raise UsageError(
+            f'{spelled("train_dir", params.train_dir)}: it is a file; give the folder that the checkpoints are in'
+        )
     for name in (*_FOLDERS, *(_FOLDERS_OF_CHIEF if is_chief else ())):
         if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
             with _told_of(name, folder):

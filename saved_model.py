@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from evaluation import read_whole
+from evaluation import FixedVariables, read_whole
 from models.layers import Initializer, Tensor
 from models.networks import build_network
 from training.checkpoints import Slice, sync
@@ -38,8 +38,8 @@ class ModelValues:
         return {name: session.run(tensor).astype(np.float32) for name, tensor in self._tensors.items()}
 
 
-class _Constants:
-    """Gives a network variables that are made with their values when it asks for them. It changes none."""
+class _Constants(FixedVariables):
+    """Gives a network variables that are made with their values when it asks for them."""
 
     def __init__(self, values: Mapping[str, Array]) -> None:
         self.variables: dict[str, tf.Variable] = {}
@@ -52,10 +52,6 @@ class _Constants:
             with tf.init_scope(), tf.device(HOST_DEVICE):
                 self.variables[name] = tf.compat.v2.Variable(self._values[name], trainable, name=name)
         return self.variables[name].read_value()
-
-    def assign(self, name: str, value: Tensor) -> None:
-        """Nothing is assigned to: batch norm takes its moving averages as they are."""
-        raise NotImplementedError(name)
 
 
 @contextlib.contextmanager

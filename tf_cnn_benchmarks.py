@@ -11,16 +11,18 @@ from typing import TextIO
 import flag_rules
 import output_files
 from cluster.members import Cluster, find_cluster, for_evaluator
+from cluster.signals import Terminated
 from errors import BenchmarkError, UsageError
 from flag_spec import nearest
 from params import parse_argv
 
 _HELP = ('--help', '-help', '-h', '--helpfull', '--helpshort')
-_INTERRUPTED = 130
+_INTERRUPTED, _TERMINATED = 130, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns the exit code: 0, 1 for a fault while running, 2 for wrong use, 130 if interrupted.
+    """Runs the command. Returns the exit code: 0, 1 for a fault while running, 2 for wrong use, 130 if interrupted,
+    143 after SIGTERM.
 
     Args:
       argv: without the program's name; by default that of this process.
@@ -39,6 +41,8 @@ def _exit_code(words: list[str]) -> int:
         if _is_verbose(words):
             traceback.print_exc()
         return _fail(str(error), error.exit_code)
+    except Terminated:
+        return _fail('stopped by SIGTERM', _TERMINATED)
     except KeyboardInterrupt:
         return _fail('interrupted', _INTERRUPTED)
     except BrokenPipeError:

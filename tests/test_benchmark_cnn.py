@@ -2,6 +2,7 @@
 
 import io
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
+from cluster.signals import Terminated
 from errors import RunError, UsageError
 from params import make_params
 from reporting.console import Console
 from reporting.result import Result
+from training.checkpoints import Checkpointer, has_ended
 from training.step_loop import Phase
 
 pytestmark = pytest.mark.graph
@@ -247,3 +250,32 @@ def test_missing_shards_are_told_and_counted(data_dir: Path, tmp_path: Path) -> 
     err = io.StringIO()
     assert run(Console(None, err), data_dir=str(tmp_path), num_batches=1).num_missing_shards == 1
     assert '1 of the 2 shards' in err.getvalue()
+
+
+class _Stopping(io.StringIO):
+    """A stream whose first line of a step brings a signal, as if somebody had seen enough."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def write(self, text: str) -> int:
+        if _STEP_LINE.match(text):
+            signal.raise_signal(self._number)
+        return super().write(text)
+
+
+@pytest.mark.parametrize(('number', 'raised'), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
+    number: int, raised: type[BaseException], tmp_path: Path
+) -> None:
+    out, err = _Stopping(number), io.StringIO()
+    with pytest.raises(raised) as stopped:
+        run(Console(out, err), num_batches=1000, train_dir=str(tmp_path))
+    assert stopped.type is raised
+    assert 'the run is incomplete: 1 of 1000 batches were timed' in err.getvalue()
+    assert Checkpointer.latest(str(tmp_path)) == str(tmp_path / 'model.ckpt-2')
+    assert not has_ended(str(tmp_path))
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    after = run(train_dir=str(tmp_path), num_batches=1, num_warmup_batches=0)
+    assert losses(after)[0] == pytest.approx(losses(run(num_batches=2))[2], rel=1e-5)

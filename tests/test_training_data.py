@@ -150,7 +150,9 @@ def test_arrays_are_evaluated_exactly(mnist: Path, tmp_path: Path, image_size: i
     (found,) = trained.evaluations
     assert (found.num_images, found.step) == (20, 26)
     assert found.top_1 > 0.9
-    (again,) = Evaluator(make_params(eval=True, device='cpu', data_dir=str(mnist), **settings)).run()
+    with pytest.warns(UserWarning, match='^--distortions=True has no effect'):
+        params = make_params(eval=True, device='cpu', data_dir=str(mnist), distortions=True, **settings)
+    (again,) = Evaluator(params).run()
     assert (again.num_images, again.top_1, again.top_5) == (20, found.top_1, found.top_5)
 
 
@@ -181,6 +183,15 @@ def cifar(tmp_path: Path) -> Path:
     write_cifar(tmp_path / 'cifar', images, LABELS)
     (tmp_path / 'probe.py').write_text(MODEL)
     return tmp_path
+
+
+def test_a_model_is_evaluated_with_the_network_that_it_has_for_the_data_set(cifar: Path) -> None:
+    """AlexNet for CIFAR-10 is another one than for ImageNet."""
+    write_cifar(cifar / 'cifar', np.zeros([7, 32, 32, 3], np.uint8), LABELS[:7], 'validation')
+    flags: dict[str, Any] = {'num_batches': 1, 'batch_size': 4, 'eval_during_training_every_n_steps': 2}
+    (found,) = run(cifar / 'cifar', model='alexnet', **flags).evaluations
+    # What it makes of seven equal images is the same: at best it is right for those of one class.
+    assert (found.num_images, found.num_top_1) in {(7, 0), (7, 1), (7, 2)}
 
 
 def test_a_cluster_trains_a_model_of_ones_own_on_arrays(cifar: Path) -> None:
