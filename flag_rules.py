@@ -216,6 +216,20 @@ def _evaluations_are_not_empty(params: 'Params') -> str | None:
     return None
 
 
+def _an_export_has_a_folder_of_its_own(params: 'Params') -> str | None:
+    if (export := params.export_saved_model) is None:
+        return None
+    whole = os.path.abspath(export)
+    for name in ('train_dir', 'eval_dir', 'profile_dir'):
+        other = getattr(params, name)
+        if other is not None and os.path.commonpath([whole, os.path.abspath(other)]) == whole:
+            return (
+                f'{spelled("export_saved_model", export)} clashes with {spelled(name, other)}: nothing else can be in '
+                'the folder of an export; write another path in one of them'
+            )
+    return None
+
+
 def _profiled_steps_are_two(params: 'Params') -> str | None:
     for given, missing in itertools.permutations(('profile_steps', 'profile_dir')):
         if (value := getattr(params, given)) and not getattr(params, missing):
@@ -271,6 +285,7 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _there_is_a_model_to_evaluate,
     _evaluations_are_not_empty,
     _evaluation_lists_are_numbers,
+    _an_export_has_a_folder_of_its_own,
     _profiled_steps_are_two,
 )
 

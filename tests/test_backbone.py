@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,18 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in list(weights):
         if name.startswith('logits/'):
             weights[name] = np.ascontiguousarray(weights[name][..., :NUM_CLASSES])
+    weights['conv3/kernel'] = np.zeros([3, 3, 64, 64], np.float32)
     return write(folder / 'pretrained', weights)
 
 
 @pytest.mark.parametrize(
     'mode',
-    [{}, {'num_gpus': 2, 'batch_size': 2, 'variable_update': 'replicated'}, {'num_gpus': 2, 'batch_size': 2}],
-    ids=['one tower', 'replicated', 'parameter_server'],
+    [
+        {'precision': 'bf16', 'fp16_vars': True},
+        {'num_gpus': 2, 'batch_size': 2, 'variable_update': 'replicated', 'data_format': 'NCHW'},
+        {'num_gpus': 2, 'batch_size': 2},
+    ],
+    ids=['16 bits', 'replicated', 'parameter_server'],
 )
 def test_training_starts_from_what_fits(mode: dict[str, Any], backbone: Path, tmp_path: Path) -> None:
     _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(backbone), **mode)
@@ -74,17 +80,22 @@ def test_training_starts_from_what_fits(mode: dict[str, Any], backbone: Path, tm
     assert begun['global_step'] == 0
     for layer in ('conv1', 'conv2', 'fc1'):
         for name in (f'{layer}/kernel', f'{layer}/bias'):
-            np.testing.assert_array_equal(begun[name], pretrained[name])
+            np.testing.assert_allclose(begun[name], pretrained[name], rtol=2**-8 if 'precision' in mode else 0)
             assert np.any(pretrained[f'{name}/momentum'])
             assert not np.any(begun[f'{name}/momentum'])
     assert begun['logits/kernel'].shape == (512, 1001)
     assert np.ptp(begun['logits/kernel']) > 0
-    [warning] = [line for line in told.splitlines() if 'warning' in line]
-    assert warning.endswith(
-        f'--backbone_model_path={backbone}: 2 of 8 variables of this model do not fit what is there and start anew: '
+    flag = f'--backbone_model_path={backbone}'
+    assert (
+        f'{flag}: training starts from 6 of the 8 variables of this model in {backbone}: '
+        'conv1/bias, conv1/kernel, conv2/bias, conv2/kernel, fc1/bias, fc1/kernel'
+    ) in told.splitlines()
+    assert [line.partition('warning: ')[2] for line in told.splitlines() if 'warning: ' in line] == [
+        f'{flag}: 2 of the 8 variables of this model do not fit what is there and start anew: '
         f'logits/bias (float32 [{NUM_CLASSES}] there, float32 [1001] here), '
-        f'logits/kernel (float32 [512, {NUM_CLASSES}] there, float32 [512, 1001] here)'
-    )
+        f'logits/kernel (float32 [512, {NUM_CLASSES}] there, float32 [512, 1001] here)',
+        f'{flag}: 1 of the 9 variables that are there are not used: conv3/kernel',
+    ]
 
 
 def test_all_towers_start_from_it(backbone: Path) -> None:
@@ -103,6 +114,8 @@ def test_a_folder_stands_for_its_newest_checkpoint_and_one_that_fits_whole_is_to
     assert 'warning' not in told
     begun, other = weights_in(tmp_path / 'train' / 'model.ckpt-0'), weights_in(tmp_path / 'other' / 'model.ckpt-2')
     np.testing.assert_array_equal(begun['logits/kernel'], other['logits/kernel'])
+    # It need not even be there any more.
+    shutil.rmtree(tmp_path / 'other')
     _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(tmp_path / 'other'))
     assert re.search(r'backbone_model_path=\S+ has no effect: training goes on from \S+/train/model\.ckpt-2\n', told)
 

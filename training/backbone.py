@@ -41,8 +41,8 @@ class Backbone:
             if (dtype, list(shape)) == ('float32', list(slices[0].full)):
                 fitting[name] = slices
             else:
-                there = f'{dtype} {list(shape)}' if dtype else 'nothing'
-                anew.append(f'{name} ({there} there, float32 {list(slices[0].full)} here)')
+                known = f'{dtype} {list(shape)}' if dtype else 'nothing'
+                anew.append(f'{name} ({known} there, float32 {list(slices[0].full)} here)')
         if not fitting:
             raise RunError(
                 f'{written}: none of its variables has the name and the shape of one of this model, '
@@ -52,9 +52,8 @@ class Backbone:
             f'{written}: training starts from {len(fitting)} of the {len(variables)} variables of this model in '
             f'{prefix}: {some(fitting, _NAMED)}'
         )
-        unused = [
-            name for name in found.keys() - variables.keys() if group_of(name, found.keys()) in (MODEL, STATISTICS)
-        ]
+        there = [name for name in found if group_of(name, found) in (MODEL, STATISTICS)]
+        unused = [name for name in there if name not in variables]
         self.left = []
         if anew:
             self.left.append(
@@ -62,7 +61,10 @@ class Backbone:
                 f'start anew: {some(anew, _NAMED)}'
             )
         if unused:
-            self.left.append(f'{written}: {len(unused)} variables that are there are not used: {some(unused, _NAMED)}')
+            self.left.append(
+                f'{written}: {len(unused)} of the {len(there)} variables that are there are not used: '
+                f'{some(unused, _NAMED)}'
+            )
         self._checkpointer = Checkpointer('', fitting, device, 1)
 
     def restore(self, session: tf.Session) -> None:

@@ -241,7 +241,7 @@ def all_checkpoints(folder: str) -> list[str]:
 
 
 def find_checkpoint(path: str, written: str) -> str:
-    """The prefix of a checkpoint, given that, with or without .index, or a folder, whose newest is taken.
+    """The prefix of a checkpoint, given that, or one of its files, or a folder, whose newest is taken.
 
     Args:
       written: how the path was given, for errors.
@@ -255,7 +255,7 @@ def find_checkpoint(path: str, written: str) -> str:
         if newest is None:
             raise RunError(f'{written}: the folder holds no checkpoint; give the --train_dir of a run that saved one')
         return newest
-    prefix = path.removesuffix('.index')
+    prefix = re.sub(r'\.(index|data-\d+-of-\d+)$', '', path)
     if not os.path.isfile(f'{prefix}.index'):
         raise UsageError(f'{written}: there is no such folder, and no such checkpoint; give the --train_dir of a run')
     return prefix
