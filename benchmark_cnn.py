@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import tensorflow.compat.v1 as tf
 
@@ -50,6 +51,11 @@ class BenchmarkCNN:
         self._cluster = horovod_cluster(self._horovod) if self._horovod else find_cluster(params, os.environ)
         if self._cluster and self._cluster.job != 'worker':
             raise UsageError(f'--job_name={self._cluster.job}: it runs no benchmark; see cluster.serve')
+        if self._horovod and self._cluster and not self._cluster.is_chief:
+            # horovodrun gives all processes the same flags; in other clusters each may have files of its own.
+            params = replace(
+                params, trace_file=None, tfprof_file=None, graph_file=None, partitioned_graph_file_prefix=None
+            )
         self.params = params
         self._console = console or Console()
         if self._cluster and not self._cluster.ps_hosts and params.forward_only:
