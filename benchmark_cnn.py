@@ -85,7 +85,7 @@ class BenchmarkCNN:
         self._done, self._evaluations = [], []
         self._is_complete = self._is_good_enough = False
         with contextlib.ExitStack() as until_the_end:
-            if self._cluster and not self._horovod:
+            if self._cluster:
                 until_the_end.enter_context(self._stop.listening())
             try:
                 for step in self.steps():
@@ -100,6 +100,8 @@ class BenchmarkCNN:
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
+                if self._ends_after_chief:
+                    self._stop.check()
                 raise self._fail(self._explain(error)) from error
             except RuntimeError as error:
                 # A session that was closed between two steps, because another task was lost.
@@ -179,7 +181,8 @@ class BenchmarkCNN:
                 state.save_if_due(session, taken_before)
                 yield step
                 window.skip(self._evaluate_if_due(evaluation, session, taken_before))
-                self._stop.check()
+                if not self._ends_after_chief:
+                    self._stop.check()
             if built.num_skipped is not None:
                 stepper.note_skipped(int(session.run(built.num_skipped)))
             if worker:
@@ -263,6 +266,11 @@ class BenchmarkCNN:
                 f"{', '.join(public)}: not in a private network; TensorFlow's servers know neither passwords nor "
                 'encryption, and who reaches one can do all that its user can'
             )
+
+    @property
+    def _ends_after_chief(self) -> bool:
+        """Whether a signal leaves this process at its steps until process 0 has ended, as Horovod's sums need all."""
+        return self._horovod is not None and self._cluster is not None and not self._cluster.is_chief
 
     @property
     def _num_workers(self) -> int:
@@ -368,4 +376,6 @@ class BenchmarkCNN:
             self.params.data_dir,
             self._console.progress,
         )
+        if isinstance(self._worker, HorovodWorker) and self._worker.is_of_others(error):
+            line = f'Horovod lost another process, whose own lines say why ({line})'
         return RunError(line)

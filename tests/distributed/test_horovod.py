@@ -8,6 +8,7 @@ import functools
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +39,12 @@ pytestmark = pytest.mark.distributed
 PROGRAM = str(Path(__file__).resolve().parent.parent.parent / 'tf_cnn_benchmarks.py')
 MODE = '--variable_update=horovod'
 NUM_PROCESSES, NUM_EARLIER_STEPS = 2, 2
-KILLED = -9
+# As the operating system and a shell tell it.
+KILLED, STOPPED = -int(signal.SIGKILL), 128 + int(signal.SIGTERM)
+ENDLESS = (
+    *('--model=lenet', '--device=cpu', '--batch_size=4', '--num_warmup_batches=0'),
+    *('--num_batches=1000000', '--display_every=1'),
+)
 
 
 @contextlib.contextmanager
@@ -189,14 +195,19 @@ def test_the_total_is_one_for_all_and_counts_the_images_of_all(finished: Finishe
     assert 1 / NUM_PROCESSES < 0.7 < float(total) / float(rate) < 1.01
 
 
+def moves(dtype: type) -> str:
+    """What the banner says of a step whose gradients have that type on their way."""
+    size = sum(value.size for name, value in one_tower('sgd', staged=False).after.items() if name != 'global_step')
+    return f'Step moves:  {2 * (NUM_PROCESSES - 1) * size * np.dtype(dtype).itemsize / 1e6:.1f} MB\n'
+
+
 @pytest.mark.parametrize('name', ['plain'])
 def test_process_0_alone_saves_checkpoints_and_all_say_what_a_step_moves(finished: Finished) -> None:
     first, *others = ([path.name for path in folder.glob('*ckpt*')] for folder in finished.folders)
     assert f'model.ckpt-{NUM_STEPS}.index' in first
     assert others == [[]] * (NUM_PROCESSES - 1)
-    size = sum(value.nbytes for name, value in one_tower('sgd', staged=False).after.items() if name != 'global_step')
     for task in finished.tasks:
-        assert f'\nStep moves:  {2 * (NUM_PROCESSES - 1) * size / 1e6:.1f} MB\n' in task.out
+        assert moves(np.float32) in task.out
 
 
 def test_all_processes_skip_the_same_steps(tmp_path: Path) -> None:
@@ -207,19 +218,37 @@ def test_all_processes_skip_the_same_steps(tmp_path: Path) -> None:
     num_skipped = int(tf.train.load_checkpoint(str(tmp_path)).get_tensor('loss_scale/skipped_steps'))
     assert told == [[str(num_skipped)]] * NUM_PROCESSES
     assert num_skipped > 0
+    assert moves(np.float16) in tasks[0].out
+
+
+def start(processes: Processes) -> list[Process]:
+    """Starts all, and waits until they have taken steps."""
+    processes.start()
+    tasks = processes.of('worker')
+    while not all('\n20\timages/sec' in task.out for task in tasks):
+        assert not any(task.has_ended(0.02) for task in tasks)
+    return tasks
+
+
+def test_a_signal_ends_all_when_process_0_has_saved_its_step(tmp_path: Path) -> None:
+    with brought_together([*ENDLESS, f'--train_dir={tmp_path / "train"}'], tmp_path) as processes:
+        # The others first, which is the harder case.
+        for task in reversed(start(processes)):
+            task.send(signal.SIGTERM)
+        assert not processes.still_running(DEADLINE_SECS)
+    first, second = processes.of('worker')
+    assert (first.exit_code, second.exit_code) == (STOPPED, STOPPED)
+    steps = max(int(number) for number, _, _ in re.findall(STEP_LINE, first.out))
+    assert tf.train.load_checkpoint(str(tmp_path / 'train')).get_tensor('global_step') == steps
 
 
 def test_a_process_that_is_lost_ends_the_others_in_one_line(tmp_path: Path) -> None:
-    flags = ['--model=lenet', '--device=cpu', '--batch_size=4', '--num_batches=1000000', '--display_every=1']
-    with brought_together(flags, tmp_path) as processes:
-        processes.start()
-        first, lost = processes.of('worker')
-        while '\n20\timages/sec' not in lost.out:
-            assert not lost.has_ended(0.02)
+    with brought_together(ENDLESS, tmp_path) as processes:
+        first, lost = start(processes)
         lost.kill()
         assert first.has_ended(DEADLINE_SECS)
     assert (lost.exit_code, first.exit_code) == (KILLED, 1)
-    assert len(re.findall(r'^tf_cnn_benchmarks: error: ', first.err, re.MULTILINE)) == 1
+    assert len(re.findall(r'^tf_cnn_benchmarks: error: Horovod lost another process', first.err, re.MULTILINE)) == 1
     assert 'Traceback' not in first.err
     assert len(re.findall(TOTAL_LINE, first.out, re.MULTILINE)) == 1
 
@@ -250,6 +279,8 @@ def test_under_horovodrun_each_validation_image_counts_once(tmp_path: Path) -> N
     print(found.stdout, found.stderr)
     assert found.returncode == 0
     assert trace.stat().st_size > 0
+    # Horovod sums no bfloat16.
+    assert moves(np.float32) in found.stdout
     evaluate = make_params(
         eval=True, model='lenet', device='cpu', precision='bf16', train_dir=str(train_dir), data_dir=str(data_dir)
     )
