@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -278,3 +279,14 @@ def test_missing_shards_are_told_and_counted(data_dir: Path, tmp_path: Path) -> 
     err = io.StringIO()
     assert run(Console(None, err), data_dir=str(tmp_path), num_batches=1).num_missing_shards == 1
     assert '1 of the 2 shards' in err.getvalue()
+
+
+def test_without_horovod_its_mode_names_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if it were not installed.
+    monkeypatch.setitem(sys.modules, 'horovod', None)
+    with pytest.raises(UsageError) as refused:
+        run(variable_update='horovod')
+    message = str(refused.value)
+    assert message.startswith('--variable_update=horovod: the package horovod cannot be imported (')
+    assert message.endswith('); install it for this TensorFlow, or write --variable_update=collective_all_reduce')
+    assert '\n' not in message
