@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -25,6 +25,7 @@ from params import Params
 from preprocessing import ImageOptions
 from records.check import count_records
 from reporting import console as lines
+from saved_model import Array, export_saved_model
 from step_graph import StepGraph, StepSettings, build_step_graph
 from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
 from training.precision import DEFAULT_FP16_SCALE, Precision
@@ -93,8 +94,13 @@ class Assembly:
     def validation(self) -> Shards | None:
         return self._validation_images if isinstance(self._validation_images, Shards) else None
 
-    def build(self, root: int) -> StepGraph:
-        """Adds a step to the current graph. root is the worker whose variables the others start from."""
+    def build(self, root: int, restart: int = 0) -> StepGraph:
+        """Adds a step to the current graph.
+
+        Args:
+          root: the worker whose variables the others start from.
+          restart: another number each time that training goes on, see run_state.restart_number.
+        """
         params = self._params
         placement = self._placement
         if self._cluster:
@@ -133,7 +139,7 @@ class Assembly:
             ),
             _make_optimizer(params),
             manager,
-            self._make_pipeline(manager.get_devices()),
+            self._make_pipeline(manager.get_devices(), restart),
         )
 
     def _count_batches(self) -> int:
@@ -197,7 +203,7 @@ class Assembly:
                 num_examples = params.num_eval_batches * batch_size * len(devices) * num_processes
             elif params.num_eval_epochs is not None:
                 count = len(images.images) if isinstance(images, Arrays) else count_records(images.paths)
-                num_examples = round(params.num_eval_epochs * count)
+                num_examples = math.ceil(steps_of(params.num_eval_epochs, count, 1))
             options, share = self._image_options(training=False), Share(process, num_processes, num_examples)
             examples: Callable[[], Dataset]
             if isinstance(images, Arrays):
@@ -206,7 +212,7 @@ class Assembly:
                 examples = functools.partial(record_examples, images.paths, self.data_set.num_classes, options, share)
             pipeline = ValidationInput(devices, batch_size, examples)
         return Evaluation(
-            params.model,
+            self._facts.network,
             self.data_set.num_classes,
             self.machine.data_format,
             sources,
@@ -216,6 +222,15 @@ class Assembly:
             num_batches,
             self.precision.compute,
         )
+
+    def export(self, values: Mapping[str, Array], folder: str) -> None:
+        """Writes the model with these values of its variables, by name, as a SavedModel.
+
+        Raises:
+          RunError: the folder cannot be written.
+        """
+        size, data_set = self.image_size, self.data_set
+        export_saved_model(folder, values, self._facts.network, data_set.num_classes, (size, size, data_set.channels))
 
     def banner(
         self, mode: str, batch_size: int, num_workers: int, job: str = '', built: StepGraph | None = None
@@ -319,7 +334,7 @@ class Assembly:
             variable_dtype=self.precision.variables,
         )
 
-    def _make_pipeline(self, devices: Sequence[str]) -> InputPipeline:
+    def _make_pipeline(self, devices: Sequence[str], restart: int) -> InputPipeline:
         params = self._params
         seed, shift = params.tf_random_seed, 0.0
         if self._cluster and params.distinct_worker_data:
@@ -339,6 +354,9 @@ class Assembly:
                 normalize_on_device=on_device,
                 shift=shift,
             )
+        # Records cannot be drawn from the middle of an epoch. Training that goes on draws them in an order of its own,
+        # so that it does not see the first ones more often.
+        options = replace(options, seed=seed + 1_000_003 * restart)
         return RecordPipeline(
             images,
             devices,
@@ -378,7 +396,7 @@ class Assembly:
                 'write --augmentation=padded_crop or none'
             )
         # Distortions may not fit.
-        self._image_options(training=not self._params.forward_only)
+        self._image_options(training=subset == 'train' and not self._params.forward_only)
         if lacks := self._folder.lacks(images):
             self._warn(lacks)
         return images

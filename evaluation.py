@@ -12,7 +12,7 @@ from cluster.horovod import HorovodWorker
 from cluster.worker import Worker
 from input_pipeline import InputPipeline
 from models.layers import Initializer
-from models.networks import build_network
+from models.networks import build_network, is_among_best
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Accuracy
@@ -23,7 +23,19 @@ from training.variables import HOST_DEVICE, create_variable
 Tensor = Any
 
 
-class SavedVariables:
+class FixedVariables:
+    """What gives values to a network that does not train."""
+
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        """Nothing is left out: such a network uses all variables."""
+        raise NotImplementedError(name)
+
+    def assign(self, name: str, value: Tensor) -> None:
+        """Nothing is assigned to: batch norm takes its moving averages as they are."""
+        raise NotImplementedError(name)
+
+
+class SavedVariables(FixedVariables):
     """The variables of a model as a checkpoint would have them now, for one tower that only reads.
 
     Args:
@@ -38,12 +50,8 @@ class SavedVariables:
         """The value of a variable, read anew in each run."""
         del shape, initializer, trainable
         if name not in self._values:
-            self._values[name] = _read(self._slices[name])
+            self._values[name] = read_whole(self._slices[name])
         return self._values[name]
-
-    def assign(self, name: str, value: Tensor) -> None:
-        """Nothing is assigned to: batch norm takes its moving averages as they are."""
-        raise NotImplementedError(name)
 
 
 class OwnVariables(SavedVariables):
@@ -62,8 +70,8 @@ class OwnVariables(SavedVariables):
         return super().read(name, shape, initializer, trainable=trainable)
 
 
-def _read(parts: Sequence[Slice]) -> Tensor:
-    """The value of a variable. Not Variable.value, which may be what a step has staged."""
+def read_whole(parts: Sequence[Slice]) -> Tensor:
+    """The value of a variable, read anew in each run. Not Variable.value, which may be what a step has staged."""
     values = []
     for part in parts:
         variable = part.variable
@@ -78,6 +86,7 @@ class Evaluation:
     """The part of a graph that counts. Adds its ops to the current graph.
 
     Args:
+      network: a name of ModelFacts.network.
       sources: for each tower the variables that it reads.
       devices: of the towers.
       batch_size: the images of a batch of the pipeline on each tower.
@@ -87,7 +96,7 @@ class Evaluation:
 
     def __init__(
         self,
-        model: str,
+        network: str,
         num_classes: int,
         data_format: str,
         sources: Sequence[SavedVariables],
@@ -105,7 +114,7 @@ class Evaluation:
             with tf.device(device), tf.name_scope(f'evaluation_tower_{number}'):
                 batch = pipeline.tower_batch(number)
                 logits = build_network(
-                    model,
+                    network,
                     batch.images,
                     num_classes,
                     variables,
@@ -168,16 +177,12 @@ def _sum(shares: Sequence[Accuracy]) -> Accuracy:
 
 def _count(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Of logits [N, K] float32 and labels [N] int32, negative for no image: the counts, scalars int64."""
-    is_image = labels >= 0
-    label = tf.maximum(labels, 0)
 
     def total(flags: Tensor) -> Tensor:
         return tf.reduce_sum(tf.cast(flags, tf.int64))
 
-    def among(k: int) -> Tensor:
-        return total(tf.logical_and(is_image, tf.nn.in_top_k(logits, label, k)))
-
-    return {'num_images': total(is_image), 'num_top_1': among(1), 'num_top_5': among(5)}
+    top_1, top_5 = (total(is_among_best(logits, labels, k)) for k in (1, 5))
+    return {'num_images': total(labels >= 0), 'num_top_1': top_1, 'num_top_5': top_5}
 
 
 @dataclass(frozen=True)

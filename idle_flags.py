@@ -56,9 +56,32 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
         lambda p: p.eval,
         '--eval trains nothing',
     ),
+    (('backbone_model_path', 'profile_steps', 'profile_dir'), lambda p: p.eval, '--eval trains nothing'),
+    (('backbone_model_path', 'export_saved_model'), lambda p: p.forward_only, '--forward_only trains nothing'),
+    (
+        ('trace_file', 'use_chrome_trace_format', 'tfprof_file', 'graph_file', 'partitioned_graph_file_prefix'),
+        lambda p: p.eval,
+        'it is about training steps, and --eval takes none',
+    ),
+    (
+        ('compact_gradient_transfer', 'local_parameter_device', 'distinct_worker_data'),
+        lambda p: p.eval,
+        '--eval trains nothing',
+    ),
+    (('variable_update',), lambda p: p.eval and is_alone(p), '--eval reads the checkpoints of all in the same way'),
+    (
+        ('tf_random_seed',),
+        lambda p: p.eval and p.data_dir is not None,
+        '--eval takes the weights of a checkpoint, and images as they are',
+    ),
+    (
+        ('batch_size',),
+        lambda p: p.eval and bool(p.eval_batch_size and (p.data_dir or p.num_eval_batches)),
+        '--eval_batch_size says how many images are evaluated at a time',
+    ),
     (
         ('num_batches', 'num_epochs'),
-        lambda p: p.eval and p.data_dir is not None,
+        lambda p: p.eval and (p.data_dir is not None or p.num_eval_batches is not None),
         '--num_eval_batches says how many to evaluate',
     ),
     (_HOW_TO_EVALUATE, lambda p: not p.evaluates, 'nothing is evaluated; see --eval'),

@@ -41,8 +41,12 @@ class InputPipeline(abc.ABC):
     def tower_batch(self, tower: int) -> Batch:
         """The batch of a tower. Its tensors are the same ones at every call."""
 
-    def warm_up(self, session: tf.Session) -> None:  # noqa: B027 (most have nothing to warm up)
-        """Makes the first step possible. May be called again: it starts anew."""
+    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:  # noqa: B027 (most have nothing to warm up)
+        """Makes the next step possible. May be called again: it starts anew.
+
+        Args:
+          steps_before: how many steps were taken, by earlier processes, too: those of a checkpoint.
+        """
 
     def _resident(self, value: tf.Tensor) -> tf.Variable:
         # In no collection: it is neither trained, nor saved in checkpoints, nor waited for by other initialisers.
@@ -144,7 +148,7 @@ class StagedInput(InputPipeline):
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]
 
-    def warm_up(self, session: tf.Session) -> None:
+    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
         for ops in self._warm_up:
             session.run(ops)
 
@@ -236,10 +240,10 @@ class RecordPipeline(StagedInput):
 class ArrayPipeline(StagedInput):
     """Draws the images of arrays in a random order, preprocesses and stages them. The arrays stay in the host's memory.
 
-    Every image comes once in an epoch. The order of an epoch and the shifts of a step depend on the seed and the number
-    of the epoch or of the image alone, so that a warm-up starts the same sequence anew; the epochs follow each other
-    without end, also within a batch. Images that are as large as the model's, without distortions, are drawn, shifted
-    and normalised as one tensor.
+    Every image comes once in an epoch; the epochs follow each other without end, also within a batch. The order of an
+    epoch and the random numbers of a step depend on the seed and the number of the epoch or of the image alone: when
+    training goes on after some steps, with batches of the same size, it sees what it would have seen. Images that are
+    as large as the model's, without distortions, are drawn, shifted and normalised as one tensor.
     """
 
     def __init__(
@@ -264,6 +268,7 @@ class ArrayPipeline(StagedInput):
         """
         global_batch = batch_size_per_device * len(devices)
         num_images = len(images)
+        self._steps_before = tf.placeholder(tf.int64, [])
 
         def held(array: np.ndarray) -> tf.Tensor:
             value = tf.numpy_function(lambda: array, [], tf.as_dtype(array.dtype), stateful=True)
@@ -272,13 +277,18 @@ class ArrayPipeline(StagedInput):
 
         def make_host_batches() -> list[HostBatch]:
             image_store, label_store = self._resident(held(images)), self._resident(held(labels))
-            self._drawn = self._resident(tf.constant(int(shift * num_images), tf.int64))
-            drawn = tf.identity(self._drawn.assign_add(global_batch))
+            begin = tf.constant(int(shift * num_images), tf.int64)
+            counter = self._resident(begin)
+            self._go_on = counter.assign(begin + self._steps_before * global_batch)
+            drawn = tf.identity(counter.assign_add(global_batch))
             numbers = drawn - global_batch + tf.range(global_batch, dtype=tf.int64)
             chosen = _in_random_order(numbers, num_images, options.seed)
             batch, of_batch = image_store.sparse_read(chosen), label_store.sparse_read(chosen)
             if options.distortions or images.shape[1:3] != (options.height, options.width):
-                draws = preprocessing.draw(global_batch, options) if options.training else [None] * global_batch
+                draws: Sequence[preprocessing.Draws | None] = [None] * global_batch
+                if options.training:
+                    # Other numbers than those of the shifts.
+                    draws = preprocessing.draw(global_batch, options, seeds=tf.stack([options.seed, -1 - drawn]))
                 each = zip(tf.unstack(batch), range(global_batch), draws, strict=True)
                 batch = tf.stack([preprocessing.resize_and_distort(i, options, n, draw) for i, n, draw in each])
             if options.shifts:
@@ -290,9 +300,9 @@ class ArrayPipeline(StagedInput):
 
         super().__init__(devices, make_host_batches, host_device=host_device)
 
-    def warm_up(self, session: tf.Session) -> None:
-        session.run(self._drawn.initializer)
-        super().warm_up(session)
+    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
+        session.run(self._go_on, {self._steps_before: steps_before})
+        super().warm_up(session, steps_before)
 
 
 def _in_random_order(numbers: tf.Tensor, count: int, seed: int) -> tf.Tensor:

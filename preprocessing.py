@@ -1,5 +1,6 @@
 """One encoded record -> one image tensor: parse, decode and crop, resize, distort, flip. All of it runs on the CPU."""
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -164,15 +165,21 @@ class Draws:
     colors: Sequence[tf.Tensor]
 
 
-def draw(num_images: int, options: ImageOptions, first_position: int = 0) -> list[Draws]:
-    """The random numbers of images at num_images positions of the batch, drawn at once: 3 ops instead of 3 an image."""
+def draw(
+    num_images: int, options: ImageOptions, first_position: int = 0, seeds: tf.Tensor | None = None
+) -> list[Draws]:
+    """The random numbers of images at num_images positions of the batch, drawn at once: 3 ops instead of 3 an image.
+
+    Args:
+      seeds: [2] int64, of which they are a function then; by default every step draws the next ones of options.seed.
+    """
     columns = 1 + (len(_COLOR_RANGES) if options.distortions else 0)
-    uniform = tf.raw_ops.RandomUniform(
-        shape=_shared([num_images, columns]),
-        dtype=tf.float32,
-        seed=options.seed,
-        seed2=-1 - first_position,  # another stream of numbers than those of random_window
-    )
+    shape = _shared([num_images, columns])
+    if seeds is not None:
+        uniform = tf.random.stateless_uniform(shape, seeds)
+    else:
+        # seed2 makes it another stream of numbers than those of random_window.
+        uniform = tf.raw_ops.RandomUniform(shape=shape, dtype=tf.float32, seed=options.seed, seed2=-1 - first_position)
     flips, *colors = tf.unstack(uniform, columns, axis=1)
     mirrored = tf.unstack(flips < _shared(0.5, tf.float32), num_images)
     rows = zip(*(tf.unstack(column, num_images) for column in colors), strict=True) if colors else [()] * num_images
@@ -262,6 +269,17 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
     resized = tf.reshape(resized, _shared([*size, options.channels]))
     # Bicubic overshoots at edges, and what a cast makes of that is undefined.
     return _clipped(resized) if method == 'bicubic' else resized
+
+
+def in_turn(options: ImageOptions, number: tf.Tensor, make: Callable[[int], tf.Tensor]) -> tf.Tensor:
+    """make(position) of an image whose number (scalar int64) stands for its position, and is not known before it runs.
+
+    Without random numbers, all that the position decides is the turn of round_robin.
+    """
+    if options.resize_method != 'round_robin':
+        return make(0)
+    turns = [functools.partial(make, position) for position in range(len(_RESIZE))]
+    return tf.switch_case(tf.cast(number % len(turns), tf.int32), turns)
 
 
 def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor, padding_value: float = 0) -> tf.Tensor:

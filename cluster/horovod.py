@@ -41,6 +41,7 @@ class HorovodWorker:
     device = None
     target = ''
     together = True
+    generation = 1
 
     def __init__(self, horovod: Any, cluster: Cluster, config: tf.ConfigProto) -> None:
         self.cluster = cluster

@@ -90,6 +90,12 @@ class Worker:
         assert self._generation
         return self._generation.agreed
 
+    @property
+    def generation(self) -> int:
+        """How often the workers have joined, this time included."""
+        assert self._generation
+        return self._generation.number
+
     def watch(self, session: tf.Session) -> None:
         """Watches the others from now on; closes the session when one of them is lost for good or replaced."""
 
@@ -137,16 +143,14 @@ class Worker:
 
     def announce(self, start: int, end: int) -> None:
         """As the chief: the variables are ready, so many steps were taken, and training ends after so many."""
-        assert self._generation
         servers = self._servers(self._crew.ask())
-        self._crew.post('state', {'number': self._generation.number, 'servers': servers, 'start': start, 'end': end})
+        self._crew.post('state', {'number': self.generation, 'servers': servers, 'start': start, 'end': end})
 
     def await_state(self) -> tuple[int, int]:
         """What the chief announced: the steps that were taken, and those after which training ends."""
-        assert self._generation
         while True:
             state = (self._crew.facts() or {}).get('state')
-            if state and state['number'] == self._generation.number:
+            if state and state['number'] == self.generation:
                 return state['start'], state['end']
             self._raise_if_lost()
             time.sleep(_POLL_SECS)
@@ -183,8 +187,7 @@ class Worker:
         Raises:
           LostError: one of them was lost.
         """
-        assert self._generation
-        place = f'gathered/{self._generation.number}/{name}'
+        place = f'gathered/{self.generation}/{name}'
         self._crew.post(f'{place}/{self.cluster.index}', value)
         names = [f'{place}/{index}' for index in range(self.cluster.num_workers)]
         while True:

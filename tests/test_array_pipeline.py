@@ -29,13 +29,14 @@ Steps = list[list[tuple[np.ndarray, np.ndarray]]]
 def steps_of(num_steps: int, batch_size: int, options: ImageOptions = AS_THEY_ARE, **more: Any) -> Steps:
     """Images and labels of each step and tower; more than one run of a warm-up must not matter."""
     num_towers, on_device = more.pop('num_towers', 1), more.pop('normalize_on_device', False)
+    steps_before = more.pop('steps_before', 0)
     with tf.Graph().as_default(), open_session(num_cpus=num_towers) as session:
         pipeline = ArrayPipeline(
             IMAGES, LABELS, cpus(num_towers), batch_size, options, normalize_on_device=on_device, **more
         )
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
-        pipeline.warm_up(session)
+        pipeline.warm_up(session, steps_before)
         batches = [pipeline.tower_batch(tower) for tower in range(num_towers)]
         fetches = [(batch.images, batch.labels) for batch in batches]
         return [session.run([fetches, pipeline.per_step_ops])[0] for _ in range(num_steps)]
@@ -79,6 +80,16 @@ def test_a_seed_decides_the_order_and_the_place_to_begin_is_in_it() -> None:
     assert order_of(steps_of(6, 8, replace(AS_THEY_ARE, seed=6))) != order
     assert order_of(steps_of(4, 8, shift=0.5)) == order[COUNT // 2 :][:32]
     assert order_of(steps_of(4, 8, replace(AS_THEY_ARE, seed=-1)))
+
+
+@pytest.mark.parametrize('changes', [{'augmentation': 'padded_crop'}, {'distortions': True}])
+def test_training_that_goes_on_sees_what_it_would_have_seen(changes: dict[str, Any]) -> None:
+    options = replace(AS_THEY_ARE, **changes)
+    whole = steps_of(6, 8, options, shift=0.25, num_towers=2)
+    for before in (1, 4):
+        rest = steps_of(6 - before, 8, options, shift=0.25, num_towers=2, steps_before=before)
+        np.testing.assert_array_equal([tower[0] for step in rest for tower in step],
+                                      [tower[0] for step in whole[before:] for tower in step])  # fmt: skip
 
 
 def shifted(image: np.ndarray, top: int, left: int, mirrored: bool) -> np.ndarray:

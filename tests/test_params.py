@@ -367,6 +367,20 @@ def test_older_names_are_read() -> None:
             ['--fp16_inc_loss_scale_every_n=9 has no effect: it belongs to --fp16_enable_auto_loss_scale'],
         ),
         (['--fp16_vars'], ['--fp16_vars=True has no effect: it belongs to --precision=fp16 and bf16']),
+        (
+            ['--eval', '--train_dir=t', '--graph_file=g', '--variable_update=replicated', '--batch_size=8'],
+            [
+                '--variable_update=replicated has no effect: --eval reads the checkpoints of all in the same way',
+                '--graph_file=g has no effect: it is about training steps, and --eval takes none',
+            ],
+        ),
+        (
+            ['--eval', '--train_dir=t', '--data_dir=d', '--batch_size=8', '--eval_batch_size=4', '--tf_random_seed=5'],
+            [
+                '--batch_size=8 has no effect: --eval_batch_size says how many images are evaluated at a time',
+                '--tf_random_seed=5 has no effect: --eval takes the weights of a checkpoint, and images as they are',
+            ],
+        ),
     ],
 )
 def test_a_flag_without_effect_is_named(argv: list[str], lines: list[str]) -> None:

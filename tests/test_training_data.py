@@ -78,6 +78,32 @@ def test_mnist_trains(mnist: Path, mode: dict[str, Any]) -> None:
     assert 'it holds 40 train images, and 60000 are published' in warned.getvalue()
 
 
+def test_training_goes_on_with_the_images_that_are_due(mnist: Path, tmp_path: Path) -> None:
+    """Batches of 16 of 40 images: the third one ends an epoch."""
+    few: dict[str, Any] = {'batch_size': 16, 'num_warmup_batches': 0, 'init_learning_rate': 1e-4}
+    whole = losses(run(mnist, **few, num_batches=6))
+    begun = losses(run(mnist, **few, num_batches=2, train_dir=str(tmp_path)))
+    rest = losses(run(mnist, **few, num_batches=4, train_dir=str(tmp_path)))
+    assert begun + rest == pytest.approx(whole, rel=1e-5)
+    assert rest[:2] != pytest.approx(begun, rel=1e-3), 'the same images again'
+
+
+def test_records_come_in_another_order_when_training_goes_on(shards: Path, tmp_path: Path) -> None:
+    def first_losses(**more: Any) -> list[float]:
+        few: dict[str, Any] = {
+            'batch_size': 8,
+            'num_warmup_batches': 0,
+            'init_learning_rate': 0.0,
+            'augmentation': 'none',
+        }
+        return losses(run(shards, **few, model='trivial', weight_decay=0.0, num_batches=3, **more))
+
+    fresh = first_losses()
+    begun, went_on = (first_losses(train_dir=str(tmp_path)) for _ in range(2))
+    assert begun == pytest.approx(fresh, rel=1e-5), 'the seed decides the order'
+    assert went_on != pytest.approx(begun, rel=1e-3)
+
+
 def test_forward_only_reads_the_validation_images(mnist: Path) -> None:
     told = io.StringIO()
     result = run(mnist, Console(told, told), forward_only=True, num_batches=2, init_learning_rate=None)
@@ -124,7 +150,9 @@ def test_arrays_are_evaluated_exactly(mnist: Path, tmp_path: Path, image_size: i
     (found,) = trained.evaluations
     assert (found.num_images, found.step) == (20, 26)
     assert found.top_1 > 0.9
-    (again,) = Evaluator(make_params(eval=True, device='cpu', data_dir=str(mnist), **settings)).run()
+    with pytest.warns(UserWarning, match='^--distortions=True has no effect'):
+        params = make_params(eval=True, device='cpu', data_dir=str(mnist), distortions=True, **settings)
+    (again,) = Evaluator(params).run()
     assert (again.num_images, again.top_1, again.top_5) == (20, found.top_1, found.top_5)
 
 
@@ -155,6 +183,15 @@ def cifar(tmp_path: Path) -> Path:
     write_cifar(tmp_path / 'cifar', images, LABELS)
     (tmp_path / 'probe.py').write_text(MODEL)
     return tmp_path
+
+
+def test_a_model_is_evaluated_with_the_network_that_it_has_for_the_data_set(cifar: Path) -> None:
+    """AlexNet for CIFAR-10 is another one than for ImageNet."""
+    write_cifar(cifar / 'cifar', np.zeros([7, 32, 32, 3], np.uint8), LABELS[:7], 'validation')
+    flags: dict[str, Any] = {'num_batches': 1, 'batch_size': 4, 'eval_during_training_every_n_steps': 2}
+    (found,) = run(cifar / 'cifar', model='alexnet', **flags).evaluations
+    # What it makes of seven equal images is the same: at best it is right for those of one class.
+    assert (found.num_images, found.num_top_1) in {(7, 0), (7, 1), (7, 2)}
 
 
 def test_a_cluster_trains_a_model_of_ones_own_on_arrays(cifar: Path) -> None:
