@@ -316,9 +316,12 @@ class Assembly:
         else:
             spec = params.all_reduce_spec or f'ps{self.machine.parameter_device_kind}'
             algorithm = make_algorithm(spec, towers, HOST_DEVICE)
-        has_16_bits = self.precision.compute != tf.float32
-        compacts = has_16_bits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
-        transfer = self.precision.compute if has_16_bits else tf.bfloat16
+        computes_in = self.precision.compute
+        # Horovod sums no bfloat16.
+        compact_types = (tf.float16,) if params.variable_update == 'horovod' else (tf.float16, tf.bfloat16)
+        fits = computes_in in compact_types
+        compacts = fits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
+        transfer = computes_in if fits else compact_types[-1]
         return Placement(
             devices=towers,
             seed=params.tf_random_seed,

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import tensorflow.compat.v1 as tf
 
@@ -55,6 +56,11 @@ class BenchmarkCNN:
         find_backbone(params, is_chief=self._is_chief)
         if self._cluster and self._cluster.job != 'worker':
             raise UsageError(f'--job_name={self._cluster.job}: it runs no benchmark; see cluster.serve')
+        if self._horovod and not self._is_chief:
+            # horovodrun gives all processes the same flags; in other clusters each may have files of its own.
+            params = replace(
+                params, trace_file=None, tfprof_file=None, graph_file=None, partitioned_graph_file_prefix=None
+            )
         self.params = params
         self._console = console or Console()
         if self._cluster and not self._cluster.ps_hosts and params.forward_only:
@@ -87,7 +93,7 @@ class BenchmarkCNN:
         with contextlib.ExitStack() as until_the_end:
             if self._cluster is None:
                 until_the_end.enter_context(terminable())
-            elif not self._horovod:
+            else:
                 until_the_end.enter_context(self._stop.listening())
             try:
                 for step in self.steps():
@@ -102,6 +108,8 @@ class BenchmarkCNN:
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
+                if self._ends_after_chief:
+                    self._stop.check()
                 raise self._fail(self._explain(error)) from error
             except RuntimeError as error:
                 # A session that was closed between two steps, because another task was lost.
@@ -199,7 +207,8 @@ class BenchmarkCNN:
                 state.save_if_due(session, taken_before)
                 yield step
                 window.skip(self._evaluate_if_due(evaluation, session, taken_before))
-                self._stop.check()
+                if not self._ends_after_chief:
+                    self._stop.check()
             if lacks := profiler.lacks(num_timed):
                 self._console.warning(lacks)
             if built.num_skipped is not None:
@@ -294,6 +303,11 @@ class BenchmarkCNN:
     @property
     def _is_chief(self) -> bool:
         return self._cluster is None or self._cluster.is_chief
+
+    @property
+    def _ends_after_chief(self) -> bool:
+        """Whether a signal leaves this process at its steps until process 0 has ended, as Horovod's sums need all."""
+        return self._horovod is not None and not self._is_chief
 
     @property
     def _num_workers(self) -> int:
@@ -413,4 +427,6 @@ class BenchmarkCNN:
             self.params.data_dir,
             self._console.progress,
         )
+        if isinstance(self._worker, HorovodWorker) and self._worker.is_of_others(error):
+            line = f'Horovod lost another process, whose own lines say why ({line})'
         return RunError(line)

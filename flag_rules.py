@@ -166,6 +166,23 @@ def _horovod_has_a_process_for_each_device(params: 'Params') -> str | None:
     return None
 
 
+def _horovod_knows_its_processes(params: 'Params') -> str | None:
+    if params.variable_update != 'horovod':
+        return None
+    for name in ('ps_hosts', 'worker_hosts', 'job_name', 'task_index', 'controller_host'):
+        if (value := getattr(params, name)) is not None:
+            return (
+                f'{spelled(name, value)} clashes with --variable_update=horovod, whose processes horovodrun starts and '
+                'numbers; leave it out, or write --variable_update=collective_all_reduce'
+            )
+    if not params.cross_replica_sync:
+        return (
+            f'{spelled("cross_replica_sync", False)} clashes with --variable_update=horovod, whose processes take each '
+            'step together; leave it out, or write --variable_update=parameter_server'
+        )
+    return None
+
+
 def _16_bits_hold_what_the_optimizer_keeps(params: 'Params') -> str | None:
     if params.fp16_vars and params.precision != 'fp32' and params.optimizer not in ('sgd', 'momentum'):
         return (
@@ -280,6 +297,7 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _a_decay_has_an_interval_and_a_factor,
     _staged_variables_are_read_from_somewhere,
     _horovod_has_a_process_for_each_device,
+    _horovod_knows_its_processes,
     _16_bits_hold_what_the_optimizer_keeps,
     _evaluations_are_of_one_kind,
     _there_is_a_model_to_evaluate,

@@ -141,6 +141,11 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
         lambda p: not is_alone(p),
         'the variables of a cluster are on the CPUs of its parameter servers, or on the devices of the towers',
     ),
+    (
+        ('num_ps', 'cluster_port', 'connect_timeout_secs', 'peer_timeout_secs', 'ps_linger_secs'),
+        lambda p: p.variable_update == 'horovod',
+        'horovodrun starts the processes, and Horovod brings them together',
+    ),
     (('horovod_device',), lambda p: p.variable_update != 'horovod', 'it belongs to --variable_update=horovod'),
     (_LOCAL_REDUCTION, lambda p: p.variable_update != 'replicated', 'it belongs to --variable_update=replicated'),
     (

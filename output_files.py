@@ -84,7 +84,8 @@ def _try_file(path: Path) -> None:
     # Appending nothing leaves the content as it is.
     file.open('ab').close()
     if not existed:
-        file.unlink()
+        # Another process of the run may have been faster.
+        file.unlink(missing_ok=True)
 
 
 def _try_folder(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +280,14 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     after = run(train_dir=str(tmp_path), num_batches=1, num_warmup_batches=0)
     assert losses(after)[0] == pytest.approx(losses(run(num_batches=2))[2], rel=1e-5)
+
+
+def test_without_horovod_its_mode_names_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if it were not installed.
+    monkeypatch.setitem(sys.modules, 'horovod', None)
+    with pytest.raises(UsageError) as refused:
+        run(variable_update='horovod')
+    message = str(refused.value)
+    assert message.startswith('--variable_update=horovod: the package horovod cannot be imported (')
+    assert message.endswith('); install it for this TensorFlow, or write --variable_update=collective_all_reduce')
+    assert '\n' not in message

@@ -328,6 +328,13 @@ def test_older_names_are_read() -> None:
             ['--network_topology=dgx1', '--variable_update=replicated', '--num_gpus=2'],
             ['--network_topology=dgx1 has no effect: it belongs to --hierarchical_copy'],
         ),
+        (
+            ['--peer_timeout_secs=9', '--nodistinct_worker_data', '--variable_update=horovod'],
+            [
+                '--peer_timeout_secs=9.0 has no effect: horovodrun starts the processes, and Horovod brings them '
+                'together'
+            ],
+        ),
         (['--local_parameter_device=cpu', '--variable_update=replicated', '--num_gpus=2'], []),
         (
             ['--allow_growth', '--device=cpu'],
@@ -490,6 +497,14 @@ def test_python_and_the_command_line_say_the_same() -> None:
         (
             {'staged_vars': True, 'variable_update': 'replicated'},
             '--staged_vars clashes with --variable_update=replicated',
+        ),
+        (
+            {'task_index': 0, 'variable_update': 'horovod'},
+            '--task_index=0 clashes with --variable_update=horovod, whose processes horovodrun starts and numbers; ',
+        ),
+        (
+            {'cross_replica_sync': False, 'variable_update': 'horovod'},
+            '--cross_replica_sync=False clashes with --variable_update=horovod, whose processes take each step ',
         ),
         ({'gradient_clip': 0}, '--gradient_clip=0: it would make every gradient zero; '),
     ],
