@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from PIL import Image
 
+from data_sets import shard_name
+
 
 def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **options: Any) -> bytes:
     """The file of an image, [H, W], [H, W, 3] uint8 or PIL's."""
@@ -34,3 +36,19 @@ def write_shard(path: Path, records: Iterable[bytes]) -> None:
     with tf.python_io.TFRecordWriter(str(path)) as writer:
         for record in records:
             writer.write(record)
+
+
+def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:
+    """Shards of random images, to train and to validate on. Labels are few: who knows nothing is right now and then."""
+    random = np.random.default_rng(3)
+
+    def records(count: int) -> list[bytes]:
+        images = random.integers(0, 256, [count, 40, 36, 3], np.uint8)
+        return [
+            example(encoded(image), int(label))
+            for image, label in zip(images, random.integers(0, num_labels, count), strict=True)
+        ]
+
+    write_shard(folder / shard_name('train', 0, 1), records(16))
+    for shard, count in enumerate((9, num_validation - 9)):
+        write_shard(folder / shard_name('validation', shard, 2), records(count))

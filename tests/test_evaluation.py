@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import encoded, example, write_shard
+from examples import encoded, example, write_noise, write_shard
 from sessions import cpus, open_session
 
 from benchmark_cnn import BenchmarkCNN
@@ -48,19 +48,8 @@ COUNTED = f'[{NUM_VALIDATION} examples]'
 
 @pytest.fixture(scope='module')
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Few classes, so that a model that knows nothing is right now and then."""
-    folder, random = tmp_path_factory.mktemp('data'), np.random.default_rng(3)
-
-    def records(count: int) -> list[bytes]:
-        images = random.integers(0, 256, [count, 40, 36, 3], np.uint8)
-        return [
-            example(encoded(image), int(label))
-            for image, label in zip(images, random.integers(0, 8, count), strict=True)
-        ]
-
-    write_shard(folder / shard_name('train', 0, 1), records(16))
-    for shard, count in enumerate((9, NUM_VALIDATION - 9)):
-        write_shard(folder / shard_name('validation', shard, 2), records(count))
+    folder = tmp_path_factory.mktemp('data')
+    write_noise(folder, NUM_VALIDATION)
     return folder
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -92,6 +93,14 @@ class Process:
     def _read(self, kind: str) -> str:
         stream = self._streams[kind]
         return stream.read_text(errors='replace') if stream.exists() else ''
+
+
+def await_line(task: Process, pattern: str, times: int = 1) -> None:
+    """Returns once the task has written that many lines that begin so."""
+    deadline = time.monotonic() + DEADLINE_SECS
+    while len(re.findall(pattern, task.out + task.err, re.MULTILINE)) < times:
+        assert not task.has_ended(0.02), f'{task.name} ended without a line {pattern}'
+        assert time.monotonic() < deadline, f'{task.name} writes no line {pattern}'
 
 
 class Processes:

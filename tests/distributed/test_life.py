@@ -5,7 +5,6 @@ import functools
 import re
 import signal
 import socket
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from oracles import MOMENTUM, Weights
-from processes import DEADLINE_SECS, Process, Processes, make_cluster
+from processes import DEADLINE_SECS, Process, Processes, await_line, make_cluster
 from sessions import cpus, open_session
 
 from all_reduce import make_algorithm
@@ -89,14 +88,6 @@ def cluster_of(mode: str, folder: Path, *flags: str) -> Iterator[Processes]:
     run_flags = [*FLAGS, *MODES[mode].flags, *flags]
     with make_cluster(run_flags, folder, num_ps=MODES[mode].num_ps, num_workers=NUM_WORKERS) as processes:
         yield processes
-
-
-def await_line(task: Process, pattern: str, times: int = 1) -> None:
-    """Returns once the task has written that many lines that begin so."""
-    deadline = time.monotonic() + DEADLINE_SECS
-    while len(re.findall(pattern, task.out + task.err, re.MULTILINE)) < times:
-        assert not task.has_ended(0.02), f'{task.name} ended without a line {pattern}'
-        assert time.monotonic() < deadline, f'{task.name} writes no line {pattern}'
 
 
 def kill_under_way(processes: Processes, name: str) -> float:
