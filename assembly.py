@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -25,6 +25,7 @@ from params import Params
 from preprocessing import ImageOptions
 from records.check import count_records
 from reporting import console as lines
+from saved_model import Array, export_saved_model
 from step_graph import StepGraph, StepSettings, build_step_graph
 from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
 from training.precision import DEFAULT_FP16_SCALE, Precision
@@ -211,7 +212,7 @@ class Assembly:
                 examples = functools.partial(record_examples, images.paths, self.data_set.num_classes, options, share)
             pipeline = ValidationInput(devices, batch_size, examples)
         return Evaluation(
-            params.model,
+            self._facts.network,
             self.data_set.num_classes,
             self.machine.data_format,
             sources,
@@ -221,6 +222,15 @@ class Assembly:
             num_batches,
             self.precision.compute,
         )
+
+    def export(self, values: Mapping[str, Array], folder: str) -> None:
+        """Writes the model with these values of its variables, by name, as a SavedModel.
+
+        Raises:
+          RunError: the folder cannot be written.
+        """
+        size, data_set = self.image_size, self.data_set
+        export_saved_model(folder, values, self._facts.network, data_set.num_classes, (size, size, data_set.channels))
 
     def banner(
         self, mode: str, batch_size: int, num_workers: int, job: str = '', built: StepGraph | None = None

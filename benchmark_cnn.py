@@ -19,15 +19,18 @@ from cluster.worker import LostError, Worker
 from errors import RunError, UsageError
 from evaluation import Evaluation, SavedVariables, report
 from faults import check_ends, explain
+from flag_rules import numbers_of
+from flag_spec import spelled
 from output_files import check_outputs
 from params import Params
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Accuracy, ClusterTotal, Result, StepValues
-from run_state import RunState, Schedule, Window, restart_number, step_to_offer
+from run_state import RunState, Schedule, Window, find_backbone, restart_number, step_to_offer
+from saved_model import ModelValues
 from step_graph import StepGraph
 from stepper import Stepper, open_session
-from training.instruments import StepTracer, SummaryWriter, write_graph
+from training.instruments import StepProfiler, StepTracer, SummaryWriter, write_graph
 from training.step_loop import Phase, Step, steps
 
 
@@ -45,9 +48,11 @@ class BenchmarkCNN:
     def __init__(self, params: Params, console: Console | None = None) -> None:
         if params.eval:
             raise UsageError('--eval: it trains nothing; evaluator.Evaluator takes these settings')
-        check_outputs(params)
         self._horovod = load_horovod() if params.variable_update == 'horovod' else None
         self._cluster = horovod_cluster(self._horovod) if self._horovod else find_cluster(params, os.environ)
+        check_outputs(params, is_chief=self._is_chief)
+        # What is wrong with it is better known before the run than in it.
+        find_backbone(params, is_chief=self._is_chief)
         if self._cluster and self._cluster.job != 'worker':
             raise UsageError(f'--job_name={self._cluster.job}: it runs no benchmark; see cluster.serve')
         self.params = params
@@ -58,6 +63,7 @@ class BenchmarkCNN:
                 'other then; measure one process, or write --variable_update=parameter_server with --ps_hosts'
             )
         self._parts = Assembly(params, self._cluster, self._horovod, self._console.warning)
+        self._profiler = self._make_profiler()
         self._eval_schedule = self._parts.eval_schedule()
         self._worker: Worker | HorovodWorker | None = None
         self._state: RunState | None = None
@@ -145,7 +151,11 @@ class BenchmarkCNN:
             built = self._parts.build(root, restart_number(params, worker))
             summaries = self._make_summaries(built)
             evaluation = self._make_evaluation(built)
-            self._state = state = RunState(params, worker, built, self._parts.num_batches)
+            self._state = state = RunState(
+                params, worker, built, self._parts.num_batches, self._console.warning, self._console.progress
+            )
+            export_folder = None if params.forward_only or not self._is_chief else params.export_saved_model
+            to_export = ModelValues(built.model_slices) if export_folder else None
         if not (worker and worker.legacy):
             mode = 'forward-only' if params.forward_only else 'training'
             job = (worker.device if worker else None) or ''
@@ -154,7 +164,7 @@ class BenchmarkCNN:
         if params.graph_file:
             write_graph(graph, params.graph_file)
         target, config = (worker.target, worker.config) if worker else ('', self._parts.config)
-        with open_session(target, graph, config) as session:
+        with open_session(target, graph, config) as session, contextlib.closing(self._profiler) as profiler:
             if worker:
                 worker.watch(session)
             self._console.progress('Initialising the variables')
@@ -176,17 +186,24 @@ class BenchmarkCNN:
                 # The evaluation of this step may be what was interrupted.
                 self._evaluate_if_due(evaluation, session, schedule.start - 1)
             is_over = functools.partial(self._is_over, schedule)
-            for step in steps(stepper.run, schedule.num_warmup, schedule.num_batches, is_over=is_over):
+            profiler.between(-schedule.num_warmup)
+            run_step = profiler.marked(stepper.run)
+            num_timed = 0
+            for step in steps(run_step, schedule.num_warmup, schedule.num_batches, is_over=is_over):
+                num_timed = step.index - (schedule.num_warmup if step.phase is Phase.WARMUP else 0)
                 taken_before, state.steps_taken = state.steps_taken, stepper.steps_before + 1
                 self._check_loss(step.values, state.steps_taken)
                 if step.phase is Phase.TIMED:
                     window.note(step.seconds, stepper.steps_before, state.steps_taken)
                     if summaries and summaries.is_due(step.index):
-                        summaries.write(step.index, self._scalars(step), session, stepper.gradient_summary)
+                        summaries.write(state.steps_taken, self._scalars(step), session, stepper.gradient_summary)
+                window.skip(profiler.between(num_timed))
                 state.save_if_due(session, taken_before)
                 yield step
                 window.skip(self._evaluate_if_due(evaluation, session, taken_before))
                 self._stop.check()
+            if lacks := profiler.lacks(num_timed):
+                self._console.warning(lacks)
             if built.num_skipped is not None:
                 stepper.note_skipped(int(session.run(built.num_skipped)))
             if worker:
@@ -194,8 +211,12 @@ class BenchmarkCNN:
                 self._total = ClusterTotal(*worker.share_total(images, window.seconds))
             state.end(session)
             self._session = None
+            values = to_export.read(session) if to_export else None
         if summaries:
             summaries.close()
+        if values and export_folder:
+            self._console.progress(f'Writing the model to {export_folder}')
+            self._parts.export(values, export_folder)
 
     def _check_loss(self, values: StepValues, number: int) -> None:
         """Raises RunError if the loss of the step of that number is no number, unless training is to go on with it."""
@@ -274,6 +295,10 @@ class BenchmarkCNN:
             )
 
     @property
+    def _is_chief(self) -> bool:
+        return self._cluster is None or self._cluster.is_chief
+
+    @property
     def _num_workers(self) -> int:
         return self._cluster.num_workers if self._cluster else 1
 
@@ -285,6 +310,20 @@ class BenchmarkCNN:
             params.tfprof_file,
             params.partitioned_graph_file_prefix,
         )
+
+    def _make_profiler(self) -> StepProfiler:
+        """Of the chief alone: processes of one machine would write the same file."""
+        params = self.params
+        if params.profile_steps is None or params.profile_dir is None or not self._is_chief:
+            return StepProfiler('', None)
+        written = spelled('profile_steps', params.profile_steps)
+        first, last = numbers_of(params.profile_steps, int)
+        if last > self._parts.num_batches:
+            raise UsageError(f'{written}: there are {self._parts.num_batches} timed steps; profile some of these')
+        self._console.warning(
+            f'{written}: these timed steps run under the profiler, so the rate is lower than it would be without'
+        )
+        return StepProfiler(params.profile_dir, (first, last))
 
     def _make_summaries(self, built: StepGraph) -> SummaryWriter | None:
         params = self.params

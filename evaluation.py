@@ -24,7 +24,19 @@ from training.variables import HOST_DEVICE, create_variable
 Tensor = Any
 
 
-class SavedVariables:
+class FixedVariables:
+    """What gives values to a network that does not train."""
+
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        """Nothing is left out: such a network uses all variables."""
+        raise NotImplementedError(name)
+
+    def assign(self, name: str, value: Tensor) -> None:
+        """Nothing is assigned to: batch norm takes its moving averages as they are."""
+        raise NotImplementedError(name)
+
+
+class SavedVariables(FixedVariables):
     """The variables of a model as a checkpoint would have them now, for one tower that only reads.
 
     Args:
@@ -39,12 +51,8 @@ class SavedVariables:
         """The value of a variable, read anew in each run."""
         del shape, initializer, trainable
         if name not in self._values:
-            self._values[name] = _read(self._slices[name])
+            self._values[name] = read_whole(self._slices[name])
         return self._values[name]
-
-    def assign(self, name: str, value: Tensor) -> None:
-        """Nothing is assigned to: batch norm takes its moving averages as they are."""
-        raise NotImplementedError(name)
 
 
 class OwnVariables(SavedVariables):
@@ -63,8 +71,8 @@ class OwnVariables(SavedVariables):
         return super().read(name, shape, initializer, trainable=trainable)
 
 
-def _read(parts: Sequence[Slice]) -> Tensor:
-    """The value of a variable. Not Variable.value, which may be what a step has staged."""
+def read_whole(parts: Sequence[Slice]) -> Tensor:
+    """The value of a variable, read anew in each run. Not Variable.value, which may be what a step has staged."""
     values = []
     for part in parts:
         variable = part.variable
@@ -79,6 +87,7 @@ class Evaluation:
     """The part of a graph that counts. Adds its ops to the current graph.
 
     Args:
+      network: a name of ModelFacts.network.
       sources: for each tower the variables that it reads.
       devices: of the towers.
       batch_size: the images of a batch of the pipeline on each tower.
@@ -88,7 +97,7 @@ class Evaluation:
 
     def __init__(
         self,
-        model: str,
+        network: str,
         num_classes: int,
         data_format: str,
         sources: Sequence[SavedVariables],
@@ -106,7 +115,7 @@ class Evaluation:
             with tf.device(device), tf.name_scope(f'evaluation_tower_{number}'):
                 batch = pipeline.tower_batch(number)
                 logits = build_network(
-                    model,
+                    network,
                     batch.images,
                     num_classes,
                     variables,

@@ -216,6 +216,20 @@ def _evaluations_are_not_empty(params: 'Params') -> str | None:
     return None
 
 
+def _profiled_steps_are_two(params: 'Params') -> str | None:
+    for given, missing in itertools.permutations(('profile_steps', 'profile_dir')):
+        if (value := getattr(params, given)) and not getattr(params, missing):
+            return f'{spelled(given, value)}: it takes both to profile; add --{missing}'
+    try:
+        first, last = numbers_of(params.profile_steps, int) or (1, 1)
+    except ValueError:
+        first, last = 1, 0
+    if first > last:
+        written = spelled('profile_steps', params.profile_steps)
+        return f'{written}: it must be the first and the last of the timed steps to profile, such as 10,20'
+    return None
+
+
 def _evaluation_lists_are_numbers(params: 'Params') -> str | None:
     for name in EVAL_DURING_TRAINING[2:]:
         try:
@@ -257,6 +271,7 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _there_is_a_model_to_evaluate,
     _evaluations_are_not_empty,
     _evaluation_lists_are_numbers,
+    _profiled_steps_are_two,
 )
 
 # By one of these a process learns of a cluster without host flags.

@@ -328,6 +328,8 @@ class Params:
         None, _FILES, 'Steps from one checkpoint to the next.', lower_bound=1, unit='steps'
     )
     max_ckpts_to_keep: int = flag(5, _FILES, 'The last checkpoints that are kept.', lower_bound=1, unit='checkpoints')
+    backbone_model_path: str | None = flag(None, _FILES, 'Checkpoint, or folder of some, that training starts from.')
+    export_saved_model: str | None = flag(None, _FILES, 'New folder for a SavedModel of what was trained or evaluated.')
     save_summaries_steps: int = flag(
         0, _FILES, 'Steps from one summary to the next; 0 writes none.', lower_bound=0, unit='steps'
     )
@@ -345,6 +347,8 @@ class Params:
         None, _FILES, 'Start of the file names for the graph of each device as it was run.'
     )
     tfprof_file: str | None = flag(None, _FILES, 'File for the profile of the last warm-up step.')
+    profile_steps: str | None = flag(None, _FILES, 'FIRST,LAST: the timed steps to profile for TensorBoard.')
+    profile_dir: str | None = flag(None, _FILES, 'Folder for the profile of --profile_steps; made if missing.')
 
     @property
     def evaluates_in_training(self) -> bool:

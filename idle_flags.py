@@ -56,6 +56,8 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
         lambda p: p.eval,
         '--eval trains nothing',
     ),
+    (('backbone_model_path', 'profile_steps', 'profile_dir'), lambda p: p.eval, '--eval trains nothing'),
+    (('backbone_model_path', 'export_saved_model'), lambda p: p.forward_only, '--forward_only trains nothing'),
     (
         ('trace_file', 'use_chrome_trace_format', 'tfprof_file', 'graph_file', 'partitioned_graph_file_prefix'),
         lambda p: p.eval,

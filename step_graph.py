@@ -56,8 +56,8 @@ class StepGraph:
     images. Where the loss scale may have steps skipped, num_skipped is how many it had, and 'num_skipped' how many
     before the step. meeting is where the gradients of several workers meet, bytes_of_servers and bytes_of_step what a
     cluster holds and moves. variables are those that the first model trains, gradients are (variable, gradient) for
-    them. slices tell where the parts of everything are that a checkpoint holds, by name. before_evaluation, if there is
-    one, gives the slices of all workers the same values.
+    them. slices tell where the parts of everything are that a checkpoint holds, by name; model_slices those of the
+    model alone. before_evaluation, if there is one, gives the slices of all workers the same values.
     """
 
     pipeline: InputPipeline
@@ -71,6 +71,7 @@ class StepGraph:
     bytes_of_servers: dict[str, int]
     bytes_of_step: int
     slices: dict[str, list[Slice]]
+    model_slices: dict[str, list[Slice]]
     num_skipped: Tensor | None
     before_evaluation: tf.Operation | None
 
@@ -109,7 +110,8 @@ def build_step_graph(
     slots: Slots = {}
     with tf.device(HOST_DEVICE):
         global_step = manager.create_global_step()
-        slices = {'global_step': [whole(global_step)], **manager.slices()}
+        model_slices = manager.slices()
+        slices = {'global_step': [whole(global_step)], **model_slices}
         initializers = list(manager.initializers)
         if manager.initializes:
             initializers.append(global_step.assign(tf.constant(0, tf.int64)))
@@ -154,6 +156,7 @@ def build_step_graph(
             bytes_of_servers=manager.bytes_of_servers(),
             bytes_of_step=0 if settings.forward_only else manager.bytes_of_step(),
             slices=slices,
+            model_slices=model_slices,
             before_evaluation=tf.group(*before_evaluation) if before_evaluation else None,
             num_skipped=loss_scale.num_skipped,
         )

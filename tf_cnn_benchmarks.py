@@ -68,6 +68,12 @@ def _records(argv: list[str]) -> int:
     return records.main(argv)
 
 
+def _checkpoint(argv: list[str]) -> int:
+    from training import command
+
+    return command.main(argv)
+
+
 def _cluster(argv: list[str]) -> int:
     from cluster import command
 
@@ -80,7 +86,12 @@ def _models(argv: list[str]) -> int:
     return command.main(argv)
 
 
-_TOOLS: dict[str, Callable[[list[str]], int]] = {'cluster': _cluster, 'models': _models, 'records': _records}
+_TOOLS: dict[str, Callable[[list[str]], int]] = {
+    'checkpoint': _checkpoint,
+    'cluster': _cluster,
+    'models': _models,
+    'records': _records,
+}
 
 
 def _benchmark(argv: list[str]) -> int:
@@ -98,7 +109,7 @@ def _benchmark(argv: list[str]) -> int:
     cluster = find_cluster(params, os.environ)
     if not _is_server(cluster):
         flag_rules.check_inputs(params)
-        output_files.check_outputs(params)
+        output_files.check_outputs(params, is_chief=cluster is None or cluster.is_chief)
     with _own_stdout() as out:
         console = Console(out, sys.stderr)
         for line in parsed.warnings:

@@ -41,6 +41,9 @@ class PlainVariables:
         self._variables[name] = variable
         return variable.read_value()
 
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        """Nothing: its one tower uses all variables."""
+
     def assign(self, name: str, value: tf.Tensor) -> None:
         self.updates.append(tf.assign(self._variables[name], value))
 

@@ -35,6 +35,10 @@ class TowerVariables:
             own[name] = self._manager.create(self._device_num, name, shape, initializer, trainable)
         return own[name].value
 
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        """Says where in its order the model has a variable that is not trainable and that this tower does not use."""
+        self._manager.declare(name, shape, initializer)
+
     def assign(self, name: str, value: Tensor) -> None:
         """Has every step end with this value in a variable that is not trainable."""
         self._manager.assignments.append((self._manager.variables[self._device_num][name], value))
@@ -119,6 +123,10 @@ class VariableMgr(ABC):
         self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> Variable:
         """The variable that a tower uses under a name it has not used before."""
+
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        """Takes note of a variable that another tower keeps. A tower of this process has created it by itself."""
+        del name, shape, initializer
 
     def trainable_variables_on_device(self, device_num: int) -> list[Variable]:
         """The variables of a tower that gradients change, in the order of their first use."""

@@ -73,6 +73,14 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         first = self.masters.parts[name][0].variable
         return replace(first, name=name, shape=tuple(shape), value=self.masters.fetch(name))
 
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        # The chief's first tower keeps it. Every worker must know of it: where the next variables are depends on where
+        # this one is, and evaluations read it.
+        if name not in self.masters.parts:
+            self.initializers.append(
+                self.masters.create(name, shape, False, lambda: self._initial_value(name, shape, initializer))
+            )
+
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         with tf.device(HOST_DEVICE):
             return [[tf.add_n(own) if len(own) > 1 else own[0] for own in zip(*device_grads, strict=True)]]

@@ -68,6 +68,9 @@ class _Shapes:
             self.num_parameters += math.prod(shape) if trainable else 0
         return self._values[name]
 
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        """Nothing: only what is trainable counts."""
+
     def assign(self, name: str, value: Tensor) -> None:
         """Nothing: there is no step."""
 

@@ -22,6 +22,9 @@ class VariableSource(Protocol):
     def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
         """The value of the variable, which is created at its first use."""
 
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        """Says where in its order the model has a variable that is not trainable and that this tower does not use."""
+
     def assign(self, name: str, value: Tensor) -> None:
         """Registers the new value that a step gives to a variable that is not trainable."""
 
@@ -206,6 +209,8 @@ class LayerBuilder:
             'name': self._scoped(name),
         }
         if self.is_training and not self._keep_statistics:
+            self._variables.declare(self._scoped(f'{name}/moving_mean'), shape, zeros)
+            self._variables.declare(self._scoped(f'{name}/moving_variance'), shape, ones)
             if self._no_statistics is None:
                 self._no_statistics = tf.constant([], tf.float32)
             return tf.raw_ops.FusedBatchNormV3(x=x, mean=self._no_statistics, variance=self._no_statistics, **common).y
@@ -306,9 +311,10 @@ class LayerBuilder:
 
         Krizhevsky et al. 2012 (doi:10.1145/3065386), section 3.3.
         """
-        # The kernels know NHWC alone.
+        # The kernels know NHWC alone, and those of GPUs float32 alone.
         x = tf.transpose(x, [0, 2, 3, 1]) if self._channels_first else x
-        x = tf.nn.local_response_normalization(x, radius, bias, alpha, beta)
+        x = tf.nn.local_response_normalization(tf.cast(x, tf.float32), radius, bias, alpha, beta)
+        x = tf.cast(x, self._dtype)
         return tf.transpose(x, [0, 3, 1, 2]) if self._channels_first else x
 
     def flatten(self, x: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """BenchmarkCNN as Python users call it, in one process."""
 
 import io
-import json
 import re
 import signal
 from pathlib import Path
@@ -136,36 +135,6 @@ def test_the_console_gets_what_other_programs_parse() -> None:
     assert all(_STEP_LINE.match(line) for line in text[start + 1 : -3])
     assert text[-3:] == ['-' * 64, f'total images/sec: {result.images_per_second:.2f}', '-' * 64]
     assert 'warm-up' in err.getvalue()
-
-
-def test_a_run_leaves_the_files_it_is_asked_for(tmp_path: Path) -> None:
-    run(
-        num_batches=4,
-        graph_file=str(tmp_path / 'graph.pbtxt'),
-        trace_file=str(tmp_path / 'trace.json'),
-        tfprof_file=str(tmp_path / 'profile'),
-        partitioned_graph_file_prefix=str(tmp_path / 'part'),
-        train_dir=str(tmp_path / 'train'),
-        save_summaries_steps=2,
-        summary_verbosity=3,
-    )
-    assert 'Conv2D' in (tmp_path / 'graph.pbtxt').read_text()
-    events = json.loads((tmp_path / 'trace.json').read_text())['traceEvents']
-    assert any('Conv2D' in event.get('name', '') for event in events)
-    assert (tmp_path / 'profile').stat().st_size > 1000
-    assert 'library' in (tmp_path / 'part0.pbtxt').read_text()
-    (events_file,) = (tmp_path / 'train').glob('events.*')
-    tags: dict[str, list[int]] = {}
-    for event in tf.train.summary_iterator(str(events_file)):
-        for value in event.summary.value:
-            tags.setdefault(value.tag, []).append(event.step)
-    assert tags['total_loss'] == tags['images_per_second'] == tags['variables/conv1/kernel'] == [2, 4]
-    assert tags['gradients/conv1/kernel'] == [2, 4]
-
-
-def test_a_trace_that_is_not_for_chrome_is_text(tmp_path: Path) -> None:
-    run(trace_file=str(tmp_path / 'trace'), use_chrome_trace_format=False)
-    assert 'dev_stats' in (tmp_path / 'trace').read_text()
 
 
 def test_a_setting_of_the_whole_process_cannot_change() -> None:

@@ -77,7 +77,11 @@ def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow() -> None:
     [
         (['--batchsize=3'], '--batchsize: there is no such flag; did you mean --batch_size?'),
         (['record'], 'record: there is no such word; did you mean records?'),
-        (['64'], '64: there is no such word; flags look like --model=resnet50, words are: cluster, models, records'),
+        (
+            ['64'],
+            '64: there is no such word; flags look like --model=resnet50, words are: checkpoint, cluster, models, '
+            'records',
+        ),
         (['--forward_only', '64'], "'64' stands alone; a switch has its value behind an equal sign: --forward_only=64"),
         (
             ['--data_dir=/no/such'],

@@ -171,16 +171,16 @@ def assert_close(weights: Weights, expected: Weights, tolerance: float = 1e-5) -
 # Where variables lie.
 
 
-def masters_of(model: str, num_ps: int) -> Masters:
-    """The masters of a network of the catalog."""
-    size, at = find_model(model).image_size, ParameterServers(servers(num_ps), 0, NUM_WORKERS, Packing())
+def masters_of(model: str, num_ps: int, mode: str = PS, worker: int = 0) -> Masters:
+    """The masters of a network of the catalog, as a worker has them."""
+    size, at = find_model(model).image_size, ParameterServers(servers(num_ps), worker, NUM_WORKERS, Packing())
     with tf.Graph().as_default():
-        manager = make_variable_mgr(
-            PS, place(cpus(1), server_devices=at.devices, num_workers=NUM_WORKERS), distributed=True
-        )
+        placement = place(cpus(1), server_devices=at.devices, worker=worker, num_workers=NUM_WORKERS)
+        manager = make_variable_mgr(mode, placement, distributed=True)
         with manager.create_outer_variable_scope(0) as variables:
             images = tf.placeholder(tf.float32, [1, size, size, 3])
-            build_network(model, images, 1000, variables, 'NHWC', is_training=True)
+            keeps = manager.keeps_statistics(0)
+            build_network(model, images, 1000, variables, 'NHWC', is_training=True, keep_statistics=keeps)
     return manager.masters  # type: ignore[attr-defined]
 
 
@@ -220,6 +220,19 @@ def test_the_parts_of_a_large_variable_tile_it() -> None:
             ends = np.add(part.offset, part.variable.shape)
             times_held[tuple(map(slice, part.offset, ends))] += 1
         assert times_held.min() == times_held.max() == 1
+
+
+@pytest.mark.parametrize('mode', [PS, REPLICATED])
+def test_all_workers_look_for_a_variable_on_the_same_server(mode: str) -> None:
+    """Also for what follows a moving average, which one worker keeps."""
+    chief, other = (masters_of('densenet40_k12', 2, mode, worker) for worker in range(2))
+    places = [
+        {name: [(part.variable.device, part.offset) for part in parts] for name, parts in masters.parts.items()}
+        for masters in (chief, other)
+    ]
+    assert places[0] == places[1]
+    assert sum(name.endswith('/moving_mean') for name in places[0]) == 39
+    assert chief.held_bytes == other.held_bytes
 
 
 def test_a_small_variable_goes_to_the_server_that_holds_the_fewest_bytes() -> None:

@@ -79,7 +79,7 @@ class Trainer:
         parts = Assembly(params, None, None, lambda line: None)
         with tf.Graph().as_default() as graph:
             self._built: StepGraph = parts.build(0)
-            self._state = RunState(params, None, self._built, NUM_STEPS)
+            self._state = RunState(params, None, self._built, NUM_STEPS, warn=print, tell=print)
         self._open = lambda: tf.Session(graph=graph, config=parts.config)
         # One that stays open saves time. But what is staged would stay there for the next run.
         self._session = None if params.staged_vars else self._open()

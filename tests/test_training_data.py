@@ -185,6 +185,15 @@ def cifar(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_model_is_evaluated_with_the_network_that_it_has_for_the_data_set(cifar: Path) -> None:
+    """AlexNet for CIFAR-10 is another one than for ImageNet."""
+    write_cifar(cifar / 'cifar', np.zeros([7, 32, 32, 3], np.uint8), LABELS[:7], 'validation')
+    flags: dict[str, Any] = {'num_batches': 1, 'batch_size': 4, 'eval_during_training_every_n_steps': 2}
+    (found,) = run(cifar / 'cifar', model='alexnet', **flags).evaluations
+    # What it makes of seven equal images is the same: at best it is right for those of one class.
+    assert (found.num_images, found.num_top_1) in {(7, 0), (7, 1), (7, 2)}
+
+
 def test_a_cluster_trains_a_model_of_ones_own_on_arrays(cifar: Path) -> None:
     run_flags = ['--model=probe', '--model_file=probe.py', '--data_dir=cifar', '--device=cpu', '--batch_size=10']
     run_flags += ['--num_batches=20', '--num_warmup_batches=1', '--display_every=19', '--augmentation=none']

@@ -89,6 +89,9 @@ class Fed:
     def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Any:
         return self.values.setdefault(name, tf.placeholder(tf.float32, shape))
 
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        raise AssertionError('this network has no moving averages')
+
     def assign(self, name: str, value: Any) -> None:
         raise AssertionError('this network has no moving averages')
 
