@@ -186,6 +186,8 @@ class BenchmarkCNN:
             self._stepper = stepper = Stepper(
                 session, built.fetches, self._make_tracer(), schedule.num_warmup, summaries
             )
+            if evaluation and (lacks := self._eval_schedule.lacks(schedule.start, schedule.end)):
+                self._console.warning(lacks)
             self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
             window = Window()
             if worker and worker.agreed.get('end') is not None:
@@ -255,7 +257,7 @@ class BenchmarkCNN:
         return self._parts.build_evaluation(towers)
 
     def _evaluate_if_due(self, evaluation: Evaluation | None, session: tf.Session, taken_before: int) -> float:
-        """Evaluates if that is due, and was not after so many steps. Returns the seconds that it took."""
+        """Evaluates if that is due, and was not after so many steps. Returns the seconds in which nobody trained."""
         assert self._state
         step = self._state.steps_taken
         if evaluation is None or not self._eval_schedule.is_due(step, taken_before):
@@ -270,7 +272,8 @@ class BenchmarkCNN:
         if goal is not None and found.top_1 >= goal:
             self._is_good_enough = True
             self._console.progress(f'Stopping after {step} steps: --stop_at_top_1_accuracy={goal:g} is reached')
-        return time.perf_counter() - start
+        goes_on = self._worker is not None and worker is None
+        return 0.0 if goes_on else time.perf_counter() - start
 
     def _meet(self) -> int:
         """In a cluster: waits for the others. Returns the worker whose variables all start from."""

@@ -1,5 +1,6 @@
 """How many images of a validation set a model gets right: the graph that counts them, and when training waits."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -200,3 +201,15 @@ class EvalSchedule:
         if self.every is not None:
             return step // self.every > since // self.every
         return any(since < at <= step for at in self.at)
+
+    def lacks(self, start: int, end: int) -> str | None:
+        """In one line, what training between two counts of steps ends too early for."""
+        late = [at for at in sorted(self.at) if at > end]
+        if late:
+            return f'training ends after {end} steps: there is no evaluation after {", ".join(map(str, late))}'
+        if self.every is not None and not self.is_due(end, start):
+            return (
+                f'training goes from {start} to {end} steps: there is no evaluation, the next one is due after '
+                f'{math.ceil((end // self.every + 1) * self.every)}'
+            )
+        return None

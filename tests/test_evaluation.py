@@ -233,10 +233,15 @@ def test_the_lines_are_those_that_scripts_read(trained: tuple[Path, Result], dat
 def test_training_stops_at_the_accuracy_that_was_asked_for(data_dir: Path, tmp_path: Path) -> None:
     flags = {'data_dir': str(data_dir), 'train_dir': str(tmp_path), 'eval_during_training_every_n_steps': 3}
     settings = {**SETTINGS, 'num_batches': 50}
-    result = BenchmarkCNN(make_params(**settings, **flags, stop_at_top_1_accuracy=0.0)).run()
+    told = io.StringIO()
+    result = BenchmarkCNN(make_params(**settings, **flags, stop_at_top_1_accuracy=0.0), Console(None, told)).run()
+    assert 'warning' not in told.getvalue()
     assert [accuracy.step for accuracy in result.evaluations] == [3]
     assert (len(result.timed_steps), result.complete) == (2, True)
     assert has_ended(str(tmp_path))
+    flags['eval_during_training_every_n_steps'] = 9
+    BenchmarkCNN(make_params(**SETTINGS, **flags), Console(None, told)).run()
+    assert 'warning: training goes from 3 to 7 steps: there is no evaluation' in told.getvalue()
 
 
 def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(data_dir: Path, tmp_path: Path) -> None:
@@ -327,6 +332,16 @@ def test_evaluations_come_with_the_step_that_reaches_their_time(every: str, due:
 
     schedule = EvalSchedule(every=Fraction(every))
     assert [step for step in range(1, 11) if schedule.is_due(step, step - 1)] == due
+
+
+def test_evaluations_that_never_come_are_told_before_training() -> None:
+    from fractions import Fraction
+
+    every, at = EvalSchedule(every=Fraction('2.5')), EvalSchedule(at=frozenset([3, 8, 12]))
+    assert every.lacks(0, 3) is None
+    assert every.lacks(3, 4) == ('training goes from 3 to 4 steps: there is no evaluation, the next one is due after 5')
+    assert at.lacks(5, 12) is None
+    assert at.lacks(0, 7) == 'training ends after 7 steps: there is no evaluation after 8, 12'
 
 
 def test_an_evaluation_is_due_though_others_took_its_step() -> None:
