@@ -43,8 +43,8 @@ def format_help() -> str:
 def _format_usage() -> str:
     usages = ['[--flag=value ...]', *(f'{name} {word.usage}' for name, word in WORDS.items())]
     lines = [f'{"usage:" if not i else "":7}tf_cnn_benchmarks {usage}' for i, usage in enumerate(usages)]
-    purposes = [f'The word {name} {word.purpose}, see: tf_cnn_benchmarks {name} --help' for name, word in WORDS.items()]
-    return '\n'.join([*lines, '', _PURPOSE, *purposes])
+    purposes = [f'  {name:12}{word.purpose}' for name, word in WORDS.items()]
+    return '\n'.join([*lines, '', _PURPOSE, '', 'Words, each with a --help of its own:', *purposes])
 
 
 def _format_flag(spec: FlagSpec) -> str:
