@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -25,6 +25,7 @@ from params import Params
 from preprocessing import ImageOptions
 from records.check import count_records
 from reporting import console as lines
+from saved_model import Array, export_saved_model
 from step_graph import StepGraph, StepSettings, build_step_graph
 from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
 from training.precision import DEFAULT_FP16_SCALE, Precision
@@ -202,7 +203,7 @@ class Assembly:
                 num_examples = params.num_eval_batches * batch_size * len(devices) * num_processes
             elif params.num_eval_epochs is not None:
                 count = len(images.images) if isinstance(images, Arrays) else count_records(images.paths)
-                num_examples = round(params.num_eval_epochs * count)
+                num_examples = math.ceil(steps_of(params.num_eval_epochs, count, 1))
             options, share = self._image_options(training=False), Share(process, num_processes, num_examples)
             examples: Callable[[], Dataset]
             if isinstance(images, Arrays):
@@ -221,6 +222,15 @@ class Assembly:
             num_batches,
             self.precision.compute,
         )
+
+    def export(self, values: Mapping[str, Array], folder: str) -> None:
+        """Writes the model with these values of its variables, by name, as a SavedModel.
+
+        Raises:
+          RunError: the folder cannot be written.
+        """
+        size, data_set = self.image_size, self.data_set
+        export_saved_model(folder, values, self._facts.network, data_set.num_classes, (size, size, data_set.channels))
 
     def banner(
         self, mode: str, batch_size: int, num_workers: int, job: str = '', built: StepGraph | None = None
@@ -306,9 +316,12 @@ class Assembly:
         else:
             spec = params.all_reduce_spec or f'ps{self.machine.parameter_device_kind}'
             algorithm = make_algorithm(spec, towers, HOST_DEVICE)
-        has_16_bits = self.precision.compute != tf.float32
-        compacts = has_16_bits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
-        transfer = self.precision.compute if has_16_bits else tf.bfloat16
+        computes_in = self.precision.compute
+        # Horovod sums no bfloat16.
+        compact_types = (tf.float16,) if params.variable_update == 'horovod' else (tf.float16, tf.bfloat16)
+        fits = computes_in in compact_types
+        compacts = fits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
+        transfer = computes_in if fits else compact_types[-1]
         return Placement(
             devices=towers,
             seed=params.tf_random_seed,
@@ -383,7 +396,7 @@ class Assembly:
                 'write --augmentation=padded_crop or none'
             )
         # Distortions may not fit.
-        self._image_options(training=not self._params.forward_only)
+        self._image_options(training=subset == 'train' and not self._params.forward_only)
         if lacks := self._folder.lacks(images):
             self._warn(lacks)
         return images

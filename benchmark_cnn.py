@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import tensorflow.compat.v1 as tf
 
@@ -13,21 +14,24 @@ from assembly import Assembly
 from cluster.crew import Timeout
 from cluster.horovod import HorovodWorker, horovod_cluster, load_horovod
 from cluster.members import Cluster, find_cluster
-from cluster.signals import Stop
+from cluster.signals import Stop, terminable
 from cluster.watch import Verdict
 from cluster.worker import LostError, Worker
 from errors import RunError, UsageError
 from evaluation import Evaluation, SavedVariables, report
 from faults import check_ends, explain
+from flag_rules import numbers_of
+from flag_spec import spelled
 from output_files import check_outputs
 from params import Params
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Accuracy, ClusterTotal, Result, StepValues
-from run_state import RunState, Schedule, Window, restart_number, step_to_offer
+from run_state import RunState, Schedule, Window, find_backbone, restart_number, step_to_offer
+from saved_model import ModelValues
 from step_graph import StepGraph
 from stepper import Stepper, open_session
-from training.instruments import StepTracer, SummaryWriter, write_graph
+from training.instruments import StepProfiler, StepTracer, SummaryWriter, write_graph
 from training.step_loop import Phase, Step, steps
 
 
@@ -45,11 +49,18 @@ class BenchmarkCNN:
     def __init__(self, params: Params, console: Console | None = None) -> None:
         if params.eval:
             raise UsageError('--eval: it trains nothing; evaluator.Evaluator takes these settings')
-        check_outputs(params)
         self._horovod = load_horovod() if params.variable_update == 'horovod' else None
         self._cluster = horovod_cluster(self._horovod) if self._horovod else find_cluster(params, os.environ)
+        check_outputs(params, is_chief=self._is_chief)
+        # What is wrong with it is better known before the run than in it.
+        find_backbone(params, is_chief=self._is_chief)
         if self._cluster and self._cluster.job != 'worker':
             raise UsageError(f'--job_name={self._cluster.job}: it runs no benchmark; see cluster.serve')
+        if self._horovod and not self._is_chief:
+            # horovodrun gives all processes the same flags; in other clusters each may have files of its own.
+            params = replace(
+                params, trace_file=None, tfprof_file=None, graph_file=None, partitioned_graph_file_prefix=None
+            )
         self.params = params
         self._console = console or Console()
         if self._cluster and not self._cluster.ps_hosts and params.forward_only:
@@ -58,6 +69,7 @@ class BenchmarkCNN:
                 'other then; measure one process, or write --variable_update=parameter_server with --ps_hosts'
             )
         self._parts = Assembly(params, self._cluster, self._horovod, self._console.warning)
+        self._profiler = self._make_profiler()
         self._eval_schedule = self._parts.eval_schedule()
         self._worker: Worker | HorovodWorker | None = None
         self._state: RunState | None = None
@@ -79,7 +91,9 @@ class BenchmarkCNN:
         self._done, self._evaluations = [], []
         self._is_complete = self._is_good_enough = False
         with contextlib.ExitStack() as until_the_end:
-            if self._cluster and not self._horovod:
+            if self._cluster is None:
+                until_the_end.enter_context(terminable())
+            else:
                 until_the_end.enter_context(self._stop.listening())
             try:
                 for step in self.steps():
@@ -94,6 +108,8 @@ class BenchmarkCNN:
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
+                if self._ends_after_chief:
+                    self._stop.check()
                 raise self._fail(self._explain(error)) from error
             except RuntimeError as error:
                 # A session that was closed between two steps, because another task was lost.
@@ -102,6 +118,7 @@ class BenchmarkCNN:
                     raise
                 raise self._fail(self._part(verdict)) from error
             except KeyboardInterrupt:
+                self._keep()
                 self._conclude()
                 raise
             if self._worker:
@@ -116,12 +133,19 @@ class BenchmarkCNN:
 
     def _finish_for(self, exit_code: int, signal_name: str) -> None:
         """Called when a signal ends a worker: what was trained is saved, what was measured is told."""
-        if self._state and self._session:
-            self._state.save(self._session)
+        self._keep()
         self._conclude()
         if self._worker:
             self._worker.end(exit_code, f'stopped by {signal_name}')
         self._console.warning(f'stopped by {signal_name}')
+
+    def _keep(self) -> None:
+        """Saves what was trained, if there is something, when a signal ends the run."""
+        if self._state and self._session:
+            try:
+                self._state.save(self._session)
+            except (RunError, tf.errors.OpError, RuntimeError) as error:
+                self._console.warning(f'what was trained is lost: {str(error).splitlines()[0]}')
 
     def steps(self) -> Iterator[Step[StepValues]]:
         """Builds the graph and runs warm-up and timed steps, each when it is asked for. The session ends with them."""
@@ -135,7 +159,11 @@ class BenchmarkCNN:
             built = self._parts.build(root, restart_number(params, worker))
             summaries = self._make_summaries(built)
             evaluation = self._make_evaluation(built)
-            self._state = state = RunState(params, worker, built, self._parts.num_batches)
+            self._state = state = RunState(
+                params, worker, built, self._parts.num_batches, self._console.warning, self._console.progress
+            )
+            export_folder = None if params.forward_only or not self._is_chief else params.export_saved_model
+            to_export = ModelValues(built.model_slices) if export_folder else None
         if not (worker and worker.legacy):
             mode = 'forward-only' if params.forward_only else 'training'
             job = (worker.device if worker else None) or ''
@@ -144,8 +172,7 @@ class BenchmarkCNN:
         if params.graph_file:
             write_graph(graph, params.graph_file)
         target, config = (worker.target, worker.config) if worker else ('', self._parts.config)
-        with open_session(target, graph, config) as session:
-            self._session = session
+        with open_session(target, graph, config) as session, contextlib.closing(self._profiler) as profiler:
             if worker:
                 worker.watch(session)
             self._console.progress('Initialising the variables')
@@ -154,34 +181,51 @@ class BenchmarkCNN:
             if built.post_init is not None:
                 session.run(built.post_init)
             built.pipeline.warm_up(session, schedule.own_start)
+            # From now on there is something to save.
+            self._session = session
             self._stepper = stepper = Stepper(
                 session, built.fetches, self._make_tracer(), schedule.num_warmup, summaries
             )
+            if evaluation and (lacks := self._eval_schedule.lacks(schedule.start, schedule.end)):
+                self._console.warning(lacks)
             self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
             window = Window()
             if worker and worker.agreed.get('end') is not None:
                 # The evaluation of this step may be what was interrupted.
                 self._evaluate_if_due(evaluation, session, schedule.start - 1)
             is_over = functools.partial(self._is_over, schedule)
-            for step in steps(stepper.run, schedule.num_warmup, schedule.num_batches, is_over=is_over):
+            profiler.between(-schedule.num_warmup)
+            run_step = profiler.marked(stepper.run)
+            num_timed = 0
+            for step in steps(run_step, schedule.num_warmup, schedule.num_batches, is_over=is_over):
+                num_timed = step.index - (schedule.num_warmup if step.phase is Phase.WARMUP else 0)
                 taken_before, state.steps_taken = state.steps_taken, stepper.steps_before + 1
                 self._check_loss(step.values, state.steps_taken)
                 if step.phase is Phase.TIMED:
                     window.note(step.seconds, stepper.steps_before, state.steps_taken)
                     if summaries and summaries.is_due(step.index):
-                        summaries.write(step.index, self._scalars(step), session, stepper.gradient_summary)
+                        summaries.write(state.steps_taken, self._scalars(step), session, stepper.gradient_summary)
+                window.skip(profiler.between(num_timed))
                 state.save_if_due(session, taken_before)
                 yield step
                 window.skip(self._evaluate_if_due(evaluation, session, taken_before))
-                self._stop.check()
+                if not self._ends_after_chief:
+                    self._stop.check()
+            if lacks := profiler.lacks(num_timed):
+                self._console.warning(lacks)
             if built.num_skipped is not None:
                 stepper.note_skipped(int(session.run(built.num_skipped)))
             if worker:
                 images = self._parts.images_of_step * window.num_steps
                 self._total = ClusterTotal(*worker.share_total(images, window.seconds))
             state.end(session)
+            self._session = None
+            values = to_export.read(session) if to_export else None
         if summaries:
             summaries.close()
+        if values and export_folder:
+            self._console.progress(f'Writing the model to {export_folder}')
+            self._parts.export(values, export_folder)
 
     def _check_loss(self, values: StepValues, number: int) -> None:
         """Raises RunError if the loss of the step of that number is no number, unless training is to go on with it."""
@@ -213,7 +257,7 @@ class BenchmarkCNN:
         return self._parts.build_evaluation(towers)
 
     def _evaluate_if_due(self, evaluation: Evaluation | None, session: tf.Session, taken_before: int) -> float:
-        """Evaluates if that is due, and was not after so many steps. Returns the seconds that it took."""
+        """Evaluates if that is due, and was not after so many steps. Returns the seconds in which nobody trained."""
         assert self._state
         step = self._state.steps_taken
         if evaluation is None or not self._eval_schedule.is_due(step, taken_before):
@@ -228,7 +272,8 @@ class BenchmarkCNN:
         if goal is not None and found.top_1 >= goal:
             self._is_good_enough = True
             self._console.progress(f'Stopping after {step} steps: --stop_at_top_1_accuracy={goal:g} is reached')
-        return time.perf_counter() - start
+        goes_on = self._worker is not None and worker is None
+        return 0.0 if goes_on else time.perf_counter() - start
 
     def _meet(self) -> int:
         """In a cluster: waits for the others. Returns the worker whose variables all start from."""
@@ -259,6 +304,15 @@ class BenchmarkCNN:
             )
 
     @property
+    def _is_chief(self) -> bool:
+        return self._cluster is None or self._cluster.is_chief
+
+    @property
+    def _ends_after_chief(self) -> bool:
+        """Whether a signal leaves this process at its steps until process 0 has ended, as Horovod's sums need all."""
+        return self._horovod is not None and not self._is_chief
+
+    @property
     def _num_workers(self) -> int:
         return self._cluster.num_workers if self._cluster else 1
 
@@ -270,6 +324,20 @@ class BenchmarkCNN:
             params.tfprof_file,
             params.partitioned_graph_file_prefix,
         )
+
+    def _make_profiler(self) -> StepProfiler:
+        """Of the chief alone: processes of one machine would write the same file."""
+        params = self.params
+        if params.profile_steps is None or params.profile_dir is None or not self._is_chief:
+            return StepProfiler('', None)
+        written = spelled('profile_steps', params.profile_steps)
+        first, last = numbers_of(params.profile_steps, int)
+        if last > self._parts.num_batches:
+            raise UsageError(f'{written}: there are {self._parts.num_batches} timed steps; profile some of these')
+        self._console.warning(
+            f'{written}: these timed steps run under the profiler, so the rate is lower than it would be without'
+        )
+        return StepProfiler(params.profile_dir, (first, last))
 
     def _make_summaries(self, built: StepGraph) -> SummaryWriter | None:
         params = self.params
@@ -362,4 +430,6 @@ class BenchmarkCNN:
             self.params.data_dir,
             self._console.progress,
         )
+        if isinstance(self._worker, HorovodWorker) and self._worker.is_of_others(error):
+            line = f'Horovod lost another process, whose own lines say why ({line})'
         return RunError(line)

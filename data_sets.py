@@ -82,6 +82,12 @@ def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[s
         raise UsageError(f'{flag}={data_dir}: {reason}; give the folder that holds {content}') from error
 
 
+def how_to_make(subset: str) -> str:
+    """What to do where there are no shards of a subset, for an error."""
+    flag = '' if subset == SUBSETS[0] else f' --subset={subset}'
+    return f'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=DIR{flag}'
+
+
 def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
     """Finds the shards of a subset ('train' or 'validation'); flag is the one that gave data_dir.
 
@@ -103,8 +109,7 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
             else 'it is empty'
         )
         raise UsageError(
-            f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} ({holds}); '
-            'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=DIR'
+            f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} ({holds}); {how_to_make(subset)}'
         )
     paths = tuple(str(folder / match.string) for match in shards)
     for path in paths:

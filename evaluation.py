@@ -1,5 +1,6 @@
 """How many images of a validation set a model gets right: the graph that counts them, and when training waits."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from cluster.horovod import HorovodWorker
 from cluster.worker import Worker
 from input_pipeline import InputPipeline
 from models.layers import Initializer
-from models.networks import build_network
+from models.networks import build_network, is_among_best
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Accuracy
@@ -23,7 +24,19 @@ from training.variables import HOST_DEVICE, create_variable
 Tensor = Any
 
 
-class SavedVariables:
+class FixedVariables:
+    """What gives values to a network that does not train."""
+
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        """Nothing is left out: such a network uses all variables."""
+        raise NotImplementedError(name)
+
+    def assign(self, name: str, value: Tensor) -> None:
+        """Nothing is assigned to: batch norm takes its moving averages as they are."""
+        raise NotImplementedError(name)
+
+
+class SavedVariables(FixedVariables):
     """The variables of a model as a checkpoint would have them now, for one tower that only reads.
 
     Args:
@@ -38,16 +51,8 @@ class SavedVariables:
         """The value of a variable, read anew in each run."""
         del shape, initializer, trainable
         if name not in self._values:
-            self._values[name] = _read(self._slices[name])
+            self._values[name] = read_whole(self._slices[name])
         return self._values[name]
-
-    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        """Nothing is left out: an evaluation uses all variables."""
-        raise NotImplementedError(name)
-
-    def assign(self, name: str, value: Tensor) -> None:
-        """Nothing is assigned to: batch norm takes its moving averages as they are."""
-        raise NotImplementedError(name)
 
 
 class OwnVariables(SavedVariables):
@@ -66,8 +71,8 @@ class OwnVariables(SavedVariables):
         return super().read(name, shape, initializer, trainable=trainable)
 
 
-def _read(parts: Sequence[Slice]) -> Tensor:
-    """The value of a variable. Not Variable.value, which may be what a step has staged."""
+def read_whole(parts: Sequence[Slice]) -> Tensor:
+    """The value of a variable, read anew in each run. Not Variable.value, which may be what a step has staged."""
     values = []
     for part in parts:
         variable = part.variable
@@ -173,16 +178,12 @@ def _sum(shares: Sequence[Accuracy]) -> Accuracy:
 
 def _count(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Of logits [N, K] float32 and labels [N] int32, negative for no image: the counts, scalars int64."""
-    is_image = labels >= 0
-    label = tf.maximum(labels, 0)
 
     def total(flags: Tensor) -> Tensor:
         return tf.reduce_sum(tf.cast(flags, tf.int64))
 
-    def among(k: int) -> Tensor:
-        return total(tf.logical_and(is_image, tf.nn.in_top_k(logits, label, k)))
-
-    return {'num_images': total(is_image), 'num_top_1': among(1), 'num_top_5': among(5)}
+    top_1, top_5 = (total(is_among_best(logits, labels, k)) for k in (1, 5))
+    return {'num_images': total(labels >= 0), 'num_top_1': top_1, 'num_top_5': top_5}
 
 
 @dataclass(frozen=True)
@@ -200,3 +201,15 @@ class EvalSchedule:
         if self.every is not None:
             return step // self.every > since // self.every
         return any(since < at <= step for at in self.at)
+
+    def lacks(self, start: int, end: int) -> str | None:
+        """In one line, what training between two counts of steps ends too early for."""
+        late = [at for at in sorted(self.at) if at > end]
+        if late:
+            return f'training ends after {end} steps: there is no evaluation after {", ".join(map(str, late))}'
+        if self.every is not None and not self.is_due(end, start):
+            return (
+                f'training goes from {start} to {end} steps: there is no evaluation, the next one is due after '
+                f'{math.ceil((end // self.every + 1) * self.every)}'
+            )
+        return None

@@ -16,11 +16,13 @@ from cluster.worker import Worker
 from errors import RunError, UsageError
 from evaluation import Evaluation, OwnVariables, report
 from faults import check_ends, explain
+from flag_spec import spelled
 from output_files import check_outputs
 from params import Params
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Accuracy
+from saved_model import ModelValues
 from stepper import open_session
 from training.checkpoints import Checkpointer, Slice, has_ended, named_checkpoints, step_of
 from training.variables import HOST_DEVICE
@@ -39,7 +41,6 @@ class Evaluator:
     """
 
     def __init__(self, params: Params, console: Console | None = None) -> None:
-        check_outputs(params)
         if params.train_dir is None or params.variable_update == 'horovod':
             raise UsageError(
                 '--eval: it needs --train_dir, and --variable_update=horovod cannot be had with it; evaluate in one '
@@ -49,6 +50,7 @@ class Evaluator:
         self._params = params
         self._console = console or Console()
         self._cluster = find_cluster(params, os.environ)
+        check_outputs(params, is_chief=self._cluster is None or self._cluster.is_chief)
         self._parts = Assembly(params, self._cluster, None, self._console.warning)
         self._worker: Worker | None = None
 
@@ -107,6 +109,8 @@ class Evaluator:
             process, num_processes = (worker.cluster.index, worker.cluster.num_workers) if worker else (0, 1)
             evaluation = parts.build_evaluation(towers, process, num_processes)
             saver = Checkpointer(self._folder, _slices_of(towers), HOST_DEVICE, self._params.max_ckpts_to_keep)
+            folder = self._params.export_saved_model
+            to_export = ModelValues(towers[0].slices) if folder and process == 0 else None
         if not (worker and worker.legacy):
             banner = parts.banner('evaluation', parts.eval_batch_size, num_processes)
             self._console.result(lines.format_banner(banner))
@@ -114,8 +118,18 @@ class Evaluator:
         with open_session(target, graph, config) as session:
             if worker:
                 worker.watch(session)
+            last = None
             for number, prefix in enumerate(self._checkpoints()):
                 yield self._evaluate(evaluation, saver, session, prefix, number)
+                last = prefix
+            values = to_export.read(session) if to_export and last else None
+        if values and folder:
+            self._console.progress(f'Writing {last} to {folder}')
+            parts.export(values, folder)
+        elif to_export:
+            self._console.warning(
+                f'{spelled("export_saved_model", folder)}: no checkpoint appeared that could be written'
+            )
 
     def _evaluate(
         self, evaluation: Evaluation, saver: Checkpointer, session: tf.Session, prefix: str, number: int

@@ -166,6 +166,23 @@ def _horovod_has_a_process_for_each_device(params: 'Params') -> str | None:
     return None
 
 
+def _horovod_knows_its_processes(params: 'Params') -> str | None:
+    if params.variable_update != 'horovod':
+        return None
+    for name in ('ps_hosts', 'worker_hosts', 'job_name', 'task_index', 'controller_host'):
+        if (value := getattr(params, name)) is not None:
+            return (
+                f'{spelled(name, value)} clashes with --variable_update=horovod, whose processes horovodrun starts and '
+                'numbers; leave it out, or write --variable_update=collective_all_reduce'
+            )
+    if not params.cross_replica_sync:
+        return (
+            f'{spelled("cross_replica_sync", False)} clashes with --variable_update=horovod, whose processes take each '
+            'step together; leave it out, or write --variable_update=parameter_server'
+        )
+    return None
+
+
 def _16_bits_hold_what_the_optimizer_keeps(params: 'Params') -> str | None:
     if params.fp16_vars and params.precision != 'fp32' and params.optimizer not in ('sgd', 'momentum'):
         return (
@@ -216,6 +233,34 @@ def _evaluations_are_not_empty(params: 'Params') -> str | None:
     return None
 
 
+def _an_export_has_a_folder_of_its_own(params: 'Params') -> str | None:
+    if (export := params.export_saved_model) is None:
+        return None
+    whole = os.path.abspath(export)
+    for name in ('train_dir', 'eval_dir', 'profile_dir'):
+        other = getattr(params, name)
+        if other is not None and os.path.commonpath([whole, os.path.abspath(other)]) == whole:
+            return (
+                f'{spelled("export_saved_model", export)} clashes with {spelled(name, other)}: nothing else can be in '
+                'the folder of an export; write another path in one of them'
+            )
+    return None
+
+
+def _profiled_steps_are_two(params: 'Params') -> str | None:
+    for given, missing in itertools.permutations(('profile_steps', 'profile_dir')):
+        if (value := getattr(params, given)) and not getattr(params, missing):
+            return f'{spelled(given, value)}: it takes both to profile; add --{missing}'
+    try:
+        first, last = numbers_of(params.profile_steps, int) or (1, 1)
+    except ValueError:
+        first, last = 1, 0
+    if first > last:
+        written = spelled('profile_steps', params.profile_steps)
+        return f'{written}: it must be the first and the last of the timed steps to profile, such as 10,20'
+    return None
+
+
 def _evaluation_lists_are_numbers(params: 'Params') -> str | None:
     for name in EVAL_DURING_TRAINING[2:]:
         try:
@@ -252,11 +297,14 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
     _a_decay_has_an_interval_and_a_factor,
     _staged_variables_are_read_from_somewhere,
     _horovod_has_a_process_for_each_device,
+    _horovod_knows_its_processes,
     _16_bits_hold_what_the_optimizer_keeps,
     _evaluations_are_of_one_kind,
     _there_is_a_model_to_evaluate,
     _evaluations_are_not_empty,
     _evaluation_lists_are_numbers,
+    _an_export_has_a_folder_of_its_own,
+    _profiled_steps_are_two,
 )
 
 # By one of these a process learns of a cluster without host flags.

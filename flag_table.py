@@ -48,7 +48,11 @@ class Params:
     loss_type_to_report: str = flag(
         'total_loss', _RUN, 'The loss with weight decay, or without it.', choices=('base_loss', 'total_loss')
     )
-    tf_random_seed: int = flag(1234, _RUN, 'Seed of the initial weights, of dropout and of synthetic images.')
+    tf_random_seed: int = flag(
+        1234,
+        _RUN,
+        'Seed of the initial weights, of dropout, and of images: their order, and what is random about them.',
+    )
     verbose: bool = flag(False, _RUN, 'Add the traceback to errors.')
 
     num_gpus: int = flag(1, _DEVICES, 'Devices to train on, of the kind --device names.', lower_bound=1)
@@ -324,6 +328,8 @@ class Params:
         None, _FILES, 'Steps from one checkpoint to the next.', lower_bound=1, unit='steps'
     )
     max_ckpts_to_keep: int = flag(5, _FILES, 'The last checkpoints that are kept.', lower_bound=1, unit='checkpoints')
+    backbone_model_path: str | None = flag(None, _FILES, 'Checkpoint, or folder of some, that training starts from.')
+    export_saved_model: str | None = flag(None, _FILES, 'New folder for a SavedModel of what was trained or evaluated.')
     save_summaries_steps: int = flag(
         0, _FILES, 'Steps from one summary to the next; 0 writes none.', lower_bound=0, unit='steps'
     )
@@ -341,6 +347,8 @@ class Params:
         None, _FILES, 'Start of the file names for the graph of each device as it was run.'
     )
     tfprof_file: str | None = flag(None, _FILES, 'File for the profile of the last warm-up step.')
+    profile_steps: str | None = flag(None, _FILES, 'FIRST,LAST: the timed steps to profile for TensorBoard.')
+    profile_dir: str | None = flag(None, _FILES, 'Folder for the profile of --profile_steps; made if missing.')
 
     @property
     def evaluates_in_training(self) -> bool:

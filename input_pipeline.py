@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from data_sets import Shards
+from data_sets import Shards, how_to_make
 from errors import UsageError
 from staging import StagingArea
 
@@ -329,7 +329,7 @@ def shard_pattern(shards: Shards) -> str:
     if not any(Path(path).stat().st_size for path in shards.paths):
         raise UsageError(
             f'--data_dir={folder}: its {len(shards.paths)} {shards.subset} shards hold no record; '
-            'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=DIR'
+            f'{how_to_make(shards.subset)}'
         )
     # A comma cannot be escaped.
     special = {',': '?'} | {letter: f'\\{letter}' for letter in '*?[]\\'}

@@ -58,7 +58,6 @@ _NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
 
 # As above, with the reason why this program will not have it and what to use instead.
 _NEVER: Mapping[str, tuple[Value | type, str]] = {
-    'backbone_model_path': (str, 'it belongs to object detection; this program trains classifiers only'),
     'ml_perf': (False, 'the MLPerf rules have their own programs, see github.com/mlcommons/training'),
     'trt_max_workspace_size_bytes': (4294967296, 'TensorFlow contains no TensorRT any more; use trtexec of TensorRT'),
     'trt_mode': (str, 'TensorFlow contains no TensorRT any more; use trtexec of TensorRT'),

@@ -31,7 +31,7 @@ def find_machine(params: Params) -> Machine:
     """Fits the settings to what there is.
 
     Raises:
-      UsageError: the run asks for GPUs that are not there, or for NCCL without GPUs.
+      UsageError: the run asks for GPUs that are not there, or for sums on GPUs without them.
     """
     if params.xla:
         # XLA leaves the CPU alone unless this says otherwise, and TensorFlow reads it when it first looks for devices.
@@ -59,6 +59,8 @@ def find_machine(params: Params) -> Machine:
         )
     if parameter_kind == 'gpu' and kind != 'gpu':
         raise UsageError('--local_parameter_device=gpu: the run is on the CPU; write --local_parameter_device=cpu')
+    if params.horovod_device == 'gpu' and kind != 'gpu':
+        raise UsageError('--horovod_device=gpu: the run is on the CPU; write --horovod_device=cpu, or leave it out')
     if kind != 'gpu' and 'nccl' in (params.all_reduce_spec or ''):
         raise UsageError(
             f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between GPUs and the run is on the CPU; '

@@ -1,6 +1,7 @@
 """Whether the files that a run is asked for can be written. Does not import TensorFlow."""
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,16 @@ if TYPE_CHECKING:
 
 # The flags that name one file each.
 FILES = ('trace_file', 'tfprof_file', 'graph_file')
+# Those that name a folder each, which is made if missing; of the last ones only the chief of a cluster writes there.
+_FOLDERS = ('train_dir', 'eval_dir')
+_FOLDERS_OF_CHIEF = ('profile_dir', 'export_saved_model')
 
 
-def check_outputs(params: 'Params') -> None:
-    """Proves that the files of the run can be written; leaves existing ones as they are, and makes --train_dir.
+def check_outputs(params: 'Params', *, is_chief: bool = True) -> None:
+    """Proves that the files of the run can be written; leaves existing ones as they are, and makes folders.
+
+    Args:
+      is_chief: whether this process is the one of its cluster that writes what is written once.
 
     Raises:
       UsageError: one cannot, with the flag, the path and the reason.
@@ -29,11 +36,29 @@ def check_outputs(params: 'Params') -> None:
     if prefix := params.partitioned_graph_file_prefix:
         with _told_of('partitioned_graph_file_prefix', prefix):
             _try_folder(Path(f'{prefix}0').parent)
-    for name in ('train_dir', 'eval_dir'):
+    if params.eval and params.train_dir and Path(params.train_dir).is_file():
+        raise UsageError(
+            f'{spelled("train_dir", params.train_dir)}: it is a file; give the folder that the checkpoints are in'
+        )
+    for name in (*_FOLDERS, *(_FOLDERS_OF_CHIEF if is_chief else ())):
         if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
             with _told_of(name, folder):
+                if name == 'export_saved_model':
+                    _check_new(name, folder)
+                    # It appears when all is in it; until then the one above it is written in.
+                    folder = os.path.dirname(os.path.abspath(folder))
                 Path(folder).mkdir(parents=True, exist_ok=True)
                 _try_folder(Path(folder))
+
+
+def _check_new(name: str, folder: str) -> None:
+    """That a folder which is to appear in one moment is not there, or empty."""
+    if os.path.ismount(folder):
+        raise UsageError(f'{spelled(name, folder)}: a mounted folder cannot be replaced; name a new folder in it')
+    if os.path.islink(folder):
+        raise UsageError(f'{spelled(name, folder)}: a link cannot be replaced; write the path of a new folder')
+    if os.path.lexists(folder) and any(Path(folder).iterdir()):
+        raise UsageError(f'{spelled(name, folder)}: the folder is not empty; write the name of a new one')
 
 
 @contextlib.contextmanager
@@ -46,7 +71,7 @@ def _told_of(name: str, path: str) -> Iterator[None]:
         raise UsageError(f'{spelled(name, path)}: a file is where a folder must be; write another path') from None
     except OSError as error:
         folder = Path(path).parent
-        if name not in ('train_dir', 'eval_dir') and not folder.exists():
+        if name not in (*_FOLDERS, *_FOLDERS_OF_CHIEF) and not folder.exists():
             raise UsageError(f'{spelled(name, path)}: there is no folder {folder}; make it first') from None
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f'{spelled(name, path)}: it cannot be written ({reason}); write another path') from None
@@ -59,7 +84,8 @@ def _try_file(path: Path) -> None:
     # Appending nothing leaves the content as it is.
     file.open('ab').close()
     if not existed:
-        file.unlink()
+        # Another process of the run may have been faster.
+        file.unlink(missing_ok=True)
 
 
 def _try_folder(folder: Path) -> None:

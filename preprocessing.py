@@ -1,5 +1,6 @@
 """One encoded record -> one image tensor: parse, decode and crop, resize, distort, flip. All of it runs on the CPU."""
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -268,6 +269,17 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
     resized = tf.reshape(resized, _shared([*size, options.channels]))
     # Bicubic overshoots at edges, and what a cast makes of that is undefined.
     return _clipped(resized) if method == 'bicubic' else resized
+
+
+def in_turn(options: ImageOptions, number: tf.Tensor, make: Callable[[int], tf.Tensor]) -> tf.Tensor:
+    """make(position) of an image whose number (scalar int64) stands for its position, and is not known before it runs.
+
+    Without random numbers, all that the position decides is the turn of round_robin.
+    """
+    if options.resize_method != 'round_robin':
+        return make(0)
+    turns = [functools.partial(make, position) for position in range(len(_RESIZE))]
+    return tf.switch_case(tf.cast(number % len(turns), tf.int32), turns)
 
 
 def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor, padding_value: float = 0) -> tf.Tensor:

@@ -3,6 +3,7 @@
 import contextlib
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tensorflow.compat.v1 as tf
@@ -10,9 +11,11 @@ import tensorflow.compat.v1 as tf
 from cluster.horovod import HorovodWorker
 from cluster.worker import Worker
 from errors import RunError
+from flag_spec import spelled
 from params import Params
 from step_graph import StepGraph
-from training.checkpoints import Checkpointer, mark_ended, step_of
+from training.backbone import Backbone
+from training.checkpoints import Checkpointer, find_checkpoint, mark_ended, step_of
 from training.variables import HOST_DEVICE
 
 
@@ -40,10 +43,20 @@ class RunState:
     Args:
       worker: this process's part in a cluster, or None.
       num_batches: timed steps of this process.
+      warn, tell: where lines go about the variables that training starts from: those to mind, and the others.
+
+    Raises:
+      RunError: nothing of --backbone_model_path fits the model.
     """
 
     def __init__(
-        self, params: Params, worker: Worker | HorovodWorker | None, built: StepGraph, num_batches: int
+        self,
+        params: Params,
+        worker: Worker | HorovodWorker | None,
+        built: StepGraph,
+        num_batches: int,
+        warn: Callable[[str], None],
+        tell: Callable[[str], None],
     ) -> None:
         self.steps_taken = 0
         self._params = params
@@ -59,6 +72,13 @@ class RunState:
         if self._saves:
             assert params.train_dir
             self._saver = self._make_saver(params.train_dir)
+        self._warn, self._tell = warn, tell
+        self._backbone = None
+        written = spelled('backbone_model_path', params.backbone_model_path)
+        if backbone := find_backbone(params, is_chief=self._is_chief):
+            self._backbone = Backbone(backbone, written, built.model_slices, HOST_DEVICE)
+        elif params.backbone_model_path and self._saves:
+            warn(f'{written} has no effect: training goes on from {latest_checkpoint(params, is_chief=True)}')
         # Without parameter servers, any worker may be the one from which the others go on.
         may_relay = worker is not None and worker.target and not worker.cluster.ps_hosts
         self._folder = tempfile.mkdtemp(prefix='tf_cnn_benchmarks_') if may_relay else None
@@ -113,6 +133,8 @@ class RunState:
             prefix = prefix or latest_checkpoint(self._params, is_chief=self._is_chief)
             if prefix and saver:
                 saver.restore(session, prefix)
+            elif self._backbone:
+                self._start_from(self._backbone, session)
         step = int(session.run(self._built.global_step.value))
         if worker:
             step = max(0, worker.agreed['step'])
@@ -142,6 +164,8 @@ class RunState:
             if prefix:
                 assert self._saver
                 self._saver.restore(session, prefix)
+            elif self._backbone:
+                self._start_from(self._backbone, session)
         step = self._read_step(session)
         if meeting:
             session.run(self._set_begun, {self._new_step: step})
@@ -149,6 +173,12 @@ class RunState:
         end = step + num_steps if end is None else int(end)
         worker.announce(step, end)
         return step, end
+
+    def _start_from(self, backbone: Backbone, session: tf.Session) -> None:
+        backbone.restore(session)
+        self._tell(backbone.taken)
+        for line in backbone.left:
+            self._warn(line)
 
     def _read_step(self, session: tf.Session) -> int:
         return int(session.run(self._built.global_step.value))
@@ -199,6 +229,19 @@ def latest_checkpoint(params: Params, *, is_chief: bool) -> str | None:
     return Checkpointer.latest(params.train_dir)
 
 
+def find_backbone(params: Params, *, is_chief: bool) -> str | None:
+    """The other checkpoint that training starts from, unless it goes on from its own.
+
+    Raises:
+      UsageError: there is no such checkpoint.
+      RunError: the folder holds none.
+    """
+    path = params.backbone_model_path
+    if path is None or params.forward_only or not is_chief or latest_checkpoint(params, is_chief=True):
+        return None
+    return find_checkpoint(path, spelled('backbone_model_path', path))
+
+
 def step_to_offer(params: Params, worker: Worker | HorovodWorker) -> int | None:
     """The step of the variables that a worker brings along, if it has some."""
     if 'step' in worker.legacy:
@@ -220,7 +263,7 @@ class Window:
 
     def __init__(self) -> None:
         self._start: float | None = None
-        self._end = 0.0
+        self._end = self._skipped = 0.0
         self._first = self._last = 0
 
     def note(self, seconds: float, steps_before: int, steps_after: int) -> None:
@@ -228,12 +271,15 @@ class Window:
         self._end = time.perf_counter()
         if self._start is None:
             self._start, self._first = self._end - seconds, steps_before
+        else:
+            self._start += self._skipped
+        self._skipped = 0.0
         self._last = steps_after
 
     def skip(self, seconds: float) -> None:
-        """After what is no part of training: an evaluation of so many seconds."""
-        if self._start is not None:
-            self._start += seconds
+        """After what is no part of training, such as an evaluation, and took so many seconds. It lies within the window
+        once another step follows."""
+        self._skipped += seconds
 
     @property
     def seconds(self) -> float:

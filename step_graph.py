@@ -6,9 +6,10 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from errors import UsageError
 from input_pipeline import Batch, InputPipeline
 from managers.masters import Meeting
-from models.networks import build_network
+from models.networks import build_network, is_among_best
 from training.checkpoints import Slice, whole
 from training.optimizers import Optimizer, OptimizerStep, Slots
 from training.precision import FP32, LossScale, Precision, make_loss_scale
@@ -55,8 +56,8 @@ class StepGraph:
     images. Where the loss scale may have steps skipped, num_skipped is how many it had, and 'num_skipped' how many
     before the step. meeting is where the gradients of several workers meet, bytes_of_servers and bytes_of_step what a
     cluster holds and moves. variables are those that the first model trains, gradients are (variable, gradient) for
-    them. slices tell where the parts of everything are that a checkpoint holds, by name. before_evaluation, if there is
-    one, gives the slices of all workers the same values.
+    them. slices tell where the parts of everything are that a checkpoint holds, by name; model_slices those of the
+    model alone. before_evaluation, if there is one, gives the slices of all workers the same values.
     """
 
     pipeline: InputPipeline
@@ -70,6 +71,7 @@ class StepGraph:
     bytes_of_servers: dict[str, int]
     bytes_of_step: int
     slices: dict[str, list[Slice]]
+    model_slices: dict[str, list[Slice]]
     num_skipped: Tensor | None
     before_evaluation: tf.Operation | None
 
@@ -93,7 +95,11 @@ class _Tower:
 def build_step_graph(
     settings: StepSettings, optimizer: Optimizer, manager: VariableMgr, pipeline: InputPipeline
 ) -> StepGraph:
-    """Adds a step to the current graph."""
+    """Adds a step to the current graph.
+
+    Raises:
+      UsageError: the model cannot be trained: it has no variables, or some that its loss does not depend on.
+    """
     loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
     towers = [
         _build_tower(settings, optimizer, manager, number, pipeline.tower_batch(number), loss_scale)
@@ -104,7 +110,8 @@ def build_step_graph(
     slots: Slots = {}
     with tf.device(HOST_DEVICE):
         global_step = manager.create_global_step()
-        slices = {'global_step': [whole(global_step)], **manager.slices()}
+        model_slices = manager.slices()
+        slices = {'global_step': [whole(global_step)], **model_slices}
         initializers = list(manager.initializers)
         if manager.initializes:
             initializers.append(global_step.assign(tf.constant(0, tf.int64)))
@@ -149,6 +156,7 @@ def build_step_graph(
             bytes_of_servers=manager.bytes_of_servers(),
             bytes_of_step=0 if settings.forward_only else manager.bytes_of_step(),
             slices=slices,
+            model_slices=model_slices,
             before_evaluation=tf.group(*before_evaluation) if before_evaluation else None,
             num_skipped=loss_scale.num_skipped,
         )
@@ -194,16 +202,23 @@ def _build_tower(
         if settings.forward_only:
             return _Tower(base_loss, objective, None, top_k, [])
         trainable = manager.trainable_variables_on_device(number)
+        if not trainable:
+            raise UsageError(f'--model={settings.model}: it has no variable to train; write --forward_only')
         penalty = None
         if settings.weight_decay and (manager.leads(number) or number == 0):
             # Of kernels, not of biases and batch norm: He et al. 2018 (arXiv:1812.01187), section 3.1.
             kernels = [tf.cast(variable.value, tf.float32) for variable in trainable if len(variable.shape) > 1]
-            if settings.single_l2_loss_op:
+            if settings.single_l2_loss_op and kernels:
                 kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
-            penalty = settings.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
+            penalty = settings.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels] or [tf.zeros([])])
             if manager.leads(number) and not optimizer.decays_weights:
                 objective += penalty
         gradients = tf.gradients(objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value])
+        unused = [variable.name for variable, found in zip(trainable, gradients, strict=True) if found is None]
+        if unused:
+            raise UsageError(
+                f'--model={settings.model}: its loss does not depend on {", ".join(unused)}; use or remove these'
+            )
         # Of variables that are kept in 16 bits they have 16; what becomes of them does not depend on that.
         gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
         return _Tower(base_loss, objective, penalty, top_k, gradients)
@@ -231,7 +246,7 @@ def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 def _top(k: int, logits: Tensor, labels: Tensor) -> Tensor:
     """Scalar float32: the fraction of images whose label is among the k best logits."""
-    return tf.reduce_mean(tf.cast(tf.nn.in_top_k(logits, labels, k), tf.float32))
+    return tf.reduce_mean(tf.cast(is_among_best(logits, labels, k), tf.float32))
 
 
 def _mean(scalars: Sequence[Tensor]) -> Tensor:

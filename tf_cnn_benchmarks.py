@@ -1,26 +1,30 @@
 """The command: flags in, exit code out. Without a word before the flags it runs a benchmark."""
 
 import contextlib
+import importlib
 import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 import flag_rules
 import output_files
 from cluster.members import Cluster, find_cluster, for_evaluator
+from cluster.signals import Terminated
 from errors import BenchmarkError, UsageError
+from flag_help import WORDS, format_help
 from flag_spec import nearest
 from params import parse_argv
 
 _HELP = ('--help', '-help', '-h', '--helpfull', '--helpshort')
-_INTERRUPTED = 130
+_INTERRUPTED, _TERMINATED = 130, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns the exit code: 0, 1 for a fault while running, 2 for wrong use, 130 if interrupted.
+    """Runs the command. Returns the exit code: 0, 1 for a fault while running, 2 for wrong use, 130 if interrupted,
+    143 after SIGTERM.
 
     Args:
       argv: without the program's name; by default that of this process.
@@ -39,6 +43,8 @@ def _exit_code(words: list[str]) -> int:
         if _is_verbose(words):
             traceback.print_exc()
         return _fail(str(error), error.exit_code)
+    except Terminated:
+        return _fail('stopped by SIGTERM', _TERMINATED)
     except KeyboardInterrupt:
         return _fail('interrupted', _INTERRUPTED)
     except BrokenPipeError:
@@ -51,38 +57,16 @@ def _exit_code(words: list[str]) -> int:
 def _tool(words: list[str]) -> int:
     if not words or words[0].startswith('-'):
         return _benchmark(words)
-    if words[0] not in _TOOLS:
-        near = nearest(words[0], _TOOLS)
-        hint = f'did you mean {near}?' if near else f'flags look like --model=resnet50, words are: {", ".join(_TOOLS)}'
-        raise UsageError(f'{words[0]}: there is no such word; {hint}')
-    return _TOOLS[words[0]](words[1:])
-
-
-def _records(argv: list[str]) -> int:
-    import records
-
-    return records.main(argv)
-
-
-def _cluster(argv: list[str]) -> int:
-    from cluster import command
-
-    return command.main(argv)
-
-
-def _models(argv: list[str]) -> int:
-    from models import command
-
-    return command.main(argv)
-
-
-_TOOLS: dict[str, Callable[[list[str]], int]] = {'cluster': _cluster, 'models': _models, 'records': _records}
+    name, *argv = words
+    if name not in WORDS:
+        near = nearest(name, WORDS)
+        hint = f'did you mean {near}?' if near else f'flags look like --model=resnet50, words are: {", ".join(WORDS)}'
+        raise UsageError(f'{name}: there is no such word; {hint}')
+    return int(importlib.import_module(WORDS[name].module).main(argv))
 
 
 def _benchmark(argv: list[str]) -> int:
     if any(word.split('=')[0] in _HELP for word in argv):
-        from flag_help import format_help
-
         print(format_help())
         return 0
     from reporting.console import Console
@@ -94,7 +78,7 @@ def _benchmark(argv: list[str]) -> int:
     cluster = find_cluster(params, os.environ)
     if not _is_server(cluster):
         flag_rules.check_inputs(params)
-        output_files.check_outputs(params)
+        output_files.check_outputs(params, is_chief=cluster is None or cluster.is_chief)
     with _own_stdout() as out:
         console = Console(out, sys.stderr)
         for line in parsed.warnings:

@@ -1,5 +1,6 @@
 """The images of a validation set, each once: what evaluation looks at."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,11 +73,13 @@ def record_examples(
     Faults of the data fail the step with a TensorFlow error, as those of input_pipeline.RecordPipeline.
     """
 
-    def example(record: Any) -> tuple[Any, Any]:
+    def example(number: Any, record: Any) -> tuple[Any, Any]:
         encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
-        return preprocessing.preprocess(encoded, boxes, options, position=0), label
+        preprocess = functools.partial(preprocessing.preprocess, encoded, boxes, options)
+        return preprocessing.in_turn(options, number, preprocess), label
 
-    return share.of(tf.data.TFRecordDataset(list(paths))).map(example, num_parallel_calls=tf.data.experimental.AUTOTUNE)
+    records = share.of(tf.data.TFRecordDataset(list(paths)).enumerate())
+    return records.map(example, num_parallel_calls=tf.data.experimental.AUTOTUNE)
 
 
 def array_examples(
@@ -98,7 +101,8 @@ def array_examples(
         image.set_shape(images.shape[1:])
         label.set_shape([])
         if options and images.shape[1:3] != (options.height, options.width):
-            image = preprocessing.resize_and_distort(image, options, 0, None)
+            resize = functools.partial(preprocessing.resize_and_distort, image, options, draws=None)
+            image = preprocessing.in_turn(options, index, resize)
         return image, label
 
     return share.of(tf.data.Dataset.range(len(images))).map(example)

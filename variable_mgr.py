@@ -101,7 +101,7 @@ _CLASSES: dict[tuple[str, bool, bool], Callable[[Placement], VariableMgr]] = {
         at.devices, at.seed, at.servers
     ),
     ('horovod', True, False): lambda at: VariableMgrHorovod(
-        at.devices, at.seed, at.packing, at.horovod, device=at.horovod_device, compact=at.transfer is not None
+        at.devices, at.seed, at.packing, at.horovod, device=at.horovod_device, transfer=at.transfer
     ),
     ('collective_all_reduce', True, False): lambda at: VariableMgrCollectiveAllReduce(
         at.devices,

@@ -86,7 +86,12 @@ class HorovodWorker:
         """Horovod watches."""
 
     def verdict(self) -> None:
-        """Horovod's own error tells."""
+        """The error of a step tells: see is_of_others."""
+
+    def is_of_others(self, error: tf.errors.OpError) -> bool:
+        """Whether a step failed since another process is gone. Not all errors of Horovod's operations name these."""
+        is_ours = error.op is not None and not error.op.type.startswith('Horovod')
+        return isinstance(error, tf.errors.UnknownError) and not is_ours
 
     def end(self, exit_code: int, reason: str = '') -> None:
         """Horovod notices."""

@@ -142,7 +142,9 @@ def for_evaluator(params: Params, environ: Environment) -> Params:
         raise UsageError('TF_CONFIG makes this process an evaluator, and it needs the checkpoints; add --train_dir=DIR')
     others: dict[str, Any] = dict.fromkeys(flag_rules.EVAL_DURING_TRAINING)
     interval = params.eval_interval_secs or _EVALUATOR_INTERVAL_SECS
-    return replace(params, eval=True, eval_interval_secs=interval, stop_at_top_1_accuracy=None, **others)
+    # Those who train export what they have trained.
+    others |= {'stop_at_top_1_accuracy': None, 'export_saved_model': None}
+    return replace(params, eval=True, eval_interval_secs=interval, **others)
 
 
 def _is_public(address: str) -> bool:

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C for a process whose main thread may be waiting for others, within TensorFlow, for ever."""
+"""SIGTERM and Ctrl-C, also for a process whose main thread may be waiting for others, within TensorFlow, for ever."""
 
 import contextlib
 import os
@@ -10,6 +10,31 @@ from collections.abc import Callable, Iterator
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # How long a step may take to its end, so that what is saved is the end of a step of ours.
 _GRACE_SECS = 5.0
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, told as Ctrl-C is."""
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM raises Terminated in the main thread until the block ends, after what that runs within TensorFlow.
+
+    For a process that waits for no other. Where the program has a handler of its own, that stays.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def handle(*_: object) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Stop:

@@ -54,6 +54,18 @@ def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | 
     return reduce
 
 
+def bytes_of_ring(variables: Sequence[Variable], num_workers: int, transfer: tf.DType | None) -> int:
+    """The bytes that a ring of workers moves to sum the gradients of these variables.
+
+    Each sends 2 (W - 1) / W of them to its neighbour: Patarasuk & Yuan 2009 (doi:10.1016/j.jpdc.2008.09.002).
+
+    Args:
+      transfer: the type of 16 bits that gradients have on their way, or None for float32.
+    """
+    size = sum(num_bytes(variable.shape) for variable in variables)
+    return 2 * (num_workers - 1) * size // (1 if transfer is None else 2)
+
+
 class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     """--variable_update=collective_all_reduce: every tower of every worker has all variables, no parameter servers.
 
@@ -118,9 +130,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
             return self._receive(statistics, 0, _STATISTICS)
 
     def bytes_of_step(self) -> int:
-        # Each worker sends this to its neighbour in the ring: Patarasuk & Yuan 2009 (doi:10.1016/j.jpdc.2008.09.002).
-        trainable = sum(num_bytes(variable.shape) for variable in self.trainable_variables_on_device(0))
-        return 2 * (self._num_workers - 1) * trainable // (1 if self._transfer is None else 2)
+        return bytes_of_ring(self.trainable_variables_on_device(0), self._num_workers, self._transfer)
 
     def _receive(self, variables: Sequence[Variable], root: int, first_key: int) -> list[tf.Operation]:
         """Gives the variables the values that they have on one worker."""

@@ -5,7 +5,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from all_reduce import Algorithm
+from all_reduce import Algorithm, compacted
+from managers.collective import bytes_of_ring
 from managers.local import VariableMgrLocalReplicated
 from packing import Packing
 from training.optimizers import Slots
@@ -14,21 +15,17 @@ from training.variables import Variable
 Tensor = Any
 
 
-def by_horovod(horovod: Any, device: str | None, *, compact: bool) -> Algorithm:
+def by_horovod(horovod: Any, device: str | None) -> Algorithm:
     """Sums the tensor of the one tower of each process.
 
     Args:
       horovod: the module horovod.tensorflow.
       device: where Horovod sums; None leaves it to the device of the tensor.
-      compact: tensors are rounded to float16 on their way.
     """
-    compression = horovod.Compression.fp16 if compact else horovod.Compression.none
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         (own,) = tensors
-        total = horovod.allreduce(
-            own, op=horovod.Sum, compression=compression, device_dense=device or '', name=f'gradient_{index}'
-        )
+        total = horovod.allreduce(own, op=horovod.Sum, device_dense=device or '', name=f'gradient_{index}')
         total.set_shape(own.shape)
         return [total]
 
@@ -43,14 +40,24 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
     Args:
       horovod: the module horovod.tensorflow.
       device: where Horovod sums gradients; None leaves it to the devices of the gradients.
-      compact: gradients are rounded to float16 on their way.
+      transfer: the type that gradients have on their way and are summed in, one that Horovod knows (so not bfloat16),
+        or None to leave them as they are.
     """
 
     def __init__(
-        self, devices: Sequence[str], seed: int, packing: Packing, horovod: Any, *, device: str | None, compact: bool
+        self,
+        devices: Sequence[str],
+        seed: int,
+        packing: Packing,
+        horovod: Any,
+        *,
+        device: str | None,
+        transfer: tf.DType | None,
     ) -> None:
-        super().__init__(devices, seed, by_horovod(horovod, device, compact=compact), packing)
+        algorithm = by_horovod(horovod, device)
+        super().__init__(devices, seed, compacted(algorithm, devices, transfer) if transfer else algorithm, packing)
         self._horovod = horovod
+        self._transfer = transfer
 
     @property
     def num_averaged_towers(self) -> int:
@@ -71,6 +78,9 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
         # Moving averages are of a process's own images; those that are saved are rank 0's.
         return self._receive([own for own in self.variables[0].values() if not own.trainable], 'statistics')
+
+    def bytes_of_step(self) -> int:
+        return bytes_of_ring(self.trainable_variables_on_device(0), self._horovod.size(), self._transfer)
 
     def _receive(self, variables: Sequence[Variable], name: str) -> list[tf.Operation]:
         """Gives the variables the values that they have in the process of rank 0."""

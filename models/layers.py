@@ -311,9 +311,10 @@ class LayerBuilder:
 
         Krizhevsky et al. 2012 (doi:10.1145/3065386), section 3.3.
         """
-        # The kernels know NHWC alone.
+        # The kernels know NHWC alone, and those of GPUs float32 alone.
         x = tf.transpose(x, [0, 2, 3, 1]) if self._channels_first else x
-        x = tf.nn.local_response_normalization(x, radius, bias, alpha, beta)
+        x = tf.nn.local_response_normalization(tf.cast(x, tf.float32), radius, bias, alpha, beta)
+        x = tf.cast(x, self._dtype)
         return tf.transpose(x, [0, 3, 1, 2]) if self._channels_first else x
 
     def flatten(self, x: Tensor) -> Tensor:

@@ -147,6 +147,17 @@ def build_network(
     return Logits(tf.cast(logits, tf.float32), None if auxiliary is None else tf.cast(auxiliary, tf.float32))
 
 
+def is_among_best(logits: Tensor, labels: Tensor, k: int) -> Tensor:
+    """Whether the label of an image is among its k best logits: [N, K] float32, [N] int32 -> [N] bool.
+
+    Of equal logits the first ones are the better ones, as for np.argmax, so that k guesses are k; 16 bits leave many
+    equal. With a logit that is no number there is no guess.
+    """
+    best = tf.math.top_k(logits, min(k, int(logits.shape[1]))).indices
+    is_there = tf.reduce_any(tf.equal(best, labels[:, tf.newaxis]), axis=1)
+    return tf.logical_and(is_there, tf.reduce_all(tf.math.is_finite(logits), axis=1))
+
+
 def _registered(name: str) -> Network:
     network = registered_network(name)
     return Network(network, network.batch_norm)

@@ -23,15 +23,30 @@ Build = Callable[['LayerBuilder', Any, int], Any]
 
 @dataclass(frozen=True)
 class RegisteredNetwork:
-    """What register_model was given of a network; file is the one of --model_file that it comes from, if any."""
+    """What register_model was given of a network; file is the one of --model_file that it comes from, if any.
 
+    Raises:
+      UsageError: it fails, or does not return what register_model asks for.
+    """
+
+    name: str
     build: Build
     batch_norm: 'BatchNorm | None'
     file: str | None
 
     def __call__(self, cnn: 'LayerBuilder', images: Any, num_classes: int) -> Any:
         with _told_of(self.file) if self.file else contextlib.nullcontext():
-            return self.build(cnn, images, num_classes)
+            built = self.build(cnn, images, num_classes)
+        logits, *others = built if isinstance(built, tuple) else (built,)
+        for head in (logits, *(other for other in others if other is not None)):
+            shape = getattr(head, 'shape', None)
+            if len(others) > 1 or shape is None or shape.rank != 2 or shape.as_list()[1] != num_classes:
+                found = type(head).__name__ if shape is None else f'{len(others) + 1} of shape {shape}'
+                raise UsageError(
+                    f'{spelled("model", self.name)}: its network returns {found}; it must return logits [N, '
+                    f'{num_classes}], or these and those of an auxiliary head'
+                )
+        return built
 
 
 _networks: dict[str, RegisteredNetwork] = {}
@@ -70,7 +85,7 @@ def register_model(
         if not value > 0:
             raise ValueError(f'{what}={value}: it must be above 0')
     add_model(ModelFacts(name, data_set, image_size, batch_size, learning_rate))
-    _networks[name] = RegisteredNetwork(build, batch_norm, _loading[-1] if _loading else None)
+    _networks[name] = RegisteredNetwork(name, build, batch_norm, _loading[-1] if _loading else None)
 
 
 def registered_network(name: str) -> RegisteredNetwork:

@@ -39,6 +39,7 @@ WITHOUT_TENSORFLOW = [
     'reporting.console',
     'reporting.result',
     'reporting.statistics',
+    'training.command',
     'training.schedules',
     'training.step_loop',
     'records',

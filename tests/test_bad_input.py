@@ -68,6 +68,10 @@ WRONG_USE = {
         ['--model=wrong', '--model_file={tmp}/probe.py', '--batch_size=2'],
         ['--model_file={tmp}/probe.py, line 7'],
     ),
+    'checkpoints that are to be evaluated in a file': (
+        ['--eval', '--train_dir={tmp}/probe.py', '--eval_interval_secs=1'],
+        ['--train_dir={tmp}/probe.py: it is a file'],
+    ),
     'unknown all-reduce': (
         ['--variable_update=replicated', '--num_gpus=2', '--device=cpu', '--all_reduce_spec=tree'],
         ['--all_reduce_spec=tree', 'xring'],

@@ -1,8 +1,9 @@
 """BenchmarkCNN as Python users call it, in one process."""
 
 import io
-import json
 import re
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
+from cluster.signals import Terminated
 from errors import RunError, UsageError
 from params import make_params
 from reporting.console import Console
 from reporting.result import Result
+from training.checkpoints import Checkpointer, has_ended
 from training.step_loop import Phase
 
 pytestmark = pytest.mark.graph
@@ -135,36 +138,6 @@ def test_the_console_gets_what_other_programs_parse() -> None:
     assert 'warm-up' in err.getvalue()
 
 
-def test_a_run_leaves_the_files_it_is_asked_for(tmp_path: Path) -> None:
-    run(
-        num_batches=4,
-        graph_file=str(tmp_path / 'graph.pbtxt'),
-        trace_file=str(tmp_path / 'trace.json'),
-        tfprof_file=str(tmp_path / 'profile'),
-        partitioned_graph_file_prefix=str(tmp_path / 'part'),
-        train_dir=str(tmp_path / 'train'),
-        save_summaries_steps=2,
-        summary_verbosity=3,
-    )
-    assert 'Conv2D' in (tmp_path / 'graph.pbtxt').read_text()
-    events = json.loads((tmp_path / 'trace.json').read_text())['traceEvents']
-    assert any('Conv2D' in event.get('name', '') for event in events)
-    assert (tmp_path / 'profile').stat().st_size > 1000
-    assert 'library' in (tmp_path / 'part0.pbtxt').read_text()
-    (events_file,) = (tmp_path / 'train').glob('events.*')
-    tags: dict[str, list[int]] = {}
-    for event in tf.train.summary_iterator(str(events_file)):
-        for value in event.summary.value:
-            tags.setdefault(value.tag, []).append(event.step)
-    assert tags['total_loss'] == tags['images_per_second'] == tags['variables/conv1/kernel'] == [2, 4]
-    assert tags['gradients/conv1/kernel'] == [2, 4]
-
-
-def test_a_trace_that_is_not_for_chrome_is_text(tmp_path: Path) -> None:
-    run(trace_file=str(tmp_path / 'trace'), use_chrome_trace_format=False)
-    assert 'dev_stats' in (tmp_path / 'trace').read_text()
-
-
 def test_a_setting_of_the_whole_process_cannot_change() -> None:
     run(num_batches=1)
     with pytest.raises(UsageError, match=r'num_intra_threads=1.*start a new process'):
@@ -278,3 +251,43 @@ def test_missing_shards_are_told_and_counted(data_dir: Path, tmp_path: Path) -> 
     err = io.StringIO()
     assert run(Console(None, err), data_dir=str(tmp_path), num_batches=1).num_missing_shards == 1
     assert '1 of the 2 shards' in err.getvalue()
+
+
+class _Stopping(io.StringIO):
+    """A stream whose first line of a step brings a signal, as if somebody had seen enough."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def write(self, text: str) -> int:
+        if _STEP_LINE.match(text):
+            signal.raise_signal(self._number)
+        return super().write(text)
+
+
+@pytest.mark.parametrize(('number', 'raised'), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
+    number: int, raised: type[BaseException], tmp_path: Path
+) -> None:
+    out, err = _Stopping(number), io.StringIO()
+    with pytest.raises(raised) as stopped:
+        run(Console(out, err), num_batches=1000, train_dir=str(tmp_path))
+    assert stopped.type is raised
+    assert 'the run is incomplete: 1 of 1000 batches were timed' in err.getvalue()
+    assert Checkpointer.latest(str(tmp_path)) == str(tmp_path / 'model.ckpt-2')
+    assert not has_ended(str(tmp_path))
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    after = run(train_dir=str(tmp_path), num_batches=1, num_warmup_batches=0)
+    assert losses(after)[0] == pytest.approx(losses(run(num_batches=2))[2], rel=1e-5)
+
+
+def test_without_horovod_its_mode_names_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if it were not installed.
+    monkeypatch.setitem(sys.modules, 'horovod', None)
+    with pytest.raises(UsageError) as refused:
+        run(variable_update='horovod')
+    message = str(refused.value)
+    assert message.startswith('--variable_update=horovod: the package horovod cannot be imported (')
+    assert message.endswith('); install it for this TensorFlow, or write --variable_update=collective_all_reduce')
+    assert '\n' not in message

@@ -77,7 +77,11 @@ def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow() -> None:
     [
         (['--batchsize=3'], '--batchsize: there is no such flag; did you mean --batch_size?'),
         (['record'], 'record: there is no such word; did you mean records?'),
-        (['64'], '64: there is no such word; flags look like --model=resnet50, words are: cluster, models, records'),
+        (
+            ['64'],
+            '64: there is no such word; flags look like --model=resnet50, words are: checkpoint, cluster, models, '
+            'records',
+        ),
         (['--forward_only', '64'], "'64' stands alone; a switch has its value behind an equal sign: --forward_only=64"),
         (
             ['--data_dir=/no/such'],
@@ -162,10 +166,17 @@ def test_a_fault_ends_with_code_1_and_what_was_printed_stays() -> None:
 
 
 @pytest.mark.unit
-def test_an_interrupt_ends_with_code_130_and_one_line() -> None:
-    done = run_script(f'os.kill(os.getpid(), {int(signal.SIGINT)})', stdout=subprocess.PIPE)
-    assert (done.returncode, done.stdout) == (130, 'before\n')
-    assert done.stderr == 'tf_cnn_benchmarks: error: interrupted\n'
+@pytest.mark.parametrize(
+    ('action', 'exit_code', 'told'),
+    [
+        (f'os.kill(os.getpid(), {int(signal.SIGINT)})', 130, 'interrupted'),
+        ('from cluster.signals import Terminated; raise Terminated', 143, 'stopped by SIGTERM'),
+    ],
+)
+def test_a_signal_ends_with_its_code_and_one_line(action: str, exit_code: int, told: str) -> None:
+    done = run_script(action, stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (exit_code, 'before\n')
+    assert done.stderr == f'tf_cnn_benchmarks: error: {told}\n'
 
 
 @pytest.mark.unit

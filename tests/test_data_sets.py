@@ -79,6 +79,13 @@ def test_a_folder_without_one_set_of_shards_is_refused(tmp_path: Path, names: li
     assert str(error.value).startswith(f'--data_dir={tmp_path}: ')
 
 
+@pytest.mark.parametrize(('subset', 'end'), [('train', ''), ('validation', ' --subset=validation')])
+def test_the_error_tells_how_to_make_the_shards_that_lack(tmp_path: Path, subset: str, end: str) -> None:
+    with pytest.raises(UsageError) as error:
+        find_shards(str(tmp_path), subset)
+    assert str(error.value).endswith(f'tf_cnn_benchmarks records --input=DIR --output=DIR{end}')
+
+
 def test_the_error_names_the_flag_that_gave_the_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r'^--check=.*it is empty'):
         find_shards(str(tmp_path), 'train', flag='--check')

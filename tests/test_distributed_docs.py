@@ -55,7 +55,7 @@ def test_every_flag_it_names_is_there() -> None:
     elsewhere = {
         *('ps', 'workers', 'affinity', 'restart', 'keep_going'),  # of the word cluster, see below
         *('np', 'host', 'map-by', 'distribution', 'ntasks', 'nodes', 'gres', 'kill-on-bad-exit', 'job-name'),
-        'ntasks-per-node',
+        *('ntasks-per-node', 'no-build-isolation'),
     }
     # In the drawings, lines have two ends: --g0-->
     named = {name for name in re.findall(r'(?<![\w-])--([a-z][\w-]*)', DOC) if not name.endswith('-')}

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from data_sets import shard_name
 from errors import RunError, UsageError
 from evaluation import EvalSchedule, Evaluation, OwnVariables
 from evaluator import Evaluator
+from models.networks import is_among_best
+from models.registry import register_model
 from params import make_params, parse_argv
-from preprocessing import ImageOptions
+from preprocessing import RESIZE_METHODS, ImageOptions
 from reporting.console import Console
 from reporting.result import Accuracy, Result
 from training.checkpoints import has_ended
@@ -59,7 +62,7 @@ def trained(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
 
 
 def evaluate(folder: Path, data_dir: Path, **flags: Any) -> tuple[Accuracy, ...]:
-    common = {'model': 'lenet', 'device': 'cpu', 'batch_size': BATCH}
+    common = {'model': 'lenet', 'device': 'cpu', 'eval_batch_size': BATCH}
     settings = {**common, 'eval': True, 'train_dir': str(folder), 'data_dir': str(data_dir), **flags}
     return Evaluator(make_params(**settings)).run()
 
@@ -109,26 +112,31 @@ def test_training_waits_for_evaluations_of_the_same_variables(trained: tuple[Pat
     assert [step.index for step in result.timed_steps] == [1, 2, 3]
 
 
+def with_batch_norm(cnn: Any, images: Any, num_classes: int) -> Any:
+    x = cnn.relu(cnn.batch_norm(cnn.conv(images, 8, 3, 'conv', strides=2), 'bn'))
+    return cnn.dense(cnn.flatten(cnn.max_pool(x, 2, 2)), num_classes, 'logits')
+
+
 @pytest.mark.parametrize(
     'mode',
     [
         {'variable_update': 'replicated', 'num_gpus': 2, 'optimizer': 'momentum'},
         {'variable_update': 'parameter_server', 'staged_vars': True, 'num_gpus': 2},
         {'variable_update': 'independent', 'num_gpus': 2},
-        {'model': 'resnet50', 'num_gpus': 2, 'eval_batch_size': 8},
+        {'model': 'with_batch_norm', 'num_gpus': 2, 'eval_batch_size': 8},
     ],
     ids=lambda mode: '-'.join(map(str, mode.values())),
 )
+@pytest.mark.usefixtures('forget_models')
 def test_every_mode_evaluates_what_its_checkpoint_holds(mode: dict[str, Any], data_dir: Path, tmp_path: Path) -> None:
+    register_model('with_batch_norm', with_batch_norm, data_set='imagenet', image_size=SIZE)
     settings = {**SETTINGS, 'batch_size': 2, 'num_batches': 1, **mode}
     flags = {'data_dir': str(data_dir), 'train_dir': str(tmp_path), 'eval_during_training_at_specified_steps': '2'}
-    if mode.get('model') == 'resnet50':
-        # Its moving averages would make an accuracy of 0 right.
-        settings['init_learning_rate'] = 0.0
     [during] = BenchmarkCNN(make_params(**settings, **flags)).run().evaluations
     [after] = evaluate(tmp_path, data_dir, model=settings['model'])
     assert counts(during) == counts(after)
     assert during.num_images == NUM_VALIDATION
+    assert during.num_top_5 > 0
 
 
 def labels_of(num_towers: int, share: Share) -> list[int]:
@@ -155,6 +163,31 @@ def test_processes_share_the_images(num_processes: int, num_towers: int) -> None
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
+def test_round_robin_goes_by_the_number_of_the_image_whoever_looks_at_it(data_dir: Path) -> None:
+    paths = sorted(str(path) for path in data_dir.glob('validation-*'))
+    arrays = np.random.default_rng(0).integers(0, 256, [6, 20, 20, 1], np.uint8)
+
+    def look(method: str, share: Share, num_records: int) -> tuple[list[Any], list[Any]]:
+        options = ImageOptions(SIZE, SIZE, 3, training=False, resize_method=method)
+        with tf.Graph().as_default(), open_session() as session:
+            of_records = record_examples(paths, 1001, options, share).take(num_records)
+            of_arrays = array_examples(arrays, np.zeros(6, np.int32), share, replace(options, channels=1))
+            found = []
+            for examples in (of_records, of_arrays):
+                iterator = tf.data.make_initializable_iterator(examples.batch(9))
+                session.run(iterator.initializer)
+                found.append(session.run(iterator.get_next()[0]))
+        return found[0], found[1]
+
+    of_methods = [look(method, Share(), 6) for method in RESIZE_METHODS[:-1]]
+    whole, second = look('round_robin', Share(), 6), look('round_robin', Share(1, 2), 3)
+    for kind in (0, 1):
+        expected = np.array([of_methods[number % 4][kind][number] for number in range(6)])
+        assert np.array_equal(whole[kind], expected)
+        assert np.array_equal(second[kind], expected[1::2])
+        assert not np.array_equal(whole[kind], of_methods[0][kind])
+
+
 def test_a_share_may_end_early_and_may_go_round() -> None:
     assert labels_of(1, Share(num_examples=5)) == list(range(5))
     twice = sorted([*range(1, NUM_VALIDATION, 2), *range(0, NUM_VALIDATION, 2)])
@@ -168,6 +201,7 @@ def test_a_share_may_end_early_and_may_go_round() -> None:
         ({'num_eval_batches': 2, 'num_gpus': 2, 'eval_batch_size': 3}, 12),
         ({'num_eval_epochs': 0.5}, 12),
         ({'num_eval_epochs': 2}, 2 * NUM_VALIDATION),
+        ({'num_eval_epochs': 0.001}, 1),
     ],
     ids=str,
 )
@@ -199,10 +233,15 @@ def test_the_lines_are_those_that_scripts_read(trained: tuple[Path, Result], dat
 def test_training_stops_at_the_accuracy_that_was_asked_for(data_dir: Path, tmp_path: Path) -> None:
     flags = {'data_dir': str(data_dir), 'train_dir': str(tmp_path), 'eval_during_training_every_n_steps': 3}
     settings = {**SETTINGS, 'num_batches': 50}
-    result = BenchmarkCNN(make_params(**settings, **flags, stop_at_top_1_accuracy=0.0)).run()
+    told = io.StringIO()
+    result = BenchmarkCNN(make_params(**settings, **flags, stop_at_top_1_accuracy=0.0), Console(None, told)).run()
+    assert 'warning' not in told.getvalue()
     assert [accuracy.step for accuracy in result.evaluations] == [3]
     assert (len(result.timed_steps), result.complete) == (2, True)
     assert has_ended(str(tmp_path))
+    flags['eval_during_training_every_n_steps'] = 9
+    BenchmarkCNN(make_params(**SETTINGS, **flags), Console(None, told)).run()
+    assert 'warning: training goes from 3 to 7 steps: there is no evaluation' in told.getvalue()
 
 
 def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(data_dir: Path, tmp_path: Path) -> None:
@@ -270,6 +309,21 @@ def test_images_without_their_label_among_five_logits_do_not_count() -> None:
     assert counts(found) == (7, 3, 1, 2)
 
 
+@pytest.mark.parametrize('num_classes', [3, 12])
+def test_as_many_guesses_count_as_numpy_makes_however_many_logits_are_equal(num_classes: int) -> None:
+    generator = np.random.default_rng(4)
+    logits = generator.integers(0, 3, [60, num_classes]).astype(np.float32)
+    logits[0] = 0
+    labels = generator.integers(-1, num_classes, 60).astype(np.int32)
+    ranking = np.argsort(-logits, axis=1, kind='stable')
+    with tf.Graph().as_default(), open_session() as session:
+        for k in (1, 5):
+            found = session.run(is_among_best(tf.constant(logits), tf.constant(labels), k))
+            assert np.array_equal(found, (ranking[:, :k] == labels[:, None]).any(axis=1))
+        logits[0, 1] = np.nan
+        assert not session.run(is_among_best(tf.constant(logits[:1]), tf.constant([0]), num_classes))
+
+
 @pytest.mark.parametrize(
     ('every', 'due'), [('3', [3, 6, 9]), ('2.5', [3, 5, 8, 10]), ('0.5', list(range(1, 11))), ('100', [])]
 )
@@ -278,6 +332,16 @@ def test_evaluations_come_with_the_step_that_reaches_their_time(every: str, due:
 
     schedule = EvalSchedule(every=Fraction(every))
     assert [step for step in range(1, 11) if schedule.is_due(step, step - 1)] == due
+
+
+def test_evaluations_that_never_come_are_told_before_training() -> None:
+    from fractions import Fraction
+
+    every, at = EvalSchedule(every=Fraction('2.5')), EvalSchedule(at=frozenset([3, 8, 12]))
+    assert every.lacks(0, 3) is None
+    assert every.lacks(3, 4) == ('training goes from 3 to 4 steps: there is no evaluation, the next one is due after 5')
+    assert at.lacks(5, 12) is None
+    assert at.lacks(0, 7) == 'training ends after 7 steps: there is no evaluation after 8, 12'
 
 
 def test_an_evaluation_is_due_though_others_took_its_step() -> None:

@@ -51,6 +51,8 @@ def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here: int) -> N
     if not num_gpus_here:
         with pytest.raises(UsageError, match=r'--local_parameter_device=gpu.*--local_parameter_device=cpu'):
             find_machine(make_params(local_parameter_device='gpu'))
+        with pytest.raises(UsageError, match=r'--horovod_device=gpu: the run is on the CPU; write'):
+            find_machine(make_params(variable_update='horovod', horovod_device='gpu'))
         return
     spread = find_machine(make_params(num_gpus=2, local_parameter_device='gpu'))
     assert spread.parameter_devices == ('/gpu:0', '/gpu:1')

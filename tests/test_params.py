@@ -217,6 +217,24 @@ def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
             '--learning_rate_decay_factor=0.5: it takes both to lower the learning rate; add --num_epochs_per_decay, '
             'above 0',
         ),
+        (['--profile_steps=10,20'], '--profile_steps=10,20: it takes both to profile; add --profile_dir'),
+        (['--profile_dir=p'], '--profile_dir=p: it takes both to profile; add --profile_steps'),
+        *(
+            (
+                [f'--profile_steps={steps}', '--profile_dir=p'],
+                f'--profile_steps={steps}: it must be the first and the last of the timed steps to profile, such as '
+                '10,20',
+            )
+            for steps in ('5', '20,10', '0,3', '1,2,3', 'all', '1:2')
+        ),
+        *(
+            (
+                ['--export_saved_model=m', f'--{name}={path}'],
+                f'--export_saved_model=m clashes with --{name}={path}: nothing else can be in the folder of an export; '
+                'write another path in one of them',
+            )
+            for name, path in (('train_dir', 'm'), ('train_dir', './m/train'), ('eval_dir', 'm/'))
+        ),
     ],
 )
 def test_wrong_use_is_told_in_one_line(argv: list[str], message: str) -> None:
@@ -310,6 +328,13 @@ def test_older_names_are_read() -> None:
             ['--network_topology=dgx1', '--variable_update=replicated', '--num_gpus=2'],
             ['--network_topology=dgx1 has no effect: it belongs to --hierarchical_copy'],
         ),
+        (
+            ['--peer_timeout_secs=9', '--nodistinct_worker_data', '--variable_update=horovod'],
+            [
+                '--peer_timeout_secs=9.0 has no effect: horovodrun starts the processes, and Horovod brings them '
+                'together'
+            ],
+        ),
         (['--local_parameter_device=cpu', '--variable_update=replicated', '--num_gpus=2'], []),
         (
             ['--allow_growth', '--device=cpu'],
@@ -342,6 +367,23 @@ def test_older_names_are_read() -> None:
         ),
         (['--train_dir=t', '--save_summaries_steps=1', '--summary_verbosity=1'], []),
         (['--display_every=1000'], []),
+        (['--train_dir=t', '--export_saved_model=t/m', '--backbone_model_path=t'], []),
+        (
+            ['--backbone_model_path=b', '--profile_steps=1,2', '--profile_dir=p', '--train_dir=t', '--eval'],
+            [
+                '--backbone_model_path=b has no effect: --eval trains nothing',
+                '--profile_steps=1,2 has no effect: --eval trains nothing',
+                '--profile_dir=p has no effect: --eval trains nothing',
+            ],
+        ),
+        (['--export_saved_model=m', '--train_dir=t', '--eval'], []),
+        (
+            ['--backbone_model_path=b', '--export_saved_model=m', '--forward_only'],
+            [
+                '--backbone_model_path=b has no effect: --forward_only trains nothing',
+                '--export_saved_model=m has no effect: --forward_only trains nothing',
+            ],
+        ),
         (
             ['--compact_gradient_transfer'],
             [
@@ -360,6 +402,20 @@ def test_older_names_are_read() -> None:
             ['--fp16_inc_loss_scale_every_n=9 has no effect: it belongs to --fp16_enable_auto_loss_scale'],
         ),
         (['--fp16_vars'], ['--fp16_vars=True has no effect: it belongs to --precision=fp16 and bf16']),
+        (
+            ['--eval', '--train_dir=t', '--graph_file=g', '--variable_update=replicated', '--batch_size=8'],
+            [
+                '--variable_update=replicated has no effect: --eval reads the checkpoints of all in the same way',
+                '--graph_file=g has no effect: it is about training steps, and --eval takes none',
+            ],
+        ),
+        (
+            ['--eval', '--train_dir=t', '--data_dir=d', '--batch_size=8', '--eval_batch_size=4', '--tf_random_seed=5'],
+            [
+                '--batch_size=8 has no effect: --eval_batch_size says how many images are evaluated at a time',
+                '--tf_random_seed=5 has no effect: --eval takes the weights of a checkpoint, and images as they are',
+            ],
+        ),
     ],
 )
 def test_a_flag_without_effect_is_named(argv: list[str], lines: list[str]) -> None:
@@ -415,7 +471,7 @@ def test_each_flag_of_the_original_has_one_home() -> None:
     # 137 flags; some are ours, the older names are of versions before.
     ours = {'verbose', 'num_ps', 'cluster_port', 'connect_timeout_secs', 'peer_timeout_secs', 'ps_linger_secs'}
     ours |= {'distinct_worker_data', 'label_smoothing', 'lars_eta', 'augmentation', 'model_file'}
-    ours |= {'precision', 'continue_on_nan'}
+    ours |= {'precision', 'continue_on_nan', 'export_saved_model', 'profile_steps', 'profile_dir'}
     # --use_fp16 is read as --precision.
     assert len(set(SPECS) - ours) + 1 + len(legacy_flags.NAMES) - 10 == 137
 
@@ -441,6 +497,14 @@ def test_python_and_the_command_line_say_the_same() -> None:
         (
             {'staged_vars': True, 'variable_update': 'replicated'},
             '--staged_vars clashes with --variable_update=replicated',
+        ),
+        (
+            {'task_index': 0, 'variable_update': 'horovod'},
+            '--task_index=0 clashes with --variable_update=horovod, whose processes horovodrun starts and numbers; ',
+        ),
+        (
+            {'cross_replica_sync': False, 'variable_update': 'horovod'},
+            '--cross_replica_sync=False clashes with --variable_update=horovod, whose processes take each step ',
         ),
         ({'gradient_clip': 0}, '--gradient_clip=0: it would make every gradient zero; '),
     ],
@@ -512,6 +576,18 @@ def test_the_train_dir_is_made(tmp_path: Path) -> None:
     assert list((tmp_path / 'a' / 'b').iterdir()) == []
 
 
+def test_only_the_chief_prepares_what_it_alone_writes(tmp_path: Path) -> None:
+    params = outputs(tmp_path, profile_dir='p', export_saved_model='models/1')
+    check_outputs(params, is_chief=False)
+    assert list(tmp_path.iterdir()) == []
+    check_outputs(params)
+    assert sorted(tmp_path.rglob('*')) == [tmp_path / 'models', tmp_path / 'p']
+    (tmp_path / 'models' / '1').mkdir()
+    check_outputs(params)
+    (tmp_path / 'models' / '1' / 'saved_model.pb').touch()
+    check_outputs(params, is_chief=False)
+
+
 @pytest.mark.parametrize(
     ('name', 'path', 'reason'),
     [
@@ -521,13 +597,26 @@ def test_the_train_dir_is_made(tmp_path: Path) -> None:
         ('partitioned_graph_file_prefix', 'none/t', 'there is no folder {}/none; make it first'),
         ('train_dir', 'file', 'a file is where a folder must be; write another path'),
         ('train_dir', 'x' * 300, 'it cannot be written (file name too long); write another path'),
+        ('profile_dir', 'file/p', 'a file is where a folder must be; write another path'),
+        ('export_saved_model', '', 'the folder is not empty; write the name of a new one'),
+        ('export_saved_model', 'file', 'a file is where a folder must be; write another path'),
+        ('export_saved_model', 'file/m', 'a file is where a folder must be; write another path'),
+        ('export_saved_model', 'link', 'a link cannot be replaced; write the path of a new folder'),
     ],
 )
 def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, name: str, path: str, reason: str) -> None:
     (tmp_path / 'file').touch()
+    (tmp_path / 'link').symlink_to(tmp_path / 'elsewhere')
     with pytest.raises(UsageError) as caught:
         check_outputs(outputs(tmp_path, **{name: path}))
     assert str(caught.value) == f'--{name}={tmp_path / path}: {reason.format(tmp_path)}'
+
+
+def test_an_export_does_not_replace_a_mounted_folder() -> None:
+    with pytest.raises(
+        UsageError, match=r'^--export_saved_model=/proc: a mounted folder cannot be replaced; name a new'
+    ):
+        check_outputs(Params(export_saved_model='/proc'))
 
 
 def test_an_output_elsewhere_is_refused() -> None:

@@ -39,6 +39,9 @@ def test_every_command_is_there(words: list[str]) -> None:
     elif flags[0] == 'records':
         help_text = (ROOT / 'records' / 'command.py').read_text()
         assert all(flag.split('=')[0].lstrip('-') in help_text for flag in flags if flag.startswith('--'))
+    elif flags[0] == 'checkpoint':
+        help_text = (ROOT / 'training' / 'command.py').read_text()
+        assert all(flag in help_text for flag in flags if flag.startswith('--'))
     elif flags[0] == 'models':
         assert list_costs(*flags[1:])
     elif flags[0] == 'cluster':

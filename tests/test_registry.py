@@ -17,7 +17,7 @@ from benchmark_cnn import BenchmarkCNN
 from errors import UsageError
 from models import costs
 from models.catalog import ModelFacts, find_model, list_facts, list_models
-from models.layers import BatchNorm
+from models.layers import BatchNorm, LayerBuilder
 from models.registry import load_model_file, register_model
 from params import make_params, parse_argv
 
@@ -186,6 +186,40 @@ def test_an_error_in_the_network_names_the_line_of_the_file(tmp_path: Path) -> N
     params = make_params(model='mine', model_file=str(path), device='cpu', batch_size=2)
     with pytest.raises(UsageError, match=rf'^--model_file={path}, line 6: [A-Z]\w+Error: '):
         BenchmarkCNN(params).run()
+
+
+@pytest.mark.parametrize(
+    ('returned', 'told'),
+    [
+        ('None', r'its network returns NoneType; it must return logits \[N, 10\], or these and'),
+        ('cnn.dense(x, 7, "a")', r'its network returns 1 of shape \(2, 7\); it must return'),
+        ('cnn.conv(images, 10, 3, "a")', r'its network returns 1 of shape \(2, 8, 8, 10\); it must return'),
+        ('cnn.dense(x, 10, "a"), cnn.dense(x, 7, "b")', r'its network returns 2 of shape \(2, 7\); it must return'),
+        ('(cnn.dense(x, 10, "a"),) * 3', r'its network returns 3 of shape \(2, 10\); it must return'),
+        ('[cnn.dense(x, 10, name) for name in "ab"][0]', r'its loss does not depend on b/bias; use or'),
+        ('x[:, :10]', 'it has no variable to train; write --forward_only'),
+    ],
+)
+def test_a_network_that_cannot_be_trained_is_told_in_one_line(returned: str, told: str) -> None:
+    def build(cnn: LayerBuilder, images: Any, num_classes: int) -> Any:
+        return eval(returned, {'cnn': cnn, 'images': images, 'x': cnn.flatten(images)})
+
+    register_model('mine', build, data_set='cifar10', image_size=8)
+    with pytest.raises(UsageError, match=f'^--model=mine: {told}'):
+        BenchmarkCNN(make_params(model='mine', device='cpu', batch_size=2)).run()
+
+
+@pytest.mark.parametrize('single_l2_loss_op', [False, True])
+def test_a_network_without_kernels_has_no_weight_decay(single_l2_loss_op: bool) -> None:
+    def build(cnn: LayerBuilder, images: Any, num_classes: int) -> Any:
+        return cnn.flatten(cnn.layer_scale(cnn.pad_channels(images, num_classes), 'a', 1.0))
+
+    register_model('mine', build, data_set='cifar10', image_size=1)
+    params = make_params(
+        model='mine', device='cpu', batch_size=2, num_batches=2, num_warmup_batches=0, optimizer='lars',
+        weight_decay=0.1, single_l2_loss_op=single_l2_loss_op,
+    )  # fmt: skip
+    assert BenchmarkCNN(params).run().complete
 
 
 def test_every_row_of_the_catalog_is_in_the_table_of_costs() -> None:

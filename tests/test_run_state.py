@@ -18,7 +18,7 @@ from assembly import Assembly
 from models.catalog import remove_model
 from models.registry import register_model
 from params import make_params
-from run_state import RunState
+from run_state import RunState, Window
 from step_graph import StepGraph
 from training.checkpoints import Checkpointer
 
@@ -79,7 +79,7 @@ class Trainer:
         parts = Assembly(params, None, None, lambda line: None)
         with tf.Graph().as_default() as graph:
             self._built: StepGraph = parts.build(0)
-            self._state = RunState(params, None, self._built, NUM_STEPS)
+            self._state = RunState(params, None, self._built, NUM_STEPS, warn=print, tell=print)
         self._open = lambda: tf.Session(graph=graph, config=parts.config)
         # One that stays open saves time. But what is staged would stay there for the next run.
         self._session = None if params.staged_vars else self._open()
@@ -220,3 +220,17 @@ def test_what_staged_variables_were_is_what_every_mode_goes_on_from(
 
 def test_each_step_makes_a_difference(uninterrupted: Outcome) -> None:
     assert min(abs(a - b) / a for a, b in itertools.pairwise(uninterrupted.losses)) > 100 * TOLERANCE
+
+
+def test_the_window_of_a_cluster_leaves_out_what_is_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = itertools.count(100.0, 10.0)
+    monkeypatch.setattr('time.perf_counter', lambda: next(now))
+    window = Window()
+    # Before the first step, and after the last one, there is nothing to leave out.
+    window.skip(50.0)
+    window.note(2.0, steps_before=5, steps_after=7)
+    window.skip(3.0)
+    window.skip(1.0)
+    window.note(2.0, steps_before=7, steps_after=9)
+    window.skip(9.0)
+    assert (window.seconds, window.num_steps) == (2.0 + 10.0 - 4.0, 4)

@@ -158,13 +158,13 @@ def test_training_that_goes_on_from_a_checkpoint_goes_on_with_its_rate(
     np.testing.assert_allclose(rates, of_steps(np.arange(10 + 2 * 120)), rtol=1e-6)
     # What the summaries tell, of timed steps.
     written = [
-        value.simple_value
+        (event.step, value.simple_value)
         for file in sorted(tmp_path.glob('events.*'), key=lambda file: file.stat().st_mtime)
         for event in tf.train.summary_iterator(str(file))
         for value in event.summary.value
         if value.tag == 'learning_rate'
     ]
-    assert written == rates[10:]
+    assert written == list(enumerate(rates, 1))[10:]
 
 
 def test_without_updates_there_is_no_rate() -> None:

@@ -20,20 +20,18 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from errors import RunError
+from errors import RunError, UsageError
+from training.contents import OPTIMIZER, OPTIONAL, TRAINING, cause, difference, group_of, read_contents
 from training.variables import Variable
 
 _UNFINISHED, _READY, _STATE = '.unfinished-checkpoint', '.ready-checkpoint', 'checkpoint'
-# What has this in front is no part of the model and its training, but of how one run computed: a checkpoint may have it
-# or lack it, whoever reads it.
-OPTIONAL = 'loss_scale/'
 _ENDED = 'training-ended'
 _PREFIX = re.compile(r'model\.ckpt-\d+')
 # Faults that an op that reads or writes files has for other reasons: a lost task, or the end of the session.
@@ -150,41 +148,37 @@ class Checkpointer:
             session.run(self._save, {self._prefix: str(unfinished / name)})
             # Renaming orders names, not contents: unsynced, a file may be empty under its new name after a power cut.
             for file in unfinished.iterdir():
-                _sync(file)
+                sync(file)
             unfinished.rename(ready)
             _publish(self._folder, self._max_to_keep)
         return str(self._folder / name)
 
-    def restore(self, session: tf.Session, prefix: str, *, for_training: bool = True) -> None:
+    def restore(self, session: tf.Session, prefix: str, *, for_training: bool = True, partly: bool = False) -> None:
         """Gives every variable its value in a checkpoint; those that have none yet too. Optional ones that the
         checkpoint lacks stay as they are.
 
         Args:
           for_training: whether the checkpoint must hold nothing else. If not, what training has beside the variables
             of the model may be left over.
+          partly: whether anything may be left over.
 
         Raises:
           RunError: the checkpoint is gone or damaged, or does not hold exactly these names with their shapes and
             dtypes, optional ones aside. No variable is changed then.
         """
-        try:
-            reader = tf.train.load_checkpoint(prefix)
-            dtypes = reader.get_variable_to_dtype_map()
-            found = {name: (dtypes[name].name, shape) for name, shape in reader.get_variable_to_shape_map().items()}
-        except tf.errors.OpError as error:
-            raise RunError(
-                f'{prefix}.index: it cannot be read ({_cause(error)}); restore another checkpoint'
-            ) from error
+        found = read_contents(prefix)
         if not for_training:
             found = {name: facts for name, facts in found.items() if not self._is_of_training(name)}
+        if partly:
+            found = {name: facts for name, facts in found.items() if name in self._expected}
         has_optional = all(name in found for name in self._expected if _is_optional(name))
         expected, found = (
             {name: fact for name, fact in tensors.items() if not _is_optional(name)}
             for tensors in (self._expected, found)
         )
-        if difference := _difference(expected, found):
+        if changed := difference(expected, found):
             raise RunError(
-                f'{prefix}: this checkpoint is of another model or optimizer: {difference}; '
+                f'{prefix}: this checkpoint is of another model or optimizer: {changed}; '
                 'give the flags it was written with, or another folder'
             )
         restores = [self._restore]
@@ -197,12 +191,12 @@ class Checkpointer:
             if error.op not in [read for _, read in restores] or isinstance(error, _NOT_OF_FILES):
                 raise
             files = ', '.join(_data_files(prefix)) or f'{prefix}.data-*'
-            raise RunError(f'{files}: it cannot be read ({_cause(error)}); restore another checkpoint') from error
+            raise RunError(f'{files}: it cannot be read ({cause(error)}); restore another checkpoint') from error
 
     def _is_of_training(self, name: str) -> bool:
         """Whether a checkpoint has this beside the variables of a model: what has no layer, as the global step, and
         what an optimizer has beside a variable, under its name."""
-        return name not in self._expected and ('/' not in name or name.rpartition('/')[0] in self._expected)
+        return name not in self._expected and group_of(name, self._expected) in (TRAINING, OPTIMIZER)
 
     @staticmethod
     def latest(folder: str) -> str | None:
@@ -223,7 +217,7 @@ class Checkpointer:
         except tf.errors.OpError as error:
             if error.op is not self._save or isinstance(error, _NOT_OF_FILES):
                 raise
-            raise self._unwritable(name, _cause(error)) from error
+            raise self._unwritable(name, cause(error)) from error
 
     def _unwritable(self, name: str, reason: str) -> RunError:
         return RunError(
@@ -235,6 +229,36 @@ class Checkpointer:
 def named_checkpoints(folder: str) -> list[str]:
     """The prefixes of the complete checkpoints that the state file names, the newest last."""
     return [prefix for prefix in _read_state(Path(folder)) if _is_complete(prefix)]
+
+
+def all_checkpoints(folder: str) -> list[str]:
+    """The prefixes of all complete checkpoints of a folder: those of ours that the state file does not name by their
+    steps, then those that it names, the newest last."""
+    named = named_checkpoints(folder)
+    known = {os.path.realpath(prefix) for prefix in named}
+    others = [prefix for prefix in _checkpoints_in(folder) if os.path.realpath(prefix) not in known]
+    return [*sorted(filter(_is_complete, others), key=step_of), *named]
+
+
+def find_checkpoint(path: str, written: str) -> str:
+    """The prefix of a checkpoint, given that, or one of its files, or a folder, whose newest is taken.
+
+    Args:
+      written: how the path was given, for errors.
+
+    Raises:
+      UsageError: there is no such folder or checkpoint.
+      RunError: the folder holds none.
+    """
+    if os.path.isdir(path):
+        newest = Checkpointer.latest(path)
+        if newest is None:
+            raise RunError(f'{written}: the folder holds no checkpoint; give the --train_dir of a run that saved one')
+        return newest
+    prefix = re.sub(r'\.(index|data-\d+-of-\d+)$', '', path)
+    if not os.path.isfile(f'{prefix}.index'):
+        raise UsageError(f'{written}: there is no such folder, and no such checkpoint; give the --train_dir of a run')
+    return prefix
 
 
 def mark_ended(folder: str, ended: bool) -> None:
@@ -285,7 +309,7 @@ def _publish(folder: Path, max_to_keep: int) -> None:
             _delete(str(published))
             for file in (*_data_files(prefix), f'{prefix}.index'):
                 _name_also(Path(file), folder / os.path.basename(file))
-            _sync(folder)
+            sync(folder)
         names = [known for known in _named(folder) if known != name] + [name]
         kept = [known for known in names if _is_complete(str(folder / known))][-max_to_keep:]
         _write_state(folder, names)
@@ -307,7 +331,7 @@ def _name_also(file: Path, name: Path) -> None:
     except OSError:
         # Not every file system has links.
         shutil.copyfile(file, twin)
-        _sync(twin)
+        sync(twin)
     twin.replace(name)
 
 
@@ -364,11 +388,12 @@ def _write_state(folder: Path, names: Sequence[str]) -> None:
     state = tf.train.generate_checkpoint_state_proto(str(folder.absolute()), names[-1], list(names))
     written = folder / _READY / _STATE
     written.write_text(str(state))
-    _sync(written)
+    sync(written)
     written.replace(folder / _STATE)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Has the disk hold what was written to a file, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -392,32 +417,3 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _cause(error: tf.errors.OpError) -> str:
-    """The line of TensorFlow's message that tells what went wrong: the one above the name of the node, or all of it."""
-    above_node = re.search(r'(.+)\n\s*\[\[', error.message)
-    return above_node[1].strip() if above_node else ' '.join(error.message.split())
-
-
-_Tensors = Mapping[str, tuple[str, Sequence[int]]]
-
-
-def _difference(expected: _Tensors, found: _Tensors) -> str:
-    """What tells two sets of tensors, (dtype, shape) by name, apart; empty if nothing does."""
-    changed = [
-        f'{name} ({found[name][0]} {list(found[name][1])}, here {dtype} {list(shape)})'
-        for name, (dtype, shape) in expected.items()
-        if name in found and (found[name][0], list(found[name][1])) != (dtype, list(shape))
-    ]
-    parts = {
-        'missing': expected.keys() - found.keys(),
-        'left over': found.keys() - expected.keys(),
-        'of another shape or type': changed,
-    }
-    return '; '.join(f'{what}: {_some(names)}' for what, names in parts.items() if names)
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = sorted(names)
-    return ', '.join(listed[:3]) + (f' and {len(listed) - 3} more' if len(listed) > 3 else '')

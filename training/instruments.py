@@ -1,22 +1,25 @@
-"""The files that a run can leave: its graph, a trace and a profile of one step, and summaries."""
+"""The files that a run can leave: its graph, a trace and a profile of one step, profiles of several, and summaries."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
 from errors import RunError
+from training.step_loop import Phase
 from training.variables import Variable
 
 Tensor = Any
+Values = TypeVar('Values')
 
 
 @contextlib.contextmanager
-def _writing(flag: str, path: str) -> Iterator[None]:
-    """Tells of a file that cannot be written, such as on a full disk, as a fault of the run."""
+def writing(flag: str, path: str) -> Iterator[None]:
+    """Tells of a file that cannot be written, such as on a full disk, as a fault of the run (RunError)."""
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
@@ -31,7 +34,7 @@ def write_graph(graph: tf.Graph, path: str) -> None:
       RunError: the file cannot be written.
     """
     graph_def = graph.as_graph_def(add_shapes=True)
-    with _writing('graph_file', path):
+    with writing('graph_file', path):
         if path.endswith('txt'):
             Path(path).write_text(str(graph_def))
         else:
@@ -74,16 +77,16 @@ class StepTracer:
         values = session.run(fetches, options=options, run_metadata=metadata)
         if self._trace_file:
             trace = self._format_trace(metadata)
-            with _writing('trace_file', self._trace_file):
+            with writing('trace_file', self._trace_file):
                 Path(self._trace_file).write_text(trace)
         if self._tfprof_file:
             profiler = tf.profiler.Profiler(session.graph)
             profiler.add_step(0, metadata)
-            with _writing('tfprof_file', self._tfprof_file):
+            with writing('tfprof_file', self._tfprof_file):
                 Path(self._tfprof_file).write_bytes(profiler.serialize_to_string())
         if self._partitioned_graph_prefix:
             for number, graph_def in enumerate(metadata.partition_graphs):
-                with _writing('partitioned_graph_file_prefix', self._partitioned_graph_prefix):
+                with writing('partitioned_graph_file_prefix', self._partitioned_graph_prefix):
                     Path(f'{self._partitioned_graph_prefix}{number}.pbtxt').write_text(str(graph_def))
         return values
 
@@ -91,6 +94,59 @@ class StepTracer:
         if self._chrome_format:
             return timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(show_memory=True)
         return str(metadata.step_stats)
+
+
+class StepProfiler:
+    """Runs TensorFlow's profiler, which TensorBoard shows, around some of the timed steps. These are slower.
+
+    Args:
+      folder: gets plugins/profile/TIME/HOST.xplane.pb.
+      steps: the first and the last of the timed steps to profile, or None for none.
+    """
+
+    def __init__(self, folder: str, steps: tuple[int, int] | None) -> None:
+        self._folder = folder
+        self._steps = steps
+        self._is_running = False
+
+    def between(self, num_timed: int) -> float:
+        """To be called before the first step and after each, given the number of timed ones up to now; those that warm
+        up count from below to 0. Returns the seconds that it took."""
+        if self._steps is None:
+            return 0.0
+        start = time.perf_counter()
+        first, last = self._steps
+        if num_timed == first - 1:
+            with writing('profile_dir', self._folder):
+                tf.compat.v2.profiler.experimental.start(self._folder)
+            self._is_running = True
+        elif num_timed == last:
+            self.close()
+        return time.perf_counter() - start
+
+    def lacks(self, num_timed: int) -> str | None:
+        """What it could not profile, in one line, when training ends after so many timed steps."""
+        if self._steps is None or num_timed >= self._steps[1]:
+            return None
+        return f'training ended after {num_timed} timed steps: the profile lacks steps of --profile_steps'
+
+    def marked(self, run_step: Callable[..., Values]) -> Callable[..., Values]:
+        """The function that runs a step, given its phase and index, such that profiles tell which step it was."""
+
+        def run(phase: Phase, index: int) -> Values:
+            if not self._is_running:
+                return run_step(phase, index)
+            with tf.compat.v2.profiler.experimental.Trace('step', step_num=index, _r=1):
+                return run_step(phase, index)
+
+        return run
+
+    def close(self) -> None:
+        """Writes what there is of a profile that has begun."""
+        if self._is_running:
+            self._is_running = False
+            with writing('profile_dir', self._folder):
+                tf.compat.v2.profiler.experimental.stop()
 
 
 class SummaryWriter:
@@ -122,7 +178,7 @@ class SummaryWriter:
                 [tf.summary.histogram(f'gradients/{variable.name}', gradient, []) for variable, gradient in gradients]
             )
         self._train_dir = train_dir
-        with _writing('train_dir', train_dir):
+        with writing('train_dir', train_dir):
             self._writer = tf.summary.FileWriter(train_dir, graph=tf.get_default_graph())
 
     def is_due(self, index: int) -> bool:
@@ -130,22 +186,22 @@ class SummaryWriter:
         return index % self._every == 0
 
     def write(
-        self, index: int, scalars: dict[str, float], session: tf.Session, gradient_summary: bytes | None = None
+        self, step: int, scalars: dict[str, float], session: tf.Session, gradient_summary: bytes | None = None
     ) -> None:
-        """Writes the summary of the timed step of that index."""
+        """Writes the summary of a step, after so many steps of the model: where training goes on, so do the curves."""
         values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         summaries = [tf.Summary(value=values)]
         if self._variable_summary is not None:
             summaries.append(session.run(self._variable_summary))
         if gradient_summary is not None:
             summaries.append(gradient_summary)
-        with _writing('train_dir', self._train_dir):
+        with writing('train_dir', self._train_dir):
             for summary in summaries:
-                self._writer.add_summary(summary, index)
+                self._writer.add_summary(summary, step)
             self._writer.flush()
 
     def close(self) -> None:
-        with _writing('train_dir', self._train_dir):
+        with writing('train_dir', self._train_dir):
             self._writer.close()
 
 
@@ -157,5 +213,5 @@ def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float
     """
     values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
     # TensorFlow takes a writer outside of a graph for one of another kind.
-    with _writing(flag, folder), tf.Graph().as_default(), contextlib.closing(tf.summary.FileWriter(folder)) as writer:
+    with writing(flag, folder), tf.Graph().as_default(), contextlib.closing(tf.summary.FileWriter(folder)) as writer:
         writer.add_summary(tf.Summary(value=values), step)

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from training.checkpoints import OPTIONAL
+from training.contents import OPTIONAL
 from training.variables import Variable
 
 Tensor = Any

@@ -1,0 +1,132 @@
+"""What one tower makes of all images of some workers: what several processes are held against."""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from oracles import BETAS, DECAY, EPSILON, ETA, MOMENTUM, OPTIMIZERS, WEIGHT_DECAY, Weights
+from sessions import cpus, open_session
+
+from all_reduce import make_algorithm
+from data_sets import DATA_SETS
+from input_pipeline import Batch, InputPipeline, SyntheticInput
+from models.catalog import find_model
+from packing import Packing
+from step_graph import StepSettings, build_step_graph
+from training.checkpoints import Checkpointer
+from training.schedules import LearningRate
+from training.variables import HOST_DEVICE
+from variable_mgr import Placement, make_variable_mgr
+
+NUM_WORKERS, NUM_TOWERS, BATCH, NUM_STEPS = 2, 2, 8, 3
+SEED, LEARNING_RATE = 7, 0.01
+OPTIMIZER_FLAGS: dict[str, list[str]] = {
+    'sgd': [],
+    'momentum': [f'--momentum={MOMENTUM}'],
+    'rmsprop': [f'--rmsprop_decay={DECAY}', f'--rmsprop_momentum={MOMENTUM}', f'--rmsprop_epsilon={EPSILON}'],
+    'adam': [f'--adam_beta1={BETAS[0]}', f'--adam_beta2={BETAS[1]}', f'--adam_epsilon={EPSILON}'],
+    'lars': [f'--momentum={MOMENTUM}', f'--lars_eta={ETA}'],
+}
+STEP_LINE = r'(\d+)\timages/sec: (\d+\.\d) \+/- \d+\.\d \(jitter = \d+\.\d\)\t(\d+\.\d{3})\n'
+TOTAL_LINE = r'^total images/sec: (\d+\.\d\d)$'
+
+
+def train_flags(optimizer: str, num_towers: int, train_dir: Path) -> list[str]:
+    """What processes are told that train as one_tower does, num_towers each."""
+    return [
+        *('--model=lenet', '--device=cpu', f'--num_gpus={num_towers}', f'--batch_size={BATCH}'),
+        *('--num_warmup_batches=0', '--display_every=1', f'--train_dir={train_dir}'),
+        *(f'--optimizer={optimizer}', *OPTIMIZER_FLAGS[optimizer]),
+        *(f'--init_learning_rate={LEARNING_RATE}', f'--weight_decay={WEIGHT_DECAY}', f'--tf_random_seed={SEED}'),
+    ]
+
+
+class WholeBatch(InputPipeline):
+    """All images of some workers, each with num_towers towers, for one tower."""
+
+    def __init__(self, workers: tuple[int, ...], num_towers: int) -> None:
+        super().__init__()
+        facts = find_model('lenet')
+        data_set = DATA_SETS[facts.data_set]
+        batches = []
+        for worker in workers:
+            own = SyntheticInput(
+                cpus(num_towers),
+                BATCH,
+                facts.image_size,
+                facts.image_size,
+                data_set.channels,
+                data_set.num_classes,
+                seed=SEED + worker * num_towers,
+            )
+            self.initializers += own.initializers
+            batches += [own.tower_batch(tower) for tower in range(num_towers)]
+        self._batch = Batch(tf.concat([b.images for b in batches], 0), tf.concat([b.labels for b in batches], 0))
+
+    def tower_batch(self, tower: int) -> Batch:
+        assert tower == 0
+        return self._batch
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one tower makes of a batch: what a checkpoint holds before and after the steps, the loss of each, and the
+    losses of as many steps that follow."""
+
+    before: Weights
+    after: Weights
+    losses: list[float]
+    later_losses: list[float]
+
+
+@functools.cache
+def one_tower(
+    optimizer: str,
+    *,
+    staged: bool,
+    workers: tuple[int, ...] = tuple(range(NUM_WORKERS)),
+    num_towers: int = NUM_TOWERS,
+    start: str | None = None,
+) -> Trained:
+    """One tower of this process trains on all images of these workers, from a checkpoint or from the beginning."""
+    settings = StepSettings(
+        model='lenet',
+        num_classes=DATA_SETS['imagenet'].num_classes,
+        data_format='NHWC',
+        forward_only=False,
+        with_accuracy=False,
+        loss_type_to_report='total_loss',
+        weight_decay=WEIGHT_DECAY,
+        gradient_clip=None,
+        learning_rate=LearningRate((LEARNING_RATE,)),
+        seed=SEED,
+    )
+    placement = Placement(cpus(1), SEED, cpus(1), make_algorithm('pscpu', cpus(1), cpus(1)[0]), Packing())
+    with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
+        manager = make_variable_mgr('parameter_server', placement, staged=staged)
+        graph = build_step_graph(settings, OPTIMIZERS[optimizer].ours, manager, WholeBatch(workers, num_towers))
+        session.run([graph.initializers, graph.pipeline.initializers])
+        if start:
+            Checkpointer('', graph.slices, HOST_DEVICE, 1).restore(session, start)
+        if graph.post_init is not None:
+            session.run(graph.post_init)
+        values = {
+            name: tf.raw_ops.ReadVariableOp(resource=part.variable.handle, dtype=part.variable.value.dtype)
+            for name, (part,) in graph.slices.items()
+        }
+
+        def losses() -> list[float]:
+            return [float(session.run(graph.fetches)['loss']) for _ in range(NUM_STEPS)]
+
+        before = session.run(values)
+        own_losses = losses()
+        return Trained(before, session.run(values), own_losses, losses())
+
+
+def assert_equal_weights(weights: Weights, expected: Weights) -> None:
+    """Asserts that they are the same to the last bit."""
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(weights[name], value, name)

@@ -1,0 +1,136 @@
+"""Training from the variables of another checkpoint: what fits is taken, all else starts anew."""
+
+import io
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from oracles import Weights
+
+from benchmark_cnn import BenchmarkCNN
+from errors import RunError, UsageError
+from params import make_params
+from reporting.console import Console
+
+pytestmark = pytest.mark.graph
+
+SETTINGS: dict[str, Any] = {
+    'model': 'lenet',
+    'device': 'cpu',
+    'batch_size': 4,
+    'num_batches': 1,
+    'num_warmup_batches': 1,
+    'optimizer': 'momentum',
+}
+NUM_CLASSES = 7
+
+
+def run(**flags: Any) -> tuple[list[float], str]:
+    """The losses of a run, and what it told on standard error."""
+    err = io.StringIO()
+    result = BenchmarkCNN(make_params(**{**SETTINGS, **flags}), Console(None, err)).run()
+    return [step.values.loss for step in result.steps], err.getvalue()
+
+
+def weights_in(prefix: Path) -> Weights:
+    reader = tf.train.load_checkpoint(str(prefix))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def write(prefix: Path, weights: Weights) -> Path:
+    names = list(weights)
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix),
+        tensor_names=names,
+        shape_and_slices=[''] * len(names),
+        tensors=[tf.constant(weights[name]) for name in names],
+    )
+    return prefix
+
+
+@pytest.fixture(scope='module')
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of the network for other classes, of step 3, with slots that are not zero."""
+    folder = tmp_path_factory.mktemp('backbone')
+    run(train_dir=str(folder), num_batches=2, tf_random_seed=5)
+    weights = weights_in(folder / 'model.ckpt-3')
+    for name in list(weights):
+        if name.startswith('logits/'):
+            weights[name] = np.ascontiguousarray(weights[name][..., :NUM_CLASSES])
+    weights['conv3/kernel'] = np.zeros([3, 3, 64, 64], np.float32)
+    return write(folder / 'pretrained', weights)
+
+
+@pytest.mark.parametrize(
+    'mode',
+    [
+        {'precision': 'bf16', 'fp16_vars': True},
+        {'num_gpus': 2, 'batch_size': 2, 'variable_update': 'replicated', 'data_format': 'NCHW'},
+        {'num_gpus': 2, 'batch_size': 2},
+    ],
+    ids=['16 bits', 'replicated', 'parameter_server'],
+)
+def test_training_starts_from_what_fits(mode: dict[str, Any], backbone: Path, tmp_path: Path) -> None:
+    _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(backbone), **mode)
+    begun, pretrained = weights_in(tmp_path / 'train' / 'model.ckpt-0'), weights_in(backbone)
+    assert begun['global_step'] == 0
+    for layer in ('conv1', 'conv2', 'fc1'):
+        for name in (f'{layer}/kernel', f'{layer}/bias'):
+            np.testing.assert_allclose(begun[name], pretrained[name], rtol=2**-8 if 'precision' in mode else 0)
+            assert np.any(pretrained[f'{name}/momentum'])
+            assert not np.any(begun[f'{name}/momentum'])
+    assert begun['logits/kernel'].shape == (512, 1001)
+    assert np.ptp(begun['logits/kernel']) > 0
+    flag = f'--backbone_model_path={backbone}'
+    assert (
+        f'{flag}: training starts from 6 of the 8 variables of this model in {backbone}: '
+        'conv1/bias, conv1/kernel, conv2/bias, conv2/kernel, fc1/bias, fc1/kernel'
+    ) in told.splitlines()
+    assert [line.partition('warning: ')[2] for line in told.splitlines() if 'warning: ' in line] == [
+        f'{flag}: 2 of the 8 variables of this model do not fit what is there and start anew: '
+        f'logits/bias (float32 [{NUM_CLASSES}] there, float32 [1001] here), '
+        f'logits/kernel (float32 [512, {NUM_CLASSES}] there, float32 [512, 1001] here)',
+        f'{flag}: 1 of the 9 variables that are there are not used: conv3/kernel',
+    ]
+
+
+def test_all_towers_start_from_it(backbone: Path) -> None:
+    flags: dict[str, Any] = {'backbone_model_path': str(backbone), 'num_gpus': 2, 'batch_size': 2}
+    expected, _ = run(**flags)
+    assert run(**flags, variable_update='replicated')[0] == pytest.approx(expected, rel=1e-5)
+    fresh, _ = run(num_gpus=2, batch_size=2)
+    assert fresh[0] != pytest.approx(expected[0], rel=1e-3)
+
+
+def test_a_folder_stands_for_its_newest_checkpoint_and_one_that_fits_whole_is_told_by_nothing(
+    tmp_path: Path,
+) -> None:
+    run(train_dir=str(tmp_path / 'other'), optimizer='adam')
+    _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(tmp_path / 'other'))
+    assert 'warning' not in told
+    begun, other = weights_in(tmp_path / 'train' / 'model.ckpt-0'), weights_in(tmp_path / 'other' / 'model.ckpt-2')
+    np.testing.assert_array_equal(begun['logits/kernel'], other['logits/kernel'])
+    # It need not even be there any more.
+    shutil.rmtree(tmp_path / 'other')
+    _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(tmp_path / 'other'))
+    assert re.search(r'backbone_model_path=\S+ has no effect: training goes on from \S+/train/model\.ckpt-2\n', told)
+
+
+def test_what_cannot_be_started_from_is_told(tmp_path: Path, backbone: Path) -> None:
+    with pytest.raises(UsageError, match=r'^--backbone_model_path=\S+/nowhere: there is no such folder'):
+        run(backbone_model_path=str(tmp_path / 'nowhere'))
+    with pytest.raises(RunError, match=r'^--backbone_model_path=\S+: the folder holds no checkpoint'):
+        run(backbone_model_path=str(tmp_path))
+    other = write(tmp_path / 'other', {'conv1/weights': np.zeros([5, 5, 3, 32], np.float32)})
+    with pytest.raises(RunError, match=r'none of its variables has the name and the shape of one of this model, such'):
+        run(backbone_model_path=str(other))
+    (data,) = backbone.parent.glob('pretrained.data-*')
+    for file in (data, backbone.with_name('pretrained.index')):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / data.name).write_bytes(b'\0' * 100)
+    with pytest.raises(RunError, match=r'pretrained\.data-\S+: it cannot be read'):
+        run(backbone_model_path=str(tmp_path / 'pretrained'))

@@ -1,0 +1,145 @@
+"""The word checkpoint: what a checkpoint holds, told as a table and as JSON."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import tf_cnn_benchmarks
+from benchmark_cnn import BenchmarkCNN
+from params import make_params
+
+pytestmark = pytest.mark.graph
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# The published count of ResNet-20: He et al. 2016 (arXiv:1512.03385), table 6, has 0.27 million.
+NUM_PARAMETERS = 269_722
+
+
+@pytest.fixture(scope='module')
+def train_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp('train')
+    settings = {'model': 'resnet20', 'data_name': 'cifar10', 'device': 'cpu', 'optimizer': 'adam'}
+    steps = {'batch_size': 1, 'num_batches': 2, 'num_warmup_batches': 0, 'save_model_steps': 1}
+    BenchmarkCNN(make_params(**settings, **steps, train_dir=str(folder))).run()
+    return folder
+
+
+def described(capsys: pytest.CaptureFixture[str], path: Path) -> Any:
+    assert tf_cnn_benchmarks.main(['checkpoint', str(path), '--json']) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_folder_tells_its_checkpoints_and_what_the_newest_holds(
+    capsys: pytest.CaptureFixture[str], train_dir: Path
+) -> None:
+    found = described(capsys, train_dir)
+    assert [Path(prefix).name for prefix in found['checkpoints']] == ['model.ckpt-0', 'model.ckpt-1', 'model.ckpt-2']
+    assert (found['checkpoint'], found['step'], found['ended']) == (str(train_dir / 'model.ckpt-2'), 2, True)
+    totals = found['totals']
+    # A moving mean and variance for each of 19 batch norms of 16, 32 and 64 channels; two slots a parameter.
+    assert totals['model'] == {'tensors': 59, 'size': NUM_PARAMETERS, 'bytes': 4 * NUM_PARAMETERS}
+    assert totals['statistics'] == {'tensors': 38, 'size': 2 * (7 * 16 + 6 * 32 + 6 * 64), 'bytes': 4 * 1376}
+    assert totals['optimizer'] == {'tensors': 118, 'size': 2 * NUM_PARAMETERS, 'bytes': 8 * NUM_PARAMETERS}
+    assert totals['training'] == {'tensors': 1, 'size': 1, 'bytes': 8}
+    kernel = next(tensor for tensor in found['tensors'] if tensor['name'] == 'stage2/block1/conv1/kernel')
+    assert kernel == {
+        'name': 'stage2/block1/conv1/kernel',
+        'group': 'model',
+        'dtype': 'float32',
+        'shape': [3, 3, 16, 32],
+        'size': 4608,
+        'bytes': 18432,
+    }
+
+
+def test_a_single_checkpoint_is_told_by_its_name(capsys: pytest.CaptureFixture[str], train_dir: Path) -> None:
+    found = described(capsys, train_dir / 'model.ckpt-1')
+    assert found['step'] == 1
+    assert 'checkpoints' not in found
+    for file in ('model.ckpt-1.index', 'model.ckpt-1.data-00000-of-00001'):
+        assert described(capsys, train_dir / file) == found
+
+
+def test_the_table_has_a_line_for_each_tensor_and_each_group(
+    capsys: pytest.CaptureFixture[str], train_dir: Path
+) -> None:
+    assert tf_cnn_benchmarks.main(['checkpoint', str(train_dir)]) == 0
+    out = capsys.readouterr().out
+    newest = 'model.ckpt-0, model.ckpt-1, model.ckpt-2 (the newest); training has ended'
+    assert out.startswith(f'{train_dir}: {newest}\n')
+    assert re.search(r'^ *model +conv1/kernel +float32 +3 x 3 x 3 x 16 +432 +1,728 *$', out, flags=re.MULTILINE)
+    assert re.search(r'^ *model +total of 59 +269,722 +1,078,888 *$', out, flags=re.MULTILINE)
+    assert (
+        len(re.findall(r'^ *optimizer +\S+/(?:kernel|bias|gamma|beta)/\w+ +float32 ', out, flags=re.MULTILINE)) == 118
+    )
+    assert out.rstrip().endswith(f'269,722 parameters; {12 * NUM_PARAMETERS + 4 * 1376 + 8:,} bytes in all')
+
+
+def test_what_every_kind_of_variable_is_there_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Also in checkpoints that other programs wrote, with texts and without a step."""
+    tensors = {
+        'a/kernel': ('model', 0.0),
+        'a/bn/moving_mean': ('statistics', 0.0),
+        'a/kernel/momentum': ('optimizer', 0.0),
+        'loss_scale/scale': ('training', 0.0),
+        'epoch': ('training', 3),
+        'notes': ('training', 'text'),
+    }
+    tf.raw_ops.SaveV2(
+        prefix=str(tmp_path / 'theirs'),
+        tensor_names=list(tensors),
+        shape_and_slices=[''] * len(tensors),
+        tensors=[tf.constant(value) for _, value in tensors.values()],
+    )
+    found = described(capsys, tmp_path / 'theirs')
+    assert found['step'] is None
+    assert {tensor['name']: tensor['group'] for tensor in found['tensors']} == {
+        name: group for name, (group, _) in tensors.items()
+    }
+    assert {tensor['name']: tensor['bytes'] for tensor in found['tensors']} == dict.fromkeys(tensors, 4) | {'notes': 0}
+
+
+def test_help_needs_no_tensorflow() -> None:
+    code = (
+        'import sys, tf_cnn_benchmarks\n'
+        "assert tf_cnn_benchmarks.main(['checkpoint', '--help']) == 0\n"
+        "assert tf_cnn_benchmarks.main(['checkpoint', 'a', 'b']) == 2\n"
+        "assert 'tensorflow' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert '--json' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ('argv', 'code', 'message'),
+    [
+        ([], 2, r'checkpoint: which one\?; write checkpoint PATH'),
+        (['{tmp}', '{tmp}/b'], 2, r'{tmp}/b: checkpoint lists one at a time'),
+        (['{tmp}/nowhere'], 2, r'{tmp}/nowhere: there is no such folder, and no such checkpoint; give the --train_dir'),
+        (['{tmp}'], 1, r'{tmp}: the folder holds no checkpoint; give the --train_dir'),
+        (['{tmp}/broken'], 1, r'{tmp}/broken\.index: it cannot be read \(.+\); restore another checkpoint'),
+        (
+            ['{tmp}/model.ckpt-7.index'],
+            2,
+            r'{tmp}/model\.ckpt-7\.index: there is no such folder, and no such checkpoint',
+        ),
+        (['--jsn'], 2, r'--jsn: checkpoint has no such flag; did you mean --json\?'),
+    ],
+)
+def test_what_cannot_be_listed_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, argv: list[str], code: int, message: str
+) -> None:
+    if 'broken' in message:
+        (tmp_path / 'broken.index').write_bytes(b'no table')
+    assert tf_cnn_benchmarks.main(['checkpoint', *(word.format(tmp=tmp_path) for word in argv)]) == code
+    out, err = capsys.readouterr()
+    assert out == ''
+    assert re.match(rf'^tf_cnn_benchmarks: error: {message.format(tmp=tmp_path)}[^\n]*\n$', err), err

@@ -1,0 +1,204 @@
+"""What a run exports is what it trained, for TensorFlow alone: a signature of images, on no device, in NHWC."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from sessions import cpus, open_session
+from single_tower import random_images, relative_error
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+from test_models import CONFORMANCE, Case, give_weights
+
+from benchmark_cnn import BenchmarkCNN
+from errors import RunError
+from evaluation import OwnVariables
+from evaluator import Evaluator
+from models.catalog import remove_model
+from models.networks import build_network
+from models.registry import register_model
+from params import make_params
+from preprocessing import normalize
+from saved_model import ModelValues, export_saved_model
+from training.checkpoints import Checkpointer
+
+pytestmark = pytest.mark.graph
+
+MODEL = 'small_network_to_export'
+SETTINGS: dict[str, Any] = {
+    'model': MODEL,
+    'data_name': 'cifar10',
+    'device': 'cpu',
+    'batch_size': 4,
+    'num_batches': 2,
+    'num_warmup_batches': 1,
+    'init_learning_rate': 0.01,
+}
+IMAGES = np.random.default_rng(0).integers(0, 256, [3, 32, 32, 3], np.uint8)
+
+
+def small_network(cnn: Any, images: Any, num_classes: int) -> Any:
+    x = cnn.relu(cnn.batch_norm(cnn.conv(images, 8, 3, 'conv', strides=2), 'conv/bn'))
+    return cnn.dense(cnn.flatten(cnn.max_pool(x, 2, 2)), num_classes, 'logits')
+
+
+@pytest.fixture(scope='module', autouse=True)
+def model() -> Iterator[None]:
+    register_model(MODEL, small_network, data_set='cifar10', image_size=32)
+    yield
+    remove_model(MODEL)
+
+
+def train(**flags: Any) -> None:
+    BenchmarkCNN(make_params(**{**SETTINGS, **flags})).run()
+
+
+def serve(folder: Path, images: np.ndarray = IMAGES) -> dict[str, np.ndarray]:
+    """What plain TensorFlow makes of images with an exported model."""
+    signature = tf.compat.v2.saved_model.load(str(folder)).signatures['serving_default']
+    return {name: value.numpy() for name, value in signature(images=tf.constant(images)).items()}
+
+
+def logits_of(train_dir: Path, data_format: str, network: str = MODEL) -> np.ndarray:
+    """What the network that trains makes of the images with the last checkpoint."""
+    prefix = Checkpointer.latest(str(train_dir))
+    assert prefix
+    with tf.Graph().as_default(), open_session(has_nchw=data_format == 'NCHW') as session:
+        variables = OwnVariables(cpus(1)[0], 'tower')
+        built = build_network(network, normalize(tf.constant(IMAGES)), 10, variables, data_format, is_training=False)
+        saver = Checkpointer(str(train_dir), variables.slices, cpus(1)[0], 1)
+        saver.restore(session, prefix, for_training=False)
+        logits: np.ndarray = session.run(built.logits)
+        return logits
+
+
+@pytest.fixture(scope='module')
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the checkpoints of a run in train and its model in model."""
+    folder = tmp_path_factory.mktemp('exported')
+    flags = {'num_gpus': 2, 'variable_update': 'replicated', 'data_format': 'NCHW', 'optimizer': 'momentum'}
+    train(train_dir=str(folder / 'train'), export_saved_model=str(folder / 'model'), **flags)
+    return folder
+
+
+def test_an_exported_model_gives_the_logits_of_the_network_that_was_trained(exported: Path) -> None:
+    served = serve(exported / 'model')
+    logits = served['logits']
+    for data_format in ('NHWC', 'NCHW'):
+        np.testing.assert_allclose(logits, logits_of(exported / 'train', data_format), rtol=1e-4, atol=1e-5)
+    exponentials = np.exp(logits - logits.max(1, keepdims=True))
+    np.testing.assert_allclose(
+        served['probabilities'], exponentials / exponentials.sum(1, keepdims=True), rtol=1e-5, atol=1e-30
+    )
+    np.testing.assert_array_equal(served['classes'], logits.argmax(1))
+    assert served['classes'].dtype == np.int64
+    assert np.ptp(logits, axis=0).max() > 1e-3, 'the images must matter, or this says little'
+    np.testing.assert_allclose(serve(exported / 'model', IMAGES[1:2])['logits'], logits[1:2], rtol=1e-4, atol=1e-5)
+
+
+def test_an_evaluation_exports_the_checkpoint_that_it_evaluates(exported: Path, tmp_path: Path) -> None:
+    settings = {name: SETTINGS[name] for name in ('model', 'data_name', 'device', 'batch_size')}
+    flags = {'eval': True, 'train_dir': str(exported / 'train'), 'num_eval_batches': 1}
+    Evaluator(make_params(**settings, **flags, export_saved_model=str(tmp_path / 'model'))).run()
+    np.testing.assert_allclose(serve(tmp_path / 'model')['logits'], serve(exported / 'model')['logits'], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    'flags',
+    [
+        {'precision': 'bf16', 'fp16_vars': True, 'optimizer': 'momentum'},
+        {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True, 'variable_update': 'replicated', 'num_gpus': 2},
+        {'staged_vars': True, 'num_gpus': 2},
+        {'variable_update': 'independent', 'num_gpus': 2},
+    ],
+    ids=lambda flags: ','.join(flags),
+)
+def test_what_any_mode_and_precision_trained_is_exported(flags: dict[str, Any], tmp_path: Path) -> None:
+    train(model='alexnet', train_dir=str(tmp_path / 'train'), export_saved_model=str(tmp_path / 'model'), **flags)
+    served, expected = serve(tmp_path / 'model')['logits'], logits_of(tmp_path / 'train', 'NHWC', 'alexnet_cifar')
+    np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-5)
+    assert np.ptp(expected, axis=0).max() > 1e-4
+
+
+def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_else(tmp_path: Path) -> None:
+    train(train_dir=str(tmp_path / 'train'), export_saved_model=str(tmp_path / 'kept'))
+    # What a kill left is thrown away; a folder that is empty gives way.
+    (tmp_path / 'made' / '.model-unfinished' / 'variables').mkdir(parents=True)
+    (tmp_path / 'made' / 'model').mkdir()
+    train(export_saved_model=str(tmp_path / 'made' / 'model'))
+    expected = serve(tmp_path / 'kept')['logits']
+    assert np.ptp(expected) > 0
+    np.testing.assert_allclose(serve(tmp_path / 'made' / 'model')['logits'], expected, rtol=1e-4, atol=1e-5)
+    assert [path.name for path in (tmp_path / 'made').iterdir()] == ['model']
+
+
+@pytest.mark.parametrize(
+    'case', [case for case in CONFORMANCE if case.model in ('resnet50', 'inception3', 'vgg16')], ids=lambda c: c.model
+)
+def test_an_exported_checkpoint_gives_the_logits_of_keras_from_the_same_weights(case: Case, tmp_path: Path) -> None:
+    num_classes, size = 1001, case.smaller_size
+    assert size
+    shape, prefix = (size, size, 3), str(tmp_path / 'model.ckpt-0')
+    images = np.clip(127.5 + 60 * random_images(shape), 0, 255).astype(np.uint8)
+    with tf.Graph().as_default() as graph:
+        variables = OwnVariables(cpus(1)[0], 'tower')
+        build_network(case.model, tf.zeros([1, *shape]), num_classes, variables, 'NHWC', is_training=False)
+        saver = Checkpointer(str(tmp_path), variables.slices, cpus(1)[0], 1)
+        read = ModelValues(variables.slices)
+    theirs = case.counterpart(shape, num_classes)
+    weights, _ = give_weights(theirs, case, {name: parts[0].variable for name, parts in variables.slices.items()})
+    expected = np.asarray(theirs(images / np.float32(127.5) - 1, training=False))
+    tf.keras.backend.clear_session()
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=list(weights),
+        shape_and_slices=[''] * len(weights),
+        tensors=[tf.constant(value) for value in weights.values()],
+    )
+    with graph.as_default(), open_session() as session:
+        saver.restore(session, prefix)
+        values = read.read(session)
+    export_saved_model(str(tmp_path / 'model'), values, case.model, num_classes, shape)
+    assert relative_error(serve(tmp_path / 'model', images)['logits'], expected) < 2e-5
+    assert relative_error(expected[0], expected[1]) > 0.01, 'the images must matter, or this says little'
+
+
+def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported: Path) -> None:
+    model: Any = SavedModel()
+    model.ParseFromString((exported / 'model' / 'saved_model.pb').read_bytes())
+    functions = model.meta_graphs[0].graph_def.library.function
+    serving = [f for f in functions if not f.signature.name.startswith('__inference__traced_')]
+    nodes = [node for function in serving for node in function.node_def]
+    assert any(node.op == 'Conv2D' for node in nodes)
+    assert {node.device for node in nodes} == {''}
+    # What has its default (NHWC, training) is not written.
+    assert not any(node.attr['data_format'].s == b'NCHW' for node in nodes)
+    norms = [node.attr for node in nodes if node.op == 'FusedBatchNormV3']
+    assert norms
+    assert all('is_training' in attributes and not attributes['is_training'].b for attributes in norms)
+    loaded = tf.compat.v2.saved_model.load(str(exported / 'model'))
+    assert {variable.dtype for variable in loaded.variables_by_name.values()} == {tf.float32}
+    assert loaded.variables_by_name['conv/kernel'].shape == [3, 3, 3, 8]
+
+
+def test_an_export_that_fails_leaves_nothing_and_is_told(tmp_path: Path, exported: Path) -> None:
+    (tmp_path / 'models').mkdir()
+    new = tmp_path / 'models' / 'new'
+    steps = BenchmarkCNN(make_params(**SETTINGS, export_saved_model=str(new))).steps()
+    next(steps)
+    # Somebody else was faster.
+    shutil.copytree(exported / 'model', new)
+    before = serve(new)['logits']
+    with pytest.raises(RunError, match=rf'^--export_saved_model={new}: it cannot be written \(Directory not empty\)'):
+        list(steps)
+    assert [path.name for path in new.parent.iterdir()] == ['new']
+    np.testing.assert_array_equal(serve(new)['logits'], before)
+
+
+def test_a_run_that_trains_nothing_exports_nothing(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r'export_saved_model=.* has no effect: --forward_only trains nothing'):
+        train(forward_only=True, init_learning_rate=None, export_saved_model=str(tmp_path / 'model'))
+    assert list(tmp_path.iterdir()) == []
