@@ -76,8 +76,8 @@ class Assembly:
             self._validation_images = self._open('validation')
         self.machine = find_machine(params)
         self.batch_size = params.batch_size or self._facts.batch_size
-        num_workers = cluster.num_workers if cluster else 1
-        self.global_batch_size = self.batch_size * len(self.machine.towers) * num_workers
+        num_trainers = cluster.num_trainers if cluster else 1
+        self.global_batch_size = self.batch_size * len(self.machine.towers) * num_trainers
         self.num_batches = self._count_batches()
         self.learning_rate = self._make_learning_rate()
         self.precision = _find_precision(params)
@@ -106,9 +106,9 @@ class Assembly:
         if self._cluster:
             placement = replace(
                 placement,
-                server_devices=[f'{task.device}/cpu:0' for task in self._cluster.tasks if task.job == 'ps'],
+                server_devices=[f'{task.device}/cpu:0' for task in self._cluster.servers],
                 worker=self._cluster.index,
-                num_workers=self._cluster.num_workers,
+                num_workers=self._cluster.num_trainers,
                 root=root,
                 sync=params.cross_replica_sync and not params.forward_only,
                 horovod=self._horovod,
@@ -339,7 +339,7 @@ class Assembly:
         seed, shift = params.tf_random_seed, 0.0
         if self._cluster and params.distinct_worker_data:
             seed += self._first_tower
-            shift = self._cluster.index / self._cluster.num_workers
+            shift = self._cluster.index / self._cluster.num_trainers
         images, on_device = self._images, self.machine.kind == 'gpu'
         if images is None:
             return self._make_synthetic(devices, self.batch_size, seed)

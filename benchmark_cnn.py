@@ -54,7 +54,7 @@ class BenchmarkCNN:
         check_outputs(params, is_chief=self._is_chief)
         # What is wrong with it is better known before the run than in it.
         find_backbone(params, is_chief=self._is_chief)
-        if self._cluster and self._cluster.job != 'worker':
+        if self._cluster and self._cluster.serves:
             raise UsageError(f'--job_name={self._cluster.job}: it runs no benchmark; see cluster.serve')
         if self._horovod and not self._is_chief:
             # horovodrun gives all processes the same flags; in other clusters each may have files of its own.
@@ -63,7 +63,7 @@ class BenchmarkCNN:
             )
         self.params = params
         self._console = console or Console()
-        if self._cluster and not self._cluster.ps_hosts and params.forward_only:
+        if self._cluster and not self._cluster.servers and params.forward_only:
             raise UsageError(
                 f'--forward_only: workers of --variable_update={params.variable_update} have nothing to do with each '
                 'other then; measure one process, or write --variable_update=parameter_server with --ps_hosts'
@@ -167,7 +167,7 @@ class BenchmarkCNN:
         if not (worker and worker.legacy):
             mode = 'forward-only' if params.forward_only else 'training'
             job = (worker.device if worker else None) or ''
-            banner = self._parts.banner(mode, self._parts.batch_size, self._num_workers, job, built)
+            banner = self._parts.banner(mode, self._parts.batch_size, self._num_trainers, job, built)
             self._console.result(lines.format_banner(banner))
         if params.graph_file:
             write_graph(graph, params.graph_file)
@@ -253,7 +253,7 @@ class BenchmarkCNN:
             return None
         towers = [SavedVariables(built.slices) for _ in self._parts.machine.towers]
         if worker and worker.together:
-            return self._parts.build_evaluation(towers, worker.cluster.index, worker.cluster.num_workers)
+            return self._parts.build_evaluation(towers, worker.cluster.index, worker.cluster.num_trainers)
         return self._parts.build_evaluation(towers)
 
     def _evaluate_if_due(self, evaluation: Evaluation | None, session: tf.Session, taken_before: int) -> float:
@@ -313,8 +313,8 @@ class BenchmarkCNN:
         return self._horovod is not None and not self._is_chief
 
     @property
-    def _num_workers(self) -> int:
-        return self._cluster.num_workers if self._cluster else 1
+    def _num_trainers(self) -> int:
+        return self._cluster.num_trainers if self._cluster else 1
 
     def _make_tracer(self) -> StepTracer:
         params = self.params
@@ -395,7 +395,7 @@ class BenchmarkCNN:
             steps=tuple(self._done),
             num_missing_shards=self._parts.shards.num_missing if self._parts.shards else 0,
             complete=self._is_complete,
-            num_workers=self._num_workers,
+            num_workers=self._num_trainers,
             takes_steps_together=self._worker is None or self._worker.together,
             cluster_total=self._total,
             evaluations=tuple(self._evaluations),

@@ -106,7 +106,7 @@ class Evaluator:
         self._console.progress('Building the graph')
         with tf.Graph().as_default() as graph, tf.device(worker.device if worker else None):
             towers = [OwnVariables(device, f'tower_{number}') for number, device in enumerate(parts.machine.towers)]
-            process, num_processes = (worker.cluster.index, worker.cluster.num_workers) if worker else (0, 1)
+            process, num_processes = (worker.cluster.index, worker.cluster.num_trainers) if worker else (0, 1)
             evaluation = parts.build_evaluation(towers, process, num_processes)
             saver = Checkpointer(self._folder, _slices_of(towers), HOST_DEVICE, self._params.max_ckpts_to_keep)
             folder = self._params.export_saved_model

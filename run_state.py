@@ -80,7 +80,7 @@ class RunState:
         elif params.backbone_model_path and self._saves:
             warn(f'{written} has no effect: training goes on from {latest_checkpoint(params, is_chief=True)}')
         # Without parameter servers, any worker may be the one from which the others go on.
-        may_relay = worker is not None and worker.target and not worker.cluster.ps_hosts
+        may_relay = worker is not None and worker.target and not worker.cluster.servers
         self._folder = tempfile.mkdtemp(prefix='tf_cnn_benchmarks_') if may_relay else None
         self._relay = self._make_saver(self._folder) if self._folder else None
 
@@ -101,9 +101,9 @@ class RunState:
           RunError: the variables were lost with a process, and there is no checkpoint to go on from.
         """
         params, worker = self._params, self._worker
-        num_counting = worker.cluster.num_workers if worker and not worker.together else 1
+        num_counting = worker.cluster.num_trainers if worker and not worker.together else 1
         num_steps = num_counting * (params.num_warmup_batches + self._num_batches)
-        if isinstance(worker, Worker) and worker.cluster.ps_hosts:
+        if isinstance(worker, Worker) and worker.cluster.servers:
             start, end = self._prepare_servers(session, worker, num_steps) if self._is_chief else worker.await_state()
         else:
             start = self._prepare_own(session, worker, root)

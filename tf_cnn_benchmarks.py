@@ -100,7 +100,7 @@ def _benchmark(argv: list[str]) -> int:
 
 
 def _is_server(cluster: Cluster | None) -> bool:
-    return cluster is not None and cluster.job == 'ps'
+    return cluster is not None and cluster.serves
 
 
 @contextlib.contextmanager

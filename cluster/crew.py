@@ -55,8 +55,8 @@ class Crew:
         self.cluster = cluster
         self._target = target
         self._health = Health(cluster.tasks)
-        self._workers = [task for task in cluster.tasks if task.job == 'worker']
-        self._members = [task for task in cluster.tasks if together or task.job == 'ps']
+        self._workers = cluster.trainers
+        self._members = cluster.tasks if together else cluster.servers
         self._keeper = Health([cluster.host_task])
         self._board: Board | None = None
 

@@ -67,8 +67,18 @@ class Cluster:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """All processes, parameter servers first."""
-        return tuple(Task(job, i, host) for job, hosts in self._jobs for i, host in enumerate(hosts))
+        """All processes, servers first."""
+        return self.servers + self.trainers
+
+    @property
+    def servers(self) -> tuple[Task, ...]:
+        """Those that keep variables for the others, and are there until these are done."""
+        return _tasks(*self._jobs[0])
+
+    @property
+    def trainers(self) -> tuple[Task, ...]:
+        """Those that take steps. The first one is the chief."""
+        return _tasks(*self._jobs[1])
 
     @property
     def own(self) -> Task:
@@ -77,13 +87,23 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is worker 0, which initializes variables and saves checkpoints."""
-        return self.job == 'worker' and self.index == 0
+        """Whether this is the first that trains, which initializes variables and saves checkpoints."""
+        return self.own == self.trainers[0]
+
+    @property
+    def serves(self) -> bool:
+        """Whether this is one of the servers."""
+        return self.own in self.servers
 
     @property
     def num_workers(self) -> int:
         """How many processes compute gradients."""
         return len(self.worker_hosts)
+
+    @property
+    def num_trainers(self) -> int:
+        """How many processes take steps."""
+        return len(self.trainers)
 
     @property
     def num_ps(self) -> int:
@@ -97,11 +117,12 @@ class Cluster:
 
     @property
     def host_task(self) -> Task:
-        """The process that keeps what the cluster shares: parameter server 0, else worker 0."""
+        """The process that keeps what the cluster shares: the first server, else the chief."""
         return self.tasks[0]
 
     @property
-    def _jobs(self) -> tuple[tuple[str, Hosts], ...]:
+    def _jobs(self) -> tuple[tuple[str, Hosts], tuple[str, Hosts]]:
+        """The job of the servers and that of the trainers, each with its hosts."""
         return ('ps', self.ps_hosts), ('worker', self.worker_hosts)
 
     def public_hosts(self) -> tuple[str, ...]:
@@ -145,6 +166,10 @@ def for_evaluator(params: Params, environ: Environment) -> Params:
     # Those who train export what they have trained.
     others |= {'stop_at_top_1_accuracy': None, 'export_saved_model': None}
     return replace(params, eval=True, eval_interval_secs=interval, **others)
+
+
+def _tasks(job: str, hosts: Hosts) -> tuple[Task, ...]:
+    return tuple(Task(job, index, host) for index, host in enumerate(hosts))
 
 
 def _is_public(address: str) -> bool:

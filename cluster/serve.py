@@ -1,4 +1,4 @@
-"""What a parameter server does: it is there until the workers are done."""
+"""What a server does: it is there until those that train are done."""
 
 import os
 import time
@@ -56,7 +56,7 @@ def _remaining(crew: Crew) -> list[Task]:
     """The workers that are still there."""
     there, facts = crew.ask(), crew.facts() or {}
     ended = crew.ends(facts, there)
-    return [task for task, incarnation in there.items() if task.job == 'worker' and incarnation and task not in ended]
+    return [task for task in crew.cluster.trainers if there[task] and task not in ended]
 
 
 def serve(
@@ -80,7 +80,7 @@ def serve(
     Raises:
       RunError: a worker never came, was lost for good, or ended with an error.
     """
-    workers = [task for task in crew.cluster.tasks if task.job == 'worker']
+    workers = crew.cluster.trainers
     limits = dict.fromkeys(workers, connect)
     last_answer = dict.fromkeys(workers, time.monotonic())
     ended: dict[Task, End] = {}

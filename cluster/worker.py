@@ -52,7 +52,7 @@ class Worker:
         self.together = together
         self.legacy: dict[str, Any] = json.loads(os.environ.pop(_LEGACY, '{}'))
         config = tf.ConfigProto.FromString(config.SerializeToString())
-        if not cluster.ps_hosts:
+        if not cluster.servers:
             config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
         # Sessions of one server share its threads.
         config.use_per_session_threads = False
@@ -60,7 +60,8 @@ class Worker:
         self.target = server.target
         self.device = cluster.own.device
         # No task but those that its graph uses: a session waits for all that it knows.
-        config.device_filters.extend([cluster.own.device, '/job:ps' if cluster.ps_hosts else '/job:worker/task:0'])
+        used = [f'/job:{cluster.servers[0].job}'] if cluster.servers else [cluster.trainers[0].device]
+        config.device_filters.extend([cluster.own.device, *used])
         self.config = config
         self._crew = Crew(cluster, server.target, together=together)
         self._keeps_state = keeps_state
@@ -110,7 +111,7 @@ class Worker:
         self._watch.start()
 
     def _can_return(self, task: Task) -> bool:
-        return task.job == 'worker' or self._keeps_state
+        return self._keeps_state or task not in self.cluster.servers
 
     def _end_by_force(self) -> None:
         """The main thread is stuck within TensorFlow."""
@@ -163,7 +164,7 @@ class Worker:
         """
         if self.cluster.is_chief and images:
             self._crew.post('total', [images, seconds])
-        chief = next(task for task in self.cluster.tasks if task.job == 'worker')
+        chief = self.cluster.trainers[0]
         last_answer = time.monotonic()
         while True:
             facts, there = self._crew.facts(), self._crew.ask()
@@ -189,7 +190,7 @@ class Worker:
         """
         place = f'gathered/{self.generation}/{name}'
         self._crew.post(f'{place}/{self.cluster.index}', value)
-        names = [f'{place}/{index}' for index in range(self.cluster.num_workers)]
+        names = [f'{place}/{index}' for index in range(self.cluster.num_trainers)]
         while True:
             facts = self._crew.facts() or {}
             if facts.keys() >= set(names):
@@ -209,7 +210,7 @@ class Worker:
         self._crew.see_off()
 
     def _servers(self, there: Mapping[Task, int | None]) -> dict[str, int | None]:
-        return {str(task): there[task] for task in self.cluster.tasks if task.job == 'ps'}
+        return {str(task): there[task] for task in self.cluster.servers}
 
 
 class LostError(RunError):
