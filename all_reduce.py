@@ -159,7 +159,7 @@ def parse_spec(spec: str) -> tuple[Range, ...]:
         raise refuse('a limit must stand between two algorithms')
     for name in names:
         if '/' in name:
-            raise refuse(f'{name} has a second level between machines, and this run has one')
+            raise refuse(f'{name} has a second level between machines, which this version does not have')
         if '#' in name:
             raise refuse(f'{name} asks for shards, which this version does not have')
         if name not in ALGORITHMS:

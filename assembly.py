@@ -17,7 +17,7 @@ from data_sets import Shards
 from errors import UsageError
 from evaluation import EvalSchedule, Evaluation, SavedVariables
 from flag_rules import numbers_of
-from input_pipeline import ArrayPipeline, InputPipeline, RecordPipeline, SyntheticInput
+from input_pipeline import ArrayPipeline, InputPipeline, RecordPipeline, SyntheticInput, WorkersInput
 from machine import check_xla, find_machine, session_config
 from models.catalog import is_resnet
 from packing import Packing
@@ -74,7 +74,8 @@ class Assembly:
             self._images = self._open(self._folder.subset_of_steps(forward_only=params.forward_only))
         if self._folder and params.evaluates:
             self._validation_images = self._open('validation')
-        self.machine = find_machine(params)
+        workers = cluster.servers if cluster and cluster.controller_hosts else ()
+        self.machine = find_machine(params, [worker.device for worker in workers])
         self.batch_size = params.batch_size or self._facts.batch_size
         num_trainers = cluster.num_trainers if cluster else 1
         self.global_batch_size = self.batch_size * len(self.machine.towers) * num_trainers
@@ -83,7 +84,7 @@ class Assembly:
         self.precision = _find_precision(params)
         self._placement = self._place()
         self.config = session_config(params, self.machine, in_cluster=cluster is not None)
-        if params.xla:
+        if params.xla and self.machine.is_here:
             check_xla(self.config, self.machine.towers[0])
 
     @property
@@ -253,7 +254,8 @@ class Assembly:
                 num_epochs = num_batches * global_batch_size / data_set.num_validation_examples
         elif params.eval and params.num_eval_batches:
             num_batches = params.num_eval_batches
-        sums_gradients = params.variable_update == 'replicated' and params.num_gpus > 1 and mode == 'training'
+        is_replicated = params.variable_update == 'replicated' or not self.machine.is_here
+        sums_gradients = is_replicated and len(self.machine.towers) > 1 and mode == 'training'
         return lines.Banner(
             tensorflow_version=tf.__version__,
             model=params.model,
@@ -268,9 +270,10 @@ class Assembly:
             data_format=self.machine.data_format,
             optimizer=params.optimizer,
             variable_update=params.variable_update,
-            all_reduce_spec=params.all_reduce_spec if sums_gradients else None,
+            all_reduce_spec=self.machine.all_reduce_spec if sums_gradients else None,
+            single_session=not self.machine.is_here,
             sync=params.cross_replica_sync,
-            num_workers=num_workers,
+            num_workers=num_workers * len(self.machine.hosts),
             bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
             bytes_of_step=built.bytes_of_step if built else 0,
             precision=str(self.precision),
@@ -301,7 +304,7 @@ class Assembly:
 
     def _place(self) -> Placement:
         params, towers = self._params, self.machine.towers
-        if params.hierarchical_copy:
+        if params.hierarchical_copy and self.machine.is_here:
             if len(towers) % 2:
                 raise UsageError(
                     f'--hierarchical_copy: it sums in two halves, and --num_gpus={params.num_gpus} is odd; '
@@ -314,7 +317,7 @@ class Assembly:
                 )
             algorithm = by_halves(towers)
         else:
-            spec = params.all_reduce_spec or f'ps{self.machine.parameter_device_kind}'
+            spec = self.machine.all_reduce_spec or f'ps{self.machine.parameter_device_kind}'
             algorithm = make_algorithm(spec, towers, HOST_DEVICE)
         computes_in = self.precision.compute
         # Horovod sums no bfloat16.
@@ -335,11 +338,23 @@ class Assembly:
         )
 
     def _make_pipeline(self, devices: Sequence[str], restart: int) -> InputPipeline:
+        cluster, hosts, size = self._cluster, self.machine.hosts, self._params.num_gpus
+        first, count = (cluster.index, cluster.num_trainers) if cluster else (0, 1)
+        shares = [
+            self._make_share(devices[size * number :][:size], host, first + number, count * len(hosts), restart)
+            for number, host in enumerate(hosts)
+        ]
+        return shares[0] if len(shares) == 1 else WorkersInput(shares, size)
+
+    def _make_share(
+        self, devices: Sequence[str], host_device: str, number: int, count: int, restart: int
+    ) -> InputPipeline:
+        """The input of the towers of one worker, of that number among so many."""
         params = self._params
         seed, shift = params.tf_random_seed, 0.0
-        if self._cluster and params.distinct_worker_data:
-            seed += self._first_tower
-            shift = self._cluster.index / self._cluster.num_trainers
+        if params.distinct_worker_data:
+            seed += number * len(devices)
+            shift = number / count
         images, on_device = self._images, self.machine.kind == 'gpu'
         if images is None:
             return self._make_synthetic(devices, self.batch_size, seed)
@@ -352,6 +367,7 @@ class Assembly:
                 self.batch_size,
                 options,
                 normalize_on_device=on_device,
+                host_device=host_device,
                 shift=shift,
             )
         # Records cannot be drawn from the middle of an epoch. Training that goes on draws them in an order of its own,
@@ -364,6 +380,7 @@ class Assembly:
             self.data_set.num_classes,
             options,
             normalize_on_device=on_device,
+            host_device=host_device,
             shift=shift,
         )
 

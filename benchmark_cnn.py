@@ -166,7 +166,7 @@ class BenchmarkCNN:
             to_export = ModelValues(built.model_slices) if export_folder else None
         if not (worker and worker.legacy):
             mode = 'forward-only' if params.forward_only else 'training'
-            job = (worker.device if worker else None) or ''
+            job = (worker.device if worker and self._parts.machine.is_here else None) or ''
             banner = self._parts.banner(mode, self._parts.batch_size, self._num_trainers, job, built)
             self._console.result(lines.format_banner(banner))
         if params.graph_file:

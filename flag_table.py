@@ -138,7 +138,10 @@ class Params:
         None, _VARIABLES, 'Where Horovod sums gradients; by default where they are.', choices=('cpu', 'gpu')
     )
     all_reduce_spec: str | None = flag(
-        None, _VARIABLES, 'How replicated variables sum their gradients; by default by copies to one device.'
+        None,
+        _VARIABLES,
+        'How replicated variables sum their gradients; by default by copies to one device, with distributed_all_reduce '
+        'around a ring.',
     )
     hierarchical_copy: bool = flag(False, _VARIABLES, 'Sum gradients in groups of devices that are close, then across.')
     network_topology: str = flag(
@@ -239,7 +242,7 @@ class Params:
     )
     ps_hosts: str | None = flag(None, _CLUSTER, 'HOST:PORT of each parameter server, with commas between.')
     worker_hosts: str | None = flag(None, _CLUSTER, 'HOST:PORT of each worker, with commas between.')
-    controller_host: str | None = flag(None, _CLUSTER, 'HOST:PORT of the controller, in modes that have one.')
+    controller_host: str | None = flag(None, _CLUSTER, 'HOST:PORT of the controller, for distributed_all_reduce.')
     num_ps: int = flag(
         1,
         _CLUSTER,

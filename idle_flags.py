@@ -147,7 +147,16 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
         'horovodrun starts the processes, and Horovod brings them together',
     ),
     (('horovod_device',), lambda p: p.variable_update != 'horovod', 'it belongs to --variable_update=horovod'),
-    (_LOCAL_REDUCTION, lambda p: p.variable_update != 'replicated', 'it belongs to --variable_update=replicated'),
+    (
+        ('all_reduce_spec',),
+        lambda p: p.variable_update not in ('replicated', 'distributed_all_reduce'),
+        'it belongs to --variable_update=replicated and distributed_all_reduce',
+    ),
+    (
+        ('hierarchical_copy', 'network_topology'),
+        lambda p: p.variable_update != 'replicated',
+        'it belongs to --variable_update=replicated',
+    ),
     (
         (*_PACKING, 'compact_gradient_transfer'),
         lambda p: p.variable_update != 'replicated' and is_alone(p),

@@ -85,6 +85,30 @@ class SyntheticInput(InputPipeline):
         return self._batches[tower]
 
 
+class WorkersInput(InputPipeline):
+    """The input of towers on several workers: each has a pipeline for its own.
+
+    Args:
+      pipelines: of each worker in the order of the towers, for as many of them each.
+    """
+
+    def __init__(self, pipelines: Sequence[InputPipeline], towers_each: int) -> None:
+        super().__init__()
+        self._pipelines = pipelines
+        self._towers_each = towers_each
+        for pipeline in pipelines:
+            self.initializers += pipeline.initializers
+            self.per_step_ops += pipeline.per_step_ops
+
+    def tower_batch(self, tower: int) -> Batch:
+        worker, own_tower = divmod(tower, self._towers_each)
+        return self._pipelines[worker].tower_batch(own_tower)
+
+    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
+        for pipeline in self._pipelines:
+            pipeline.warm_up(session, steps_before)
+
+
 def _as_it_is(host_batch: HostBatch) -> tuple[tf.Tensor, tf.Tensor]:
     images, labels = host_batch
     return images, labels
@@ -275,8 +299,12 @@ class ArrayPipeline(StagedInput):
             value.set_shape(array.shape)
             return value
 
+        # The host device may be that of another process.
+        with tf.device('/cpu:0'):
+            values = held(images), held(labels)
+
         def make_host_batches() -> list[HostBatch]:
-            image_store, label_store = self._resident(held(images)), self._resident(held(labels))
+            image_store, label_store = map(self._resident, values)
             begin = tf.constant(int(shift * num_images), tf.int64)
             counter = self._resident(begin)
             self._go_on = counter.assign(begin + self._steps_before * global_batch)

@@ -1,6 +1,7 @@
 """What this machine computes on: devices, data format and the session settings that fit them."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,8 @@ _XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 class Machine:
     """The choices that Params leaves to the machine.
 
-    towers: the device of each tower. parameter_devices: where shared variables live.
+    towers: the device of each tower. hosts: the CPU of each process that has some, in their order. parameter_devices:
+    where shared variables live. all_reduce_spec: how towers sum, None for the default of one process.
     """
 
     kind: str
@@ -25,10 +27,20 @@ class Machine:
     parameter_device_kind: str
     parameter_devices: tuple[str, ...]
     data_format: str
+    hosts: tuple[str, ...] = (HOST_DEVICE,)
+    all_reduce_spec: str | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this process that has the towers."""
+        return self.hosts == (HOST_DEVICE,)
 
 
-def find_machine(params: Params) -> Machine:
+def find_machine(params: Params, workers: Sequence[str] = ()) -> Machine:
     """Fits the settings to what there is.
+
+    Args:
+      workers: how the names of the devices begin in each process that has towers, where these are others than this one.
 
     Raises:
       UsageError: the run asks for GPUs that are not there, or for sums on GPUs without them.
@@ -40,7 +52,12 @@ def find_machine(params: Params) -> Machine:
     num_gpus_found = len(tf.config.list_physical_devices('GPU'))
     kind = params.device or ('gpu' if num_gpus_found else 'cpu')
     parameter_kind = params.local_parameter_device or kind
-    if kind == 'gpu' and params.num_gpus > num_gpus_found:
+    if workers and params.device is None and not num_gpus_found:
+        raise UsageError(
+            '--device is missing: here is no GPU, and what the workers have is not seen from here; '
+            'write --device=gpu or --device=cpu'
+        )
+    if kind == 'gpu' and params.num_gpus > num_gpus_found and not workers:
         raise UsageError(
             f'--num_gpus={params.num_gpus}: TensorFlow sees {num_gpus_found} GPUs here; '
             f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
@@ -66,13 +83,21 @@ def find_machine(params: Params) -> Machine:
             f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between GPUs and the run is on the CPU; '
             'leave it (and --use_nccl) out, or write pscpu, psgpu or xring'
         )
-    towers = tuple(f'/{kind}:{i}' for i in range(params.num_gpus))
+    if workers and 'nccl' in (params.all_reduce_spec or ''):
+        raise UsageError(
+            f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between the GPUs of one process here, and '
+            f'--variable_update={params.variable_update} has several; write xring, psgpu or pscpu'
+        )
+    towers = tuple(f'{worker}/{kind}:{i}' for worker in workers or [''] for i in range(params.num_gpus))
     return Machine(
         kind=kind,
         towers=towers,
         parameter_device_kind=parameter_kind,
         parameter_devices=towers if parameter_kind == 'gpu' else (HOST_DEVICE,),
         data_format=params.data_format or ('NCHW' if kind == 'gpu' else 'NHWC'),
+        hosts=tuple(f'{worker}{HOST_DEVICE}' for worker in workers or ['']),
+        # In a ring, each worker sends the least.
+        all_reduce_spec=params.all_reduce_spec or ('xring' if workers else None),
     )
 
 
@@ -86,8 +111,8 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
       UsageError: an earlier run in this process fixed a setting of the whole process in another way.
     """
     config = tf.ConfigProto(allow_soft_placement=True)
-    if machine.kind == 'cpu':
-        config.device_count['CPU'] = len(machine.towers)
+    if machine.kind == 'cpu' or not machine.is_here:
+        config.device_count['CPU'] = len(machine.towers) if machine.is_here else 1
         config.device_count['GPU'] = 0
     _fix_for_process('xla', params.xla)
     _fix_for_process('num_intra_threads', params.num_intra_threads or 0)
@@ -106,6 +131,21 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
         # It fuses convolutions into ops that a server takes for float32 and float16 only.
         rewrite.remapping = rewrite.OFF
     return config
+
+
+def server_config(params: Params, *, computes: bool) -> tf.ConfigProto:
+    """The settings of a process that serves others.
+
+    Args:
+      computes: whether towers are on its devices; else it only keeps variables.
+    """
+    if computes:
+        config = session_config(params, find_machine(params), in_cluster=True)
+        config.use_per_session_threads = False
+        return config
+    # They are on its CPU; the GPUs are the workers'.
+    os.environ['CUDA_VISIBLE_DEVICES'] = ''
+    return tf.ConfigProto(device_count={'GPU': 0})
 
 
 def check_xla(config: tf.ConfigProto, device: str) -> None:

@@ -150,15 +150,17 @@ class RunState:
         kept = worker.kept_state()
         if kept:
             end = kept['end']
-        is_whole = kept and (meeting is None or self._read_step(session) == session.run(meeting.begun.value))
+        # A controller keeps the count of steps itself: nothing tells whether the last one before its loss was whole.
+        had_controller = kept and worker.cluster.controller_hosts
+        is_whole = not had_controller and (
+            kept and (meeting is None or self._read_step(session) == session.run(meeting.begun.value))
+        )
         if not is_whole:
             prefix = latest_checkpoint(self._params, is_chief=True)
             if prefix is None and end is not None:
-                what = (
-                    'a worker was lost while it applied a step'
-                    if kept
-                    else 'variables were lost with a parameter server'
-                )
+                what = 'variables were lost with a server'
+                if kept:
+                    what = 'the controller was lost' if had_controller else 'a worker was lost while it applied a step'
                 raise RunError(f'{what}, and there is no checkpoint to go on from; --train_dir=DIR would keep some')
             session.run(self._built.initializers)
             if prefix:

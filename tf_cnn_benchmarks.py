@@ -76,8 +76,9 @@ def _benchmark(argv: list[str]) -> int:
     parsed = parse_argv(argv)
     params = for_evaluator(parsed.params, os.environ)
     cluster = find_cluster(params, os.environ)
-    if not _is_server(cluster):
+    if cluster is None or cluster.job != 'ps':
         flag_rules.check_inputs(params)
+    if not _is_server(cluster):
         output_files.check_outputs(params, is_chief=cluster is None or cluster.is_chief)
     with _own_stdout() as out:
         console = Console(out, sys.stderr)
@@ -85,8 +86,9 @@ def _benchmark(argv: list[str]) -> int:
             console.warning(line)
         if cluster and _is_server(cluster):
             from cluster.serve import run_server
+            from machine import server_config
 
-            run_server(params, cluster, console.warning)
+            run_server(params, cluster, server_config(params, computes=cluster.job == 'worker'), console.warning)
         else:
             if params.eval:
                 from evaluator import Evaluator

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from all_reduce import Algorithm, compacted
 from errors import UsageError
 from managers.base import TowerVariables, VariableMgr
-from managers.collective import VariableMgrCollectiveAllReduce
+from managers.collective import VariableMgrCollectiveAllReduce, VariableMgrDistributedAllReduce
 from managers.distributed import (
     VariableMgrDistributedFetchFromPS,
     VariableMgrDistributedFetchFromStagedPS,
@@ -30,6 +30,7 @@ __all__ = [
     'TowerVariables',
     'VariableMgr',
     'VariableMgrCollectiveAllReduce',
+    'VariableMgrDistributedAllReduce',
     'VariableMgrDistributedFetchFromPS',
     'VariableMgrDistributedFetchFromStagedPS',
     'VariableMgrDistributedReplicated',
@@ -74,10 +75,12 @@ class Placement:
         """The parameter servers of the cluster."""
         return ParameterServers(self.server_devices, self.worker, self.num_workers, self.packing, self.transfer)
 
-    def replicate(self) -> VariableMgrLocalReplicated:
-        """The manager of replicas in one process."""
+    def replicate(
+        self, make: type[VariableMgrLocalReplicated] = VariableMgrLocalReplicated
+    ) -> VariableMgrLocalReplicated:
+        """The manager of replicas in one graph."""
         algorithm = compacted(self.algorithm, self.devices, self.transfer) if self.transfer else self.algorithm
-        return VariableMgrLocalReplicated(self.devices, self.seed, algorithm, self.packing)
+        return make(self.devices, self.seed, algorithm, self.packing)
 
 
 # From (--variable_update, whether there are other processes, --staged_vars) to the class.
@@ -100,6 +103,7 @@ _CLASSES: dict[tuple[str, bool, bool], Callable[[Placement], VariableMgr]] = {
     ('distributed_replicated', True, False): lambda at: VariableMgrDistributedReplicated(
         at.devices, at.seed, at.servers
     ),
+    ('distributed_all_reduce', True, False): lambda at: at.replicate(VariableMgrDistributedAllReduce),
     ('horovod', True, False): lambda at: VariableMgrHorovod(
         at.devices, at.seed, at.packing, at.horovod, device=at.horovod_device, transfer=at.transfer
     ),

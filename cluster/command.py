@@ -13,7 +13,7 @@ from absl import flags
 import flag_rules
 import output_files
 from cluster.launcher import Command, launch
-from cluster.members import find_cluster
+from cluster.members import CONTROLLED_MODE, find_cluster
 from errors import UsageError
 from flag_spec import flag, nearest, specs_of, spelled
 from params import Params, parse_argv
@@ -27,12 +27,12 @@ Starts a whole cluster on this machine, shows the lines of all its processes and
   tf_cnn_benchmarks.py cluster --workers=4 -- --model=resnet50 --variable_update=collective_all_reduce
 
 What stands behind -- are the flags of a run, see tf_cnn_benchmarks.py --help; each process gets its role and the
-addresses of all in addition. The standard output of worker 0 is the result and goes to standard output; all other lines
-go to standard error with the name of their process in front. If a process fails, the others are stopped, and its exit
-code is that of the command (128 + n if signal n ended it).
+addresses of all in addition. The standard output of worker 0 (of the controller, where there is one) is the result and
+goes to standard output; all other lines go to standard error with the name of their process in front. If a process
+fails, the others are stopped, and its exit code is that of the command (128 + n if signal n ended it).
 """
 # The modes that a cluster can train in, and how many parameter servers each has unless told otherwise.
-_DEFAULT_NUM_PS = {'parameter_server': 1, 'distributed_replicated': 1, 'collective_all_reduce': 0}
+_DEFAULT_NUM_PS = {'parameter_server': 1, 'distributed_replicated': 1, 'collective_all_reduce': 0, CONTROLLED_MODE: 0}
 _ROLE_FLAGS = ('job_name', 'task_index', 'ps_hosts', 'worker_hosts', 'controller_host')
 _FLAGS_OF_ONE_WRITER = ('trace_file', 'tfprof_file', 'graph_file', 'partitioned_graph_file_prefix')
 # What a job scheduler, or a launcher around this one, tells its processes about another cluster.
@@ -75,16 +75,19 @@ def main(argv: list[str]) -> int:
         raise UsageError(f'cluster: it needs Linux, and this is {sys.platform}; start each process by hand instead')
     params = _run_params(run_flags)
     num_ps = _choose_num_ps(params.variable_update, options.ps)
+    num_controllers = int(params.variable_update == CONTROLLED_MODE)
     cores = _usable_cores() if options.affinity == 'share' else None
-    with reserved_addresses(num_ps + options.workers) as addresses:
-        commands = make_commands(run_flags, addresses[:num_ps], addresses[num_ps:], os.environ, cores)
+    with reserved_addresses(num_controllers + num_ps + options.workers) as addresses:
+        controller_hosts, hosts = addresses[:num_controllers], addresses[num_controllers:]
+        commands = make_commands(run_flags, hosts[:num_ps], hosts[num_ps:], os.environ, cores, controller_hosts)
         for command in commands:
             # The rules of clusters, which the flags of the run alone do not break.
             find_cluster(parse_argv(command.argv[2:]).params, command.env or {})
         shared = [f'--{name}' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]
         if shared:
             reason = 'each process would write to the same path'
-            print(format_warning(f'only worker 0 gets {", ".join(shared)}: {reason}'), file=sys.stderr, flush=True)
+            writer = next(command.name for command in commands if command.has_result)
+            print(format_warning(f'only {writer} gets {", ".join(shared)}: {reason}'), file=sys.stderr, flush=True)
         return launch(
             commands,
             keep_going=options.keep_going,
@@ -102,16 +105,18 @@ def make_commands(
     worker_hosts: Sequence[str],
     environment: Mapping[str, str],
     cores: Sequence[int] | None,
+    controller_hosts: Sequence[str] = (),
 ) -> list[Command]:
-    """The processes of a cluster, parameter servers first.
+    """The processes of a cluster, servers first.
 
     Args:
       run_flags: the flags that all processes get, without any that says who is in the cluster.
       ps_hosts: the HOST:PORT of each parameter server. worker_hosts: of each worker; the first one is the chief.
+      controller_hosts: of the controller, if there is one; then it is the chief, and the workers are servers.
       environment: what the processes inherit, apart from what it says of another cluster.
       cores: those that the workers share out between them, as share_cores; None lets each use all. Parameter servers
-        always use all: they work for a moment of each step, while workers wait, and would lack what is theirs alone in
-        the rest of it.
+        and the controller always use all: they work for a moment of each step, while workers wait, and would lack what
+        is theirs alone in the rest of it.
     """
     kept = {name: value for name, value in environment.items() if not name.startswith(_OTHER_CLUSTERS)}
     # Where http_proxy is set, gRPC would ask the proxy for this very machine, and wait for ever.
@@ -119,11 +124,12 @@ def make_commands(
     shares: Sequence[tuple[int, ...] | None] = (
         [None] * len(worker_hosts) if cores is None else share_cores(cores, len(worker_hosts))
     )
-    hosts = [spelled('ps_hosts', ','.join(ps_hosts))] if ps_hosts else []
-    hosts.append(spelled('worker_hosts', ','.join(worker_hosts)))
+    named = {'ps_hosts': ps_hosts, 'controller_host': controller_hosts, 'worker_hosts': worker_hosts}
+    hosts = [spelled(name, ','.join(addresses)) for name, addresses in named.items() if addresses]
+    chief = ('controller' if controller_hosts else 'worker', 0)
 
     def command(job: str, index: int, share: tuple[int, ...] | None) -> Command:
-        is_chief = (job, index) == ('worker', 0)
+        is_chief = (job, index) == chief
         # A later flag wins, and one without a value is as good as not given.
         unset = [] if is_chief else [f'--{name}=' for name in _FLAGS_OF_ONE_WRITER]
         role = [spelled('job_name', job), spelled('task_index', index)]
@@ -132,12 +138,13 @@ def make_commands(
             argv=(sys.executable, _PROGRAM, *run_flags, *unset, *role, *hosts),
             env=kept,
             cores=share,
-            is_server=job == 'ps',
+            is_server=job != chief[0],
             has_result=is_chief,
         )
 
     servers = [command('ps', index, None) for index in range(len(ps_hosts))]
-    return servers + [command('worker', index, share) for index, share in enumerate(shares)]
+    workers = [command('worker', index, share) for index, share in enumerate(shares)]
+    return [*servers, *workers, *(command('controller', index, None) for index in range(len(controller_hosts)))]
 
 
 def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:

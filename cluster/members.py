@@ -4,6 +4,7 @@ import ipaddress
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +23,10 @@ from flag_spec import spelled
 from params import Params
 
 _FLAGS = 'the flags'
+# By which flag the hosts of each job are named.
+HOSTS_FLAGS = {'ps': 'ps_hosts', 'worker': 'worker_hosts', 'controller': 'controller_host'}
+# The mode in which one process, the controller, trains with the devices of all workers.
+CONTROLLED_MODE = 'distributed_all_reduce'
 _RESOLVE_SECS = 2.0
 # How often an evaluator looks for new checkpoints that was not told.
 _EVALUATOR_INTERVAL_SECS = 10.0
@@ -37,7 +42,7 @@ _PRIVATE_NETWORKS = tuple(
 
 @dataclass(frozen=True)
 class Task:
-    """One process of the cluster: its job ('ps' or 'worker'), which of that job it is, and its HOST:PORT."""
+    """One process of the cluster: its job (ps, worker or controller), which of that job it is, and its HOST:PORT."""
 
     job: str
     index: int
@@ -56,7 +61,8 @@ class Task:
 class Cluster:
     """The processes that train together, and which of them this one is.
 
-    source says, for messages, who named them: 'the flags', 'TF_CONFIG', 'Slurm', 'Open MPI'.
+    source says, for messages, who named them: 'the flags', 'TF_CONFIG', 'Slurm', 'Open MPI'. controller_hosts is the
+    one process that trains with the devices of all workers, in the mode that has one; then the workers are servers.
     """
 
     ps_hosts: Hosts
@@ -64,6 +70,7 @@ class Cluster:
     job: str
     index: int
     source: str
+    controller_hosts: Hosts = ()
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -73,17 +80,17 @@ class Cluster:
     @property
     def servers(self) -> tuple[Task, ...]:
         """Those that keep variables for the others, and are there until these are done."""
-        return _tasks(*self._jobs[0])
+        return _tasks(*self.jobs[0])
 
     @property
     def trainers(self) -> tuple[Task, ...]:
         """Those that take steps. The first one is the chief."""
-        return _tasks(*self._jobs[1])
+        return _tasks(*self.jobs[1])
 
     @property
     def own(self) -> Task:
         """This process."""
-        return Task(self.job, self.index, dict(self._jobs)[self.job][self.index])
+        return Task(self.job, self.index, dict(self.jobs)[self.job][self.index])
 
     @property
     def is_chief(self) -> bool:
@@ -113,7 +120,7 @@ class Cluster:
     @property
     def spec(self) -> dict[str, list[str]]:
         """The hosts of each job that has any, for tf.train.ClusterSpec."""
-        return {job: list(hosts) for job, hosts in self._jobs if hosts}
+        return {job: list(hosts) for job, hosts in self.jobs if hosts}
 
     @property
     def host_task(self) -> Task:
@@ -121,9 +128,12 @@ class Cluster:
         return self.tasks[0]
 
     @property
-    def _jobs(self) -> tuple[tuple[str, Hosts], tuple[str, Hosts]]:
-        """The job of the servers and that of the trainers, each with its hosts."""
-        return ('ps', self.ps_hosts), ('worker', self.worker_hosts)
+    def jobs(self) -> tuple[tuple[str, Hosts], tuple[str, Hosts]]:
+        """The job of the servers and that of the trainers, with their hosts."""
+        workers = 'worker', self.worker_hosts
+        if self.controller_hosts:
+            return workers, ('controller', self.controller_hosts)
+        return ('ps', self.ps_hosts), workers
 
     def public_hosts(self) -> tuple[str, ...]:
         """The hosts, without ports and each once, of which an address is neither loopback nor private.
@@ -198,7 +208,10 @@ _NEEDS_PS = (
     '{mode} needs parameter servers, and here are {members}; add {ps}, or write '
     '--variable_update=collective_all_reduce, which needs none'
 )
-_NO_CONTROLLER = '{mode} is not in this version; use collective_all_reduce, which also sums gradients across processes'
+_NO_PS = (
+    '{mode} has no parameter servers, and here are {members}; leave out {ps}, or write '
+    '--variable_update=distributed_replicated'
+)
 _MODES = {
     'parameter_server': _ModeRules(None, _NEEDS_PS, None),
     'distributed_replicated': _ModeRules(
@@ -207,18 +220,19 @@ _MODES = {
         _NEEDS_PS,
         None,
     ),
-    'collective_all_reduce': _ModeRules(
-        None,
-        None,
-        '{mode} has no parameter servers, and here are {members}; leave out {ps}, or write '
-        '--variable_update=distributed_replicated',
-    ),
+    'collective_all_reduce': _ModeRules(None, None, _NO_PS),
     'replicated': _ModeRules(None, _ONE_PROCESS_ONLY, _ONE_PROCESS_ONLY),
     'independent': _ModeRules(None, _ONE_PROCESS_ONLY, _ONE_PROCESS_ONLY),
-    'distributed_all_reduce': _ModeRules(_NO_CONTROLLER, _NO_CONTROLLER, _NO_CONTROLLER),
+    CONTROLLED_MODE: _ModeRules(
+        '{mode} needs a cluster, and this process is alone; write --job_name, --task_index, --controller_host and '
+        '--worker_hosts, or --variable_update=replicated for one process',
+        '{mode} needs a controller, and here are {members}; name all by flags, with --controller_host=HOST:PORT and '
+        'without TF_CONFIG, or write --variable_update=collective_all_reduce, which needs none',
+        _NO_PS,
+    ),
 }
 _MODES_WITH_PS = ('parameter_server', 'distributed_replicated')
-_SYNCHRONOUS_MODES = ('distributed_replicated', 'collective_all_reduce')
+_SYNCHRONOUS_MODES = ('distributed_replicated', 'collective_all_reduce', CONTROLLED_MODE)
 
 
 def check_mode(params: Params, cluster: Cluster | None) -> None:
@@ -231,7 +245,7 @@ def check_mode(params: Params, cluster: Cluster | None) -> None:
         message = rules.alone
         members = 'one process'
     else:
-        message = rules.with_ps if cluster.num_ps else rules.without_ps
+        message = rules.with_ps if cluster.num_ps else None if cluster.controller_hosts else rules.without_ps
         members = f'{_count(cluster.num_workers, "worker")} and {cluster.num_ps} ps ({cluster.source})'
     if message:
         ps = 'the ps of TF_CONFIG' if cluster and cluster.source == 'TF_CONFIG' else '--ps_hosts'
@@ -254,7 +268,8 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
     3. Slurm or Open MPI, which started several processes. --job_name and --task_index, if given, must agree.
 
     With ranks, the first ones are the parameter servers: rank r is ps r for r below their number P (--num_ps, or that
-    of --ps_hosts), else worker r - P. So a role follows from the rank alone, and is the same in 2 as in 3.
+    of --ps_hosts), else worker r - P. So a role follows from the rank alone, and is the same in 2 as in 3. Where there
+    is a controller, it has rank 0, and only flags can name the hosts.
 
     Horovod finds its processes by itself: with --variable_update=horovod it is None.
 
@@ -264,11 +279,11 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
     """
     if params.variable_update == 'horovod':
         return None
-    if params.job_name == 'controller' or params.controller_host:
+    if params.variable_update != CONTROLLED_MODE and (params.job_name == 'controller' or params.controller_host):
         name = 'controller_host' if params.controller_host else 'job_name'
         raise UsageError(
-            f'{spelled(name, getattr(params, name))}: no mode of this version has a controller; '
-            'leave it out and use --variable_update=collective_all_reduce with workers only'
+            f'{spelled(name, getattr(params, name))}: {spelled("variable_update", params.variable_update)} has no '
+            f'controller; leave it out, or write --variable_update={CONTROLLED_MODE}'
         )
     cluster = _cluster_of_tf_config(params, environ) or _cluster_of_flags(params, environ)
     cluster = cluster or _cluster_of_launch(params, environ)
@@ -302,33 +317,38 @@ def _cluster_of_tf_config(params: Params, environ: Environment) -> Cluster | Non
 
 
 def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
-    ps_hosts, worker_hosts = _hosts_flag(params, 'ps_hosts'), _hosts_flag(params, 'worker_hosts')
-    if not (ps_hosts or worker_hosts):
+    hosts = {job: _hosts_flag(params, name) for job, name in HOSTS_FLAGS.items()}
+    if not any(hosts.values()):
         return None
-    if not worker_hosts:
+    if not hosts['worker']:
+        given = next(name for job, name in HOSTS_FLAGS.items() if hosts[job])
         raise UsageError(
-            f'{spelled("ps_hosts", params.ps_hosts)}: the workers are missing; add --worker_hosts=HOST:PORT,...'
+            f'{spelled(given, getattr(params, given))}: the workers are missing; add --worker_hosts=HOST:PORT,...'
         )
-    job, index = _role_of_flags(params, environ, len(ps_hosts), len(worker_hosts))
-    num_hosts = {'ps': len(ps_hosts), 'worker': len(worker_hosts)}[job]
+    if len(hosts['controller']) > 1:
+        raise UsageError(f'--controller_host={params.controller_host}: there is one controller; write one HOST:PORT')
+    job, index = _role_of_flags(params, environ, {job: len(named) for job, named in hosts.items()})
+    num_hosts, flag = len(hosts[job]), HOSTS_FLAGS[job]
     if not num_hosts:
-        raise UsageError(f'--job_name={job}: --{job}_hosts is missing; add --{job}_hosts=HOST:PORT,...')
+        more = '' if job == 'controller' else ',...'
+        raise UsageError(f'--job_name={job}: --{flag} is missing; add --{flag}=HOST:PORT{more}')
     if index >= num_hosts:
         limits = f'from 0 to {num_hosts - 1}' if num_hosts > 1 else '0'
-        raise UsageError(f'--task_index={index}: --{job}_hosts has {_count(num_hosts, "host")}, so it must be {limits}')
-    return Cluster(ps_hosts, worker_hosts, job, index, _FLAGS)
+        raise UsageError(f'--task_index={index}: --{flag} has {_count(num_hosts, "host")}, so it must be {limits}')
+    return Cluster(hosts['ps'], hosts['worker'], job, index, _FLAGS, hosts['controller'])
 
 
-def _role_of_flags(params: Params, environ: Environment, num_ps: int, num_workers: int) -> tuple[str, int]:
-    """The job and index of a process whose flags name the hosts."""
+def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, int]) -> tuple[str, int]:
+    """The job and index of a process whose flags name so many hosts of each job."""
     job, index = params.job_name, params.task_index
+    first = 'controller' if counts['controller'] else 'ps'
     if job and index is not None:
         return job, index
     launch = find_launch(environ)
-    num_hosts = num_ps + num_workers
+    num_hosts = sum(counts.values())
     if job:
         # Of several ranks with this command line each would be task 0.
-        if launch and {'ps': num_ps, 'worker': num_workers}[job] > 1:
+        if launch and counts[job] > 1:
             raise UsageError(
                 f'--job_name={job} without --task_index: {launch.source} started several processes ({launch.own}); add '
                 '--task_index, or leave out both flags to take them from the rank'
@@ -337,21 +357,21 @@ def _role_of_flags(params: Params, environ: Environment, num_ps: int, num_worker
     if num_hosts == 1 and (index is not None or launch is None):
         return 'worker', index or 0
     if index is not None:
-        raise UsageError(f'--task_index={index}: --job_name is missing; add --job_name=worker or --job_name=ps')
+        raise UsageError(f'--task_index={index}: --job_name is missing; add --job_name=worker or --job_name={first}')
     if launch is None:
         raise UsageError(
             f'{spelled("worker_hosts", params.worker_hosts)}: --job_name is missing; add --job_name=worker or '
-            '--job_name=ps, and --task_index for which of its hosts this process is'
+            f'--job_name={first}, and --task_index for which of its hosts this process is'
         )
     started = launch.rank + 1 if launch.size is None else launch.size
     if started > num_hosts or launch.size not in (None, num_hosts):
         total = f'{launch.size_name}={launch.size}' if launch.size else launch.own
         raise UsageError(
-            f'--ps_hosts and --worker_hosts have {_count(num_hosts, "host")}, and {launch.source} started '
+            f'--{HOSTS_FLAGS[first]} and --worker_hosts have {_count(num_hosts, "host")}, and {launch.source} started '
             f'{"at least " if launch.size is None else ""}{_count(started, "process", "es")} ({total}); '
             'start as many as there are hosts, or name this process with --job_name and --task_index'
         )
-    return _role_of_rank(launch.rank, num_ps)
+    return _role_of_rank(launch.rank, counts[first], first)
 
 
 def _cluster_of_launch(params: Params, environ: Environment) -> Cluster | None:
@@ -359,6 +379,11 @@ def _cluster_of_launch(params: Params, environ: Environment) -> Cluster | None:
     # PMIx does not tell how many ranks there are. The first one may be alone; if it is not, the others end the job.
     if launch is None or (launch.size is None and launch.rank == 0):
         return None
+    if params.variable_update == CONTROLLED_MODE:
+        raise UsageError(
+            f'{launch.own}: --variable_update={CONTROLLED_MODE} has to be told where the processes are; add '
+            '--controller_host=HOST:PORT, which rank 0 becomes, and --worker_hosts=HOST:PORT,... for the others'
+        )
     num_ps = params.num_ps if params.variable_update in _MODES_WITH_PS else 0
     if launch.size is not None and num_ps >= launch.size:
         raise UsageError(
@@ -381,15 +406,19 @@ def _cluster_of_launch(params: Params, environ: Environment) -> Cluster | None:
     return cluster
 
 
-def _role_of_rank(rank: int, num_ps: int) -> tuple[str, int]:
-    return ('ps', rank) if rank < num_ps else ('worker', rank - num_ps)
+def _role_of_rank(rank: int, num_first: int, first: str = 'ps') -> tuple[str, int]:
+    return (first, rank) if rank < num_first else ('worker', rank - num_first)
 
 
 def _check_hosts_differ(cluster: Cluster) -> None:
     seen: dict[str, Task] = {}
     for task in cluster.tasks:
         if (first := seen.setdefault(task.host.lower(), task)) is not task:
-            lists = '--ps_hosts and --worker_hosts' if cluster.source == _FLAGS else cluster.source
+            lists = (
+                ' and '.join(f'--{HOSTS_FLAGS[job]}' for job, _ in cluster.jobs)
+                if cluster.source == _FLAGS
+                else cluster.source
+            )
             raise UsageError(
                 f'{lists}: {first.job} {first.index} and {task.job} {task.index} are both {task.host}; '
                 'write another HOST:PORT for each process'

@@ -1,6 +1,5 @@
 """What a server does: it is there until those that train are done."""
 
-import os
 import time
 from collections.abc import Callable
 
@@ -20,16 +19,14 @@ _GONE_SECS = 3.0
 _FAREWELL_SECS = 15.0
 
 
-def run_server(params: Params, cluster: Cluster, warn: Callable[[str], None]) -> None:
-    """Runs this process as a parameter server until the workers are done.
+def run_server(params: Params, cluster: Cluster, config: tf.ConfigProto, warn: Callable[[str], None]) -> None:
+    """Runs this process as a server until those that train are done.
 
     Raises:
-      RunError: a worker never came, was lost for good, or ended with an error.
+      RunError: one of them never came, was lost for good, or ended with an error.
     """
-    # Variables of parameter servers are on their CPUs; the GPUs are the workers'.
-    os.environ['CUDA_VISIBLE_DEVICES'] = ''
-    config = tf.ConfigProto(device_count={'GPU': 0})
-    together = params.cross_replica_sync and not params.forward_only
+    # Nobody goes on without a controller.
+    together = (params.cross_replica_sync and not params.forward_only) or bool(cluster.controller_hosts)
     crew = Crew(cluster, start_server(cluster, config).target, together=together)
 
     def farewell(exit_code: int, signal_name: str) -> None:

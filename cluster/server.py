@@ -8,7 +8,7 @@ import sys
 
 import tensorflow.compat.v1 as tf
 
-from cluster.members import Cluster
+from cluster.members import HOSTS_FLAGS, Cluster
 from errors import RunError
 
 # By their numbers in glibc's malloc.h: M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD.
@@ -36,8 +36,8 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
             probe.bind(('', port))
         except OSError as error:
             raise RunError(
-                f'--{cluster.job}_hosts: port {port} of {cluster.own} is not free ({os.strerror(error.errno or 0)});'
-                ' end the process that has it, or write another port'
+                f'--{HOSTS_FLAGS[cluster.job]}: port {port} of {cluster.own} is not free '
+                f'({os.strerror(error.errno or 0)}); end the process that has it, or write another port'
             ) from error
     _keep_memory()
     server = tf.train.Server(

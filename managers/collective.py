@@ -1,5 +1,6 @@
-"""The variable manager of several workers without parameter servers, which sum their gradients by collective ops."""
+"""Variable managers of several workers without parameter servers, which sum their gradients among themselves."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from all_reduce import Algorithm
 from managers.local import VariableMgrLocalReplicated
 from packing import Packing
-from training.optimizers import Slots
+from training.optimizers import OptimizerStep, Slots
 from training.variables import HOST_DEVICE, Variable, num_bytes
 
 Tensor = Any
@@ -146,3 +147,34 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         if self._worker == root:
             return tf.raw_ops.CollectiveBcastSend(input=variable.value, **common)
         return tf.raw_ops.CollectiveBcastRecv(T=variable.value.dtype, **common)
+
+
+class VariableMgrDistributedAllReduce(VariableMgrLocalReplicated):
+    """--variable_update=distributed_all_reduce: as replicated, where one process has the devices of all workers.
+
+    worker 0: v0 <- g0 + g1 + ..., v1 <- g0 + g1 + ...        worker 1: v2 <- g0 + g1 + ..., v3 <- g0 + g1 + ...
+    """
+
+    def build_update(
+        self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
+    ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
+        num_before = len(tf.get_default_graph().get_operations())
+        update = super().build_update(step, global_step, device_grads)
+        self._update = tf.get_default_graph().get_operations()[num_before:]
+        return update
+
+    def bytes_of_step(self) -> int:
+        # Each algorithm has its own. TensorFlow sends a tensor once to each device.
+        moved = {
+            (tensor.ref(), op.device): tensor.dtype.size * (tensor.shape.num_elements() or 1)
+            for op in self._update
+            for tensor in op.inputs
+            if _task_of(tensor.device) != _task_of(op.device)
+        }
+        return sum(moved.values())
+
+
+@functools.cache
+def _task_of(device: str) -> tuple[str | None, int | None]:
+    spec = tf.DeviceSpec.from_string(device)
+    return spec.job, spec.task

@@ -69,7 +69,7 @@ def test_every_command_line_is_of_a_known_kind() -> None:
     kinds = [words[0] if 'cluster' not in words else 'cluster' for words in COMMANDS]
     assert {kind: kinds.count(kind) for kind in kinds} == {
         'cluster': 1,
-        'python': 4,
+        'python': 6,
         'srun': 2,
         'mpirun': 2,
         'horovodrun': 1,
@@ -90,9 +90,17 @@ def test_the_example_on_one_machine_makes_a_cluster() -> None:
     assert roles == [('ps', 0), ('worker', 0), ('worker', 1)]
 
 
-def test_the_commands_by_hand_are_one_cluster() -> None:
-    roles = jobs_of([find_cluster(parse(flags_of(words)), {}) for words in run_commands('python')])
+def test_the_commands_by_hand_are_one_cluster_of_each_kind() -> None:
+    commands = [flags_of(words) for words in run_commands('python')]
+    controlled = [flags for flags in commands if any('controller' in flag for flag in flags)]
+    others = [flags for flags in commands if flags not in controlled]
+    roles = jobs_of([find_cluster(parse(flags), {}) for flags in others])
     assert sorted(roles) == [('ps', 0), ('ps', 1), ('worker', 0), ('worker', 1)]
+    # The text says that the other worker has another index.
+    (worker,) = (flags for flags in controlled if '--task_index=0' in flags)
+    controlled.append([flag.replace('--task_index=0', '--task_index=1') for flag in worker])
+    roles = jobs_of([find_cluster(parse(flags), {}) for flags in controlled])
+    assert sorted(roles) == [('controller', 0), ('worker', 0), ('worker', 1)]
 
 
 def test_each_manifest_is_a_tfjob() -> None:

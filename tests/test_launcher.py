@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -405,10 +405,11 @@ def commands_of(
     num_workers: int = 2,
     environment: dict[str, str] | None = None,
     cores: list[int] | None = None,
+    controller_hosts: Sequence[str] = (),
 ) -> list[Command]:
     ps_hosts = [f'127.0.0.1:{1000 + index}' for index in range(num_ps)]
     worker_hosts = [f'127.0.0.1:{2000 + index}' for index in range(num_workers)]
-    return make_commands(run_flags, ps_hosts, worker_hosts, environment or {}, cores)
+    return make_commands(run_flags, ps_hosts, worker_hosts, environment or {}, cores, controller_hosts)
 
 
 @pytest.mark.unit
@@ -426,6 +427,22 @@ def test_each_process_is_told_who_it_is_and_who_the_others_are() -> None:
         assert f'{cluster.job} {cluster.index}' == command.name
         assert cluster.ps_hosts == ('127.0.0.1:1000', '127.0.0.1:1001')
         assert cluster.worker_hosts == ('127.0.0.1:2000', '127.0.0.1:2001', '127.0.0.1:2002')
+
+
+@pytest.mark.unit
+def test_a_controller_has_the_result_and_its_workers_end_when_it_has() -> None:
+    flags = ('--variable_update=distributed_all_reduce', '--device=cpu', '--graph_file=graph')
+    commands = commands_of(*flags, num_ps=0, cores=[0, 1], controller_hosts=['127.0.0.1:3000'])
+    assert [command.name for command in commands] == ['worker 0', 'worker 1', 'controller 0']
+    assert [command.is_server for command in commands] == [True, True, False]
+    assert [command.has_result for command in commands] == [False, False, True]
+    assert [command.cores for command in commands] == [(0,), (1,), None]
+    params = [parse_argv(command.argv[2:]).params for command in commands]
+    assert [own.graph_file for own in params] == [None, None, 'graph']
+    clusters = [find_cluster(own, {}) for own in params]
+    assert [str(cluster and cluster.own) for cluster in clusters] == [
+        *('worker 0 (127.0.0.1:2000)', 'worker 1 (127.0.0.1:2001)', 'controller 0 (127.0.0.1:3000)')
+    ]
 
 
 @pytest.mark.unit
@@ -542,6 +559,7 @@ tf.train.Server({'worker': hosts}, job_name='worker', task_index=int(flags['task
     [
         (['--ps=0'], '--ps=0: --variable_update=parameter_server keeps its variables on parameter servers; write'),
         (['--ps=1', '--', '--variable_update=collective_all_reduce'], 'has no parameter servers; leave --ps out'),
+        (['--ps=1', '--', '--variable_update=distributed_all_reduce'], 'has no parameter servers; leave --ps out'),
         (['--', '--variable_update=independent'], '--variable_update=independent: cluster can start parameter_server,'),
         (
             ['--', '--variable_update=distributed_replicated', '--nocross_replica_sync'],

@@ -66,6 +66,23 @@ def test_nccl_is_for_gpus(num_gpus_here: int) -> None:
         find_machine(params)
 
 
+def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None:
+    workers = ['/job:worker/task:0', '/job:worker/task:1']
+    mode: dict[str, Any] = {'variable_update': 'distributed_all_reduce', 'num_gpus': 2}
+    # More than are here.
+    params = make_params(**mode, device='gpu')
+    machine = find_machine(params, workers)
+    assert machine.towers == tuple(f'{worker}/gpu:{i}' for worker in workers for i in range(2))
+    assert machine.hosts == tuple(f'{worker}/cpu:0' for worker in workers)
+    # Those that are here are a worker's.
+    assert session_config(params, machine).device_count == {'CPU': 1, 'GPU': 0}
+    with pytest.raises(UsageError, match=r'--all_reduce_spec=nccl: NCCL works between the GPUs of one process'):
+        find_machine(make_params(**mode, device='gpu', all_reduce_spec='nccl'), workers)
+    if not num_gpus_here:
+        with pytest.raises(UsageError, match=r'--device is missing.* write --device=gpu or --device=cpu'):
+            find_machine(make_params(**mode), workers)
+
+
 def test_only_nchw_on_a_cpu_is_converted() -> None:
     for device, data_format, converted in (('cpu', 'NCHW', True), ('cpu', 'NHWC', False)):
         params = make_params(device=device, data_format=data_format)

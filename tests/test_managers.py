@@ -33,11 +33,12 @@ pytestmark = pytest.mark.graph
 SEED, LEARNING_RATE, NUM_STEPS = 5, 0.1, 3
 NUM_WORKERS, NUM_TOWERS, NUM_SERVERS, BATCH = 2, 2, 2, 2
 IMAGE_SHAPE, NUM_CLASSES = (6, 6, 2), 5
-PS, STAGED, REPLICATED, COLLECTIVE = (
+PS, STAGED, REPLICATED, COLLECTIVE, CONTROLLED = (
     'parameter_server',
     'parameter_server --staged_vars',
     'distributed_replicated',
     'collective_all_reduce',
+    'distributed_all_reduce',
 )
 # For what waits for another thread. Only a fault makes it that long.
 DEADLINE_SECS = 120.0
@@ -129,13 +130,14 @@ def build(
     model: str = 'plain',
     optimizer: str = 'sgd',
     precision: Precision = FP32,
+    job: str = 'worker',
     **placed: Any,
 ) -> Built:
-    """A worker of a cluster in one of its modes. placed are further fields of its Placement."""
+    """A worker of a cluster in one of its modes, or its controller. placed are further fields of its Placement."""
     at = {'server_devices': servers(NUM_SERVERS), 'worker': worker, 'num_workers': NUM_WORKERS, **placed}
     towers = at.pop('devices', cpus(NUM_TOWERS))
     images = [[worker * len(towers) + tower] for tower in range(len(towers))]
-    with tf.Graph().as_default() as graph, tf.device(task('worker', worker)):
+    with tf.Graph().as_default() as graph, tf.device(task(job, worker)):
         manager = make_variable_mgr(mode.split()[0], place(towers, **at), distributed=True, staged=mode == STAGED)
         step = build_step_graph(settings(model, precision), OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
     return Built(graph, manager, step)
@@ -788,3 +790,36 @@ def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer: Any) 
     sent = [2 * (num_workers - 1) * total * (transfer or tf.float32).size / num_workers] * num_workers
     assert built.step.bytes_of_step == round(sum(sent))
     assert built.step.bytes_of_servers == {}
+
+
+@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+@pytest.mark.parametrize(
+    ('spec', 'sent_per_byte'),
+    [
+        # Of each tower's 2 (N - 1) / N what the last of each worker sends, N towers in all.
+        ('xring', NUM_WORKERS * 2 * (NUM_WORKERS * NUM_TOWERS - 1) / (NUM_WORKERS * NUM_TOWERS)),
+        ('psgpu', 2 * NUM_TOWERS * (NUM_WORKERS - 1)),
+        ('pscpu', 2 * NUM_TOWERS * NUM_WORKERS),
+    ],
+)
+def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(
+    spec: str, sent_per_byte: float, transfer: Any
+) -> None:
+    towers = [f'{task("worker", worker)}{tower}' for worker in range(NUM_WORKERS) for tower in cpus(NUM_TOWERS)]
+    algorithm = make_algorithm(spec, towers, f'{task("controller", 0)}/cpu:0')
+    built = build(
+        CONTROLLED,
+        model='wide',
+        job='controller',
+        server_devices=(),
+        devices=towers,
+        algorithm=algorithm,
+        transfer=transfer,
+    )
+    variables = built.manager.trainable_variables_on_device(0)
+    total = sum(variable.value.shape.num_elements() for variable in variables) * (transfer or tf.float32).size
+    assert built.step.bytes_of_step == pytest.approx(sent_per_byte * total, rel=1e-4)
+    assert built.step.bytes_of_servers == {}
+    # Every tower has its variables, and nothing of it is elsewhere.
+    for tower, own in zip(towers, built.manager.variables, strict=True):
+        assert {variable.handle.device for variable in own.values()} == {tf.DeviceSpec.from_string(tower).to_string()}

@@ -25,6 +25,15 @@ pytestmark = pytest.mark.unit
 PS, WORKERS = ('10.0.0.1:2222',), ('10.0.0.2:2222', '10.0.0.3:2222')
 HOSTS: dict[str, Any] = {'ps_hosts': ','.join(PS), 'worker_hosts': ','.join(WORKERS)}
 COLLECTIVE: dict[str, Any] = {'variable_update': 'collective_all_reduce'}
+CONTROLLED: dict[str, Any] = {
+    'variable_update': 'distributed_all_reduce',
+    'controller_host': '10.0.0.9:2222',
+    'worker_hosts': '10.0.0.2:2222,10.0.0.3:2222',
+}
+
+
+def controlled(job: str, index: int) -> Cluster:
+    return Cluster((), WORKERS, job, index, 'the flags', ('10.0.0.9:2222',))
 
 
 def find(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster | None:
@@ -159,6 +168,31 @@ def test_a_job_without_hosts_is_not_in_the_spec() -> None:
     assert Cluster((), WORKERS, 'worker', 0, 'the flags').spec == {'worker': list(WORKERS)}
 
 
+def test_workers_of_a_controller_serve_it() -> None:
+    workers = tuple(Task('worker', index, host) for index, host in enumerate(WORKERS))
+    for own in (*workers, Task('controller', 0, '10.0.0.9:2222')):
+        cluster = controlled(own.job, own.index)
+        assert cluster.own == own
+        assert (cluster.servers, cluster.host_task) == (workers, workers[0])
+        assert cluster.tasks == (*workers, *cluster.trainers)
+        assert cluster.spec == {'worker': list(WORKERS), 'controller': ['10.0.0.9:2222']}
+        assert (cluster.serves, cluster.is_chief) == (own in workers, own not in workers)
+
+
+@pytest.mark.parametrize(
+    ('source', 'environ'), [('SLURM_PROCID=0', slurm_step(0)), ('OMPI_COMM_WORLD_RANK=1', open_mpi(1, 4, 1))]
+)
+def test_ranks_alone_do_not_tell_where_a_controller_is(source: str, environ: dict[str, str]) -> None:
+    message = refusal(environ, variable_update='distributed_all_reduce')
+    assert message.startswith(f'{source}: --variable_update=distributed_all_reduce has to be told where')
+
+
+def test_tf_config_knows_no_controller() -> None:
+    environ = tf_config('worker', 1, worker=replicas('worker', 2))
+    message = refusal(environ, variable_update='distributed_all_reduce', controller_host='a:1')
+    assert 'needs a controller, and here are 2 workers and 0 ps (TF_CONFIG); name all by flags' in message
+
+
 @pytest.mark.parametrize(('job', 'index', 'is_chief'), [('worker', 0, True), ('worker', 1, False), ('ps', 0, False)])
 def test_only_the_first_worker_is_the_chief(job: str, index: int, is_chief: bool) -> None:
     assert Cluster(PS, WORKERS, job, index, 'the flags').is_chief is is_chief
@@ -203,6 +237,12 @@ FLAGS_CASES = {
     ),
     'the rank of Open MPI': Found(HOSTS, open_mpi(2, 3, 1), Cluster(PS, WORKERS, 'worker', 1, 'the flags')),
     'the first rank of Open MPI': Found(HOSTS, open_mpi(0, 3, 1), Cluster(PS, WORKERS, 'ps', 0, 'the flags')),
+    'the controller': Found({**CONTROLLED, 'job_name': 'controller'}, {}, controlled('controller', 0)),
+    'a worker of a controller': Found(
+        {**CONTROLLED, 'job_name': 'worker', 'task_index': 1}, {}, controlled('worker', 1)
+    ),
+    'the rank of a controller': Found(CONTROLLED, open_mpi(0, 3, 1), controlled('controller', 0)),
+    'the rank of a worker of a controller': Found(CONTROLLED, pmix(2), controlled('worker', 1)),
     'the rank of PMIx': Found(HOSTS, pmix(1), Cluster(PS, WORKERS, 'worker', 0, 'the flags')),
     'the rank of a Slurm step': Found(
         HOSTS, slurm_step(2, SLURM_STEP_NUM_TASKS='3'), Cluster(PS, WORKERS, 'worker', 1, 'the flags')
@@ -248,11 +288,37 @@ FLAG_ERRORS = [
     ({**HOSTS, 'task_index': 0}, '--task_index=0: --job_name is missing; add --job_name=worker or --job_name=ps'),
     ({'job_name': 'ps', 'worker_hosts': 'a:1'}, '--job_name=ps: --ps_hosts is missing; add --ps_hosts=HOST:PORT,...'),
     ({'job_name': 'ps', 'ps_hosts': 'a:1'}, '--ps_hosts=a:1: the workers are missing; add --worker_hosts=HOST:PORT'),
-    ({'job_name': 'controller', **HOSTS}, '--job_name=controller: no mode of this version has a controller; leave it '),
+    (
+        {'job_name': 'controller', **HOSTS},
+        '--job_name=controller: --variable_update=parameter_server has no controller; leave it out, or write '
+        '--variable_update=distributed_all_reduce',
+    ),
     (
         {'controller_host': 'a:1', 'job_name': 'worker', **HOSTS},
-        '--controller_host=a:1: no mode of this version has a controller; leave it out and use '
-        '--variable_update=collective_all_reduce with workers only',
+        '--controller_host=a:1: --variable_update=parameter_server has no controller; leave it out, or write ',
+    ),
+    (
+        {**CONTROLLED, 'controller_host': None, 'job_name': 'controller'},
+        '--job_name=controller: --controller_host is missing; add --controller_host=HOST:PORT',
+    ),
+    (
+        {**CONTROLLED, 'controller_host': None, 'job_name': 'worker'},
+        '--variable_update=distributed_all_reduce needs a controller, and here are 2 workers and 0 ps (the flags)',
+    ),
+    ({**CONTROLLED, 'controller_host': 'a:1,b:1'}, '--controller_host=a:1,b:1: there is one controller; write one '),
+    ({**CONTROLLED, 'worker_hosts': None}, '--controller_host=10.0.0.9:2222: the workers are missing; add --worker_h'),
+    (CONTROLLED, '--job_name is missing; add --job_name=worker or --job_name=controller, and --task_index'),
+    (
+        {**CONTROLLED, 'job_name': 'controller', 'task_index': 1},
+        '--task_index=1: --controller_host has 1 host, so it must be 0',
+    ),
+    (
+        {**CONTROLLED, 'job_name': 'controller', 'ps_hosts': 'a:1'},
+        'distributed_all_reduce has no parameter servers, and here are 2 workers and 1 ps (the flags); leave out --ps',
+    ),
+    (
+        {**CONTROLLED, 'job_name': 'worker', 'controller_host': '10.0.0.3:2222'},
+        '--worker_hosts and --controller_host: worker 1 and controller 0 are both 10.0.0.3:2222',
     ),
     (
         {'job_name': 'worker', 'ps_hosts': 'a:1', 'worker_hosts': 'b:1,A:1'},
@@ -662,7 +728,7 @@ MODES = {
     'collective_all_reduce': (None, None, 'has no parameter servers, and here are 2 workers and 1 ps (the flags)'),
     'replicated': (None, *['works within one process, and here are 2 workers and '] * 2),
     'independent': (None, *['works within one process, and here are 2 workers and '] * 2),
-    'distributed_all_reduce': ('is not in this version; use collective_all_reduce',) * 3,
+    'distributed_all_reduce': ('needs a cluster', 'needs a controller', 'has no parameter servers'),
     'horovod': (None,) * 3,
 }
 CLUSTERS = (None, Cluster((), WORKERS, 'worker', 0, 'the flags'), Cluster(PS, WORKERS, 'worker', 0, 'the flags'))
@@ -688,7 +754,12 @@ def test_a_mode_of_one_process_names_those_of_several(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ('mode', 'flags'), [('distributed_replicated', HOSTS), ('collective_all_reduce', {'worker_hosts': 'a:1,b:1'})]
+    ('mode', 'flags'),
+    [
+        ('distributed_replicated', HOSTS),
+        ('collective_all_reduce', {'worker_hosts': 'a:1,b:1'}),
+        ('distributed_all_reduce', {'worker_hosts': 'a:1', 'controller_host': 'b:1'}),
+    ],
 )
 def test_synchronous_modes_refuse_to_be_asynchronous(mode: str, flags: dict[str, Any]) -> None:
     message = refusal(**flags, job_name='worker', variable_update=mode, cross_replica_sync=False)

@@ -319,7 +319,10 @@ def test_older_names_are_read() -> None:
                 '--weight_decay=0.0 has no effect: --forward_only updates no variables',
             ],
         ),
-        (['--use_nccl=True'], ['--use_nccl=True has no effect: it belongs to --variable_update=replicated']),
+        (
+            ['--use_nccl=True'],
+            ['--use_nccl=True has no effect: it belongs to --variable_update=replicated and distributed_all_reduce'],
+        ),
         (
             ['--hierarchical_copy', '--variable_update=replicated'],
             ['--hierarchical_copy=True has no effect: with --num_gpus=1 there is one gradient, and nothing to sum'],

@@ -181,6 +181,8 @@ def cifar(tmp_path: Path) -> Path:
     images = np.zeros([40, 32, 32, 3], np.uint8)
     images[:, 2:30, 2:30] = DIGITS[..., np.newaxis]
     write_cifar(tmp_path / 'cifar', images, LABELS)
+    # As many as fill no batch of several towers.
+    write_cifar(tmp_path / 'cifar', images[:13], LABELS[:13], 'validation')
     (tmp_path / 'probe.py').write_text(MODEL)
     return tmp_path
 
@@ -195,11 +197,25 @@ def test_a_model_is_evaluated_with_the_network_that_it_has_for_the_data_set(cifa
 
 
 def test_a_cluster_trains_a_model_of_ones_own_on_arrays(cifar: Path) -> None:
+    """Each worker on a part of them, which is the same in each mode; a controller also evaluates with the workers."""
     run_flags = ['--model=probe', '--model_file=probe.py', '--data_dir=cifar', '--device=cpu', '--batch_size=10']
     run_flags += ['--num_batches=20', '--num_warmup_batches=1', '--display_every=19', '--augmentation=none']
-    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), 'cluster', '--ps=1', '--workers=2', '--', *run_flags]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cifar, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert 'Dataset:     cifar10 (real)' in done.stdout
-    first, last = (float(line.split('\t')[-1]) for line in re.findall(r'^\d+\timages/sec.*$', done.stdout, re.M)[:2])
-    assert last < 0.7 * first
+    controlled = ['--variable_update=distributed_all_reduce', '--eval_during_training_at_specified_steps=21']
+    weights = {}
+    for mode, flags in {'parameter_server': [], 'distributed_all_reduce': controlled}.items():
+        command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), 'cluster', '--workers=2', '--', *run_flags]
+        done = subprocess.run(
+            [*command, f'--train_dir={mode}', *flags], capture_output=True, text=True, cwd=cifar, timeout=240
+        )
+        assert done.returncode == 0, done.stderr
+        assert 'Dataset:     cifar10 (real)' in done.stdout
+        shown = re.findall(r'^\d+\timages/sec.*$', done.stdout, re.MULTILINE)
+        first, last = (float(line.split('\t')[-1]) for line in shown[:2])
+        assert last < 0.7 * first
+        reader = tf.train.load_checkpoint(str(cifar / mode))
+        weights[mode] = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    assert re.findall(r'^Accuracy @ 1 = (1\.0+) .* \[(\d+) examples\]$', done.stdout, re.MULTILINE) == [
+        ('1.0000', '13')
+    ]
+    for name, value in weights['parameter_server'].items():
+        np.testing.assert_allclose(weights['distributed_all_reduce'][name], value, 1e-3, 1e-6, err_msg=name)

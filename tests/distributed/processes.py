@@ -104,7 +104,7 @@ def await_line(task: Process, pattern: str, times: int = 1) -> None:
 
 
 class Processes:
-    """The tasks of a cluster by their names, parameter servers first."""
+    """The tasks of a cluster by their names, servers first."""
 
     def __init__(self, commands: Sequence[Command], addresses: Sequence[str], folder: Path) -> None:
         self.tasks = {command.name: Process(command, folder) for command in commands}
@@ -113,6 +113,17 @@ class Processes:
     def of(self, job: str) -> list[Process]:
         """The tasks of a job, in order."""
         return [task for name, task in self.tasks.items() if name.startswith(job)]
+
+    @property
+    def trainers(self) -> list[Process]:
+        """The tasks that take steps, the chief first."""
+        return self.of('controller') or self.of('worker')
+
+    @property
+    def servers(self) -> list[Process]:
+        """The tasks that serve them."""
+        trainers = self.trainers
+        return [task for task in self.tasks.values() if task not in trainers]
 
     def start(self) -> None:
         """Starts all."""
@@ -147,15 +158,20 @@ class Processes:
 
 
 @contextlib.contextmanager
-def make_cluster(run_flags: Sequence[str], folder: Path, *, num_ps: int, num_workers: int = 2) -> Iterator[Processes]:
+def make_cluster(
+    run_flags: Sequence[str], folder: Path, *, num_ps: int, num_workers: int = 2, num_controllers: int = 0
+) -> Iterator[Processes]:
     """The tasks of a cluster, none of which is started yet. At the end of the block none is left.
 
     Args:
       run_flags: what all tasks get, besides what they are and where the others are.
       folder: where their logs go.
     """
-    with reserved_addresses(num_ps + num_workers) as addresses:
-        commands = make_commands(run_flags, addresses[:num_ps], addresses[num_ps:], os.environ, None)
+    with reserved_addresses(num_ps + num_workers + num_controllers) as addresses:
+        end = num_ps + num_workers
+        commands = make_commands(
+            run_flags, addresses[:num_ps], addresses[num_ps:end], os.environ, None, addresses[end:]
+        )
         processes = Processes(commands, addresses, folder)
         try:
             yield processes

@@ -58,6 +58,7 @@ class Mode:
 
     flags: tuple[str, ...]
     num_ps: int = 1
+    num_controllers: int = 0
     together: bool = True
     is_exact: bool = True
 
@@ -72,6 +73,7 @@ MODES = {
     'staged': Mode(('--variable_update=parameter_server', '--staged_vars'), is_exact=False),
     'distributed_replicated': Mode(('--variable_update=distributed_replicated',), num_ps=2),
     'collective_all_reduce': Mode(('--variable_update=collective_all_reduce',), num_ps=0),
+    'distributed_all_reduce': Mode(('--variable_update=distributed_all_reduce',), num_ps=0, num_controllers=1),
 }
 
 
@@ -85,16 +87,19 @@ def scenarios(usual: Iterable[str], others: Iterable[str]) -> Sequence[object]:
 @contextlib.contextmanager
 def cluster_of(mode: str, folder: Path, *flags: str) -> Iterator[Processes]:
     """A cluster, none of whose tasks is started yet."""
-    run_flags = [*FLAGS, *MODES[mode].flags, *flags]
-    with make_cluster(run_flags, folder, num_ps=MODES[mode].num_ps, num_workers=NUM_WORKERS) as processes:
+    kind = MODES[mode]
+    run_flags = [*FLAGS, *kind.flags, *flags]
+    with make_cluster(
+        run_flags, folder, num_ps=kind.num_ps, num_workers=NUM_WORKERS, num_controllers=kind.num_controllers
+    ) as processes:
         yield processes
 
 
 def kill_under_way(processes: Processes, name: str) -> float:
     """Starts all and kills one as kill -9 does when all have taken steps. Returns when that was."""
     processes.start()
-    for worker in processes.of('worker'):
-        await_line(worker, UNDER_WAY)
+    for trainer in processes.trainers:
+        await_line(trainer, UNDER_WAY)
     lost = processes.tasks[name]
     lost.kill()
     assert lost.exit_code == KILLED
@@ -221,6 +226,7 @@ def test_a_step_more_or_less_would_be_seen_in_the_weights() -> None:
             *('parameter_server: ps 0', 'parameter_server: worker 0', 'two_servers: ps 1'),
             *('asynchronous: ps 0', 'asynchronous: worker 1', 'distributed_replicated: ps 1'),
             *('collective_all_reduce: worker 0', 'collective_all_reduce: worker 1'),
+            *('distributed_all_reduce: worker 0', 'distributed_all_reduce: controller 0'),
         ],
     ),
 )
@@ -229,7 +235,7 @@ def test_any_task_may_start_last(mode: str, last: str, tmp_path: Path) -> None:
         for task in others_of(processes, last):
             task.start()
         for task in others_of(processes, last):
-            if task.name.startswith('worker'):
+            if task in processes.trainers:
                 await_line(task, WAITING)
         processes.tasks[last].start()
         assert_all_end(processes, 0)
@@ -258,6 +264,7 @@ def test_a_host_that_never_comes_is_named_by_all(tmp_path: Path) -> None:
                 'distributed_replicated: worker 1',
                 'distributed_replicated: worker 0',
                 'collective_all_reduce: worker 0',
+                'distributed_all_reduce: controller 0',
             ),
         ],
     ),
@@ -311,14 +318,18 @@ def test_a_killed_worker_that_is_started_again_costs_no_step(mode: str, lost: st
 @pytest.mark.parametrize(
     ('mode', 'lost'),
     scenarios(
-        ['two_servers: ps 0', 'distributed_replicated: ps 1'],
+        ['two_servers: ps 0', 'distributed_replicated: ps 1', 'distributed_all_reduce: worker 1'],
         [
             *('parameter_server: ps 0', 'two_servers: ps 1', 'staged: ps 0', 'asynchronous: ps 0'),
-            'distributed_replicated: ps 0',
+            *(
+                'distributed_replicated: ps 0',
+                'distributed_all_reduce: worker 0',
+                'distributed_all_reduce: controller 0',
+            ),
         ],
     ),
 )
-def test_workers_go_on_from_the_last_checkpoint_when_a_parameter_server_is_started_again(
+def test_training_goes_on_from_the_last_checkpoint_when_a_task_that_held_some_of_it_is_started_again(
     mode: str, lost: str, tmp_path: Path
 ) -> None:
     keeping = (f'--train_dir={tmp_path / "train"}', '--save_model_steps=10')
@@ -345,14 +356,14 @@ def assert_recovered(mode: str, processes: Processes, train_dir: Path) -> None:
 @pytest.mark.parametrize(
     ('mode', 'lost'),
     scenarios(
-        ['parameter_server: ps 0'],
+        ['parameter_server: ps 0', 'distributed_all_reduce: worker 1'],
         [
             *('two_servers: ps 0', 'two_servers: ps 1', 'staged: ps 0', 'asynchronous: ps 0'),
-            *('distributed_replicated: ps 0', 'distributed_replicated: ps 1'),
+            *('distributed_replicated: ps 0', 'distributed_replicated: ps 1', 'distributed_all_reduce: worker 0'),
         ],
     ),
 )
-def test_without_checkpoints_all_end_when_a_parameter_server_is_killed_and_name_it(
+def test_without_checkpoints_all_end_when_a_task_that_keeps_variables_is_killed_and_name_it(
     mode: str, lost: str, tmp_path: Path
 ) -> None:
     """Also where it would be waited for: its variables are lost."""
@@ -371,6 +382,7 @@ def test_without_checkpoints_all_end_when_a_parameter_server_is_killed_and_name_
         [
             *('parameter_server: SIGINT', 'collective_all_reduce: SIGTERM'),
             *('distributed_replicated: SIGTERM', 'distributed_replicated: SIGINT'),
+            'distributed_all_reduce: SIGTERM',
         ],
     ),
 )
@@ -378,14 +390,14 @@ def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode: str, 
     number = signal.Signals[name]
     with cluster_of(mode, tmp_path, ENDLESS, PATIENT, f'--train_dir={tmp_path / "train"}') as processes:
         processes.start()
-        for worker in processes.of('worker'):
-            await_line(worker, UNDER_WAY)
+        for trainer in processes.trainers:
+            await_line(trainer, UNDER_WAY)
         for task in processes.tasks.values():
             task.send(number)
         assert_all_end(processes, 128 + number)
         for task in processes.tasks.values():
             assert f'stopped by {name}' in task.err, task.name
-        told = re.search(r'the run is incomplete: (\d+) of', processes.tasks['worker 0'].err)
+        told = re.search(r'the run is incomplete: (\d+) of', processes.trainers[0].err)
         assert told
         assert_trained(saved(tmp_path / 'train'), NUM_WARMUP + int(told[1]))
 

@@ -35,8 +35,9 @@ from training.checkpoints import Checkpointer
 pytestmark = pytest.mark.distributed
 
 NUM_EARLIER_STEPS = 2
-PS, REPLICATED, COLLECTIVE = (
-    f'--variable_update={mode}' for mode in ('parameter_server', 'distributed_replicated', 'collective_all_reduce')
+PS, REPLICATED, COLLECTIVE, CONTROLLED = (
+    f'--variable_update={mode}'
+    for mode in ('parameter_server', 'distributed_replicated', 'collective_all_reduce', 'distributed_all_reduce')
 )
 COMPACT, REPACKED, GROUPED = (
     '--compact_gradient_transfer',
@@ -57,6 +58,11 @@ class Row:
     optimizer: str
     tolerance: float = 1e-5
     goes_on: bool = False
+
+    @property
+    def num_servers(self) -> int:
+        """The tasks that are there until those that take steps are done."""
+        return NUM_WORKERS if CONTROLLED in self.flags else self.num_ps
 
     @property
     def start(self) -> int:
@@ -89,6 +95,8 @@ SYNCHRONOUS = {
     'collective': Row((COLLECTIVE,), 0, 'adam', goes_on=True),
     'collective-repacked': Row((COLLECTIVE, REPACKED), 0, 'rmsprop'),
     'collective-compact': Row((COLLECTIVE, COMPACT), 0, 'momentum', 1e-2),
+    'controlled': Row((CONTROLLED,), 0, 'adam', goes_on=True),
+    'controlled-copies': Row((CONTROLLED, '--all_reduce_spec=pscpu:32k:psgpu'), 0, 'momentum'),
 }
 ASYNCHRONOUS = {'ps-1-async': Row((PS, '--nocross_replica_sync'), 1, 'sgd')}
 ROWS = SYNCHRONOUS | ASYNCHRONOUS
@@ -120,19 +128,20 @@ class Finished:
     listening: list[str]
 
     @property
-    def workers(self) -> list[Process]:
-        return self.processes.of('worker')
+    def trainers(self) -> list[Process]:
+        """The workers, or the controller that has their devices."""
+        return self.processes.trainers
 
     def step_lines(self) -> list[list[tuple[int, float, float]]]:
-        """Of each worker the number, rate and loss that it printed of each of its steps."""
+        """Of each trainer the number, rate and loss that it printed of each of its steps."""
         return [
-            [(int(number), float(rate), float(loss)) for number, rate, loss in re.findall(STEP_LINE, worker.out)]
-            for worker in self.workers
+            [(int(number), float(rate), float(loss)) for number, rate, loss in re.findall(STEP_LINE, trainer.out)]
+            for trainer in self.trainers
         ]
 
     def totals(self) -> list[list[str]]:
-        """The images per second of the cluster as each worker printed it, which it does once."""
-        return [re.findall(TOTAL_LINE, worker.out, re.MULTILINE) for worker in self.workers]
+        """The images per second of the cluster as each trainer printed it, which it does once."""
+        return [re.findall(TOTAL_LINE, trainer.out, re.MULTILINE) for trainer in self.trainers]
 
     def checkpoint(self, step: int | None = None) -> Weights:
         """What the chief saved, by default at the end."""
@@ -152,7 +161,10 @@ def run(row: Row, folder: Path) -> Finished:
         # A copy: the cluster saves its first step once more.
         start = Checkpointer.latest(str(shutil.copytree(train_dir, folder / 'earlier')))
     flags = [*row.flags, *train_flags, f'--num_batches={NUM_STEPS}']
-    with make_cluster(flags, folder, num_ps=row.num_ps, num_workers=NUM_WORKERS) as processes:
+    num_controllers = int(CONTROLLED in row.flags)
+    with make_cluster(
+        flags, folder, num_ps=row.num_ps, num_workers=NUM_WORKERS, num_controllers=num_controllers
+    ) as processes:
         processes.start()
         overdue = processes.still_running(DEADLINE_SECS)
         return Finished(row, processes, train_dir, start, overdue, processes.listening())
@@ -229,12 +241,13 @@ def test_16_bits_do_travel(finished: Finished) -> None:
 @pytest.mark.parametrize('name', SYNCHRONOUS)
 def test_workers_see_other_images_whose_losses_are_those_of_one_tower_on_average(finished: Finished) -> None:
     row = finished.row
-    first, second = ([loss for _, _, loss in lines] for lines in finished.step_lines())
-    assert len(first) == len(second) == NUM_STEPS
-    assert first[0] != second[0]
+    losses = [[loss for _, _, loss in lines] for lines in finished.step_lines()]
+    assert {len(own) for own in losses} == {NUM_STEPS}
+    # A controller shows the loss of all.
+    assert len({own[0] for own in losses}) == len(losses) == (1 if CONTROLLED in row.flags else NUM_WORKERS)
     expected = expected_of(finished).losses
     # They are printed with three decimals.
-    assert np.mean([first, second], 0) == pytest.approx(expected, rel=row.tolerance, abs=1e-3)
+    assert np.mean(losses, 0) == pytest.approx(expected, rel=row.tolerance, abs=1e-3)
 
 
 @pytest.mark.parametrize('name', [name for name, row in SYNCHRONOUS.items() if row.goes_on])
@@ -257,25 +270,25 @@ def test_every_process_ends_by_itself_with_exit_code_0_and_leaves_nothing(finish
     assert not finished.listening
 
 
-@pytest.mark.parametrize('name', [name for name, row in ROWS.items() if row.num_ps])
-def test_parameter_servers_end_within_5_seconds_of_the_last_worker(finished: Finished) -> None:
-    last = max(worker.ended_at for worker in finished.workers)
-    servers = finished.processes.of('ps')
-    assert len(servers) == finished.row.num_ps
+@pytest.mark.parametrize('name', [name for name, row in ROWS.items() if row.num_servers])
+def test_servers_end_within_5_seconds_of_the_last_that_trains(finished: Finished) -> None:
+    last = max(trainer.ended_at for trainer in finished.trainers)
+    servers = finished.processes.servers
+    assert len(servers) == finished.row.num_servers
     for server in servers:
         assert server.ended_at - last < 5
 
 
 @pytest.mark.parametrize('name', ROWS)
 def test_workers_print_what_scripts_read_with_one_total_and_nothing_else(finished: Finished) -> None:
-    for worker in finished.workers:
-        assert OUTPUT.fullmatch(worker.out), worker.name
+    for trainer in finished.trainers:
+        assert OUTPUT.fullmatch(trainer.out), trainer.name
     for lines in finished.step_lines():
         assert [number for number, _, _ in lines] == list(range(1, len(lines) + 1))
-    first, second = finished.totals()
+    first, *others = finished.totals()
     assert len(first) == 1
-    assert first == second
-    assert not any(server.out for server in finished.processes.of('ps'))
+    assert all(other == first for other in others)
+    assert not any(server.out for server in finished.processes.servers)
 
 
 @pytest.mark.parametrize('name', ASYNCHRONOUS)
