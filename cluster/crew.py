@@ -57,8 +57,8 @@ class Crew:
         self._health = Health(cluster.tasks)
         self._workers = cluster.trainers
         self._members = cluster.tasks if together else cluster.servers
-        self._keeper = Health([cluster.host_task])
-        self._board: Board | None = None
+        self._boards: dict[Task, Board] = {}
+        self._keepers: dict[Task, Health] = {}
 
     def ask(self) -> Mapping[Task, int | None]:
         """The incarnation of every task, None where none answers."""
@@ -66,32 +66,38 @@ class Crew:
 
     def facts(self) -> dict[str, Any] | None:
         """What is on the board; None if its keeper does not answer."""
-        return self._with_board(Board.read)
+        return self._with_board(Board.read, self.cluster.host_task)
+
+    def own_facts(self) -> dict[str, Any]:
+        """What was left with this task because the keeper did not answer."""
+        return self._with_board(Board.read, self.cluster.own) or {}
 
     def post(self, name: str, value: Any) -> None:
         """Writes on the board, if its keeper answers."""
-        self._with_board(lambda board: board.post(name, value))
+        self._with_board(lambda board: board.post(name, value), self.cluster.host_task)
 
-    def _with_board(self, use: Callable[[Board], Result]) -> Result | None:
+    def _with_board(self, use: Callable[[Board], Result], keeper: Task) -> Result | None:
         # TensorFlow waits without end for a task to which it makes its first connection.
-        if self._keeper.ask(_ASK_SECS)[self.cluster.host_task] is None:
+        if keeper not in self._keepers:
+            self._keepers[keeper] = Health([keeper])
+        if self._keepers[keeper].ask(_ASK_SECS)[keeper] is None:
             return None
         results: list[Result] = []
 
         def work() -> None:
             try:
-                board = self._board or Board(self._target, self.cluster.own, self.cluster.host_task)
-                self._board = board
+                board = self._boards.get(keeper) or Board(self._target, self.cluster.own, keeper)
+                self._boards[keeper] = board
                 results.append(use(board))
             except BoardError:
-                self._board = None
+                self._boards.pop(keeper, None)
 
         # On a thread that can be left behind, should the keeper be lost at this moment.
         thread = threading.Thread(target=work, name='board', daemon=True)
         thread.start()
         thread.join(_BOARD_SECS)
         if thread.is_alive():
-            self._board = None
+            self._boards.pop(keeper, None)
         return results[0] if results else None
 
     def join(
@@ -162,9 +168,14 @@ class Crew:
         return f'{", ".join(missing or map(str, self._workers))} answered, but did not join the training'
 
     def end(self, exit_code: int, reason: str = '') -> None:
-        """Tells the others that this task ends, and how."""
-        own = self.ask()[self.cluster.own]
-        self.post(_end_name(self.cluster.own), {'incarnation': own, 'exit_code': exit_code, 'reason': reason})
+        """Tells the others that this task ends, and how: if the keeper of the board is gone, each server by itself."""
+        there = self.ask()
+        end = {'incarnation': there[self.cluster.own], 'exit_code': exit_code, 'reason': reason}
+        keepers = [self.cluster.host_task]
+        if there[self.cluster.host_task] is None:
+            keepers = [server for server in self.cluster.servers if there[server] is not None]
+        for keeper in keepers:
+            self._with_board(lambda board: board.post(_end_name(self.cluster.own), end), keeper)
 
     def end_of(self, task: Task, incarnation: int | None) -> End | None:
         """How a task ended that now has this incarnation, or None if it has not told that it does."""

@@ -84,9 +84,8 @@ def serve(
     given_up: list[Task] = []
     while len(ended.keys() | set(given_up)) < len(workers):
         there, facts = crew.ask(), crew.facts()
-        if facts is not None:
-            ends = crew.ends(facts, there)
-            ended = {worker: ends[worker] for worker in workers if worker in ends}
+        ends = ended | crew.ends(crew.own_facts(), there) if facts is None else crew.ends(facts, there)
+        ended = {worker: ends[worker] for worker in workers if worker in ends}
         now = time.monotonic()
         for worker in workers:
             if there[worker] is not None:

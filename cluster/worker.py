@@ -118,7 +118,9 @@ class Worker:
         verdict = self._watch.verdict if self._watch else None
         if verdict and verdict.is_back:
             self.replace({})
-        self._warn(verdict.line if verdict else 'a step does not end')
+        reason = verdict.line if verdict else 'a step does not end'
+        self._warn(reason)
+        self._crew.end(1, reason)
         os._exit(1)
 
     def verdict(self) -> Verdict | None:

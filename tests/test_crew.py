@@ -115,13 +115,13 @@ class Town:
             watch.join(DEADLINE_SECS)
         for name in self.relays:
             self.stop(name)
-        keeper = next(iter(self.relays))
-        for number in range(self._num_starts[keeper]):
-            _wipe(server_of(keeper, number), self.task(keeper))
+        for name, num_starts in self._num_starts.items():
+            for number in range(num_starts):
+                _wipe(server_of(name, number), self.task(name))
 
 
 def _wipe(server: tf.train.Server, keeper: Task) -> None:
-    """Leaves nothing on its board."""
+    """Leaves nothing on its board, if there is one."""
     with tf.Graph().as_default() as graph, tf.device(f'{keeper.device}/cpu:0'):
         table = tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name='board')
         wiped = tf.raw_ops.DestroyResourceOp(resource=table)
@@ -449,6 +449,18 @@ def test_a_server_tells_why_a_worker_failed(make_town: Callable[..., Town]) -> N
     members['worker 1'].crew.end(1, 'the disk is full')
     members['worker 0'].crew.end(0)
     assert fault(serving.future) == f'{town.task("worker 1")} ended with exit code 1: the disk is full'
+
+
+def test_a_server_learns_how_a_worker_ended_when_the_keeper_of_the_board_is_lost(
+    make_town: Callable[..., Town],
+) -> None:
+    town = make_town(2, 1)
+    members = town.start_all()
+    serving = begin_serving(members['ps 1'], together=True)
+    town.stop('ps 0')
+    assert_waits(serving.future)
+    members['worker 0'].crew.end(1, 'ps 0 was lost')
+    assert fault(serving.future) == f'{town.task("worker 0")} ended with exit code 1: ps 0 was lost'
 
 
 @pytest.mark.parametrize('together', [True, False])
