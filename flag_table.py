@@ -110,7 +110,7 @@ class Params:
     variable_update: str = flag(
         'parameter_server',
         _VARIABLES,
-        'Where variables live and how gradients meet, see the README.',
+        'Where variables live and how gradients meet, see README.md and, for clusters, docs/distributed.md.',
         choices=(
             'parameter_server',
             'replicated',
@@ -140,8 +140,8 @@ class Params:
     all_reduce_spec: str | None = flag(
         None,
         _VARIABLES,
-        'How replicated variables sum their gradients; by default by copies to one device, with distributed_all_reduce '
-        'around a ring.',
+        'How replicated variables sum their gradients: pscpu, psgpu, xring or nccl, or several by bytes, as in '
+        'pscpu:32k:xring; by default by copies to one device, with distributed_all_reduce around a ring.',
     )
     hierarchical_copy: bool = flag(False, _VARIABLES, 'Sum gradients in groups of devices that are close, then across.')
     network_topology: str = flag(
@@ -319,7 +319,11 @@ class Params:
         original='a folder in the temporary one',
     )
 
-    train_dir: str | None = flag(None, _FILES, 'Folder for checkpoints and summaries; made if missing.')
+    train_dir: str | None = flag(
+        None,
+        _FILES,
+        'Folder for checkpoints and summaries; made if missing. Training goes on from the newest checkpoint there.',
+    )
     save_model_secs: float = flag(
         0.0,
         _FILES,

@@ -56,6 +56,13 @@ _NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
     'xla_compile': False,
 }
 
+# What does it instead of some of them.
+_INSTEAD: Mapping[str, str] = {
+    'benchmark_log_dir': 'from Python, BenchmarkCNN(...).run() returns all numbers',
+    'gpu_indices': 'CUDA_VISIBLE_DEVICES=0,1 in the environment chooses GPUs',
+    'xla_compile': '--xla compiles what it can',
+}
+
 # As above, with the reason why this program will not have it and what to use instead.
 _NEVER: Mapping[str, tuple[Value | type, str]] = {
     'ml_perf': (False, 'the MLPerf rules have their own programs, see github.com/mlcommons/training'),
@@ -83,7 +90,7 @@ _WITHOUT_EFFECT: Mapping[str, tuple[type, str]] = {
     'flush_stdout': (bool, 'each line is flushed anyway'),
     'gpu_pending_cap': (int, 'TensorFlow decides on the memory of a GPU'),
     'log_dir': (str, 'logs go to standard error'),
-    'pretrain_dir': (str, 'training begins with new weights'),
+    'pretrain_dir': (str, 'training begins with new weights, or those of --backbone_model_path'),
     'result_storage': (str, 'the result is printed and stored nowhere'),
     'use_data_sets': (bool, 'there is one way to read records'),
     'use_multi_device_iterator': (bool, 'each device gets its own batches anyway'),
@@ -132,7 +139,8 @@ def read(name: str, value: object) -> list[str]:
     if name in _NEVER:
         raise UsageError(f'{written}: this program does not have it: {_NEVER[name][1]}')
     hint = 'leave it out' if default is None else f'leave it out or write {spelled(name, default)}'
-    raise UsageError(f'{written}: not in this version; {hint}')
+    instead = f'; {_INSTEAD[name]}' if name in _INSTEAD else ''
+    raise UsageError(f'{written}: not in this version; {hint}{instead}')
 
 
 def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:

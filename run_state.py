@@ -132,6 +132,8 @@ class RunState:
             prefix = worker.legacy.get('state') if worker else None
             prefix = prefix or latest_checkpoint(self._params, is_chief=self._is_chief)
             if prefix and saver:
+                if saver is self._saver:
+                    self._tell(f'Going on from {prefix}')
                 saver.restore(session, prefix)
             elif self._backbone:
                 self._start_from(self._backbone, session)
@@ -165,6 +167,7 @@ class RunState:
             session.run(self._built.initializers)
             if prefix:
                 assert self._saver
+                self._tell(f'Going on from {prefix}')
                 self._saver.restore(session, prefix)
             elif self._backbone:
                 self._start_from(self._backbone, session)

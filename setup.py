@@ -7,7 +7,6 @@ from setuptools import find_packages, setup
 ROOT = Path(__file__).parent
 README = ROOT / 'README.md'
 
-REPORT = ['jinja2>=3.1', 'matplotlib>=3.8', 'scipy>=1.11']
 RECORDS = ['pillow>=10.1']
 # scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on.
 DEV = [
@@ -19,6 +18,7 @@ DEV = [
     'ruff>=0.6',
     'scikit-image>=0.22',
     'scikit-learn>=1.4',
+    'scipy>=1.11',
 ]
 
 setup(
@@ -33,12 +33,11 @@ setup(
     py_modules=sorted(path.stem for path in ROOT.glob('*.py') if path.name != 'setup.py'),
     packages=find_packages(exclude=['tests', 'tests.*', 'benchmarks', 'benchmarks.*']),
     package_data={'models': ['costs.csv']},
-    install_requires=['absl-py>=2.0', 'numpy>=1.26', 'tensorflow>=2.16,<2.22'],
+    install_requires=['absl-py>=2.0', 'numpy>=1.26', 'rich>=13.0', 'tensorflow>=2.16,<2.22'],
     extras_require={
         'cuda': ['tensorflow[and-cuda]>=2.16,<2.22'],
-        'report': REPORT,
         'records': RECORDS,
-        'dev': [*DEV, *REPORT, *RECORDS],
+        'dev': [*DEV, *RECORDS],
     },
     entry_points={'console_scripts': ['tf_cnn_benchmarks=tf_cnn_benchmarks:main']},
 )

@@ -118,6 +118,7 @@ def test_a_folder_stands_for_its_newest_checkpoint_and_one_that_fits_whole_is_to
     shutil.rmtree(tmp_path / 'other')
     _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(tmp_path / 'other'))
     assert re.search(r'backbone_model_path=\S+ has no effect: training goes on from \S+/train/model\.ckpt-2\n', told)
+    assert f'Going on from {tmp_path}/train/model.ckpt-2\n' in told
 
 
 def test_what_cannot_be_started_from_is_told(tmp_path: Path, backbone: Path) -> None:

@@ -121,7 +121,7 @@ def test_help_needs_no_tensorflow() -> None:
 @pytest.mark.parametrize(
     ('argv', 'code', 'message'),
     [
-        ([], 2, r'checkpoint: which one\?; write checkpoint PATH'),
+        ([], 2, r'checkpoint: it takes one to list; write checkpoint PATH'),
         (['{tmp}', '{tmp}/b'], 2, r'{tmp}/b: checkpoint lists one at a time'),
         (['{tmp}/nowhere'], 2, r'{tmp}/nowhere: there is no such folder, and no such checkpoint; give the --train_dir'),
         (['{tmp}'], 1, r'{tmp}: the folder holds no checkpoint; give the --train_dir'),

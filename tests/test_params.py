@@ -459,6 +459,11 @@ def test_the_default_of_a_flag_that_is_not_here_is_accepted_in_silence(argv: str
             '--variable_consistency=relaxed: not in this version; leave it out or write --variable_consistency=strong',
         ),
         (
+            '--gpu_indices=0,1',
+            '--gpu_indices=0,1: not in this version; leave it out; CUDA_VISIBLE_DEVICES=0,1 in the environment chooses '
+            'GPUs',
+        ),
+        (
             '--ml_perf',
             '--ml_perf=true: this program does not have it: the MLPerf rules have their own programs, '
             'see github.com/mlcommons/training',

@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
         print(_USAGE, end='')
         return 0
     if len(paths) != 1:
-        given = f'{paths[1]}: checkpoint lists one at a time' if paths else 'checkpoint: which one?'
+        given = f'{paths[1]}: checkpoint lists one at a time' if paths else 'checkpoint: it takes one to list'
         raise UsageError(f'{given}; write checkpoint PATH, see checkpoint --help')
     [path] = paths
     # TensorFlow tells about the machine on standard error when it is imported; that is of no use here.

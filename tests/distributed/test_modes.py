@@ -254,6 +254,8 @@ def test_workers_see_other_images_whose_losses_are_those_of_one_tower_on_average
 def test_one_tower_goes_on_from_what_the_cluster_saved_as_if_it_had_taken_all_steps(finished: Finished) -> None:
     saved = Checkpointer.latest(str(finished.train_dir))
     assert saved
+    start = finished.train_dir / f'model.ckpt-{finished.row.start}'
+    assert re.findall('Going on from .*', finished.processes.logs()) == [f'Going on from {start}']
     own = one_tower(finished.row.optimizer, staged=False, start=saved)
     assert own.losses == pytest.approx(expected_of(finished).later_losses, rel=1e-5)
     # That says something, since each step makes a difference.
