@@ -293,7 +293,7 @@ class BenchmarkCNN:
                 peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),
                 warn=self._console.warning,
             )
-        self._console.progress(f'Waiting for the other {len(self._cluster.tasks) - 1} tasks')
+        self._console.progress(f'Waiting for the other tasks ({len(self._cluster.tasks) - 1})')
         return int(self._worker.join(step_to_offer(params, self._worker))['root'])
 
     def _warn_of_strangers(self, cluster: Cluster) -> None:

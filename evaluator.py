@@ -150,7 +150,7 @@ class Evaluator:
             peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),
             warn=self._console.warning,
         )
-        self._console.progress(f'Waiting for the other {len(cluster.tasks) - 1} tasks')
+        self._console.progress(f'Waiting for the other tasks ({len(cluster.tasks) - 1})')
         self._worker.join(None)
         return self._worker
 

@@ -197,6 +197,11 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
 )
 
 
+def has_effect(params: 'Params', name: str) -> bool:
+    """Whether the run heeds the flag of this name; one that it does not heed cannot be wrong."""
+    return not find_idle(params, {name: ''})
+
+
 def find_idle(params: 'Params', as_written: Mapping[str, str]) -> list[str]:
     """One line for each flag that was given and has no effect.
 

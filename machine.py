@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from errors import UsageError
+from idle_flags import has_effect
 from params import Params
 from training.variables import HOST_DEVICE
 
@@ -51,7 +52,9 @@ def find_machine(params: Params, workers: Sequence[str] = ()) -> Machine:
         os.environ['TF_XLA_FLAGS'] = f'{flags} {_XLA_ON_CPU}'.strip() if _XLA_ON_CPU not in flags else flags
     num_gpus_found = len(tf.config.list_physical_devices('GPU'))
     kind = params.device or ('gpu' if num_gpus_found else 'cpu')
-    parameter_kind = params.local_parameter_device or kind
+    parameter_kind = kind
+    if has_effect(params, 'local_parameter_device'):
+        parameter_kind = params.local_parameter_device or kind
     if workers and params.device is None and not num_gpus_found:
         raise UsageError(
             '--device is missing: here is no GPU, and what the workers have is not seen from here; '
@@ -76,9 +79,9 @@ def find_machine(params: Params, workers: Sequence[str] = ()) -> Machine:
         )
     if parameter_kind == 'gpu' and kind != 'gpu':
         raise UsageError('--local_parameter_device=gpu: the run is on the CPU; write --local_parameter_device=cpu')
-    if params.horovod_device == 'gpu' and kind != 'gpu':
+    if params.horovod_device == 'gpu' and kind != 'gpu' and has_effect(params, 'horovod_device'):
         raise UsageError('--horovod_device=gpu: the run is on the CPU; write --horovod_device=cpu, or leave it out')
-    if kind != 'gpu' and 'nccl' in (params.all_reduce_spec or ''):
+    if kind != 'gpu' and 'nccl' in (params.all_reduce_spec or '') and has_effect(params, 'all_reduce_spec'):
         raise UsageError(
             f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between GPUs and the run is on the CPU; '
             'leave it (and --use_nccl) out, or write pscpu, psgpu or xring'

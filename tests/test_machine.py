@@ -1,5 +1,6 @@
 """What the machine has decides: devices, data format, session settings."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from errors import UsageError
 from machine import find_machine, session_config
-from params import make_params
+from params import make_params, parse_argv
 
 pytestmark = pytest.mark.graph
 
@@ -58,6 +59,17 @@ def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here: int) -> N
     assert spread.parameter_devices == ('/gpu:0', '/gpu:1')
     on_cpu = find_machine(make_params(num_gpus=2, local_parameter_device='cpu'))
     assert on_cpu.parameter_devices == ('/cpu:0',)
+
+
+def test_flags_without_effect_may_ask_for_gpus_that_are_not_there() -> None:
+    on_cpu = ['--device=cpu', '--num_gpus=2']
+    hosts = ['--ps_hosts=localhost:2222', '--worker_hosts=localhost:2223', '--job_name=worker']
+    idle = parse_argv([*on_cpu, '--all_reduce_spec=nccl', '--horovod_device=gpu'])
+    in_cluster = parse_argv([*on_cpu, *hosts, '--local_parameter_device=gpu'])
+    assert (len(idle.warnings), len(in_cluster.warnings)) == (2, 1)
+    expected = find_machine(parse_argv(on_cpu).params)
+    assert find_machine(in_cluster.params) == expected
+    assert dataclasses.replace(find_machine(idle.params), all_reduce_spec=None) == expected
 
 
 def test_nccl_is_for_gpus(num_gpus_here: int) -> None:
