@@ -132,9 +132,9 @@ class RunState:
             prefix = worker.legacy.get('state') if worker else None
             prefix = prefix or latest_checkpoint(self._params, is_chief=self._is_chief)
             if prefix and saver:
+                saver.restore(session, prefix)
                 if saver is self._saver:
                     self._tell(f'Going on from {prefix}')
-                saver.restore(session, prefix)
             elif self._backbone:
                 self._start_from(self._backbone, session)
         step = int(session.run(self._built.global_step.value))
@@ -167,8 +167,8 @@ class RunState:
             session.run(self._built.initializers)
             if prefix:
                 assert self._saver
-                self._tell(f'Going on from {prefix}')
                 self._saver.restore(session, prefix)
+                self._tell(f'Going on from {prefix}')
             elif self._backbone:
                 self._start_from(self._backbone, session)
         step = self._read_step(session)

@@ -1,4 +1,4 @@
-"""The commands of the README and of docs/training.md are those that work."""
+"""The commands of the README, docs/training.md and docs/data.md are those that work."""
 
 import ast
 import re
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / 'README.md').read_text()
-TRAINING = (ROOT / 'docs' / 'training.md').read_text()
-BLOCKS = re.findall(r'(?:^ {4}.*\n)+', README + TRAINING, flags=re.MULTILINE)
+OTHERS = [(ROOT / 'docs' / name).read_text() for name in ('training.md', 'data.md')]
+BLOCKS = re.findall(r'(?:^ {4}.*\n)+', '\n'.join([README, *OTHERS]), flags=re.MULTILINE)
 COMMANDS = [
     words
     for line in ''.join(BLOCKS).replace('\\\n', ' ').splitlines()
