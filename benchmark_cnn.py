@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import tensorflow.compat.v1 as tf
 
@@ -20,8 +20,7 @@ from cluster.worker import LostError, Worker
 from errors import RunError, UsageError
 from evaluation import Evaluation, SavedVariables, report
 from faults import check_ends, explain
-from flag_rules import numbers_of
-from flag_spec import spelled
+from observation import make_profiler, make_summaries, make_tracer, scalars_of
 from output_files import check_outputs
 from params import Params
 from reporting import console as lines
@@ -31,8 +30,20 @@ from run_state import RunState, Schedule, Window, find_backbone, restart_number,
 from saved_model import ModelValues
 from step_graph import StepGraph
 from stepper import Stepper, open_session
-from training.instruments import StepProfiler, StepTracer, SummaryWriter, write_graph
+from training.instruments import SummaryWriter, write_graph
 from training.step_loop import Phase, Step, steps
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a run adds to its graph."""
+
+    graph: tf.Graph
+    built: StepGraph
+    state: RunState
+    summaries: SummaryWriter | None
+    evaluation: Evaluation | None
+    to_export: ModelValues | None
 
 
 class BenchmarkCNN:
@@ -69,7 +80,9 @@ class BenchmarkCNN:
                 'other then; measure one process, or write --variable_update=parameter_server with --ps_hosts'
             )
         self._parts = Assembly(params, self._cluster, self._horovod, self._console.warning)
-        self._profiler = self._make_profiler()
+        self._profiler = make_profiler(
+            params, self._parts.num_batches, is_chief=self._is_chief, warn=self._console.warning
+        )
         self._eval_schedule = self._parts.eval_schedule()
         self._worker: Worker | HorovodWorker | None = None
         self._state: RunState | None = None
@@ -149,21 +162,41 @@ class BenchmarkCNN:
 
     def steps(self) -> Iterator[Step[StepValues]]:
         """Builds the graph and runs warm-up and timed steps, each when it is asked for. The session ends with them."""
-        params = self.params
         root = self._meet()
         worker = self._worker
+        run = self._build(root)
+        target, config = (worker.target, worker.config) if worker else ('', self._parts.config)
+        values = None
+        with open_session(target, run.graph, config) as session, contextlib.closing(self._profiler):
+            if worker:
+                worker.watch(session)
+            schedule = self._prepare(session, run, root)
+            yield from self._take_steps(session, run, schedule)
+            run.state.end(session)
+            self._session = None
+            if run.to_export:
+                values = run.to_export.read(session)
+        if run.summaries:
+            run.summaries.close()
+        if values and (folder := self.params.export_saved_model):
+            self._console.progress(f'Writing the model to {folder}')
+            self._parts.export(values, folder)
+
+    def _build(self, root: int) -> _Run:
+        """Builds the graph, and tells what it is."""
+        params, worker = self.params, self._worker
         self._console.progress('Building the graph')
         # In a graph of its own: runs in one process share nothing.
         with tf.Graph().as_default() as graph, tf.device(worker.device if worker else None):
             tf.set_random_seed(params.tf_random_seed)
             built = self._parts.build(root, restart_number(params, worker))
-            summaries = self._make_summaries(built)
+            exports = params.export_saved_model and self._is_chief and not params.forward_only
+            summaries = make_summaries(params, built, self._console.warning)
             evaluation = self._make_evaluation(built)
             self._state = state = RunState(
                 params, worker, built, self._parts.num_batches, self._console.warning, self._console.progress
             )
-            export_folder = None if params.forward_only or not self._is_chief else params.export_saved_model
-            to_export = ModelValues(built.model_slices) if export_folder else None
+            to_export = ModelValues(built.model_slices) if exports else None
         if not (worker and worker.legacy):
             mode = 'forward-only' if params.forward_only else 'training'
             job = (worker.device if worker and self._parts.machine.is_here else None) or ''
@@ -171,61 +204,59 @@ class BenchmarkCNN:
             self._console.result(lines.format_banner(banner))
         if params.graph_file:
             write_graph(graph, params.graph_file)
-        target, config = (worker.target, worker.config) if worker else ('', self._parts.config)
-        with open_session(target, graph, config) as session, contextlib.closing(self._profiler) as profiler:
-            if worker:
-                worker.watch(session)
-            self._console.progress('Initialising the variables')
-            schedule = state.prepare(session, root)
-            session.run(built.pipeline.initializers)
-            if built.post_init is not None:
-                session.run(built.post_init)
-            built.pipeline.warm_up(session, schedule.own_start)
-            # From now on there is something to save.
-            self._session = session
-            self._stepper = stepper = Stepper(
-                session, built.fetches, self._make_tracer(), schedule.num_warmup, summaries
-            )
-            if evaluation and (lacks := self._eval_schedule.lacks(schedule.start, schedule.end)):
-                self._console.warning(lacks)
-            self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
-            window = Window()
-            if worker and worker.agreed.get('end') is not None:
-                # The evaluation of this step may be what was interrupted.
-                self._evaluate_if_due(evaluation, session, schedule.start - 1)
-            is_over = functools.partial(self._is_over, schedule)
-            profiler.between(-schedule.num_warmup)
-            run_step = profiler.marked(stepper.run)
-            num_timed = 0
-            for step in steps(run_step, schedule.num_warmup, schedule.num_batches, is_over=is_over):
-                num_timed = step.index - (schedule.num_warmup if step.phase is Phase.WARMUP else 0)
-                taken_before, state.steps_taken = state.steps_taken, stepper.steps_before + 1
-                self._check_loss(step.values, state.steps_taken)
-                if step.phase is Phase.TIMED:
-                    window.note(step.seconds, stepper.steps_before, state.steps_taken)
-                    if summaries and summaries.is_due(step.index):
-                        summaries.write(state.steps_taken, self._scalars(step), session, stepper.gradient_summary)
-                window.skip(profiler.between(num_timed))
-                state.save_if_due(session, taken_before)
-                yield step
-                window.skip(self._evaluate_if_due(evaluation, session, taken_before))
-                if not self._ends_after_chief:
-                    self._stop.check()
-            if lacks := profiler.lacks(num_timed):
-                self._console.warning(lacks)
-            if built.num_skipped is not None:
-                stepper.note_skipped(int(session.run(built.num_skipped)))
-            if worker:
-                images = self._parts.images_of_step * window.num_steps
-                self._total = ClusterTotal(*worker.share_total(images, window.seconds))
-            state.end(session)
-            self._session = None
-            values = to_export.read(session) if to_export else None
-        if summaries:
-            summaries.close()
-        if values and export_folder:
-            self._console.progress(f'Writing the model to {export_folder}')
-            self._parts.export(values, export_folder)
+        return _Run(graph, built, state, summaries, evaluation, to_export)
+
+    def _prepare(self, session: tf.Session, run: _Run, root: int) -> Schedule:
+        """Gives the variables and the input what the first step needs."""
+        self._console.progress('Initialising the variables')
+        schedule = run.state.prepare(session, root)
+        session.run(run.built.pipeline.initializers)
+        if run.built.post_init is not None:
+            session.run(run.built.post_init)
+        run.built.pipeline.warm_up(session, schedule.own_start)
+        # From now on there is something to save.
+        self._session = session
+        if run.evaluation and (lacks := self._eval_schedule.lacks(schedule.start, schedule.end)):
+            self._console.warning(lacks)
+        return schedule
+
+    def _take_steps(self, session: tf.Session, run: _Run, schedule: Schedule) -> Iterator[Step[StepValues]]:
+        """Runs the steps, and what is due between them."""
+        state, worker, profiler = run.state, self._worker, self._profiler
+        self._stepper = stepper = Stepper(
+            session, run.built.fetches, make_tracer(self.params), schedule.num_warmup, run.summaries
+        )
+        self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
+        window, own_images = Window(), self._parts.batch_size * len(self._parts.machine.towers)
+        if worker and worker.agreed.get('end') is not None:
+            # The evaluation of this step may be what was interrupted.
+            self._evaluate_if_due(run.evaluation, session, schedule.start - 1)
+        is_over = functools.partial(self._is_over, schedule)
+        profiler.between(-schedule.num_warmup)
+        num_timed = 0
+        for step in steps(profiler.marked(stepper.run), schedule.num_warmup, schedule.num_batches, is_over=is_over):
+            num_timed = step.index - (schedule.num_warmup if step.phase is Phase.WARMUP else 0)
+            taken_before, state.steps_taken = state.steps_taken, stepper.steps_before + 1
+            self._check_loss(step.values, state.steps_taken)
+            if step.phase is Phase.TIMED:
+                window.note(step.seconds, stepper.steps_before, state.steps_taken)
+                if run.summaries and run.summaries.is_due(step.index):
+                    run.summaries.write(
+                        state.steps_taken, scalars_of(step, self.params, own_images), session, stepper.gradient_summary
+                    )
+            profiler.between(num_timed)
+            state.save_if_due(session, taken_before)
+            yield step
+            window.skip(self._evaluate_if_due(run.evaluation, session, taken_before))
+            if not self._ends_after_chief:
+                self._stop.check()
+        if lacks := profiler.lacks(num_timed):
+            self._console.warning(lacks)
+        if run.built.num_skipped is not None:
+            stepper.note_skipped(int(session.run(run.built.num_skipped)))
+        if worker:
+            images = self._parts.images_of_step * window.num_steps
+            self._total = ClusterTotal(*worker.share_total(images, window.seconds))
 
     def _check_loss(self, values: StepValues, number: int) -> None:
         """Raises RunError if the loss of the step of that number is no number, unless training is to go on with it."""
@@ -315,52 +346,6 @@ class BenchmarkCNN:
     @property
     def _num_trainers(self) -> int:
         return self._cluster.num_trainers if self._cluster else 1
-
-    def _make_tracer(self) -> StepTracer:
-        params = self.params
-        return StepTracer(
-            params.trace_file,
-            params.use_chrome_trace_format,
-            params.tfprof_file,
-            params.partitioned_graph_file_prefix,
-        )
-
-    def _make_profiler(self) -> StepProfiler:
-        """Of the chief alone: processes of one machine would write the same file."""
-        params = self.params
-        if params.profile_steps is None or params.profile_dir is None or not self._is_chief:
-            return StepProfiler('', None)
-        written = spelled('profile_steps', params.profile_steps)
-        first, last = numbers_of(params.profile_steps, int)
-        if last > self._parts.num_batches:
-            raise UsageError(f'{written}: there are {self._parts.num_batches} timed steps; profile some of these')
-        self._console.warning(
-            f'{written}: these timed steps run under the profiler, so the rate is lower than it would be without'
-        )
-        return StepProfiler(params.profile_dir, (first, last))
-
-    def _make_summaries(self, built: StepGraph) -> SummaryWriter | None:
-        params = self.params
-        if params.train_dir is None or not params.save_summaries_steps or not params.summary_verbosity:
-            return None
-        if params.summary_verbosity >= 3:
-            self._console.warning(
-                f'--summary_verbosity={params.summary_verbosity}: every {params.save_summaries_steps}th step computes '
-                'the histograms of its gradients in its timed seconds, so the rate is lower than it would be without'
-            )
-        return SummaryWriter(
-            params.train_dir, params.save_summaries_steps, params.summary_verbosity, built.variables, built.gradients
-        )
-
-    def _scalars(self, step: Step[StepValues]) -> dict[str, float]:
-        values = {
-            self.params.loss_type_to_report: step.values.loss,
-            'images_per_second': self._parts.batch_size * len(self._parts.machine.towers) / step.seconds,
-            'learning_rate': step.values.learning_rate,
-            'top_1_accuracy': step.values.top_1,
-            'top_5_accuracy': step.values.top_5,
-        }
-        return {name: value for name, value in values.items() if value is not None}
 
     def _show(self, step: Step[StepValues]) -> None:
         if step.phase is not Phase.TIMED:

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +9,10 @@ import numpy.typing as npt
 import array_files
 from data_sets import DATA_SETS, RECORDS, SUBSETS, DataSet, Shards, find_shards, list_folder, subset_of
 from errors import RunError, UsageError
+from flag_table import Params
 from models.catalog import ModelFacts, find_model
 from records.check import count_records
 from records.layout import LABELS_FILE, read_facts, read_labels
-
-if TYPE_CHECKING:
-    from params import Params
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,7 @@ class DataFolder:
         )
 
 
-def find_data(params: 'Params') -> tuple[ModelFacts, DataSet, DataFolder | None]:
+def find_data(params: Params) -> tuple[ModelFacts, DataSet, DataFolder | None]:
     """The model and the data set of a run with their facts, and the folder of its data; None for synthetic images.
 
     Raises:

@@ -4,48 +4,37 @@ import itertools
 import math
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from data_sets import RECORDS
 from errors import UsageError
 from flag_spec import spelled
+from flag_table import EVAL_DURING_TRAINING, Params
 from output_files import FILES
 from training.schedules import parse_piecewise
 
-if TYPE_CHECKING:
-    from params import Params
-
 Number = TypeVar('Number', int, float)
-
-# Each says in its own way when training waits for an evaluation.
-EVAL_DURING_TRAINING = (
-    'eval_during_training_every_n_steps',
-    'eval_during_training_every_n_epochs',
-    'eval_during_training_at_specified_steps',
-    'eval_during_training_at_specified_epochs',
-)
-
 
 # Each of these sets the learning rate by itself, which these others do together.
 WHOLE_SCHEDULES = ('piecewise_learning_rate_schedule', 'resnet_base_lr')
 RATE_FLAGS = ('init_learning_rate', 'num_epochs_per_decay', 'learning_rate_decay_factor', 'minimum_learning_rate')
 
 
-def is_residual(params: 'Params') -> bool:
+def is_residual(params: Params) -> bool:
     # Here, since only rules need the zoo.
     from models.catalog import is_resnet
 
     return is_resnet(params.model)
 
 
-def check(params: 'Params') -> None:
+def check(params: Params) -> None:
     """Raises UsageError for the first rule that the settings break."""
     for rule in _RULES:
         if message := rule(params):
             raise UsageError(message)
 
 
-def _the_model_is_for_the_data(params: 'Params') -> str | None:
+def _the_model_is_for_the_data(params: Params) -> str | None:
     # Here, since only this rule needs the zoo.
     from models.catalog import find_model
 
@@ -55,7 +44,7 @@ def _the_model_is_for_the_data(params: 'Params') -> str | None:
     return None
 
 
-def _summaries_have_a_folder(params: 'Params') -> str | None:
+def _summaries_have_a_folder(params: Params) -> str | None:
     for name in ('save_summaries_steps', 'summary_verbosity'):
         value = getattr(params, name)
         if value and params.train_dir is None:
@@ -63,7 +52,7 @@ def _summaries_have_a_folder(params: 'Params') -> str | None:
     return None
 
 
-def _a_step_can_be_traced(params: 'Params') -> str | None:
+def _a_step_can_be_traced(params: Params) -> str | None:
     for name in ('trace_file', 'tfprof_file', 'partitioned_graph_file_prefix'):
         value = getattr(params, name)
         if value is not None and params.num_warmup_batches == 0:
@@ -74,7 +63,7 @@ def _a_step_can_be_traced(params: 'Params') -> str | None:
     return None
 
 
-def _gradients_are_packed_in_one_way(params: 'Params') -> str | None:
+def _gradients_are_packed_in_one_way(params: Params) -> str | None:
     if params.gradient_repacking and params.agg_small_grads_max_bytes:
         return (
             f'{spelled("gradient_repacking", params.gradient_repacking)} clashes with '
@@ -84,7 +73,7 @@ def _gradients_are_packed_in_one_way(params: 'Params') -> str | None:
     return None
 
 
-def _gradients_are_summed_in_one_way(params: 'Params') -> str | None:
+def _gradients_are_summed_in_one_way(params: Params) -> str | None:
     if params.hierarchical_copy and params.all_reduce_spec:
         return (
             f'--hierarchical_copy clashes with {spelled("all_reduce_spec", params.all_reduce_spec)}: each sums the '
@@ -93,7 +82,7 @@ def _gradients_are_summed_in_one_way(params: 'Params') -> str | None:
     return None
 
 
-def _files_are_not_the_same(params: 'Params') -> str | None:
+def _files_are_not_the_same(params: Params) -> str | None:
     flags_by_path: dict[str, str] = {}
     for name in FILES:
         path = getattr(params, name)
@@ -102,13 +91,13 @@ def _files_are_not_the_same(params: 'Params') -> str | None:
     return None
 
 
-def _the_clip_leaves_something(params: 'Params') -> str | None:
+def _the_clip_leaves_something(params: Params) -> str | None:
     if params.gradient_clip == 0:
         return '--gradient_clip=0: it would make every gradient zero; leave it out, or write a magnitude above 0'
     return None
 
 
-def _the_end_is_told_once(params: 'Params') -> str | None:
+def _the_end_is_told_once(params: Params) -> str | None:
     if params.num_epochs is None:
         return None
     written = spelled('num_epochs', params.num_epochs)
@@ -119,7 +108,7 @@ def _the_end_is_told_once(params: 'Params') -> str | None:
     return None
 
 
-def _the_learning_rate_is_told_once(params: 'Params') -> str | None:
+def _the_learning_rate_is_told_once(params: Params) -> str | None:
     defaults = type(params)()
     given = [name for name in (*WHOLE_SCHEDULES, *RATE_FLAGS) if getattr(params, name) != getattr(defaults, name)]
     if not is_residual(params):
@@ -130,7 +119,7 @@ def _the_learning_rate_is_told_once(params: 'Params') -> str | None:
     return None
 
 
-def _a_piecewise_schedule_has_pieces(params: 'Params') -> str | None:
+def _a_piecewise_schedule_has_pieces(params: Params) -> str | None:
     schedule = params.piecewise_learning_rate_schedule
     if schedule is not None:
         try:
@@ -141,14 +130,14 @@ def _a_piecewise_schedule_has_pieces(params: 'Params') -> str | None:
     return None
 
 
-def _a_decay_has_an_interval_and_a_factor(params: 'Params') -> str | None:
+def _a_decay_has_an_interval_and_a_factor(params: Params) -> str | None:
     for given, missing in itertools.permutations(('num_epochs_per_decay', 'learning_rate_decay_factor')):
         if (value := getattr(params, given)) and not getattr(params, missing):
             return f'{spelled(given, value)}: it takes both to lower the learning rate; add --{missing}, above 0'
     return None
 
 
-def _staged_variables_are_read_from_somewhere(params: 'Params') -> str | None:
+def _staged_variables_are_read_from_somewhere(params: Params) -> str | None:
     if params.staged_vars and params.variable_update != 'parameter_server':
         return (
             f'--staged_vars clashes with {spelled("variable_update", params.variable_update)}, which reads none '
@@ -157,7 +146,7 @@ def _staged_variables_are_read_from_somewhere(params: 'Params') -> str | None:
     return None
 
 
-def _horovod_has_a_process_for_each_device(params: 'Params') -> str | None:
+def _horovod_has_a_process_for_each_device(params: Params) -> str | None:
     if params.variable_update == 'horovod' and params.num_gpus > 1:
         return (
             f'{spelled("num_gpus", params.num_gpus)} clashes with --variable_update=horovod, which has a process for '
@@ -166,7 +155,7 @@ def _horovod_has_a_process_for_each_device(params: 'Params') -> str | None:
     return None
 
 
-def _horovod_knows_its_processes(params: 'Params') -> str | None:
+def _horovod_knows_its_processes(params: Params) -> str | None:
     if params.variable_update != 'horovod':
         return None
     for name in ('ps_hosts', 'worker_hosts', 'job_name', 'task_index', 'controller_host'):
@@ -183,7 +172,7 @@ def _horovod_knows_its_processes(params: 'Params') -> str | None:
     return None
 
 
-def _16_bits_hold_what_the_optimizer_keeps(params: 'Params') -> str | None:
+def _16_bits_hold_what_the_optimizer_keeps(params: Params) -> str | None:
     if params.fp16_vars and params.precision != 'fp32' and params.optimizer not in ('sgd', 'momentum'):
         return (
             f'--fp16_vars clashes with {spelled("optimizer", params.optimizer)}: it works with squares and norms of '
@@ -192,7 +181,7 @@ def _16_bits_hold_what_the_optimizer_keeps(params: 'Params') -> str | None:
     return None
 
 
-def _evaluations_are_of_one_kind(params: 'Params') -> str | None:
+def _evaluations_are_of_one_kind(params: Params) -> str | None:
     kinds = [name for name in ('forward_only', 'eval', *EVAL_DURING_TRAINING) if getattr(params, name)]
     if ('eval' in kinds and len(kinds) > 1) or len(set(kinds) - {'forward_only'}) > 1:
         first, second = (spelled(name, getattr(params, name)) for name in kinds[-2:])
@@ -205,7 +194,7 @@ def _evaluations_are_of_one_kind(params: 'Params') -> str | None:
     return None
 
 
-def _there_is_a_model_to_evaluate(params: 'Params') -> str | None:
+def _there_is_a_model_to_evaluate(params: Params) -> str | None:
     if params.eval and params.train_dir is None:
         return '--eval: it needs the folder of the checkpoints; add --train_dir=DIR'
     if params.stop_at_top_1_accuracy is not None and not params.evaluates_in_training:
@@ -221,7 +210,7 @@ def _there_is_a_model_to_evaluate(params: 'Params') -> str | None:
     return None
 
 
-def _evaluations_are_not_empty(params: 'Params') -> str | None:
+def _evaluations_are_not_empty(params: Params) -> str | None:
     for name in ('num_eval_epochs', 'eval_during_training_every_n_epochs'):
         if getattr(params, name) == 0:
             return f'--{name}=0: it must be above 0'
@@ -233,7 +222,7 @@ def _evaluations_are_not_empty(params: 'Params') -> str | None:
     return None
 
 
-def _an_export_has_a_folder_of_its_own(params: 'Params') -> str | None:
+def _an_export_has_a_folder_of_its_own(params: Params) -> str | None:
     if (export := params.export_saved_model) is None:
         return None
     whole = os.path.abspath(export)
@@ -247,7 +236,7 @@ def _an_export_has_a_folder_of_its_own(params: 'Params') -> str | None:
     return None
 
 
-def _profiled_steps_are_two(params: 'Params') -> str | None:
+def _profiled_steps_are_two(params: Params) -> str | None:
     for given, missing in itertools.permutations(('profile_steps', 'profile_dir')):
         if (value := getattr(params, given)) and not getattr(params, missing):
             return f'{spelled(given, value)}: it takes both to profile; add --{missing}'
@@ -261,7 +250,7 @@ def _profiled_steps_are_two(params: 'Params') -> str | None:
     return None
 
 
-def _evaluation_lists_are_numbers(params: 'Params') -> str | None:
+def _evaluation_lists_are_numbers(params: Params) -> str | None:
     for name in EVAL_DURING_TRAINING[2:]:
         try:
             numbers_of(getattr(params, name), int if name.endswith('steps') else float)
@@ -283,7 +272,7 @@ def numbers_of(text: str | None, kind: Callable[[str], Number]) -> list[Number]:
     return numbers
 
 
-_RULES: tuple[Callable[['Params'], str | None], ...] = (
+_RULES: tuple[Callable[[Params], str | None], ...] = (
     _the_model_is_for_the_data,
     _summaries_have_a_folder,
     _a_step_can_be_traced,
@@ -311,14 +300,14 @@ _RULES: tuple[Callable[['Params'], str | None], ...] = (
 _CLUSTER_VARIABLES = ('TF_CONFIG', 'SLURM_STEP_ID', 'OMPI_COMM_WORLD_RANK', 'PMIX_RANK')
 
 
-def is_alone(params: 'Params') -> bool:
+def is_alone(params: Params) -> bool:
     """Whether nothing speaks of other processes."""
     if params.variable_update == 'horovod':
         return False
     return not (params.ps_hosts or params.worker_hosts or any(name in os.environ for name in _CLUSTER_VARIABLES))
 
 
-def check_inputs(params: 'Params') -> None:
+def check_inputs(params: Params) -> None:
     """Proves that the data folder holds the files of the run; raises UsageError if not."""
     if params.data_dir is not None:
         # Here, since NumPy need not be there to parse a command line.

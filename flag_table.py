@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import flag_rules
 from data_sets import DATA_NAMES
 from flag_spec import FlagSpec, flag, specs_of
 
@@ -16,6 +15,14 @@ _PRECISION = 'Precision'
 _CLUSTER = 'Cluster'
 _EVALUATION = 'Evaluation'
 _FILES = 'Files'
+
+# Each says in its own way when training waits for an evaluation.
+EVAL_DURING_TRAINING = (
+    'eval_during_training_every_n_steps',
+    'eval_during_training_every_n_epochs',
+    'eval_during_training_at_specified_steps',
+    'eval_during_training_at_specified_epochs',
+)
 
 
 @dataclass(frozen=True)
@@ -360,9 +367,7 @@ class Params:
     @property
     def evaluates_in_training(self) -> bool:
         """Whether training waits for evaluations."""
-        return not self.forward_only and any(
-            getattr(self, name) is not None for name in flag_rules.EVAL_DURING_TRAINING
-        )
+        return not self.forward_only and any(getattr(self, name) is not None for name in EVAL_DURING_TRAINING)
 
     @property
     def evaluates(self) -> bool:

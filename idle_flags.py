@@ -1,14 +1,11 @@
 """Which flags have no effect in a run, and why. Does not import TensorFlow."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
-from flag_rules import EVAL_DURING_TRAINING, RATE_FLAGS, WHOLE_SCHEDULES, is_alone, is_residual
+from flag_rules import RATE_FLAGS, WHOLE_SCHEDULES, is_alone, is_residual
+from flag_table import EVAL_DURING_TRAINING, Params
 
-if TYPE_CHECKING:
-    from params import Params
-
-_Test = Callable[['Params'], bool]
+_Test = Callable[[Params], bool]
 _UPDATE = (
     *WHOLE_SCHEDULES,
     *RATE_FLAGS,
@@ -197,12 +194,12 @@ _IDLE: tuple[tuple[tuple[str, ...], _Test, str], ...] = (
 )
 
 
-def has_effect(params: 'Params', name: str) -> bool:
+def has_effect(params: Params, name: str) -> bool:
     """Whether the run heeds the flag of this name; one that it does not heed cannot be wrong."""
     return not find_idle(params, {name: ''})
 
 
-def find_idle(params: 'Params', as_written: Mapping[str, str]) -> list[str]:
+def find_idle(params: Params, as_written: Mapping[str, str]) -> list[str]:
     """One line for each flag that was given and has no effect.
 
     Args:

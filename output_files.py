@@ -5,13 +5,10 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from errors import UsageError
 from flag_spec import spelled
-
-if TYPE_CHECKING:
-    from params import Params
+from flag_table import Params
 
 # The flags that name one file each.
 FILES = ('trace_file', 'tfprof_file', 'graph_file')
@@ -20,7 +17,7 @@ _FOLDERS = ('train_dir', 'eval_dir')
 _FOLDERS_OF_CHIEF = ('profile_dir', 'export_saved_model')
 
 
-def check_outputs(params: 'Params', *, is_chief: bool = True) -> None:
+def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     """Proves that the files of the run can be written; leaves existing ones as they are, and makes folders.
 
     Args:

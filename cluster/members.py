@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import flag_rules
 from cluster.environments import (
     Environment,
     Hosts,
@@ -20,6 +19,7 @@ from cluster.environments import (
 )
 from errors import UsageError
 from flag_spec import spelled
+from flag_table import EVAL_DURING_TRAINING
 from params import Params
 
 _FLAGS = 'the flags'
@@ -171,7 +171,7 @@ def for_evaluator(params: Params, environ: Environment) -> Params:
         return params
     if params.train_dir is None:
         raise UsageError('TF_CONFIG makes this process an evaluator, and it needs the checkpoints; add --train_dir=DIR')
-    others: dict[str, Any] = dict.fromkeys(flag_rules.EVAL_DURING_TRAINING)
+    others: dict[str, Any] = dict.fromkeys(EVAL_DURING_TRAINING)
     interval = params.eval_interval_secs or _EVALUATOR_INTERVAL_SECS
     # Those who train export what they have trained.
     others |= {'stop_at_top_1_accuracy': None, 'export_saved_model': None}

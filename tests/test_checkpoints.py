@@ -536,7 +536,8 @@ def test_a_checkpoint_of_another_model_is_told_with_what_differs(tmp_path: Path,
             'missing: net/a/momentum, net/b/momentum, net/c/momentum and 2 more; left over: net/table; '
             'of another shape or type: global_step (int64 [], here int32 []), '
             'net/kernel (float32 [50, 40], here float32 [40, 50]); '
-            'give the flags it was written with, or another folder'
+            'give the flags it was written with, or another folder; '
+            f'all that it holds: tf_cnn_benchmarks checkpoint {prefix}'
         )
         assert list(other_session.run(bias.value)) == [0, 0, 0]
 

@@ -179,7 +179,8 @@ class Checkpointer:
         if changed := difference(expected, found):
             raise RunError(
                 f'{prefix}: this checkpoint is of another model or optimizer: {changed}; '
-                'give the flags it was written with, or another folder'
+                'give the flags it was written with, or another folder; '
+                f'all that it holds: tf_cnn_benchmarks checkpoint {prefix}'
             )
         restores = [self._restore]
         if self._restore_optional and has_optional:

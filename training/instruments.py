@@ -1,7 +1,6 @@
 """The files that a run can leave: its graph, a trace and a profile of one step, profiles of several, and summaries."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -109,12 +108,11 @@ class StepProfiler:
         self._steps = steps
         self._is_running = False
 
-    def between(self, num_timed: int) -> float:
+    def between(self, num_timed: int) -> None:
         """To be called before the first step and after each, given the number of timed ones up to now; those that warm
-        up count from below to 0. Returns the seconds that it took."""
+        up count from below to 0."""
         if self._steps is None:
-            return 0.0
-        start = time.perf_counter()
+            return
         first, last = self._steps
         if num_timed == first - 1:
             with writing('profile_dir', self._folder):
@@ -122,7 +120,6 @@ class StepProfiler:
             self._is_running = True
         elif num_timed == last:
             self.close()
-        return time.perf_counter() - start
 
     def lacks(self, num_timed: int) -> str | None:
         """What it could not profile, in one line, when training ends after so many timed steps."""
