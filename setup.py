@@ -33,7 +33,8 @@ setup(
     py_modules=sorted(path.stem for path in ROOT.glob('*.py') if path.name != 'setup.py'),
     packages=find_packages(exclude=['tests', 'tests.*', 'benchmarks', 'benchmarks.*']),
     package_data={'models': ['costs.csv']},
-    install_requires=['absl-py>=2.0', 'numpy>=1.26', 'rich>=13.0', 'tensorflow>=2.16,<2.22'],
+    # rich comes with TensorFlow's keras.
+    install_requires=['absl-py>=2.0', 'numpy>=1.26', 'tensorflow>=2.16,<2.22'],
     extras_require={
         'cuda': ['tensorflow[and-cuda]>=2.16,<2.22'],
         'records': RECORDS,
