@@ -30,7 +30,11 @@ pytestmark = pytest.mark.graph
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SCRIPT = """\
+import signal
 import sys
+
+# A shell has what it runs in the background ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {repository!r})
 
 def main():
