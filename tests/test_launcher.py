@@ -322,9 +322,10 @@ def test_a_process_has_its_cores_and_environment_and_no_input() -> None:
 @contextlib.contextmanager
 def launched(*commands: Command) -> Iterator[tuple[subprocess.Popen[str], Watched]]:
     """A launcher in a process of its own, whose commands have all written a line to standard output."""
-    # SIGINT is ignored where the tests run in the background of a shell.
+    # SIGINT is ignored where the tests run in the background of a shell, SIGHUP under nohup.
     code = (
         'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n'
+        'signal.signal(signal.SIGHUP, signal.SIG_DFL)\n'
         f'from cluster.launcher import Command, launch\nsys.exit(launch({list(commands)!r}))'
     )
     with (
