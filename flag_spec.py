@@ -7,9 +7,11 @@ import operator
 import os
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from absl import flags
 
 from errors import UsageError
 
@@ -57,6 +59,25 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name most like this one, or None if none is like it."""
     matches = difflib.get_close_matches(name.lower(), list(known), n=1)
     return matches[0] if matches else None
+
+
+def read_flags(values: flags.FlagValues, word: str, argv: Sequence[str], hint: str | None = None) -> list[str]:
+    """Gives the flags of a tool of the command what stands behind its word, and returns what are no flags.
+
+    Args:
+      hint: what to say of a flag that is like none.
+
+    Raises:
+      UsageError: a flag is unknown, or its value is wrong or missing.
+    """
+    try:
+        return list(values([word, *argv])[1:])
+    except flags.UnrecognizedFlagError as error:
+        near = nearest(error.flagname, list(values))
+        told = f'did you mean --{near}?' if near else hint or f'see {word} --help'
+        raise UsageError(f'--{error.flagname}: {word} has no such flag; {told}') from None
+    except flags.Error as error:
+        raise UsageError(f'{" ".join(str(error).split())}; see {word} --help') from None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import output_files
 from cluster.launcher import Command, launch
 from cluster.members import CONTROLLED_MODE, find_cluster
 from errors import UsageError
-from flag_spec import flag, nearest, specs_of, spelled
+from flag_spec import flag, read_flags, specs_of, spelled
 from params import Params, parse_argv
 from reporting.console import format_warning
 
@@ -233,14 +233,7 @@ def _parse(argv: list[str]) -> Options:
     for spec in specs.values():
         read_later = flags.Flag(flags.ArgumentParser(), None, spec.name, None, '', boolean=spec.type is bool)
         flags.DEFINE_flag(read_later, flag_values=values)
-    try:
-        rest = values(['cluster', *argv])[1:]
-    except flags.UnrecognizedFlagError as error:
-        near = nearest(error.flagname, specs)
-        hint = f'did you mean --{near}?' if near else 'flags of the run stand behind --, see cluster --help'
-        raise UsageError(f'--{error.flagname}: cluster has no such flag; {hint}') from None
-    except flags.Error as error:
-        raise UsageError(f'{" ".join(str(error).split())}; see cluster --help') from None
+    rest = read_flags(values, 'cluster', argv, 'flags of the run stand behind --, see cluster --help')
     if rest:
         raise UsageError(f'{rest[0]}: cluster takes flags only, and those of the run behind --; see cluster --help')
     given = {name: spec.read(values[name].value) for name, spec in specs.items() if values[name].present}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from errors import UsageError
-from flag_spec import nearest
+from flag_spec import nearest, read_flags
 from models.catalog import list_models
 from models.costs import ModelCost, list_costs
 from models.registry import load_model_file
@@ -59,14 +59,7 @@ def _parse(argv: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
     flags.DEFINE_boolean('json', False, '', flag_values=values)
     flags.DEFINE_string('model_file', None, '', flag_values=values)
     flags.DEFINE_boolean('help', False, '', short_name='h', flag_values=values)
-    try:
-        return values, values(['models', *argv])[1:]
-    except flags.UnrecognizedFlagError as error:
-        near = nearest(error.flagname, list(values))
-        hint = f'did you mean --{near}?' if near else 'see models --help'
-        raise UsageError(f'--{error.flagname}: models has no such flag; {hint}') from None
-    except flags.Error as error:
-        raise UsageError(f'{" ".join(str(error).split())}; see models --help') from None
+    return values, read_flags(values, 'models', argv)
 
 
 def _as_object(cost: ModelCost) -> dict[str, object]:

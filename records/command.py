@@ -1,6 +1,5 @@
 """`tf_cnn_benchmarks.py records`: its flags and what it prints. Starts without TensorFlow and PIL."""
 
-import difflib
 import importlib.util
 import os
 import statistics
@@ -13,6 +12,7 @@ from absl import flags
 
 from data_sets import DATA_SETS, SUBSETS, Shards, find_shards, shard_name, subset_of
 from errors import RunError, UsageError
+from flag_spec import read_flags
 from records.check import Fault, check_shards
 from records.layout import LABELS_FILE, ImageFolder, label_names, read_labels, scan_folder
 from records.parallel import num_cores
@@ -79,14 +79,7 @@ def _help_text(values: flags.FlagValues) -> str:
 
 def _parse(argv: list[str]) -> flags.FlagValues:
     values = _make_flags()
-    try:
-        rest = values(['records', *argv])[1:]
-    except flags.UnrecognizedFlagError as error:
-        nearest = difflib.get_close_matches(error.flagname, list(values), n=1)
-        hint = f'did you mean --{nearest[0]}?' if nearest else 'see records --help'
-        raise UsageError(f'--{error.flagname}: records has no such flag; {hint}') from error
-    except flags.Error as error:
-        raise UsageError(f'{" ".join(str(error).split())}; see records --help') from error
+    rest = read_flags(values, 'records', argv)
     if rest and not values['help'].value:
         raise UsageError(f'{rest[0]}: records takes flags only, as in --input={rest[0]}; see records --help')
     return values

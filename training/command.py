@@ -11,7 +11,7 @@ from pathlib import Path
 from absl import flags
 
 from errors import UsageError
-from flag_spec import nearest
+from flag_spec import read_flags
 
 _USAGE = """\
 Lists the tensors of a checkpoint: the variables of the model, batch norm's moving averages (statistics), what the
@@ -84,14 +84,7 @@ def _parse(argv: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
     values.set_gnu_getopt(True)
     flags.DEFINE_boolean('json', False, '', flag_values=values)
     flags.DEFINE_boolean('help', False, '', short_name='h', flag_values=values)
-    try:
-        return values, values(['checkpoint', *argv])[1:]
-    except flags.UnrecognizedFlagError as error:
-        near = nearest(error.flagname, list(values))
-        hint = f'did you mean --{near}?' if near else 'see checkpoint --help'
-        raise UsageError(f'--{error.flagname}: checkpoint has no such flag; {hint}') from None
-    except flags.Error as error:
-        raise UsageError(f'{" ".join(str(error).split())}; see checkpoint --help') from None
+    return values, read_flags(values, 'checkpoint', argv)
 
 
 def _read(prefix: str) -> tuple[int | None, list[Entry]]:
