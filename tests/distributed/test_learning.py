@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import tensorflow.compat.v1 as tf
 from processes import DEADLINE_SECS, Process, await_line
 
 import tf_cnn_benchmarks
@@ -30,7 +31,7 @@ SECTION = re.search(
 )
 assert SECTION
 # What follows `python` in each command.
-SAMPLE, TRAIN_RECORDS, VALIDATION_RECORDS, TRAIN, EVALUATE, REPLICATED, CLUSTER = (
+SAMPLE, TRAIN_RECORDS, VALIDATION_RECORDS, TRAIN, EVALUATE, LIST, EXPORT, REPLICATED, CLUSTER = (
     shlex.split(line)[1:] for line in re.findall(r'^ {4}(python .*)$', SECTION[1].replace('\\\n', ''), re.M)
 )
 NUM_HELD_OUT = 1797 // 5
@@ -111,6 +112,18 @@ def test_training_that_was_killed_goes_on_in_every_mode_and_learns(
     tellers = 2 if command is CLUSTER else 1
     told = [(f'{found.top_1:.4f}', str(NUM_HELD_OUT))] * tellers
     assert ACCURACY.findall(process.out + process.err) == told
+
+
+def test_what_was_trained_is_listed_and_exported(
+    killed: Killed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tf_cnn_benchmarks.main([*LIST[1:-1], str(killed.train_dir)]) == 0
+    assert f'model.ckpt-{killed.step}' in capsys.readouterr().out
+    exported = [f'--train_dir={killed.train_dir}', f'--export_saved_model={tmp_path / "model"}']
+    [found] = Evaluator(parse_argv([*EXPORT[1:], *exported]).params).run()
+    assert found.step == killed.step
+    served = tf.compat.v2.saved_model.load(str(tmp_path / 'model')).signatures['serving_default']
+    assert served(images=tf.zeros([2, 28, 28, 3], tf.uint8))['classes'].shape == [2]
 
 
 @pytest.mark.parametrize(
