@@ -1,12 +1,13 @@
-"""The optimizers three times: ours, TensorFlow's where it has one, and rebuilt in NumPy from the textbooks."""
+"""The optimizers three times: ours, TensorFlow's where it has one, and rebuilt in NumPy; variables that are fed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from models.layers import Initializer
 from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
 
 Weights = dict[str, np.ndarray]
@@ -108,3 +109,19 @@ OPTIMIZERS = {
     ),
     'lars': OptimizerForms(Lars(MOMENTUM, ETA, WEIGHT_DECAY), None, NumpyOptimizer({'v': 0.0}, _lars)),
 }
+
+
+class Fed:
+    """Variables as placeholders, in place of a manager."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Any:
+        return self.values.setdefault(name, tf.placeholder(tf.float32, shape))
+
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        raise AssertionError('this network has no moving averages')
+
+    def assign(self, name: str, value: Any) -> None:
+        raise AssertionError('this network has no moving averages')

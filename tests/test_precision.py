@@ -1,7 +1,6 @@
 """16 bits: networks compute nearly what they do in 32, and what overflows is skipped as a plain model says."""
 
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from oracles import OPTIMIZERS, Weights
+from oracles import OPTIMIZERS, Fed, Weights
 from sessions import DATA_FORMATS, cpus, open_session
 from single_tower import one_tower, random_images
 
@@ -18,7 +17,7 @@ from all_reduce import make_algorithm
 from benchmark_cnn import BenchmarkCNN
 from errors import RunError, UsageError
 from input_pipeline import Batch, InputPipeline
-from models.layers import Initializer, LayerBuilder
+from models.layers import LayerBuilder
 from models.networks import NETWORKS, Network, build_network
 from packing import Packing
 from params import make_params
@@ -247,22 +246,6 @@ def state_of(weights: Weights) -> State:
         weights[f'loss_scale/{name}'] for name in ('scale', 'good_steps', 'skipped_steps')
     )
     return float(scale), int(good_steps), int(skipped_steps)
-
-
-class Fed:
-    """Variables as placeholders, in place of a manager."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
-
-    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Any:
-        return self.values.setdefault(name, tf.placeholder(tf.float32, shape))
-
-    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        raise AssertionError('this network has no moving averages')
-
-    def assign(self, name: str, value: Any) -> None:
-        raise AssertionError('this network has no moving averages')
 
 
 def train_plainly(precision: Precision, way: Way, start: Weights, num_updates: int) -> tuple[Weights, list[State]]:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from oracles import OPTIMIZERS, Weights
+from oracles import OPTIMIZERS, Fed, Weights
 from sessions import cpus, open_session
 
 from all_reduce import Algorithm, Packing, by_halves, make_algorithm
 from errors import UsageError
-from models.layers import Initializer, LayerBuilder, VariableSource, truncated_normal, zeros
+from models.layers import LayerBuilder, VariableSource, truncated_normal, zeros
 from training.optimizers import OptimizerStep
 from variable_mgr import Placement, VariableMgr, make_variable_mgr
 
@@ -78,22 +78,6 @@ def cross_entropy(variables: VariableSource, images: Any, labels: Any) -> Any:
 
 def weight_decay(values: Sequence[Any]) -> Any:
     return WEIGHT_DECAY * tf.add_n([tf.nn.l2_loss(value) for value in values])
-
-
-class Fed:
-    """Variables as placeholders, in place of a manager."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
-
-    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Any:
-        return self.values.setdefault(name, tf.placeholder(tf.float32, shape))
-
-    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        raise AssertionError('this network has no moving averages')
-
-    def assign(self, name: str, value: Any) -> None:
-        raise AssertionError('this network has no moving averages')
 
 
 def batch_placeholders() -> tuple[Any, Any]:
