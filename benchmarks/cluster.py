@@ -5,7 +5,8 @@
 
 Both compute the same images with the same cores; what the cluster adds is that gradients and variables travel through
 TensorFlow's servers. The ratios are images/sec of the cluster over those of the process, and seconds to the end of the
-first step over those of the process, each of neighbouring runs. Linux only.
+first step over those of the process, each of neighbouring runs. The memory that messages need takes some steps to reach
+its size, so rates are those after the warm-up of an ordinary run, and runs of two steps show the start. Linux only.
 """
 
 import argparse
@@ -26,7 +27,10 @@ _MODES = {
     'staged': (['--variable_update=parameter_server', '--staged_vars'], True),
     'distributed_replicated': (['--variable_update=distributed_replicated'], True),
     'collective_all_reduce': (['--variable_update=collective_all_reduce'], False),
+    'distributed_all_reduce': (['--variable_update=distributed_all_reduce'], False),
 }
+# One warms up.
+_TWO_STEPS = ['--num_warmup_batches=1', '--num_batches=1']
 _TRANSFERS = {'fp32': [], 'bfloat16': ['--compact_gradient_transfer']}
 
 
@@ -41,32 +45,38 @@ def main() -> int:
     parser.add_argument('--transfers', default=','.join(_TRANSFERS), help='some of them, with commas between')
     parser.add_argument('flags', nargs='*', help='further flags of all runs, behind --')
     args = parser.parse_args()
-    common = [f'--{name}={getattr(args, name)}' for name in ('model', 'batch_size', 'num_batches')]
-    common += ['--device=cpu', *args.flags]
+    common = [f'--model={args.model}', f'--batch_size={args.batch_size}', '--device=cpu', *args.flags]
     print(f'{" ".join(common)}; {load()}', flush=True)
     settings = [(mode, transfer) for mode in args.modes.split(',') for transfer in args.transfers.split(',')]
-    runs: dict[tuple[str, str], list[tuple[Run, Run]]] = {setting: [] for setting in settings}
+    rates: dict[tuple[str, str], list[float]] = {setting: [] for setting in settings}
+    starts: dict[tuple[str, str], list[float]] = {setting: [] for setting in settings}
     try:
         for _ in range(args.rounds):
-            for mode, transfer in settings:
-                flags, has_ps = _MODES[mode]
-                alone = run_alone([*common, f'--num_gpus={_NUM_WORKERS}', '--variable_update=parameter_server'])
-                many = run_cluster(args.ps if has_ps else 0, _NUM_WORKERS, [*common, *flags, *_TRANSFERS[transfer]])
-                runs[mode, transfer].append((many, alone))
+            for setting in settings:
+                many, alone = _run_both(setting, args.ps, [*common, f'--num_batches={args.num_batches}'])
+                rates[setting].append(many.images_per_second / alone.images_per_second)
+                first, first_alone = _run_both(setting, args.ps, [*common, *_TWO_STEPS])
+                starts[setting].append(first.warm_up_secs / first_alone.warm_up_secs)
                 print(
-                    f'{mode} {transfer}: {many.images_per_second:.1f} and {alone.images_per_second:.1f} images/sec, '
-                    f'first step after {many.first_step_secs:.1f} and {alone.first_step_secs:.1f} s; {load()}',
+                    f'{" ".join(setting)}: {many.images_per_second:.1f} and {alone.images_per_second:.1f} images/sec, '
+                    f'first step after {first.warm_up_secs:.1f} and {first_alone.warm_up_secs:.1f} s; {load()}',
                     flush=True,
                 )
     except RunFailedError as failure:
         print(failure, file=sys.stderr)
         return 1
     print(f'\n{"cluster / one process":<36}{"images/sec":<24}seconds to the first step')
-    for (mode, transfer), pairs in runs.items():
-        rates = _spread([many.images_per_second / alone.images_per_second for many, alone in pairs])
-        starts = _spread([many.first_step_secs / alone.first_step_secs for many, alone in pairs])
-        print(f'{f"{mode} {transfer}":<36}{rates:<24}{starts}')
+    for setting in settings:
+        print(f'{" ".join(setting):<36}{_spread(rates[setting]):<24}{_spread(starts[setting])}')
     return 0
+
+
+def _run_both(setting: tuple[str, str], num_ps: int, common: Sequence[str]) -> tuple[Run, Run]:
+    """The cluster and then the process."""
+    mode, transfer = setting
+    flags, has_ps = _MODES[mode]
+    many = run_cluster(num_ps if has_ps else 0, _NUM_WORKERS, [*common, *flags, *_TRANSFERS[transfer]])
+    return many, run_alone([*common, f'--num_gpus={_NUM_WORKERS}', '--variable_update=parameter_server'])
 
 
 def _spread(ratios: Sequence[float]) -> str:

@@ -27,11 +27,11 @@ def main() -> int:
     print(f'{args.workers} workers and {args.ps} ps of {args.model}; {load()}', flush=True)
     flags = [f'--{name}={getattr(args, name)}' for name in ('model', 'batch_size', 'num_batches', 'variable_update')]
     try:
-        run = run_cluster(args.ps, args.workers, [*flags, '--device=cpu'])
+        run = run_cluster(args.ps, args.workers, [*flags, '--device=cpu', '--num_warmup_batches=1'])
     except RunFailedError as failure:
         print(failure, file=sys.stderr)
         return 1
-    print(f'first step done after {run.first_step_secs:.1f} s, all processes ended after {run.seconds:.1f} s')
+    print(f'first step done after {run.warm_up_secs:.1f} s, all processes ended after {run.seconds:.1f} s')
     print(f'{run.images_per_second:.1f} images/sec')
     print('peak memory   resident   of its own')
     for name, memory in run.memory.items():

@@ -17,7 +17,7 @@ from cluster.launcher import Command, launch
 _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
 _SAMPLE_SECS = 0.1
 _STARTED = re.compile(r'(\w+ \d+) is process (\d+)')
-_FIRST_STEP = re.compile(r'1\timages/sec: ([0-9.]+) ')
+_FIRST_TIMED_STEP = re.compile(r'1\timages/sec: ([0-9.]+) ')
 _GLOBAL_BATCH = re.compile(r'Batch size: +([0-9]+) global')
 _TOTAL = re.compile(r'total images/sec: ([0-9.]+)')
 # Of /proc/PID/status: resident at most until now; now without what it shares with others, the libraries.
@@ -37,11 +37,11 @@ class Memory:
 class Run:
     """One run that ended well.
 
-    first_step_secs: from the start to the end of the first step, which warms up, on the chief. seconds: until all
-    processes had ended. images_per_second: the total that was printed. memory: of each process, by its name.
+    warm_up_secs: from the start to the end of the last warm-up step on the chief. seconds: until all processes had
+    ended. images_per_second: the total that was printed. memory: of each process, by its name.
     """
 
-    first_step_secs: float
+    warm_up_secs: float
     seconds: float
     images_per_second: float
     memory: dict[str, Memory]
@@ -57,7 +57,7 @@ def run_cluster(num_ps: int, num_workers: int, flags: Sequence[str]) -> Run:
     Raises:
       RunFailedError: it did not end well.
     """
-    return _run(lambda: command.main([f'--ps={num_ps}', f'--workers={num_workers}', '--', *_one_warm_up(flags)]))
+    return _run(lambda: command.main([f'--ps={num_ps}', f'--workers={num_workers}', '--', *flags]))
 
 
 def run_alone(flags: Sequence[str]) -> Run:
@@ -66,13 +66,8 @@ def run_alone(flags: Sequence[str]) -> Run:
     Raises:
       RunFailedError: it did not end well.
     """
-    argv = (sys.executable, _PROGRAM, *_one_warm_up(flags))
+    argv = (sys.executable, _PROGRAM, *flags)
     return _run(lambda: launch([Command('process 0', argv, has_result=True)]))
-
-
-def _one_warm_up(flags: Sequence[str]) -> list[str]:
-    # Fewer would time the first step, more would hide when it was done.
-    return [*flags, '--num_warmup_batches=1']
 
 
 class _Notes(io.TextIOBase):
@@ -110,10 +105,10 @@ def _run(start: Callable[[], int]) -> Run:
         said = [line for _, line in err.lines]
         raise RunFailedError('\n'.join([*said[-40:], f'exit code {exit_code}']))
     _, global_batch = out.find(_GLOBAL_BATCH)
-    # The first line of a rate comes after one more step, whose rate it is.
-    second_step_end, rate = out.find(_FIRST_STEP)
+    # The first line of a rate comes after the first timed step, whose rate it is.
+    timed_step_end, rate = out.find(_FIRST_TIMED_STEP)
     _, total = out.find(_TOTAL)
-    return Run(second_step_end - global_batch / rate - began, seconds, total, memory)
+    return Run(timed_step_end - global_batch / rate - began, seconds, total, memory)
 
 
 def _sample(err: _Notes, memory: dict[str, Memory], over: threading.Event) -> None:

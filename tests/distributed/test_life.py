@@ -14,17 +14,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from oracles import MOMENTUM, Weights
 from processes import DEADLINE_SECS, Process, Processes, await_line, make_cluster
-from sessions import cpus, open_session
+from sessions import open_session
+from whole_batch import SEED, WholeBatch, one_tower_graph, values_of
 
-from all_reduce import make_algorithm
-from data_sets import DATA_SETS
-from input_pipeline import Batch, InputPipeline, SyntheticInput
-from models.catalog import find_model
-from packing import Packing
-from step_graph import StepSettings, build_step_graph
 from training.optimizers import Momentum
-from training.schedules import LearningRate
-from variable_mgr import Placement, make_variable_mgr
 
 pytestmark = pytest.mark.distributed
 
@@ -34,7 +27,7 @@ NUM_WORKERS, BATCH, NUM_WARMUP, NUM_STEPS = 2, 4, 2, 100
 NUM_STEPS_APART = 300
 # A learning rate at which rounding, other in each mode, does not grow: 1e-6 after all steps, relative to the largest
 # magnitude of each weight. Even the last step moves all by 2e-5 and more.
-SEED, LEARNING_RATE, WEIGHT_DECAY = 7, 0.002, 0.01
+LEARNING_RATE, WEIGHT_DECAY = 0.002, 0.01
 TOLERANCE = 1e-5
 FLAGS = (
     *('--model=lenet', '--device=cpu', f'--batch_size={BATCH}', f'--num_warmup_batches={NUM_WARMUP}'),
@@ -158,52 +151,16 @@ def saved(train_dir: Path) -> Weights:
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-class ImagesOfAll(InputPipeline):
-    """What all workers see, for one tower."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        size, data_set = find_model('lenet').image_size, DATA_SETS['imagenet']
-        seen = [
-            SyntheticInput(cpus(1), BATCH, size, size, data_set.channels, data_set.num_classes, seed=SEED + worker)
-            for worker in range(NUM_WORKERS)
-        ]
-        self.initializers += [op for own in seen for op in own.initializers]
-        batches = [own.tower_batch(0) for own in seen]
-        self._batch = Batch(tf.concat([b.images for b in batches], 0), tf.concat([b.labels for b in batches], 0))
-
-    def tower_batch(self, tower: int) -> Batch:
-        return self._batch
-
-
 @functools.cache
 def undisturbed(num_steps: int) -> Weights:
     """What a checkpoint holds when one tower of this process has taken so many steps with the images of all workers."""
-    settings = StepSettings(
-        model='lenet',
-        num_classes=DATA_SETS['imagenet'].num_classes,
-        data_format='NHWC',
-        forward_only=False,
-        with_accuracy=False,
-        loss_type_to_report='total_loss',
-        weight_decay=WEIGHT_DECAY,
-        gradient_clip=None,
-        learning_rate=LearningRate((LEARNING_RATE,)),
-        seed=SEED,
-    )
-    placement = Placement(cpus(1), SEED, cpus(1), make_algorithm('pscpu', cpus(1), cpus(1)[0]), Packing())
     with tf.Graph().as_default(), open_session() as session:
-        manager = make_variable_mgr('parameter_server', placement)
-        graph = build_step_graph(settings, Momentum(MOMENTUM), manager, ImagesOfAll())
+        images = WholeBatch(tuple(range(NUM_WORKERS)), 1, BATCH)
+        graph = one_tower_graph(images, Momentum(MOMENTUM), LEARNING_RATE, WEIGHT_DECAY)
         session.run([graph.initializers, graph.pipeline.initializers])
         for _ in range(num_steps):
             session.run(graph.fetches)
-        return session.run(
-            {
-                name: tf.raw_ops.ReadVariableOp(resource=part.variable.handle, dtype=part.variable.value.dtype)
-                for name, (part,) in graph.slices.items()
-            }
-        )
+        return session.run(values_of(graph))
 
 
 def differences(weights: Weights, expected: Weights) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -14,11 +15,14 @@ from data_sets import DATA_SETS
 from input_pipeline import Batch, InputPipeline, SyntheticInput
 from models.catalog import find_model
 from packing import Packing
-from step_graph import StepSettings, build_step_graph
+from step_graph import StepGraph, StepSettings, build_step_graph
 from training.checkpoints import Checkpointer
+from training.optimizers import Optimizer
 from training.schedules import LearningRate
 from training.variables import HOST_DEVICE
 from variable_mgr import Placement, make_variable_mgr
+
+Tensor = Any
 
 NUM_WORKERS, NUM_TOWERS, BATCH, NUM_STEPS = 2, 2, 8, 3
 SEED, LEARNING_RATE = 7, 0.01
@@ -44,9 +48,9 @@ def train_flags(optimizer: str, num_towers: int, train_dir: Path) -> list[str]:
 
 
 class WholeBatch(InputPipeline):
-    """All images of some workers, each with num_towers towers, for one tower."""
+    """All images of some workers, each with num_towers towers of batch_size, for one tower."""
 
-    def __init__(self, workers: tuple[int, ...], num_towers: int) -> None:
+    def __init__(self, workers: tuple[int, ...], num_towers: int, batch_size: int = BATCH) -> None:
         super().__init__()
         facts = find_model('lenet')
         data_set = DATA_SETS[facts.data_set]
@@ -54,7 +58,7 @@ class WholeBatch(InputPipeline):
         for worker in workers:
             own = SyntheticInput(
                 cpus(num_towers),
-                BATCH,
+                batch_size,
                 facts.image_size,
                 facts.image_size,
                 data_set.channels,
@@ -68,6 +72,41 @@ class WholeBatch(InputPipeline):
     def tower_batch(self, tower: int) -> Batch:
         assert tower == 0
         return self._batch
+
+
+def one_tower_graph(
+    images: InputPipeline,
+    optimizer: Optimizer,
+    learning_rate: float,
+    weight_decay: float,
+    *,
+    staged: bool = False,
+) -> StepGraph:
+    """Adds one tower of lenet that trains on these images to the current graph."""
+    settings = StepSettings(
+        model='lenet',
+        num_classes=DATA_SETS['imagenet'].num_classes,
+        data_format='NHWC',
+        forward_only=False,
+        with_accuracy=False,
+        loss_type_to_report='total_loss',
+        weight_decay=weight_decay,
+        gradient_clip=None,
+        learning_rate=LearningRate((learning_rate,)),
+        seed=SEED,
+    )
+    placement = Placement(cpus(1), SEED, cpus(1), make_algorithm('pscpu', cpus(1), cpus(1)[0]), Packing())
+    return build_step_graph(
+        settings, optimizer, make_variable_mgr('parameter_server', placement, staged=staged), images
+    )
+
+
+def values_of(graph: StepGraph) -> dict[str, Tensor]:
+    """What a checkpoint of one tower's graph holds."""
+    return {
+        name: tf.raw_ops.ReadVariableOp(resource=part.variable.handle, dtype=part.variable.value.dtype)
+        for name, (part,) in graph.slices.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -91,31 +130,15 @@ def one_tower(
     start: str | None = None,
 ) -> Trained:
     """One tower of this process trains on all images of these workers, from a checkpoint or from the beginning."""
-    settings = StepSettings(
-        model='lenet',
-        num_classes=DATA_SETS['imagenet'].num_classes,
-        data_format='NHWC',
-        forward_only=False,
-        with_accuracy=False,
-        loss_type_to_report='total_loss',
-        weight_decay=WEIGHT_DECAY,
-        gradient_clip=None,
-        learning_rate=LearningRate((LEARNING_RATE,)),
-        seed=SEED,
-    )
-    placement = Placement(cpus(1), SEED, cpus(1), make_algorithm('pscpu', cpus(1), cpus(1)[0]), Packing())
     with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
-        manager = make_variable_mgr('parameter_server', placement, staged=staged)
-        graph = build_step_graph(settings, OPTIMIZERS[optimizer].ours, manager, WholeBatch(workers, num_towers))
+        images = WholeBatch(workers, num_towers)
+        graph = one_tower_graph(images, OPTIMIZERS[optimizer].ours, LEARNING_RATE, WEIGHT_DECAY, staged=staged)
         session.run([graph.initializers, graph.pipeline.initializers])
         if start:
             Checkpointer('', graph.slices, HOST_DEVICE, 1).restore(session, start)
         if graph.post_init is not None:
             session.run(graph.post_init)
-        values = {
-            name: tf.raw_ops.ReadVariableOp(resource=part.variable.handle, dtype=part.variable.value.dtype)
-            for name, (part,) in graph.slices.items()
-        }
+        values = values_of(graph)
 
         def losses() -> list[float]:
             return [float(session.run(graph.fetches)['loss']) for _ in range(NUM_STEPS)]
