@@ -16,6 +16,8 @@ _CLUSTER = 'Cluster'
 _EVALUATION = 'Evaluation'
 _FILES = 'Files'
 
+# So that steps and examples can be counted, whatever the data set's size.
+_MOST_EPOCHS = 1e9
 # Each says in its own way when training waits for an evaluation.
 EVAL_DURING_TRAINING = (
     'eval_during_training_every_n_steps',
@@ -44,6 +46,7 @@ class Params:
         _RUN,
         'Instead of --num_batches: how often the run sees each training image, on all devices of all workers.',
         lower_bound=0,
+        upper_bound=_MOST_EPOCHS,
         unit='epochs',
     )
     num_warmup_batches: int = flag(
@@ -179,6 +182,7 @@ class Params:
         'Epochs after which the learning rate is multiplied by --learning_rate_decay_factor, again and again; '
         '0 leaves it.',
         lower_bound=0,
+        upper_bound=_MOST_EPOCHS,
         unit='epochs',
     )
     learning_rate_decay_factor: float = flag(
@@ -192,6 +196,7 @@ class Params:
         _OPTIMIZER,
         'Epochs in which the learning rate rises from 0 to its first value.',
         lower_bound=0,
+        upper_bound=_MOST_EPOCHS,
         unit='epochs',
     )
     resnet_base_lr: float | None = flag(
@@ -302,13 +307,23 @@ class Params:
         unit='batches',
     )
     num_eval_epochs: float | None = flag(
-        None, _EVALUATION, 'How many times to go through the validation images.', lower_bound=0, unit='epochs'
+        None,
+        _EVALUATION,
+        'How many times to go through the validation images.',
+        lower_bound=0,
+        upper_bound=_MOST_EPOCHS,
+        unit='epochs',
     )
     eval_during_training_every_n_steps: int | None = flag(
         None, _EVALUATION, 'Steps of the model from one evaluation to the next.', lower_bound=1, unit='steps'
     )
     eval_during_training_every_n_epochs: float | None = flag(
-        None, _EVALUATION, 'Epochs of training from one evaluation to the next.', lower_bound=0, unit='epochs'
+        None,
+        _EVALUATION,
+        'Epochs of training from one evaluation to the next.',
+        lower_bound=0,
+        upper_bound=_MOST_EPOCHS,
+        unit='epochs',
     )
     eval_during_training_at_specified_steps: str | None = flag(
         None, _EVALUATION, 'Steps of the model after which to evaluate, with commas between.'

@@ -185,7 +185,8 @@ def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
             ['--num_epochs=0'],
             '--num_epochs=0.0: there would be nothing to do; write a number above 0, a fraction will do',
         ),
-        (['--num_epochs=-1'], '--num_epochs=-1: it must be a number of at least 0'),
+        (['--num_epochs=-1'], '--num_epochs=-1: it must be a number from 0 to 1e+09'),
+        (['--num_eval_epochs=1e300'], '--num_eval_epochs=1e300: it must be a number from 0 to 1e+09'),
         (['--label_smoothing=1.5'], '--label_smoothing=1.5: it must be a number from 0 to 1'),
         (
             ['--piecewise_learning_rate_schedule=0.3;10;0.1', '--learning_rate=0.3'],
