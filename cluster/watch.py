@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster.crew import Crew, Generation
+from cluster.crew import Crew, End, Generation
 from cluster.members import Task
 
 _INTERVAL_SECS = 0.5
@@ -77,13 +77,17 @@ class Watch(threading.Thread):
         return self.verdict
 
     def _look(self) -> Verdict | None:
-        there = self._crew.ask()
+        there, cluster = self._crew.ask(), self._crew.cluster
+        keeper = cluster.host_task if cluster.host_task in cluster.trainers else None
         for task, incarnation in there.items():
             expected = self._generation.members.get(str(task))
-            if task == self._crew.cluster.own or expected is None:
+            if task == cluster.own or expected is None:
                 continue
             if incarnation == expected:
                 self.lost.pop(task, None)
+                # A worker that keeps the board ends only when the others have read that it does.
+                if task == keeper and (verdict := _judge_end(task, self._crew.end_of(task, incarnation))):
+                    return verdict
             elif incarnation is not None and self._can_return(task):
                 return Verdict(task, True, f'{task} was lost and is back')
             elif verdict := self._judge(task, incarnation):
@@ -93,11 +97,9 @@ class Watch(threading.Thread):
     def _judge(self, task: Task, incarnation: int | None) -> Verdict | None:
         """What to do about a task that does not answer, or is another process and of no use."""
         end = self._crew.end_of(task, incarnation)
-        if end and end.exit_code == 0:
-            self.lost.pop(task, None)
-            return None
         if end:
-            return Verdict(task, False, f'{task} ended with exit code {end.exit_code}: {end.reason}')
+            self.lost.pop(task, None)
+            return _judge_end(task, end)
         if task not in self.lost:
             self.lost[task] = time.monotonic()
             patience = self._peer_timeout_secs if self._can_return(task) else _SLOW_SECS
@@ -112,3 +114,10 @@ class Watch(threading.Thread):
         return Verdict(
             task, False, f'{task} was lost and did not come back within --peer_timeout_secs={self._peer_timeout_secs:g}'
         )
+
+
+def _judge_end(task: Task, end: End | None) -> Verdict | None:
+    """What it means that a task told how it ends."""
+    if end is None or end.exit_code == 0:
+        return None
+    return Verdict(task, False, f'{task} ended with exit code {end.exit_code}: {end.reason}')
