@@ -15,6 +15,7 @@ DEV = [
     'pytest>=8.0',
     'pytest-timeout>=2.3',
     'pytest-xdist>=3.5',
+    'pyyaml>=6.0',
     'ruff>=0.6',
     'scikit-image>=0.22',
     'scikit-learn>=1.4',

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from google.protobuf import text_format  # type: ignore[import-untyped]
+from google.protobuf import text_format  # type: ignore[import-untyped]  # protobuf ships no types
 from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
 
 from benchmark_cnn import BenchmarkCNN
@@ -149,7 +149,8 @@ def test_summaries_tell_what_their_level_promises(tmp_path: Path, level: int) ->
 
 
 def test_a_profile_has_the_steps_that_it_was_asked_for(tmp_path: Path) -> None:
-    xplane_pb2 = pytest.importorskip('tensorflow.tsl.profiler.protobuf.xplane_pb2')
+    reason = 'not every supported TensorFlow ships the proto that a profile is made of'
+    xplane_pb2 = pytest.importorskip('tensorflow.tsl.profiler.protobuf.xplane_pb2', reason=reason)
     err = io.StringIO()
     run(err, profile_steps='2,3', profile_dir=str(tmp_path / 'new'), **TOWERS)
     # The folders and the name by which TensorBoard's plugin finds it.

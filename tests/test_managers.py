@@ -183,6 +183,7 @@ def masters_of(model: str, num_ps: int, mode: str = PS, worker: int = 0) -> Mast
             images = tf.placeholder(tf.float32, [1, size, size, 3])
             keeps = manager.keeps_statistics(0)
             build_network(model, images, 1000, variables, 'NHWC', is_training=True, keep_statistics=keeps)
+    # Every mode that is tried here has parameter servers, which mypy cannot know.
     return manager.masters  # type: ignore[attr-defined]
 
 
@@ -242,6 +243,7 @@ def test_a_small_variable_goes_to_the_server_that_holds_the_fewest_bytes() -> No
     shapes = {'a': [5, 20], 'b': [10], 'c': [4, 15], 'd': [30], 'e': [25], 'f': [20]}
     with tf.Graph().as_default():
         for name, shape in shapes.items():
+            # mypy cannot infer a lambda whose default binds the loop's variable.
             masters.create(name, shape, True, lambda shape=shape: tf.zeros(shape))  # type: ignore[misc]
     # 100 | 10 | 60, then 30 and 25 to the second, and 20 to the third.
     placed = {name: servers(3).index(part.variable.device) for name, (part,) in masters.parts.items()}

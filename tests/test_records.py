@@ -785,8 +785,8 @@ def test_shards_that_could_not_be_looked_at_in_time_are_counted(shards: Path) ->
 
 
 def test_sample_photographs_become_shards_and_a_second_call_changes_nothing(tmp_path: Path) -> None:
-    pytest.importorskip('skimage')
-    pytest.importorskip('sklearn')
+    for package in ('skimage', 'sklearn'):
+        pytest.importorskip(package, reason='the photographs come with it; the dev extra installs it')
     script = str(REPOSITORY / 'benchmarks' / 'sample_photographs.py')
 
     def sample(folder: str) -> Path:

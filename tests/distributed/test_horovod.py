@@ -29,10 +29,11 @@ from evaluator import Evaluator
 from params import make_params, parse_argv
 from training.checkpoints import Checkpointer
 
-pytest.importorskip('horovod.tensorflow')
-gloo_run = pytest.importorskip('horovod.runner.gloo_run')
-hosts = pytest.importorskip('horovod.runner.common.util.hosts')
-http_server = pytest.importorskip('horovod.runner.http.http_server')
+REASON = 'it has no wheel for this TensorFlow; docs/distributed.md tells how to build it'
+pytest.importorskip('horovod.tensorflow', reason=REASON)
+gloo_run = pytest.importorskip('horovod.runner.gloo_run', reason=REASON)
+hosts = pytest.importorskip('horovod.runner.common.util.hosts', reason=REASON)
+http_server = pytest.importorskip('horovod.runner.http.http_server', reason=REASON)
 
 pytestmark = pytest.mark.distributed
 
