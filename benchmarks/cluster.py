@@ -12,7 +12,7 @@ its size, so rates are those after the warm-up of an ordinary run, and runs of t
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -41,27 +41,35 @@ def main() -> int:
     parser.add_argument('--num_batches', type=int, default=20)
     parser.add_argument('--rounds', type=int, default=5)
     parser.add_argument('--ps', type=int, default=1)
-    parser.add_argument('--modes', default=','.join(_MODES), help='some of them, with commas between')
-    parser.add_argument('--transfers', default=','.join(_TRANSFERS), help='some of them, with commas between')
+    parser.add_argument(
+        '--modes', type=_some_of(_MODES), default=list(_MODES), help='some of them, with commas between'
+    )
+    parser.add_argument(
+        '--transfers', type=_some_of(_TRANSFERS), default=list(_TRANSFERS), help='some of them, with commas between'
+    )
     parser.add_argument('flags', nargs='*', help='further flags of all runs, behind --')
     args = parser.parse_args()
     common = [f'--model={args.model}', f'--batch_size={args.batch_size}', '--device=cpu', *args.flags]
     print(f'{" ".join(common)}; {load()}', flush=True)
-    settings = [(mode, transfer) for mode in args.modes.split(',') for transfer in args.transfers.split(',')]
+    transfers = args.transfers
+    settings = [(mode, transfer) for mode in args.modes for transfer in transfers]
     rates: dict[tuple[str, str], list[float]] = {setting: [] for setting in settings}
     starts: dict[tuple[str, str], list[float]] = {setting: [] for setting in settings}
     try:
         for _ in range(args.rounds):
-            for setting in settings:
-                many, alone = _run_both(setting, args.ps, [*common, f'--num_batches={args.num_batches}'])
-                rates[setting].append(many.images_per_second / alone.images_per_second)
-                first, first_alone = _run_both(setting, args.ps, [*common, *_TWO_STEPS])
-                starts[setting].append(first.warm_up_secs / first_alone.warm_up_secs)
-                print(
-                    f'{" ".join(setting)}: {many.images_per_second:.1f} and {alone.images_per_second:.1f} images/sec, '
-                    f'first step after {first.warm_up_secs:.1f} and {first_alone.warm_up_secs:.1f} s; {load()}',
-                    flush=True,
-                )
+            for mode in args.modes:
+                runs, alone = _neighbours(mode, transfers, args.ps, [*common, f'--num_batches={args.num_batches}'])
+                first_runs, first_alone = _neighbours(mode, transfers, args.ps, [*common, *_TWO_STEPS])
+                for transfer in transfers:
+                    many, first = runs[transfer], first_runs[transfer]
+                    rates[mode, transfer].append(many.images_per_second / alone.images_per_second)
+                    starts[mode, transfer].append(first.warm_up_secs / first_alone.warm_up_secs)
+                    print(
+                        f'{mode} {transfer}: {many.images_per_second:.1f} and {alone.images_per_second:.1f} '
+                        f'images/sec, first step after {first.warm_up_secs:.1f} and {first_alone.warm_up_secs:.1f} s; '
+                        f'{load()}',
+                        flush=True,
+                    )
     except RunFailedError as failure:
         print(failure, file=sys.stderr)
         return 1
@@ -71,12 +79,28 @@ def main() -> int:
     return 0
 
 
-def _run_both(setting: tuple[str, str], num_ps: int, common: Sequence[str]) -> tuple[Run, Run]:
-    """The cluster and then the process."""
-    mode, transfer = setting
+def _some_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        chosen = text.split(',')
+        for name in chosen:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f'{name!r} is none of {", ".join(known)}')
+        return chosen
+
+    return parse
+
+
+def _neighbours(mode: str, transfers: Sequence[str], num_ps: int, common: Sequence[str]) -> tuple[dict[str, Run], Run]:
+    """The cluster with each of two transfers at most, and the process, which runs second: so it is next to both."""
     flags, has_ps = _MODES[mode]
-    many = run_cluster(num_ps if has_ps else 0, _NUM_WORKERS, [*common, *flags, *_TRANSFERS[transfer]])
-    return many, run_alone([*common, f'--num_gpus={_NUM_WORKERS}', '--variable_update=parameter_server'])
+
+    def cluster(transfer: str) -> Run:
+        return run_cluster(num_ps if has_ps else 0, _NUM_WORKERS, [*common, *flags, *_TRANSFERS[transfer]])
+
+    first, *others = transfers
+    runs = {first: cluster(first)}
+    alone = run_alone([*common, f'--num_gpus={_NUM_WORKERS}', '--variable_update=parameter_server'])
+    return runs | {other: cluster(other) for other in others}, alone
 
 
 def _spread(ratios: Sequence[float]) -> str:
