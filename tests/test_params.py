@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import legacy_flags
@@ -528,7 +528,6 @@ def test_python_may_give_paths() -> None:
     assert make_params(graph_file=Path('a') / 'b').graph_file == 'a/b'
 
 
-@settings(deadline=None)
 @given(
     st.fixed_dictionaries(
         {

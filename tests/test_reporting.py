@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from params import Params
@@ -37,13 +37,11 @@ def test_one_step_has_no_spread() -> None:
     assert summarize(10, [4]) == Rate(2.5, 0.0, 0.0)
 
 
-@settings(deadline=None)
 @given(RATES)
 def test_the_standard_error_is_that_of_the_standard_library(rates: list[float]) -> None:
     assert standard_error(rates) == pytest.approx(statistics.stdev(rates) / math.sqrt(len(rates)), rel=1e-6, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(RATES)
 def test_the_jitter_is_that_of_the_standard_library(rates: list[float]) -> None:
     middle = statistics.median(rates)
@@ -56,7 +54,6 @@ def test_the_jitter_of_normal_rates_is_their_standard_deviation() -> None:
     assert jitter(rates) == pytest.approx(3, rel=0.01)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 1000), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=50))
 def test_throughput_is_the_harmonic_mean_of_the_rates(images: int, seconds: list[float]) -> None:
     mean = statistics.harmonic_mean(step_rates(images, seconds).tolist())
