@@ -27,8 +27,8 @@ WORDS: Mapping[str, Word] = {
 _PURPOSE = 'Measures how fast this machine trains a convolutional network, in images/sec.'
 _HELP_TAIL = """\
 --flag turns a switch on, --noflag off; --flagfile=FILE reads flags from a file.
-Flags of the original tf_cnn_benchmarks that are not here are refused with the reason, or accepted
-with a warning."""
+Flags of the original tf_cnn_benchmarks that are not here are refused with the reason, or accepted:
+with a warning, or in silence if they ask for what is done anyway."""
 
 
 def format_help() -> str:

@@ -56,12 +56,13 @@ class Params:
     forward_only: bool = flag(False, _RUN, 'Only compute the loss and the accuracy, without gradients and updates.')
     print_training_accuracy: bool = flag(False, _RUN, 'Compute top-1 and top-5 accuracy in training, and print them.')
     loss_type_to_report: str = flag(
-        'total_loss', _RUN, 'The loss with weight decay, or without it.', choices=('base_loss', 'total_loss')
+        'total_loss', _RUN, 'The loss without weight decay, or with it.', choices=('base_loss', 'total_loss')
     )
     tf_random_seed: int = flag(
         1234,
         _RUN,
-        'Seed of the initial weights, of dropout, and of images: their order, and what is random about them.',
+        'Seed of the initial weights, of dropout, and of images: their order, which of records it does not decide '
+        'alone, and what is random about them.',
     )
     verbose: bool = flag(False, _RUN, 'Add the traceback to errors.')
 
@@ -70,7 +71,11 @@ class Params:
         None, _DEVICES, 'Where to compute; by default on GPUs if there are any.', choices=('cpu', 'gpu'), original='gpu'
     )
     local_parameter_device: str | None = flag(
-        None, _DEVICES, 'Where variables live; by default as --device.', choices=('cpu', 'gpu'), original='gpu'
+        None,
+        _DEVICES,
+        'Where shared variables live, or replicated ones have their gradients summed; by default as --device.',
+        choices=('cpu', 'gpu'),
+        original='gpu',
     )
     data_format: str | None = flag(
         None,
@@ -141,7 +146,7 @@ class Params:
         None,
         _VARIABLES,
         'Round gradients to 16 bits on their way between replicas and processes, and variables between processes; '
-        'by default if --precision has 16 bits.',
+        'by default if --precision has 16 bits, with horovod if it is fp16.',
         original='true',
     )
     horovod_device: str | None = flag(
@@ -151,7 +156,7 @@ class Params:
         None,
         _VARIABLES,
         'How replicated variables sum their gradients: pscpu, psgpu, xring or nccl, or several by bytes, as in '
-        'pscpu:32k:xring; by default by copies to one device, with distributed_all_reduce around a ring.',
+        'pscpu:32k:xring; by default psgpu or pscpu, as --local_parameter_device, with distributed_all_reduce xring.',
     )
     hierarchical_copy: bool = flag(False, _VARIABLES, 'Sum gradients in groups of devices that are close, then across.')
     network_topology: str = flag(
@@ -228,7 +233,7 @@ class Params:
     precision: str = flag(
         'fp32',
         _PRECISION,
-        'What networks compute in; --use_fp16 is fp16. Variables, loss and update stay in 32 bits.',
+        'What networks compute in; --use_fp16 is fp16. Variables (without --fp16_vars), loss and update keep 32 bits.',
         choices=('fp32', 'fp16', 'bf16'),
     )
     fp16_vars: bool = flag(False, _PRECISION, 'Keep what is trained in the 16 bits of --precision, too.')
@@ -302,7 +307,8 @@ class Params:
     num_eval_batches: int | None = flag(
         None,
         _EVALUATION,
-        'Batches to evaluate, all devices together taking one; by default each validation image once.',
+        'Batches to evaluate, all devices together taking one; by default each validation image once, and as many '
+        'synthetic batches as --num_batches says.',
         lower_bound=1,
         unit='batches',
     )
@@ -349,7 +355,7 @@ class Params:
     save_model_secs: float = flag(
         0.0,
         _FILES,
-        'Seconds from one checkpoint to the next; 0 saves the last step only.',
+        'Seconds from one checkpoint to the next; 0 saves the start and the last step only.',
         lower_bound=0,
         unit='seconds',
     )

@@ -155,7 +155,7 @@ class Lars(Optimizer):
 
     You, Gitman & Ginsburg 2017 (arXiv:1708.03888), algorithm 1, with trust = eta * |v| / (|g| + weight_decay * |v|) of
     the whole variable, and 1 where a norm is 0, so that zeros can move. Biases and batch norm have trust 1 and no
-    decay, as in Grill et al. 2020 (arXiv:2006.07733), section 3.2.
+    decay, as in Grill et al. 2020 (arXiv:2006.07733), "Optimization".
     """
 
     momentum: float
