@@ -156,9 +156,11 @@ class BenchmarkCNN:
         """Saves what was trained, if there is something, when a signal ends the run."""
         if self._state and self._session:
             try:
-                self._state.save(self._session)
+                self._state.keep(self._session)
             except (RunError, tf.errors.OpError, RuntimeError) as error:
-                self._console.warning(f'what was trained is lost: {str(error).splitlines()[0]}')
+                self._console.warning(
+                    f'what was trained since the last checkpoint is lost: {str(error).splitlines()[0]}'
+                )
 
     def steps(self) -> Iterator[Step[StepValues]]:
         """Builds the graph and runs warm-up and timed steps, each when it is asked for. The session ends with them."""
@@ -249,7 +251,7 @@ class BenchmarkCNN:
             yield step
             window.skip(self._evaluate_if_due(run.evaluation, session, taken_before))
             if not self._ends_after_chief:
-                self._stop.check()
+                self._stop.check(step.seconds)
         if lacks := profiler.lacks(num_timed):
             self._console.warning(lacks)
         if run.built.num_skipped is not None:

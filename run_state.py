@@ -154,10 +154,7 @@ class RunState:
             end = kept['end']
         # A controller keeps the count of steps itself: nothing tells whether the last one before its loss was whole.
         had_controller = kept and worker.cluster.controller_hosts
-        is_whole = not had_controller and (
-            kept and (meeting is None or self._read_step(session) == session.run(meeting.begun.value))
-        )
-        if not is_whole:
+        if not kept or had_controller or self._whole_step(session) is None:
             prefix = latest_checkpoint(self._params, is_chief=True)
             if prefix is None and end is not None:
                 what = 'variables were lost with a server'
@@ -188,6 +185,11 @@ class RunState:
     def _read_step(self, session: tf.Session) -> int:
         return int(session.run(self._built.global_step.value))
 
+    def _whole_step(self, session: tf.Session) -> int | None:
+        """The step after which the variables are those of the model; None while the next one is being applied."""
+        step, meeting = self._read_step(session), self._built.meeting
+        return step if meeting is None or step == session.run(meeting.begun.value) else None
+
     def prepare_evaluation(self, session: tf.Session) -> None:
         """Sees to it that this worker has what a checkpoint would hold now. All that evaluate together call it."""
         if self._built.before_evaluation is not None:
@@ -210,6 +212,20 @@ class RunState:
         if self._saver:
             self._saver.save(session, self._read_step(session))
             self._last_save = time.monotonic()
+
+    def keep(self, session: tf.Session) -> None:
+        """As save, while this process may be in a step, whose end may be waiting for others.
+
+        Raises:
+          RunError: the step is being applied. Workers that do not wait for each other always apply some.
+        """
+        if self._saver and self._worker and not self._worker.together:
+            self.save(session)
+        elif self._saver:
+            step = self._whole_step(session)
+            if step is None:
+                raise RunError('a step is being applied')
+            self._saver.save(session, step, lambda: self._whole_step(session) == step)
 
     def end(self, session: tf.Session) -> None:
         """Saves the last checkpoint and says that it is the last."""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# How long a step may take to its end, so that what is saved is the end of a step of ours.
+# How long a step may take to its end, at least, so that what is saved is the end of a step of ours.
 _GRACE_SECS = 5.0
 
 
@@ -48,9 +48,15 @@ class Stop:
         self._finish = finish
         self._requested = threading.Event()
         self._between_steps = threading.Event()
+        self._grace_secs = _GRACE_SECS
 
-    def check(self) -> None:
-        """To be called between steps. Does not return once there was a signal: the process is about to end."""
+    def check(self, step_secs: float = 0.0) -> None:
+        """To be called between steps. Does not return once there was a signal: the process is about to end.
+
+        Args:
+          step_secs: what the last step took. The next one may take twice that.
+        """
+        self._grace_secs = max(_GRACE_SECS, 2 * step_secs)
         if self._requested.is_set():
             self._between_steps.set()
             threading.Event().wait()
@@ -84,7 +90,7 @@ class Stop:
             os.close(reading)
             return
         self._requested.set()
-        self._between_steps.wait(_GRACE_SECS)
+        self._between_steps.wait(self._grace_secs)
         # As shells tell that a signal ended a process.
         exit_code = 128 + data[0]
         try:

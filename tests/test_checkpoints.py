@@ -421,6 +421,17 @@ def test_saving_goes_on_beside_steps_of_another_thread(tmp_path: Path, opened: t
     assert len(os.listdir(tmp_path)) == len(files_of('one', 'another'))
 
 
+def test_what_changes_while_it_is_saved_is_given_up(tmp_path: Path, opened: tuple[Model, Any]) -> None:
+    model, session = opened
+    model.save(session, 3, step=1)
+    session.run(model.set, {model.number: 8})
+    with refusal('model.ckpt-2 was given up'):
+        model.checkpointer.save(session, 2, lambda: False)
+    assert restored(tmp_path) == 3
+    model.checkpointer.save(session, 2, lambda: True)
+    assert restored(tmp_path) == 8
+
+
 def free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(('localhost', 0)) for _ in range(count)]
     ports = [bound.getsockname()[1] for bound in sockets]

@@ -1,5 +1,6 @@
 """What one mode saves, every other mode goes on from, in either data format, as if nothing had come between."""
 
+import dataclasses
 import itertools
 import shutil
 from collections.abc import Iterator
@@ -14,7 +15,10 @@ from array_writers import write_mnist
 from oracles import Weights
 from sessions import DATA_FORMATS
 
+from all_reduce import Packing
 from assembly import Assembly
+from errors import RunError
+from managers.masters import Meeting, ParameterServers
 from models.catalog import remove_model
 from models.registry import register_model
 from params import make_params
@@ -220,6 +224,45 @@ def test_what_staged_variables_were_is_what_every_mode_goes_on_from(
 
 def test_each_step_makes_a_difference(uninterrupted: Outcome) -> None:
     assert min(abs(a - b) / a for a, b in itertools.pairwise(uninterrupted.losses)) > 100 * TOLERANCE
+
+
+class Stepping:
+    """A session in which a step is taken while a checkpoint is written."""
+
+    def __init__(self, session: tf.Session, step: Any) -> None:
+        self._session, self._step = session, step
+
+    def run(self, fetches: Any, feed_dict: Any = None) -> Any:
+        values = self._session.run(fetches, feed_dict)
+        if isinstance(fetches, tf.Operation) and fetches.type == 'SaveV2':
+            self._session.run(self._step)
+        return values
+
+
+def test_what_is_saved_beside_a_step_is_of_one_step_or_refused(tmp_path: Path) -> None:
+    params = make_params(model='trivial', device='cpu', batch_size=2, train_dir=str(tmp_path), num_batches=NUM_STEPS)
+    parts = Assembly(params, None, None, lambda line: None)
+    with tf.Graph().as_default() as graph:
+        built = parts.build(0)
+        meeting = Meeting(ParameterServers(['/cpu:0'], worker=0, num_workers=1, packing=Packing()))
+        with_others = dataclasses.replace(built, meeting=meeting)
+        state = RunState(params, None, with_others, NUM_STEPS, warn=print, tell=print)
+        begin = [meeting.begun.assign(tf.constant(step, tf.int64)) for step in range(3)]
+    with tf.Session(graph=graph, config=parts.config) as session:
+        session.run(begin[0])
+        state.prepare(session, 0)
+        session.run(built.pipeline.initializers)
+        session.run(begin[1])
+        with pytest.raises(RunError, match=r'^a step is being applied$'):
+            state.keep(session)
+        session.run(built.fetches)
+        state.keep(session)
+        assert held_by(tmp_path)['global_step'] == 1
+        with pytest.raises(RunError, match='a step changed the variables'):
+            state.keep(Stepping(session, [begin[2], built.fetches]))
+        assert held_by(tmp_path)['global_step'] == 1
+        state.keep(session)
+        assert held_by(tmp_path)['global_step'] == 2
 
 
 def test_the_window_of_a_cluster_leaves_out_what_is_no_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,15 +128,18 @@ class Checkpointer:
         ]
         return tf.group(*assigned, name='restore'), restored[0].op
 
-    def save(self, session: tf.Session, step: int) -> str:
+    def save(self, session: tf.Session, step: int, is_still: Callable[[], bool] = lambda: True) -> str:
         """Writes the variables as they are at this moment, and returns the prefix of the checkpoint.
 
         Any thread may save while others run steps: each variable is read once, after some step of theirs. A checkpoint
         of the same step is replaced.
 
+        Args:
+          is_still: asked when all variables were read whether they are of one moment.
+
         Raises:
-          RunError: the folder is gone or cannot be written, the disk is full, or another process is saving there. The
-            checkpoints that were there are still whole.
+          RunError: the folder is gone or cannot be written, the disk is full, another process is saving there, or the
+            variables changed meanwhile. The checkpoints that were there are still whole.
         """
         name = f'model.ckpt-{step}'
         unfinished, ready = self._folder / _UNFINISHED, self._folder / _READY
@@ -146,6 +149,8 @@ class Checkpointer:
                 shutil.rmtree(unfinished)
             unfinished.mkdir()
             session.run(self._save, {self._prefix: str(unfinished / name)})
+            if not is_still():
+                raise RunError(f'{name} was given up: a step changed the variables while they were saved')
             # Renaming orders names, not contents: unsynced, a file may be empty under its new name after a power cut.
             for file in unfinished.iterdir():
                 sync(file)
