@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from assembly import Assembly
 from cluster.crew import Timeout
 from cluster.members import Cluster, find_cluster
-from cluster.signals import Stop
+from cluster.signals import Stop, terminable
 from cluster.worker import Worker
 from errors import RunError, UsageError
 from evaluation import Evaluation, OwnVariables, report
@@ -61,8 +61,7 @@ class Evaluator:
           RunError: there is no checkpoint, one is of another model, or a fault while running.
         """
         with contextlib.ExitStack() as until_the_end:
-            if self._cluster:
-                until_the_end.enter_context(Stop(self._finish_for).listening())
+            until_the_end.enter_context(Stop(self._finish_for).listening() if self._cluster else terminable())
             try:
                 found = tuple(self._evaluations())
                 check_ends(self._parts.validation, self._console.warning)

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from examples import encoded, example, write_noise, write_shard
 from sessions import cpus, open_session
 
 from benchmark_cnn import BenchmarkCNN
+from cluster.signals import Terminated
 from data_sets import shard_name
 from errors import RunError, UsageError
 from evaluation import EvalSchedule, Evaluation, OwnVariables
@@ -61,10 +63,10 @@ def trained(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     return folder, BenchmarkCNN(make_params(**SETTINGS, **flags)).run()
 
 
-def evaluate(folder: Path, data_dir: Path, **flags: Any) -> tuple[Accuracy, ...]:
+def evaluate(folder: Path, data_dir: Path, console: Console | None = None, **flags: Any) -> tuple[Accuracy, ...]:
     common = {'model': 'lenet', 'device': 'cpu', 'eval_batch_size': BATCH}
     settings = {**common, 'eval': True, 'train_dir': str(folder), 'data_dir': str(data_dir), **flags}
-    return Evaluator(make_params(**settings)).run()
+    return Evaluator(make_params(**settings), console).run()
 
 
 def counts(accuracy: Accuracy) -> tuple[int, ...]:
@@ -263,6 +265,21 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(data_dir: Pa
     evaluated = re.findall(r'^Evaluating .*model\.ckpt-(\d+)$', err, re.MULTILINE)
     assert evaluated[-1] == '6'
     assert out.count(COUNTED) == len(evaluated) == len(set(evaluated))
+
+
+class _Stopping(io.StringIO):
+    """Raises SIGTERM in this process once an accuracy is written to it."""
+
+    def write(self, text: str) -> int:
+        if COUNTED in text:
+            signal.raise_signal(signal.SIGTERM)
+        return super().write(text)
+
+
+def test_a_signal_ends_an_evaluator_as_it_ends_a_run(trained: tuple[Path, Result], data_dir: Path) -> None:
+    with pytest.raises(Terminated):
+        evaluate(trained[0], data_dir, Console(_Stopping()), eval_interval_secs=600)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_without_a_checkpoint_the_folder_is_named(data_dir: Path, tmp_path: Path) -> None:
