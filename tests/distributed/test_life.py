@@ -373,19 +373,20 @@ def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode: str, 
 @pytest.mark.parametrize(
     ('mode', 'lost'),
     scenarios(
-        # Without parameter servers it is worker 0 with which the others find how a task ended.
+        # The first server, or without any worker 0, is where the others find how a task ended, itself included.
         ['parameter_server: worker 1', 'collective_all_reduce: worker 0'],
         [
             *('parameter_server: worker 0', 'distributed_replicated: worker 1', 'distributed_replicated: worker 0'),
-            'collective_all_reduce: worker 1',
+            *('collective_all_reduce: worker 1', 'parameter_server: ps 0', 'two_servers: ps 1', 'asynchronous: ps 0'),
+            'distributed_all_reduce: worker 0',
         ],
     ),
 )
-def test_the_others_end_at_once_when_a_signal_ends_a_worker(mode: str, lost: str, tmp_path: Path) -> None:
-    with cluster_of(mode, tmp_path, ENDLESS, PATIENT) as processes:
+def test_the_others_end_at_once_when_a_signal_ends_a_task_they_need(mode: str, lost: str, tmp_path: Path) -> None:
+    with cluster_of(mode, tmp_path, ENDLESS, PATIENT, f'--train_dir={tmp_path / "train"}') as processes:
         processes.start()
-        for worker in processes.of('worker'):
-            await_line(worker, UNDER_WAY)
+        for trainer in processes.trainers:
+            await_line(trainer, UNDER_WAY)
         processes.tasks[lost].send(signal.SIGTERM)
         exit_code = 128 + signal.SIGTERM
         assert_all_end(processes, FAILED, **{lost: exit_code})
