@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from cluster.crew import Crew, Generation, Timeout
 from cluster.members import Cluster, Task
 from cluster.server import start_server
-from cluster.watch import Verdict, Watch
+from cluster.watch import Verdict, Watch, give_up, judge_end
 from errors import RunError
 
 # Where a process tells the one that takes its place what it knew.
@@ -150,12 +150,26 @@ class Worker:
         self._crew.post('state', {'number': self.generation, 'servers': servers, 'start': start, 'end': end})
 
     def await_state(self) -> tuple[int, int]:
-        """What the chief announced: the steps that were taken, and those after which training ends."""
+        """What the chief announced: the steps that were taken, and those after which training ends.
+
+        Raises:
+          LostError: a task was lost, or the chief failed, before it could.
+        """
+        chief = self.cluster.trainers[0]
+        last_answer = time.monotonic()
         while True:
-            state = (self._crew.facts() or {}).get('state')
+            facts, there = self._crew.facts() or {}, self._crew.ask()
+            state = facts.get('state')
             if state and state['number'] == self.generation:
                 return state['start'], state['end']
             self._raise_if_lost()
+            # Workers that do not wait for each other do not watch the chief, and yet need it here.
+            if verdict := judge_end(chief, self._crew.ends(facts, there).get(chief)):
+                raise LostError(verdict)
+            if there[chief] is not None:
+                last_answer = time.monotonic()
+            elif time.monotonic() - last_answer > self._peer.secs:
+                raise LostError(give_up(chief, self._peer.secs))
             time.sleep(_POLL_SECS)
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:

@@ -395,6 +395,16 @@ def test_the_others_end_at_once_when_a_signal_ends_a_task_they_need(mode: str, l
         assert_each_names(others, f'{processes.described(lost)} ended with exit code {exit_code}: stopped by SIGTERM')
 
 
+def test_workers_that_do_not_wait_end_when_worker_0_fails_before_there_are_variables(tmp_path: Path) -> None:
+    with cluster_of('asynchronous', tmp_path, ENDLESS, PATIENT, f'--train_dir={tmp_path}') as processes:
+        with tf.Graph().as_default(), open_session() as session:
+            of_another_model = {'tensor_names': ['other'], 'shape_and_slices': [''], 'tensors': [tf.zeros([1])]}
+            session.run(tf.raw_ops.SaveV2(prefix=str(tmp_path / 'model.ckpt-7'), **of_another_model))
+        processes.start()
+        assert_all_end(processes, FAILED)
+        assert_each_names(others_of(processes, 'worker 0'), processes.described('worker 0'), 'model.ckpt-7')
+
+
 def test_a_parameter_server_lingers_when_asked_until_a_signal_ends_it(tmp_path: Path) -> None:
     with cluster_of('parameter_server', tmp_path, '--num_batches=3', '--ps_linger_secs=600') as processes:
         processes.start()
