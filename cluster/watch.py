@@ -58,8 +58,9 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.wait(_INTERVAL_SECS):
-            self.verdict = self._look()
-            if self.verdict:
+            verdict = self._look()
+            if verdict and not self._stopped.is_set():
+                self.verdict = verdict
                 self._interrupt()
                 return
 

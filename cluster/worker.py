@@ -110,6 +110,11 @@ class Worker:
         self._watch = Watch(self._crew, self._generation, self._can_return, self._peer.secs, self._warn, interrupt)
         self._watch.start()
 
+    def unwatch(self) -> None:
+        """From now on the others may end."""
+        if self._watch:
+            self._watch.stop()
+
     def _can_return(self, task: Task) -> bool:
         return self._keeps_state or task not in self.cluster.servers
 
@@ -220,8 +225,7 @@ class Worker:
 
     def end(self, exit_code: int, reason: str = '') -> None:
         """Leaves the cluster. The others learn how."""
-        if self._watch:
-            self._watch.stop()
+        self.unwatch()
         self._crew.end(exit_code, reason)
         self._crew.see_off()
 

@@ -395,6 +395,29 @@ def test_the_others_end_at_once_when_a_signal_ends_a_task_they_need(mode: str, l
         assert_each_names(others, f'{processes.described(lost)} ended with exit code {exit_code}: stopped by SIGTERM')
 
 
+@pytest.mark.parametrize(
+    ('mode', 'gone'),
+    scenarios(['collective_all_reduce: worker 1'], ['parameter_server: worker 1', 'distributed_replicated: worker 1']),
+)
+def test_a_signal_has_the_chief_save_also_when_its_step_will_never_end(mode: str, gone: str, tmp_path: Path) -> None:
+    """As when all are told to end, and one of them is faster."""
+    # Less than a step may take to its end after a signal.
+    flags = (ENDLESS, '--peer_timeout_secs=1', f'--train_dir={tmp_path / "train"}')
+    with cluster_of(mode, tmp_path, *flags) as processes:
+        processes.start()
+        for worker in processes.of('worker'):
+            await_line(worker, UNDER_WAY)
+        chief = processes.tasks['worker 0']
+        processes.tasks[gone].send(signal.SIGSTOP)
+        chief.send(signal.SIGTERM)
+        processes.tasks[gone].kill()
+        exit_code = 128 + signal.SIGTERM
+        assert_all_end(processes, FAILED, **{'worker 0': exit_code, gone: KILLED})
+        told = re.search(r'the run is incomplete: (\d+) of', chief.err)
+        assert told
+        assert_trained(saved(tmp_path / 'train'), NUM_WARMUP + int(told[1]))
+
+
 def test_workers_that_do_not_wait_end_when_worker_0_fails_before_there_are_variables(tmp_path: Path) -> None:
     with cluster_of('asynchronous', tmp_path, ENDLESS, PATIENT, f'--train_dir={tmp_path}') as processes:
         with tf.Graph().as_default(), open_session() as session:
