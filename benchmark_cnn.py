@@ -331,6 +331,7 @@ class BenchmarkCNN:
                 connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
                 peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),
                 warn=self._console.warning,
+                hand_over=self._console.hand_over,
             )
         self._console.progress(f'Waiting for the other tasks ({len(self._cluster.tasks) - 1})')
         return int(self._worker.join(step_to_offer(params, self._worker))['root'])

@@ -35,6 +35,7 @@ class Worker:
       keeps_state: whether variables outlive the parameter server that they are on, in checkpoints.
       connect, peer: how long to wait for tasks at the start, and for lost ones.
       warn: where lines about the others go.
+      hand_over: called before another program takes this process over.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Worker:
         connect: Timeout,
         peer: Timeout,
         warn: Callable[[str], None],
+        hand_over: Callable[[], None],
     ) -> None:
         self.cluster = cluster
         self.together = together
@@ -68,6 +70,7 @@ class Worker:
         self._connect = connect
         self._peer = peer
         self._warn = warn
+        self._hand_over = hand_over
         self._watch: Watch | None = None
         self._generation: Generation | None = None
 
@@ -141,6 +144,7 @@ class Worker:
         os.environ[_LEGACY] = json.dumps({'end': self.legacy.get('end'), **legacy})
         sys.stdout.flush()
         sys.stderr.flush()
+        self._hand_over()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
     def kept_state(self) -> dict[str, Any] | None:

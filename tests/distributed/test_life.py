@@ -311,6 +311,8 @@ def test_training_goes_on_from_the_last_checkpoint_when_a_task_that_held_some_of
 def assert_recovered(mode: str, processes: Processes, train_dir: Path) -> None:
     """Asserts that the run ended as one would have in which nothing was lost."""
     assert not any(errors_of(task) for task in processes.tasks.values())
+    # Also of those that started themselves anew.
+    assert all('total images/sec' in trainer.out for trainer in processes.trainers)
     weights = saved(train_dir)
     if MODES[mode].is_exact:
         assert_trained(weights, NUM_STEPS)
