@@ -294,7 +294,8 @@ class Assembly:
     @property
     def images_of_step(self) -> int:
         """The images behind one count of the global step: of all workers if they take their steps together."""
-        together = self._cluster is None or self._horovod is not None or self._params.cross_replica_sync
+        params = self._params
+        together = self._cluster is None or (params.cross_replica_sync and not params.forward_only)
         return self.global_batch_size if together else self.batch_size * len(self.machine.towers)
 
     @property
