@@ -328,7 +328,7 @@ class BenchmarkCNN:
             self._worker = Worker(
                 self._cluster,
                 self._parts.config,
-                together=params.cross_replica_sync and not params.forward_only,
+                together=self._parts.takes_steps_together,
                 keeps_state=params.train_dir is not None,
                 connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
                 peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),

@@ -118,6 +118,7 @@ def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
     cluster = Cluster(('10.0.1.1:1',), ('10.0.0.0:1', '10.0.0.1:1'), 'worker', 0, 'the flags')
     parts = assemble(cluster, model='resnet50', batch_size=50, num_gpus=2, forward_only=True)
     assert (parts.images_of_step, parts.global_batch_size) == (2 * 50, 2 * 2 * 50)
+    assert not parts.banner('forward-only', 50, 2).sync
 
 
 def test_a_run_has_100_steps_if_nothing_says_how_many() -> None:
