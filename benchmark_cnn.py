@@ -193,7 +193,7 @@ class BenchmarkCNN:
             tf.set_random_seed(params.tf_random_seed)
             built = self._parts.build(root, restart_number(params, worker))
             exports = params.export_saved_model and self._is_chief and not params.forward_only
-            summaries = make_summaries(params, built, self._console.warning)
+            summaries = make_summaries(params, built, is_chief=self._is_chief, warn=self._console.warning)
             evaluation = self._make_evaluation(built)
             self._state = state = RunState(
                 params, worker, built, self._parts.num_batches, self._console.warning, self._console.progress
@@ -229,7 +229,7 @@ class BenchmarkCNN:
             session, run.built.fetches, make_tracer(self.params), schedule.num_warmup, run.summaries
         )
         self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
-        window, own_images = Window(), self._parts.batch_size * len(self._parts.machine.towers)
+        window, images_of_step = Window(), self._parts.images_of_step
         if worker and worker.agreed.get('end') is not None:
             # The evaluation of this step may be what was interrupted.
             self._evaluate_if_due(run.evaluation, session, schedule.start - 1)
@@ -244,7 +244,10 @@ class BenchmarkCNN:
                 window.note(step.seconds, stepper.steps_before, state.steps_taken)
                 if run.summaries and run.summaries.is_due(step.index):
                     run.summaries.write(
-                        state.steps_taken, scalars_of(step, self.params, own_images), session, stepper.gradient_summary
+                        state.steps_taken,
+                        scalars_of(step, self.params, images_of_step),
+                        session,
+                        stepper.gradient_summary,
                     )
             profiler.between(num_timed)
             state.save_if_due(session, taken_before)
@@ -257,7 +260,7 @@ class BenchmarkCNN:
         if run.built.num_skipped is not None:
             stepper.note_skipped(int(session.run(run.built.num_skipped)))
         if worker:
-            images = self._parts.images_of_step * window.num_steps
+            images = images_of_step * window.num_steps
             self._total = ClusterTotal(*worker.share_total(images, window.seconds))
 
     def _check_loss(self, values: StepValues, number: int) -> None:
