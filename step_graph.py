@@ -160,7 +160,7 @@ def build_step_graph(
             global_step=global_step,
             meeting=manager.meeting,
             bytes_of_servers=manager.bytes_of_servers(),
-            bytes_of_step=0 if settings.forward_only else manager.bytes_of_step(),
+            bytes_of_step=manager.bytes_of_reads() if settings.forward_only else manager.bytes_of_step(),
             slices=slices,
             model_slices=model_slices,
             before_evaluation=tf.group(*before_evaluation) if before_evaluation else None,

@@ -339,6 +339,17 @@ def test_the_bytes_of_a_step_are_those_that_cross(mode: str, transfer: Any) -> N
     assert workers[0].step.bytes_of_servers == held
 
 
+@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+@pytest.mark.parametrize('mode', [PS, REPLICATED])
+def test_the_bytes_of_a_step_in_which_nobody_trains_are_those_that_cross(mode: str, transfer: Any) -> None:
+    options = {'model': 'normalised', 'transfer': transfer, 'forward_only': True}
+    workers = [build(mode, worker, **options) for worker in range(NUM_WORKERS)]
+    crossed = [value for built in workers for value in crossings(built, 'ps to worker')]
+    moved = sum(value.shape.num_elements() * value.dtype.size for value in crossed)
+    assert moved > 0
+    assert [built.step.bytes_of_step for built in workers] == [moved] * NUM_WORKERS
+
+
 @pytest.mark.parametrize(
     ('packing', 'expected'),
     # The second server has one gradient besides its part of the large one, the first has two small ones.
