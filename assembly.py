@@ -147,9 +147,14 @@ class Assembly:
         num_epochs, num_batches = self._params.num_epochs, self._params.num_batches
         if num_epochs is None:
             return _NUM_BATCHES if num_batches is None else num_batches
-        validates = self._images is not None and self._images.subset == 'validation'
-        num_examples = self.data_set.num_validation_examples if validates else self.data_set.num_train_examples
-        return math.ceil(steps_of(num_epochs, num_examples, self.global_batch_size))
+        return math.ceil(steps_of(num_epochs, self._num_examples, self.global_batch_size))
+
+    @property
+    def _num_examples(self) -> int:
+        """The images of an epoch, of those that this run reads; synthetic images pass for training images."""
+        images = self._validation_images if self._params.eval else self._images
+        validates = images is not None and images.subset == 'validation'
+        return self.data_set.num_validation_examples if validates else self.data_set.num_train_examples
 
     def _make_learning_rate(self) -> LearningRate:
         params = self._params
@@ -246,14 +251,13 @@ class Assembly:
         params, data_set = self._params, self.data_set
         global_batch_size = batch_size * len(self.machine.towers) * num_workers
         num_batches: int | None = self.num_batches
-        # A folder that is only evaluated may have no training images.
-        num_epochs = self.num_batches * global_batch_size / (data_set.num_train_examples or math.inf)
-        if params.eval and self.validation:
-            num_batches, num_epochs = params.num_eval_batches, params.num_eval_epochs or 1.0
-            if num_batches:
-                num_epochs = num_batches * global_batch_size / data_set.num_validation_examples
-        elif params.eval and params.num_eval_batches:
-            num_batches = params.num_eval_batches
+        if params.eval:
+            is_whole = self._validation_images is not None and not params.num_eval_batches
+            num_batches = None if is_whole else params.num_eval_batches or self.num_batches
+        if num_batches is None:
+            num_epochs = params.num_eval_epochs or 1.0
+        else:
+            num_epochs = num_batches * global_batch_size / (self._num_examples or math.inf)
         is_replicated = params.variable_update == 'replicated' or not self.machine.is_here
         sums_gradients = is_replicated and len(self.machine.towers) > 1 and mode == 'training'
         return lines.Banner(

@@ -101,7 +101,7 @@ class BenchmarkCNN:
         Raises:
           RunError: a fault while running; its attribute `result` holds what was measured before it.
         """
-        self._done, self._evaluations = [], []
+        self._done, self._evaluations, self._total = [], [], None
         self._is_complete = self._is_good_enough = False
         with contextlib.ExitStack() as until_the_end:
             if self._cluster is None:
@@ -201,7 +201,7 @@ class BenchmarkCNN:
             tf.set_random_seed(params.tf_random_seed)
             built = self._parts.build(root, restart_number(params, worker))
             exports = params.export_saved_model and self._is_chief and not params.forward_only
-            summaries = make_summaries(params, built, self._console.warning)
+            summaries = make_summaries(params, built, is_chief=self._is_chief, warn=self._console.warning)
             evaluation = self._make_evaluation(built)
             self._state = state = RunState(
                 params, worker, built, self._parts.num_batches, self._console.warning, self._console.progress
@@ -237,7 +237,7 @@ class BenchmarkCNN:
             session, run.built.fetches, make_tracer(self.params), schedule.num_warmup, run.summaries
         )
         self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
-        window, own_images = Window(), self._parts.batch_size * len(self._parts.machine.towers)
+        window, images_of_step = Window(), self._parts.images_of_step
         if worker and worker.agreed.get('end') is not None:
             # The evaluation of this step may be what was interrupted.
             self._evaluate_if_due(run.evaluation, session, schedule.start - 1)
@@ -246,13 +246,19 @@ class BenchmarkCNN:
         num_timed = 0
         for step in steps(profiler.marked(stepper.run), schedule.num_warmup, schedule.num_batches, is_over=is_over):
             num_timed = step.index - (schedule.num_warmup if step.phase is Phase.WARMUP else 0)
-            taken_before, state.steps_taken = state.steps_taken, stepper.steps_before + 1
+            taken_before, state.steps_taken = state.steps_taken, stepper.steps_after
             self._check_loss(step.values, state.steps_taken)
             if step.phase is Phase.TIMED:
                 window.note(step.seconds, stepper.steps_before, state.steps_taken)
+                if worker:
+                    # Should the run end here. At its end all workers tell the chief's.
+                    self._total = ClusterTotal(images_of_step * window.num_steps, window.seconds)
                 if run.summaries and run.summaries.is_due(step.index):
                     run.summaries.write(
-                        state.steps_taken, scalars_of(step, self.params, own_images), session, stepper.gradient_summary
+                        state.steps_taken,
+                        scalars_of(step, self.params, images_of_step),
+                        session,
+                        stepper.gradient_summary,
                     )
             profiler.between(num_timed)
             state.save_if_due(session, taken_before)
@@ -265,8 +271,7 @@ class BenchmarkCNN:
         if run.built.num_skipped is not None:
             stepper.note_skipped(int(session.run(run.built.num_skipped)))
         if worker:
-            images = self._parts.images_of_step * window.num_steps
-            self._total = ClusterTotal(*worker.share_total(images, window.seconds))
+            self._total = ClusterTotal(*worker.share_total(images_of_step * window.num_steps, window.seconds))
 
     def _check_loss(self, values: StepValues, number: int) -> None:
         """Raises RunError if the loss of the step of that number is no number, unless training is to go on with it."""
@@ -370,7 +375,8 @@ class BenchmarkCNN:
     def _conclude(self) -> Result:
         """Prints the total of what was measured, says so if that is not all, and returns it."""
         result = self._result()
-        if result.timed_steps:
+        # Of workers that do not wait for each other, one may have warmed up while the others took all timed steps.
+        if result.images:
             self._console.result(lines.format_total(result.images_per_second))
         if result.num_skipped_steps:
             self._console.warning(lines.format_skipped(result.num_skipped_steps))

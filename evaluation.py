@@ -132,14 +132,17 @@ class Evaluation:
         session.run(self._pipeline.initializers)
         self._pipeline.warm_up(session)
         totals = dict.fromkeys(self._fetches, 0)
-        start = clock()
+        start, seconds = clock(), 0.0
         for number in range(1, (self._num_batches or 2**62) + 1):
             fetched, _ = session.run([self._fetches, self._pipeline.per_step_ops])
             for name, count in fetched.items():
                 totals[name] += int(count)
+            # A batch without an image only tells that the one before was the last.
+            if fetched['num_images'] or number == 1:
+                seconds = clock() - start
             if fetched['num_images'] < self._full or number == self._num_batches:
                 break
-        return Accuracy(step, **totals, seconds=clock() - start)
+        return Accuracy(step, **totals, seconds=seconds)
 
 
 def report(

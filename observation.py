@@ -36,9 +36,12 @@ def make_profiler(params: Params, num_batches: int, *, is_chief: bool, warn: Cal
     return StepProfiler(params.profile_dir, (first, last))
 
 
-def make_summaries(params: Params, built: StepGraph, warn: Callable[[str], None]) -> SummaryWriter | None:
-    """What writes summaries of timed steps, if any are to be written. Adds its ops to the current graph."""
-    if params.train_dir is None or not params.save_summaries_steps or not params.summary_verbosity:
+def make_summaries(
+    params: Params, built: StepGraph, *, is_chief: bool, warn: Callable[[str], None]
+) -> SummaryWriter | None:
+    """What writes summaries of timed steps, if any are to be written. Of the chief alone: the curves of all workers
+    would be one. Adds its ops to the current graph."""
+    if not is_chief or params.train_dir is None or not params.save_summaries_steps or not params.summary_verbosity:
         return None
     if params.summary_verbosity >= 3:
         warn(
@@ -51,7 +54,7 @@ def make_summaries(params: Params, built: StepGraph, warn: Callable[[str], None]
 
 
 def scalars_of(step: Step[StepValues], params: Params, num_images: int) -> dict[str, float]:
-    """What the summary of a step says of it, in which this process trained on so many images."""
+    """What the summary of a step of so many images says of it; images_per_second as the line of that step alone."""
     values = {
         params.loss_type_to_report: step.values.loss,
         'images_per_second': num_images / step.seconds,

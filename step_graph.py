@@ -52,12 +52,13 @@ class StepGraph:
 
     initializers give the variables their first values; then comes post_init if there is one, then the pipeline's
     initializers and warm-up, then the fetches once a step: {'loss': scalar, 'global_step': the steps taken before,
-    'ops': [...]}, where it trains 'learning_rate' and, with accuracy, 'top_1' and 'top_5', the fractions of the step's
-    images. Where the loss scale may have steps skipped, num_skipped is how many it had, and 'num_skipped' how many
-    before the step. meeting is where the gradients of several workers meet, bytes_of_servers and bytes_of_step what a
-    cluster holds and moves. variables are those that the first model trains, gradients are (variable, gradient) for
-    them. slices tell where the parts of everything are that a checkpoint holds, by name; model_slices those of the
-    model alone. before_evaluation, if there is one, gives the slices of all workers the same values.
+    'ops': [...]}, where others may count steps meanwhile 'steps_after', where it trains 'learning_rate' and, with
+    accuracy, 'top_1' and 'top_5', the fractions of the step's images. Where the loss scale may have steps skipped,
+    num_skipped is how many it had, and 'num_skipped' how many before the step. meeting is where the gradients of
+    several workers meet, bytes_of_servers and bytes_of_step what a cluster holds and moves. variables are those
+    that the first model trains, gradients are (variable, gradient) for them. slices tell where the parts of
+    everything are that a checkpoint holds, by name; model_slices those of the model alone. before_evaluation, if
+    there is one, gives the slices of all workers the same values.
     """
 
     pipeline: InputPipeline
@@ -115,12 +116,13 @@ def build_step_graph(
         initializers = list(manager.initializers)
         if manager.initializes:
             initializers.append(global_step.assign(tf.constant(0, tf.int64)))
+        loss = _reported_loss(settings, towers)
         if not settings.forward_only:
             learning_rate = settings.learning_rate.at(global_step.value)
             step = OptimizerStep(optimizer, learning_rate, global_step.value, settings.gradient_clip, loss_scale)
             train_op, pairs = manager.build_update(step, global_step, [tower.gradients for tower in towers])
             gradients = [(variable, loss_scale.unscaled(gradient)) for gradient, variable in pairs]
-            ops.append(train_op)
+            counted = train_op
             if manager.initializes:
                 initializers += [*step.initializers, *loss_scale.initializers]
             slots = step.slots
@@ -128,12 +130,16 @@ def build_step_graph(
             slices |= {name: [whole(variable)] for name, variable in loss_scale.state.items()}
         else:
             # Workers without gradients only meet in this count.
-            ops.append(manager.count_step(global_step, []))
+            counted = manager.count_step(global_step, [loss.op])
+        ops.append(counted)
         fetches: dict[str, Any] = {
-            'loss': _reported_loss(settings, towers),
+            'loss': loss,
             'global_step': tf.identity(global_step.value),
             'ops': ops,
         }
+        if settings.forward_only or manager.meeting is None:
+            with tf.device(global_step.device), tf.control_dependencies([counted]):
+                fetches['steps_after'] = tf.raw_ops.ReadVariableOp(resource=global_step.handle, dtype=tf.int64)
         if not settings.forward_only:
             fetches['learning_rate'] = learning_rate
         if loss_scale.num_skipped is not None:
@@ -154,7 +160,7 @@ def build_step_graph(
             global_step=global_step,
             meeting=manager.meeting,
             bytes_of_servers=manager.bytes_of_servers(),
-            bytes_of_step=0 if settings.forward_only else manager.bytes_of_step(),
+            bytes_of_step=manager.bytes_of_reads() if settings.forward_only else manager.bytes_of_step(),
             slices=slices,
             model_slices=model_slices,
             before_evaluation=tf.group(*before_evaluation) if before_evaluation else None,

@@ -30,7 +30,7 @@ class Stepper:
 
     Attributes:
       gradient_summary: of the last step that got one.
-      steps_before: how many steps were taken before the last one.
+      steps_before, steps_after: how many steps were taken when the last one began and when it ended, by all workers.
       num_skipped: how many steps since the first one the loss scale had skipped, as far as was noted.
     """
 
@@ -43,7 +43,7 @@ class Stepper:
         summaries: SummaryWriter | None,
     ) -> None:
         self.gradient_summary: bytes | None = None
-        self.steps_before = 0
+        self.steps_before = self.steps_after = 0
         self.num_skipped = 0
         self._skipped_at_start: int | None = None
         self._session = session
@@ -65,6 +65,7 @@ class Stepper:
         else:
             fetched = self._plain_step()
         self.steps_before = int(fetched['global_step'])
+        self.steps_after = int(fetched.get('steps_after', self.steps_before + 1))
         if 'num_skipped' in fetched:
             self.note_skipped(int(fetched['num_skipped']))
         return _step_values(fetched)

@@ -199,6 +199,10 @@ class VariableMgr(ABC):
         """The bytes that all workers of a cluster send and receive for a training step."""
         return 0
 
+    def bytes_of_reads(self) -> int:
+        """The bytes that all workers of a cluster receive for a step in which nobody trains."""
+        return 0
+
     def slices(self) -> dict[str, list[Slice]]:
         """Where the parts of each variable of the model are, by its model name; what a checkpoint holds."""
         return {name: [whole(variable)] for name, variable in self.savable_variables().items()}

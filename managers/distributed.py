@@ -114,6 +114,15 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         trainable = sum(num_bytes(variable.shape) for variable in self.trainable_variables_on_device(0))
         return 2 * trainable * self._servers.num_workers // (1 if self._servers.transfer is None else 2)
 
+    def bytes_of_reads(self) -> int:
+        read = 0
+        for variable in self.variables[0].values():
+            if not variable.trainable:
+                read += num_bytes(variable.shape)
+            elif not self.each_tower_has_variables():
+                read += num_bytes(variable.shape) // (1 if self._servers.transfer is None else 2)
+        return read * self._servers.num_workers
+
 
 class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS):
     """--staged_vars: as above, but a step computes with the variables that were read during the step before it.

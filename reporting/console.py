@@ -63,7 +63,8 @@ def format_banner(banner: Banner) -> str:
         *([('AllReduce', banner.all_reduce_spec)] if banner.all_reduce_spec else []),
         ('Sync', banner.sync),
     ]
-    if banner.num_workers > 1:
+    # A worker may be alone with its parameter servers.
+    if banner.num_workers > 1 or banner.bytes_of_servers:
         rows.append(('Workers', banner.num_workers))
         rows += [(f'On ps {index}', _megabytes(held)) for index, held in enumerate(banner.bytes_of_servers)]
         rows.append(('Step moves', _megabytes(banner.bytes_of_step)))

@@ -23,7 +23,10 @@ class StepValues:
 
 @dataclass(frozen=True)
 class ClusterTotal:
-    """The images of all workers between the start of the chief's first timed step and the end of its last."""
+    """The images of all workers between the start of the chief's first timed step and the end of its last.
+
+    Where the run ended early, between those of the worker whose result it is.
+    """
 
     images: int
     seconds: float

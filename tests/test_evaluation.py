@@ -6,9 +6,11 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -324,6 +326,27 @@ def test_images_without_their_label_among_five_logits_do_not_count() -> None:
             session.run(part.variable.assign(tf.constant(value, name=name.replace('/', '_'))))
         found = evaluation.run(session, step=7)
     assert counts(found) == (7, 3, 1, 2)
+
+
+@pytest.mark.parametrize(('num_images', 'seconds'), [(3, 20.0), (4, 20.0), (5, 30.0), (0, 10.0)])
+def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seconds: float) -> None:
+    """In batches of 2, by a clock of 10 seconds a batch."""
+    images, labels = np.zeros([num_images, 28, 28, 1], np.uint8), np.zeros(num_images, np.int32)
+    with tf.Graph().as_default(), open_session() as session:
+        variables = OwnVariables('/cpu:0', 'v')
+        pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(images, labels, Share()))
+        evaluation = Evaluation('mnist', 10, 'NHWC', [variables], cpus(1), pipeline, 2, None)
+        for [part] in variables.slices.values():
+            session.run(part.variable.assign(tf.zeros(part.full)))
+        counted = Counter[str]()
+
+        def run(fetches: Any, *fed: Any) -> Any:
+            counted['batches'] += isinstance(fetches, list) and len(fetches) == 2
+            return session.run(fetches, *fed)
+
+        timed = SimpleNamespace(run=run)
+        found = evaluation.run(timed, step=7, clock=lambda: 10.0 * counted['batches'])
+    assert (found.num_images, found.seconds) == (num_images, seconds)
 
 
 @pytest.mark.parametrize('num_classes', [3, 12])

@@ -18,6 +18,7 @@ from errors import RunError, UsageError
 from params import make_params
 from reporting.console import Console
 from reporting.result import Result
+from training.instruments import write_scalars
 
 pytestmark = pytest.mark.graph
 
@@ -100,6 +101,18 @@ def test_the_profile_of_tfprof_has_the_work_of_each_layer(files: Path) -> None:
 def weights_after(train_dir: Path, step: int) -> dict[str, np.ndarray]:
     reader = tf.train.load_checkpoint(str(train_dir / f'model.ckpt-{step}'))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name != 'global_step'}
+
+
+def test_what_is_written_in_one_second_takes_no_place_of_each_other(tmp_path: Path) -> None:
+    for step in range(12):
+        write_scalars(str(tmp_path), 'eval_dir', step, {'accuracy': step / 100})
+    steps = [
+        event.step
+        for file in sorted(tmp_path.iterdir())
+        for event in tf.train.summary_iterator(str(file))
+        if event.summary.value
+    ]
+    assert steps == list(range(12))
 
 
 @pytest.mark.parametrize('level', [1, 2, 3])

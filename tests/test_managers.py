@@ -23,9 +23,12 @@ from models.layers import LayerBuilder, truncated_normal, zeros
 from models.networks import NETWORKS, Network, build_network
 from packing import Packing
 from step_graph import StepGraph, StepSettings, build_step_graph
+from stepper import Stepper
+from training.instruments import StepTracer
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
 from training.precision import FP32, Precision
 from training.schedules import LearningRate
+from training.step_loop import Phase
 from variable_mgr import Placement, VariableMgr, make_variable_mgr
 
 pytestmark = pytest.mark.graph
@@ -66,11 +69,19 @@ def normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.flatten(x), num_classes, 'logits')
 
 
+def waiting(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """Each use of it waits for a number in the queue of its worker."""
+    gate = tf.raw_ops.FIFOQueueV2(component_types=[tf.float32], shapes=[[]], shared_name='gate')
+    (number,) = tf.raw_ops.QueueDequeueV2(handle=gate, component_types=[tf.float32])
+    return plain(cnn, x + tf.reshape(number, []), num_classes)
+
+
 @pytest.fixture(autouse=True)
 def small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NETWORKS, 'plain', Network(plain))
     monkeypatch.setitem(NETWORKS, 'wide', Network(wide))
     monkeypatch.setitem(NETWORKS, 'normalised', Network(normalised))
+    monkeypatch.setitem(NETWORKS, 'waiting', Network(waiting))
 
 
 class FixedInput(InputPipeline):
@@ -130,6 +141,7 @@ def build(
     model: str = 'plain',
     optimizer: str = 'sgd',
     precision: Precision = FP32,
+    forward_only: bool = False,
     job: str = 'worker',
     **placed: Any,
 ) -> Built:
@@ -139,7 +151,8 @@ def build(
     images = [[worker * len(towers) + tower] for tower in range(len(towers))]
     with tf.Graph().as_default() as graph, tf.device(task(job, worker)):
         manager = make_variable_mgr(mode.split()[0], place(towers, **at), distributed=True, staged=mode == STAGED)
-        step = build_step_graph(settings(model, precision), OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
+        computed = dataclasses.replace(settings(model, precision), forward_only=forward_only)
+        step = build_step_graph(computed, OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
     return Built(graph, manager, step)
 
 
@@ -326,6 +339,17 @@ def test_the_bytes_of_a_step_are_those_that_cross(mode: str, transfer: Any) -> N
     assert workers[0].step.bytes_of_servers == held
 
 
+@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+@pytest.mark.parametrize('mode', [PS, REPLICATED])
+def test_the_bytes_of_a_step_in_which_nobody_trains_are_those_that_cross(mode: str, transfer: Any) -> None:
+    options = {'model': 'normalised', 'transfer': transfer, 'forward_only': True}
+    workers = [build(mode, worker, **options) for worker in range(NUM_WORKERS)]
+    crossed = [value for built in workers for value in crossings(built, 'ps to worker')]
+    moved = sum(value.shape.num_elements() * value.dtype.size for value in crossed)
+    assert moved > 0
+    assert [built.step.bytes_of_step for built in workers] == [moved] * NUM_WORKERS
+
+
 @pytest.mark.parametrize(
     ('packing', 'expected'),
     # The second server has one gradient besides its part of the large one, the first has two small ones.
@@ -391,6 +415,14 @@ class Member:
 
     def take_step(self) -> None:
         self.session.run(self.built.step.fetches)
+
+    def open_gate(self) -> None:
+        """Lets one step of the network that waits go on."""
+        with self.built.graph.as_default():
+            for gate in self.built.ops('FIFOQueueV2'):
+                with tf.device(gate.device):
+                    opened = tf.raw_ops.QueueEnqueueV2(handle=gate.outputs[0], components=[tf.constant(0.0)])
+                self.session.run(opened)
 
     def read(self) -> Weights:
         """What a checkpoint would hold; of variables in one part."""
@@ -502,6 +534,27 @@ def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode: str, start: Cal
         assert weights['global_step'] == num_steps
         assert weights['loss_scale/scale'] == 2.0 ** (20 + num_steps - 2 * skipped[-1])
     assert 0 < skipped[0] < skipped[-1] < 7
+
+
+@pytest.mark.parametrize('forward_only', [False, True])
+def test_a_worker_that_does_not_wait_learns_what_was_counted_until_its_step_is_done(
+    forward_only: bool, start: Callable[..., Cluster]
+) -> None:
+    cluster = start(PS, model='waiting', sync=False, forward_only=forward_only)
+    slow, quick = cluster.members
+    steppers = [
+        Stepper(member.session, member.built.step.fetches, StepTracer(None, False, None, None), 0, None)
+        for member in (slow, quick)
+    ]
+    with ThreadPoolExecutor() as threads:
+        step = threads.submit(steppers[0].run, Phase.TIMED, 1)
+        for number in range(1, 4):
+            quick.open_gate()
+            steppers[1].run(Phase.TIMED, number)
+            assert steppers[1].steps_after == number
+        slow.open_gate()
+        step.result(DEADLINE_SECS)
+    assert steppers[0].steps_after == 4
 
 
 def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(start: Callable[..., Cluster]) -> None:

@@ -160,6 +160,20 @@ def test_the_banner_tells_what_differs() -> None:
     ]
 
 
+@pytest.mark.parametrize('num_workers', [1, 2])
+def test_the_banner_of_a_cluster_tells_what_is_held_and_moved(num_workers: int) -> None:
+    banner = dataclasses.replace(
+        BANNER, num_workers=num_workers, bytes_of_servers=(1_000_000, 2_340_000), bytes_of_step=6_680_000
+    )
+    assert console.format_banner(banner).splitlines()[-5:] == [
+        f'Workers:     {num_workers}',
+        'On ps 0:     1.0 MB',
+        'On ps 1:     2.3 MB',
+        'Step moves:  6.7 MB',
+        '==========',
+    ]
+
+
 def test_the_header_and_a_step_line() -> None:
     assert console.format_step_header() == 'Step\tImg/sec\ttotal_loss'
     line = console.format_step(100, Rate(95.83, 0.04, 0.42), StepValues(7.4271))

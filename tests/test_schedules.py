@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from array_writers import write_mnist
 from sessions import open_session
 
 from assembly import Assembly
@@ -124,6 +125,31 @@ def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
 def test_a_run_has_100_steps_if_nothing_says_how_many() -> None:
     assert assemble(model='mnist').num_batches == 100
     assert assemble(model='mnist', num_batches=7).num_batches == 7
+
+
+@pytest.mark.parametrize(
+    ('flags', 'num_batches', 'num_epochs'),
+    [
+        ({'num_epochs': 2}, 20, 2.0),
+        ({'num_epochs': 2, 'forward_only': True}, 12, 2.0),
+        ({'num_batches': 3, 'forward_only': True}, 3, 0.5),
+        ({'eval': True}, None, 1.0),
+        ({'eval': True, 'num_eval_epochs': 2.5}, None, 2.5),
+        ({'eval': True, 'num_eval_batches': 9}, 9, 1.5),
+        ({'eval': True, 'num_eval_batches': 9, 'data_dir': None}, 9, 36 / 60_000),
+        ({'eval': True, 'num_batches': 9, 'data_dir': None}, 9, 36 / 60_000),
+    ],
+    ids=str,
+)
+def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(
+    flags: Flags, num_batches: int | None, num_epochs: float, tmp_path: Path
+) -> None:
+    for subset, count in (('train', 40), ('validation', 24)):
+        write_mnist(tmp_path, np.zeros([count, 28, 28], np.uint8), np.zeros(count, np.uint8), subset)
+    settings = {'model': 'mnist', 'device': 'cpu', 'batch_size': 4, 'data_dir': str(tmp_path), **flags}
+    settings |= {'train_dir': 'd'} if 'eval' in flags else {}
+    banner = Assembly(make_params(**settings), None, None, print).banner('mode', 4, 1)
+    assert (banner.num_batches, banner.num_epochs) == (num_batches, pytest.approx(num_epochs))
 
 
 def test_epochs_that_end_with_a_step_have_no_step_more() -> None:

@@ -1,6 +1,8 @@
 """The files that a run can leave: its graph, a trace and a profile of one step, profiles of several, and summaries."""
 
 import contextlib
+import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +16,8 @@ from training.variables import Variable
 
 Tensor = Any
 Values = TypeVar('Values')
+
+_file_numbers = itertools.count()
 
 
 @contextlib.contextmanager
@@ -176,7 +180,7 @@ class SummaryWriter:
             )
         self._train_dir = train_dir
         with writing('train_dir', train_dir):
-            self._writer = tf.summary.FileWriter(train_dir, graph=tf.get_default_graph())
+            self._writer = _open_events(train_dir, tf.get_default_graph())
 
     def is_due(self, index: int) -> bool:
         """Whether the timed step of that index gets a summary."""
@@ -202,6 +206,12 @@ class SummaryWriter:
             self._writer.close()
 
 
+def _open_events(folder: str, graph: tf.Graph | None = None) -> tf.summary.FileWriter:
+    """A file of its own in a folder: TensorFlow names it by the second, and one of the same second would take its
+    place. In the order of names, which is that of TensorBoard, the files of a process come as they were made."""
+    return tf.summary.FileWriter(folder, graph=graph, filename_suffix=f'.{os.getpid()}.{next(_file_numbers):08d}')
+
+
 def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float]) -> None:
     """Adds scalars of a step to what TensorBoard shows of a folder.
 
@@ -210,5 +220,5 @@ def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float
     """
     values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
     # TensorFlow takes a writer outside of a graph for one of another kind.
-    with writing(flag, folder), tf.Graph().as_default(), contextlib.closing(tf.summary.FileWriter(folder)) as writer:
+    with writing(flag, folder), tf.Graph().as_default(), contextlib.closing(_open_events(folder)) as writer:
         writer.add_summary(tf.Summary(value=values), step)

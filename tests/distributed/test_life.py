@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from oracles import MOMENTUM, Weights
 from processes import DEADLINE_SECS, Process, Processes, await_line, make_cluster
 from sessions import open_session
-from whole_batch import SEED, WholeBatch, one_tower_graph, values_of
+from whole_batch import SEED, STEP_LINE, TOTAL_LINE, WholeBatch, one_tower_graph, values_of
 
 from training.optimizers import Momentum
 
@@ -370,6 +370,32 @@ def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode: str, 
         told = re.search(r'the run is incomplete: (\d+) of', processes.trainers[0].err)
         assert told
         assert_trained(saved(tmp_path / 'train'), NUM_WARMUP + int(told[1]))
+
+
+def test_workers_that_do_not_wait_tell_the_rate_of_all_when_a_signal_ends_them(tmp_path: Path) -> None:
+    with cluster_of('asynchronous', tmp_path, ENDLESS, PATIENT) as processes:
+        processes.start()
+        for worker in processes.trainers:
+            await_line(worker, UNDER_WAY)
+        for task in processes.tasks.values():
+            task.send(signal.SIGTERM)
+        assert_all_end(processes, 128 + signal.SIGTERM)
+        totals = [float(*re.findall(TOTAL_LINE, worker.out, re.MULTILINE)) for worker in processes.trainers]
+        own = [float(re.findall(STEP_LINE, worker.out)[-1][1]) for worker in processes.trainers]
+        # The one that started later saw the other take steps all the time.
+        assert max(total / rate for total, rate in zip(totals, own, strict=True)) > 1.3
+
+
+def test_a_worker_that_warmed_up_while_others_took_all_steps_tells_the_total(tmp_path: Path) -> None:
+    with cluster_of('asynchronous', tmp_path, '--num_batches=10', PATIENT) as processes:
+        processes.start()
+        first, late = processes.trainers
+        await_line(late, '^Running')
+        with paused([late]):
+            await_line(first, TOTAL_LINE)
+        assert_all_end(processes, 0)
+        [total] = re.findall(TOTAL_LINE, first.out, re.MULTILINE)
+        assert re.findall(TOTAL_LINE, late.out, re.MULTILINE) == [total]
 
 
 @pytest.mark.parametrize(
