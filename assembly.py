@@ -111,7 +111,7 @@ class Assembly:
                 worker=self._cluster.index,
                 num_workers=self._cluster.num_trainers,
                 root=root,
-                sync=params.cross_replica_sync and not params.forward_only,
+                sync=self.takes_steps_together,
                 horovod=self._horovod,
                 horovod_device=params.horovod_device,
             )
@@ -272,7 +272,7 @@ class Assembly:
             variable_update=params.variable_update,
             all_reduce_spec=self.machine.all_reduce_spec if sums_gradients else None,
             single_session=not self.machine.is_here,
-            sync=params.cross_replica_sync,
+            sync=params.cross_replica_sync and self.takes_steps_together,
             num_workers=num_workers * len(self.machine.hosts),
             bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
             bytes_of_step=built.bytes_of_step if built else 0,
@@ -292,10 +292,14 @@ class Assembly:
         return EvalSchedule(at=frozenset([*steps, *(math.ceil(Fraction(str(epoch)) * per_epoch) for epoch in epochs)]))
 
     @property
+    def takes_steps_together(self) -> bool:
+        """Whether workers wait for each other in each step. A process alone has nobody to wait for."""
+        return self._cluster is None or (self._params.cross_replica_sync and not self._params.forward_only)
+
+    @property
     def images_of_step(self) -> int:
         """The images behind one count of the global step: of all workers if they take their steps together."""
-        together = self._cluster is None or self._horovod is not None or self._params.cross_replica_sync
-        return self.global_batch_size if together else self.batch_size * len(self.machine.towers)
+        return self.global_batch_size if self.takes_steps_together else self.batch_size * len(self.machine.towers)
 
     @property
     def _first_tower(self) -> int:

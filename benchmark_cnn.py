@@ -88,7 +88,7 @@ class BenchmarkCNN:
         self._state: RunState | None = None
         self._session: tf.Session | None = None
         self._stepper: Stepper | None = None
-        self._stop = Stop(self._finish_for)
+        self._stop = Stop(self._finish_for, self._expect_ends)
         self._total: ClusterTotal | None = None
         self._is_complete = False
         self._is_good_enough = False
@@ -121,8 +121,6 @@ class BenchmarkCNN:
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
-                if self._ends_after_chief:
-                    self._stop.check()
                 raise self._fail(self._explain(error)) from error
             except RuntimeError as error:
                 # A session that was closed between two steps, because another task was lost.
@@ -150,6 +148,11 @@ class BenchmarkCNN:
             if self._worker:
                 self._worker.end(fault.exit_code, str(fault))
         return fault
+
+    def _expect_ends(self) -> None:
+        """Called at once when there was a signal. Others may have got it, and must not keep this one from saving."""
+        if self._worker:
+            self._worker.unwatch()
 
     def _finish_for(self, exit_code: int, signal_name: str) -> None:
         """Called when a signal ends a worker: what was trained is saved, what was measured is told."""
@@ -182,7 +185,12 @@ class BenchmarkCNN:
             if worker:
                 worker.watch(session)
             schedule = self._prepare(session, run, root)
-            yield from self._take_steps(session, run, schedule)
+            try:
+                yield from self._take_steps(session, run, schedule)
+            except tf.errors.OpError:
+                # A step may lack what the others brought, who were told to end, too.
+                self._stop.check()
+                raise
             run.state.end(session)
             self._session = None
             if run.to_export:
@@ -329,11 +337,12 @@ class BenchmarkCNN:
             self._worker = Worker(
                 self._cluster,
                 self._parts.config,
-                together=params.cross_replica_sync and not params.forward_only,
+                together=self._parts.takes_steps_together,
                 keeps_state=params.train_dir is not None,
                 connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
                 peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),
                 warn=self._console.warning,
+                hand_over=self._console.hand_over,
             )
         self._console.progress(f'Waiting for the other tasks ({len(self._cluster.tasks) - 1})')
         return int(self._worker.join(step_to_offer(params, self._worker))['root'])

@@ -148,6 +148,7 @@ class Evaluator:
             connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
             peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),
             warn=self._console.warning,
+            hand_over=self._console.hand_over,
         )
         self._console.progress(f'Waiting for the other tasks ({len(cluster.tasks) - 1})')
         self._worker.join(None)

@@ -52,7 +52,8 @@ class Options:
     affinity: str = flag(
         'share',
         '',
-        'share: each worker runs on cores of its own, as many as the others have; none: all run on all cores.',
+        'share: each worker runs on cores of its own, as many as the others have, or on one of those that there are if '
+        'there are more workers; none: all run on all cores.',
         choices=('share', 'none'),
     )
     keep_going: bool = flag(False, '', 'Do not stop the others when a process fails.')

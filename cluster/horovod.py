@@ -85,6 +85,9 @@ class HorovodWorker:
     def watch(self, session: tf.Session) -> None:
         """Horovod watches."""
 
+    def unwatch(self) -> None:
+        """What a process of Horovod does when the others end is not decided here."""
+
     def verdict(self) -> None:
         """The error of a step tells: see is_of_others."""
 

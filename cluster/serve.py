@@ -34,6 +34,7 @@ def run_server(params: Params, cluster: Cluster, config: tf.ConfigProto, warn: C
         while time.monotonic() < deadline and _remaining(crew):
             time.sleep(_INTERVAL_SECS)
         crew.end(exit_code, f'stopped by {signal_name}')
+        crew.see_off()
         warn(f'stopped by {signal_name}')
 
     connect = Timeout('connect_timeout_secs', params.connect_timeout_secs)
@@ -44,6 +45,7 @@ def run_server(params: Params, cluster: Cluster, config: tf.ConfigProto, warn: C
             serve(crew, connect, peer, params.ps_linger_secs, warn, stop.check, together=together)
         except RunError as fault:
             crew.end(fault.exit_code, str(fault))
+            crew.see_off()
             raise
         crew.end(0)
         crew.see_off()

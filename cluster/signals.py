@@ -42,10 +42,12 @@ class Stop:
 
     Args:
       finish: called before the end, on a thread of its own, with the exit code and the name of the signal.
+      begin: called on that thread at once.
     """
 
-    def __init__(self, finish: Callable[[int, str], None]) -> None:
+    def __init__(self, finish: Callable[[int, str], None], begin: Callable[[], None] = lambda: None) -> None:
         self._finish = finish
+        self._begin = begin
         self._requested = threading.Event()
         self._between_steps = threading.Event()
         self._grace_secs = _GRACE_SECS
@@ -90,6 +92,7 @@ class Stop:
             os.close(reading)
             return
         self._requested.set()
+        self._begin()
         self._between_steps.wait(self._grace_secs)
         # As shells tell that a signal ended a process.
         exit_code = 128 + data[0]

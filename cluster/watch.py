@@ -58,8 +58,9 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.wait(_INTERVAL_SECS):
-            self.verdict = self._look()
-            if self.verdict:
+            verdict = self._look()
+            if verdict and not self._stopped.is_set():
+                self.verdict = verdict
                 self._interrupt()
                 return
 
@@ -78,15 +79,14 @@ class Watch(threading.Thread):
 
     def _look(self) -> Verdict | None:
         there, cluster = self._crew.ask(), self._crew.cluster
-        keeper = cluster.host_task if cluster.host_task in cluster.trainers else None
         for task, incarnation in there.items():
             expected = self._generation.members.get(str(task))
             if task == cluster.own or expected is None:
                 continue
             if incarnation == expected:
                 self.lost.pop(task, None)
-                # A worker that keeps the board ends only when the others have read that it does.
-                if task == keeper and (verdict := _judge_end(task, self._crew.end_of(task, incarnation))):
+                # Who keeps the board ends only when the others have read that it does.
+                if task == cluster.host_task and (verdict := judge_end(task, self._crew.end_of(task, incarnation))):
                     return verdict
             elif incarnation is not None and self._can_return(task):
                 return Verdict(task, True, f'{task} was lost and is back')
@@ -99,7 +99,7 @@ class Watch(threading.Thread):
         end = self._crew.end_of(task, incarnation)
         if end:
             self.lost.pop(task, None)
-            return _judge_end(task, end)
+            return judge_end(task, end)
         if task not in self.lost:
             self.lost[task] = time.monotonic()
             patience = self._peer_timeout_secs if self._can_return(task) else _SLOW_SECS
@@ -111,12 +111,17 @@ class Watch(threading.Thread):
             return Verdict(task, False, f'{task} was lost, and its variables with it; --train_dir=DIR would keep them')
         if gone_secs < self._peer_timeout_secs:
             return None
-        return Verdict(
-            task, False, f'{task} was lost and did not come back within --peer_timeout_secs={self._peer_timeout_secs:g}'
-        )
+        return give_up(task, self._peer_timeout_secs)
 
 
-def _judge_end(task: Task, end: End | None) -> Verdict | None:
+def give_up(task: Task, peer_timeout_secs: float) -> Verdict:
+    """What it means that a lost task was waited for in vain."""
+    return Verdict(
+        task, False, f'{task} was lost and did not come back within --peer_timeout_secs={peer_timeout_secs:g}'
+    )
+
+
+def judge_end(task: Task, end: End | None) -> Verdict | None:
     """What it means that a task told how it ends."""
     if end is None or end.exit_code == 0:
         return None

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 from cluster.crew import Crew, Generation, Timeout
 from cluster.members import Cluster, Task
 from cluster.server import start_server
-from cluster.watch import Verdict, Watch
+from cluster.watch import Verdict, Watch, give_up, judge_end
 from errors import RunError
 
 # Where a process tells the one that takes its place what it knew.
@@ -35,6 +35,7 @@ class Worker:
       keeps_state: whether variables outlive the parameter server that they are on, in checkpoints.
       connect, peer: how long to wait for tasks at the start, and for lost ones.
       warn: where lines about the others go.
+      hand_over: called before another program takes this process over.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Worker:
         connect: Timeout,
         peer: Timeout,
         warn: Callable[[str], None],
+        hand_over: Callable[[], None],
     ) -> None:
         self.cluster = cluster
         self.together = together
@@ -68,6 +70,7 @@ class Worker:
         self._connect = connect
         self._peer = peer
         self._warn = warn
+        self._hand_over = hand_over
         self._watch: Watch | None = None
         self._generation: Generation | None = None
 
@@ -110,6 +113,11 @@ class Worker:
         self._watch = Watch(self._crew, self._generation, self._can_return, self._peer.secs, self._warn, interrupt)
         self._watch.start()
 
+    def unwatch(self) -> None:
+        """From now on the others may end."""
+        if self._watch:
+            self._watch.stop()
+
     def _can_return(self, task: Task) -> bool:
         return self._keeps_state or task not in self.cluster.servers
 
@@ -136,6 +144,7 @@ class Worker:
         os.environ[_LEGACY] = json.dumps({'end': self.legacy.get('end'), **legacy})
         sys.stdout.flush()
         sys.stderr.flush()
+        self._hand_over()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
     def kept_state(self) -> dict[str, Any] | None:
@@ -150,12 +159,26 @@ class Worker:
         self._crew.post('state', {'number': self.generation, 'servers': servers, 'start': start, 'end': end})
 
     def await_state(self) -> tuple[int, int]:
-        """What the chief announced: the steps that were taken, and those after which training ends."""
+        """What the chief announced: the steps that were taken, and those after which training ends.
+
+        Raises:
+          LostError: a task was lost, or the chief failed, before it could.
+        """
+        chief = self.cluster.trainers[0]
+        last_answer = time.monotonic()
         while True:
-            state = (self._crew.facts() or {}).get('state')
+            facts, there = self._crew.facts() or {}, self._crew.ask()
+            state = facts.get('state')
             if state and state['number'] == self.generation:
                 return state['start'], state['end']
             self._raise_if_lost()
+            # Workers that do not wait for each other do not watch the chief, and yet need it here.
+            if verdict := judge_end(chief, self._crew.ends(facts, there).get(chief)):
+                raise LostError(verdict)
+            if there[chief] is not None:
+                last_answer = time.monotonic()
+            elif time.monotonic() - last_answer > self._peer.secs:
+                raise LostError(give_up(chief, self._peer.secs))
             time.sleep(_POLL_SECS)
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
@@ -206,8 +229,7 @@ class Worker:
 
     def end(self, exit_code: int, reason: str = '') -> None:
         """Leaves the cluster. The others learn how."""
-        if self._watch:
-            self._watch.stop()
+        self.unwatch()
         self._crew.end(exit_code, reason)
         self._crew.see_off()
 

@@ -1,5 +1,8 @@
 """The lines that a run shows. format_* functions return text without a final newline; Console prints it."""
 
+import contextlib
+import io
+import os
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -146,6 +149,12 @@ class Console:
         """Prints what is being done."""
         if self._err:
             print(message, file=self._err, flush=True)
+
+    def hand_over(self) -> None:
+        """Makes the stream of results the standard output of the program that is about to take this process over."""
+        if self._out:
+            with contextlib.suppress(io.UnsupportedOperation):
+                os.dup2(self._out.fileno(), 1)
 
     def warning(self, message: str) -> None:
         """Prints a warning."""

@@ -598,6 +598,17 @@ def test_a_task_that_failed_is_not_waited_for(has_gone: bool, make_town: Callabl
         watching.assert_calm()
 
 
+def test_who_keeps_the_board_is_not_waited_for_once_it_told_that_it_ends(make_town: Callable[..., Town]) -> None:
+    town = make_town()
+    members = town.start_all()
+    watching = Watching(town, members)
+    # It stays until this was read: later nobody could tell.
+    members['ps 0'].crew.end(143, 'stopped by SIGTERM')
+    task = town.task('ps 0')
+    assert watching.verdict() == Verdict(task, False, f'{task} ended with exit code 143: stopped by SIGTERM')
+    assert not watching.warnings
+
+
 def test_a_task_may_go_when_it_has_ended_well(make_town: Callable[..., Town]) -> None:
     town = make_town()
     members = town.start_all()

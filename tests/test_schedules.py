@@ -114,6 +114,13 @@ def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it(
     assert parts.num_batches == np.ceil(0.03 * 1_281_167 / parts.global_batch_size)
 
 
+def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
+    cluster = Cluster(('10.0.1.1:1',), ('10.0.0.0:1', '10.0.0.1:1'), 'worker', 0, 'the flags')
+    parts = assemble(cluster, model='resnet50', batch_size=50, num_gpus=2, forward_only=True)
+    assert (parts.images_of_step, parts.global_batch_size) == (2 * 50, 2 * 2 * 50)
+    assert not parts.banner('forward-only', 50, 2).sync
+
+
 def test_a_run_has_100_steps_if_nothing_says_how_many() -> None:
     assert assemble(model='mnist').num_batches == 100
     assert assemble(model='mnist', num_batches=7).num_batches == 7

@@ -315,6 +315,8 @@ def test_training_goes_on_from_the_last_checkpoint_when_a_task_that_held_some_of
 def assert_recovered(mode: str, processes: Processes, train_dir: Path) -> None:
     """Asserts that the run ended as one would have in which nothing was lost."""
     assert not any(errors_of(task) for task in processes.tasks.values())
+    # Also of those that started themselves anew.
+    assert all('total images/sec' in trainer.out for trainer in processes.trainers)
     weights = saved(train_dir)
     if MODES[mode].is_exact:
         assert_trained(weights, NUM_STEPS)
@@ -377,19 +379,20 @@ def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode: str, 
 @pytest.mark.parametrize(
     ('mode', 'lost'),
     scenarios(
-        # Without parameter servers it is worker 0 with which the others find how a task ended.
+        # The first server, or without any worker 0, is where the others find how a task ended, itself included.
         ['parameter_server: worker 1', 'collective_all_reduce: worker 0'],
         [
             *('parameter_server: worker 0', 'distributed_replicated: worker 1', 'distributed_replicated: worker 0'),
-            'collective_all_reduce: worker 1',
+            *('collective_all_reduce: worker 1', 'parameter_server: ps 0', 'two_servers: ps 1', 'asynchronous: ps 0'),
+            'distributed_all_reduce: worker 0',
         ],
     ),
 )
-def test_the_others_end_at_once_when_a_signal_ends_a_worker(mode: str, lost: str, tmp_path: Path) -> None:
-    with cluster_of(mode, tmp_path, ENDLESS, PATIENT) as processes:
+def test_the_others_end_at_once_when_a_signal_ends_a_task_they_need(mode: str, lost: str, tmp_path: Path) -> None:
+    with cluster_of(mode, tmp_path, ENDLESS, PATIENT, f'--train_dir={tmp_path / "train"}') as processes:
         processes.start()
-        for worker in processes.of('worker'):
-            await_line(worker, UNDER_WAY)
+        for trainer in processes.trainers:
+            await_line(trainer, UNDER_WAY)
         processes.tasks[lost].send(signal.SIGTERM)
         exit_code = 128 + signal.SIGTERM
         assert_all_end(processes, FAILED, **{lost: exit_code})
@@ -421,6 +424,39 @@ def test_a_port_is_looked_at_where_the_kernel_has_no_ipv6(monkeypatch: pytest.Mo
         host = f'127.0.0.1:{stranger.getsockname()[1]}'
         with pytest.raises(RunError, match=f'of ps 0 .{host}. is not free'):
             start_server(Cluster((host,), ('127.0.0.1:1',), 'ps', 0, 'the flags'), tf.ConfigProto())
+
+
+@pytest.mark.parametrize(
+    ('mode', 'gone'),
+    scenarios(['collective_all_reduce: worker 1'], ['parameter_server: worker 1', 'distributed_replicated: worker 1']),
+)
+def test_a_signal_has_the_chief_save_also_when_its_step_will_never_end(mode: str, gone: str, tmp_path: Path) -> None:
+    """As when all are told to end, and one of them is faster."""
+    # Less than a step may take to its end after a signal.
+    flags = (ENDLESS, '--peer_timeout_secs=1', f'--train_dir={tmp_path / "train"}')
+    with cluster_of(mode, tmp_path, *flags) as processes:
+        processes.start()
+        for worker in processes.of('worker'):
+            await_line(worker, UNDER_WAY)
+        chief = processes.tasks['worker 0']
+        processes.tasks[gone].send(signal.SIGSTOP)
+        chief.send(signal.SIGTERM)
+        processes.tasks[gone].kill()
+        exit_code = 128 + signal.SIGTERM
+        assert_all_end(processes, FAILED, **{'worker 0': exit_code, gone: KILLED})
+        told = re.search(r'the run is incomplete: (\d+) of', chief.err)
+        assert told
+        assert_trained(saved(tmp_path / 'train'), NUM_WARMUP + int(told[1]))
+
+
+def test_workers_that_do_not_wait_end_when_worker_0_fails_before_there_are_variables(tmp_path: Path) -> None:
+    with cluster_of('asynchronous', tmp_path, ENDLESS, PATIENT, f'--train_dir={tmp_path}') as processes:
+        with tf.Graph().as_default(), open_session() as session:
+            of_another_model = {'tensor_names': ['other'], 'shape_and_slices': [''], 'tensors': [tf.zeros([1])]}
+            session.run(tf.raw_ops.SaveV2(prefix=str(tmp_path / 'model.ckpt-7'), **of_another_model))
+        processes.start()
+        assert_all_end(processes, FAILED)
+        assert_each_names(others_of(processes, 'worker 0'), processes.described('worker 0'), 'model.ckpt-7')
 
 
 def test_a_parameter_server_lingers_when_asked_until_a_signal_ends_it(tmp_path: Path) -> None:

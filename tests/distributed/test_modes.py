@@ -322,5 +322,5 @@ def test_workers_that_do_not_wait_train_the_weights(finished: Finished) -> None:
 def test_the_total_of_workers_that_do_not_wait_counts_the_steps_of_all(finished: Finished) -> None:
     [total] = finished.totals()[0]
     _, rate, _ = finished.step_lines()[0][-1]
-    # A worker shows its rate as if all were like it. Alone it has a W-th of that, less the time between its steps.
-    assert float(total) > 0.8 * rate / NUM_WORKERS
+    # A worker shows its own rate, and the time between its steps is in the total only.
+    assert float(total) > 0.8 * rate
