@@ -128,6 +128,10 @@ class BenchmarkCNN:
                 if verdict is None:
                     raise
                 raise self._fail(self._part(verdict)) from error
+            except BrokenPipeError:
+                if self._worker:
+                    self._worker.end(1, 'whoever read its standard output has left')
+                raise
             except KeyboardInterrupt:
                 self._keep()
                 self._conclude()
@@ -137,9 +141,12 @@ class BenchmarkCNN:
         return result
 
     def _fail(self, fault: RunError) -> RunError:
-        fault.result = self._conclude()
-        if self._worker:
-            self._worker.end(fault.exit_code, str(fault))
+        try:
+            fault.result = self._conclude()
+        finally:
+            # Also if what was measured cannot be told.
+            if self._worker:
+                self._worker.end(fault.exit_code, str(fault))
         return fault
 
     def _expect_ends(self) -> None:
@@ -150,9 +157,11 @@ class BenchmarkCNN:
     def _finish_for(self, exit_code: int, signal_name: str) -> None:
         """Called when a signal ends a worker: what was trained is saved, what was measured is told."""
         self._keep()
-        self._conclude()
-        if self._worker:
-            self._worker.end(exit_code, f'stopped by {signal_name}')
+        try:
+            self._conclude()
+        finally:
+            if self._worker:
+                self._worker.end(exit_code, f'stopped by {signal_name}')
         self._console.warning(f'stopped by {signal_name}')
 
     def _keep(self) -> None:

@@ -29,11 +29,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
       argv: without the program's name; by default that of this process.
     """
+    _open_closed_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     exit_code = _exit_code(words)
     if argv is None and (server := sys.modules.get('cluster.server')):
         server.leave(exit_code)
     return exit_code
+
+
+def _open_closed_streams() -> None:
+    """Has nobody read or write those of the standard streams that are closed (`>&-`), as Python does with None.
+
+    Else the next file that is opened would get the number of one, and what native code prints would go there.
+    """
+    for name, mode in (('stdin', 'r'), ('stdout', 'w'), ('stderr', 'w')):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _exit_code(words: list[str]) -> int:
@@ -117,12 +128,15 @@ def _own_stdout() -> Iterator[TextIO]:
         with contextlib.redirect_stdout(sys.stderr):
             yield out
         return
-    with open(os.dup(descriptor), 'w', encoding=sys.stdout.encoding) as out:
-        os.dup2(sys.stderr.fileno(), descriptor)
-        try:
-            yield out
-        finally:
-            os.dup2(out.fileno(), descriptor)
+    out = os.fdopen(os.dup(descriptor), 'w', encoding=sys.stdout.encoding)
+    os.dup2(sys.stderr.fileno(), descriptor)
+    try:
+        yield out
+    finally:
+        os.dup2(out.fileno(), descriptor)
+        # Each line was flushed. What is left is one that could not be written, which has been told.
+        with contextlib.suppress(OSError):
+            out.close()
 
 
 def _is_verbose(argv: Sequence[str]) -> bool:

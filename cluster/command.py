@@ -14,7 +14,7 @@ import flag_rules
 import output_files
 from cluster.launcher import Command, launch
 from cluster.members import CONTROLLED_MODE, find_cluster
-from errors import UsageError
+from errors import RunError, UsageError
 from flag_spec import flag, read_flags, specs_of, spelled
 from params import Params, parse_argv
 from reporting.console import format_warning
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
 
     Raises:
       UsageError: the flags do not fit, those of the run included; nothing has been started then.
-      RunError: as cluster.launcher.launch.
+      RunError: as cluster.launcher.launch, or there are no addresses for so many.
     """
     own, run_flags = _split(argv)
     if any(word in _HELP for word in own):
@@ -181,13 +181,20 @@ def reserved_addresses(count: int) -> Iterator[list[str]]:
     The ports stay bound, so that the kernel gives them to no other launcher and no connection. The process that an
     address is for can bind to it all the same, also when it is started again, since both ask for SO_REUSEADDR, as every
     gRPC server does, and only one of them listens (socket(7)). What remains is a stranger that asks for this very port.
+
+    Raises:
+      RunError: there are not as many.
     """
     with contextlib.ExitStack() as stack:
-        addresses = []
+        addresses: list[str] = []
         for _ in range(count):
-            holder = stack.enter_context(socket.socket())
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            holder.bind((_LOOPBACK, 0))
+            try:
+                holder = stack.enter_context(socket.socket())
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                holder.bind((_LOOPBACK, 0))
+            except OSError as error:
+                reason = f'{error.strerror} for port {len(addresses) + 1} of {count} on {_LOOPBACK}'
+                raise RunError(f'the processes cannot be given addresses: {reason}; start fewer processes') from error
             addresses.append(f'{_LOOPBACK}:{holder.getsockname()[1]}')
         yield addresses
 

@@ -96,6 +96,8 @@ def read_tf_config(environ: Environment) -> TfConfig | None:
     chiefs = (*lists.get('chief', ()), *lists.get('master', ()))
     if len(chiefs) > 1:
         raise _bad_tf_config(f'its cluster has {len(chiefs)} chiefs, {" and ".join(chiefs)}; there can be one')
+    if not chiefs and 'worker' not in lists:
+        raise _bad_tf_config('its cluster has ps and no worker (a TFJob needs enableDynamicWorker: false)')
     job, index = _tf_config_task(task)
     if index >= len(lists.get(job, ())):
         raise _bad_tf_config(f'its task is {job} {index}, and its cluster lists {len(lists.get(job, ()))} of {job}')

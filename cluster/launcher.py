@@ -168,8 +168,10 @@ class _Process:
             self._readers.append(reader)
 
         def wait() -> None:
-            self._wait()
-            ended()
+            # Where not all could be started, those that were are reaped unasked.
+            with contextlib.suppress(ChildProcessError):
+                self._wait()
+                ended()
 
         threading.Thread(target=wait, daemon=True).start()
 
@@ -259,17 +261,18 @@ class _Cluster:
             return self._stopped_too_slowly if self._is_stopping else self._servers_stayed
 
     def _start(self, command: Command) -> None:
+        show_error = functools.partial(self._show, functools.partial(self._lines.of_process, command.name))
         try:
             process = _Process(command)
-        except OSError as error:
-            raise RunError(f'{command.name} cannot be started: {error.strerror}; start fewer processes') from error
-        self._running.append(process)
-        show_error = functools.partial(self._show, functools.partial(self._lines.of_process, command.name))
-        process.watch(
-            show=functools.partial(self._show, self._lines.result) if command.has_result else show_error,
-            show_error=show_error,
-            ended=lambda: self._events.put(functools.partial(self._ended, process)),
-        )
+            self._running.append(process)
+            process.watch(
+                show=functools.partial(self._show, self._lines.result) if command.has_result else show_error,
+                show_error=show_error,
+                ended=lambda: self._events.put(functools.partial(self._ended, process)),
+            )
+        except (OSError, RuntimeError) as error:  # the latter where there can be no more threads
+            reason = getattr(error, 'strerror', error)
+            raise RunError(f'{command.name} cannot be started: {reason}; start fewer processes') from error
         cores = '' if command.cores is None else f' on cores {",".join(map(str, command.cores))}'
         self._lines.message(f'{command.name} is process {process.pid}{cores}')
 

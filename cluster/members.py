@@ -4,7 +4,7 @@ import ipaddress
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -165,17 +165,20 @@ def for_evaluator(params: Params, environ: Environment) -> Params:
     """The settings of this process, if TF_CONFIG has it evaluate what the others train: --eval, until they end.
 
     Raises:
-      UsageError: there is no --train_dir to find checkpoints in.
+      UsageError: the flags name another role, or there is no --train_dir to find checkpoints in.
     """
-    if params.ps_hosts or params.worker_hosts or params.job_name or not is_evaluator(environ):
+    if not is_evaluator(environ):
         return params
+    if given := _written(params, ('job_name', *HOSTS_FLAGS.values())):
+        raise UsageError(f'{given} contradicts TF_CONFIG, which makes this process an evaluator; leave one of them out')
     if params.train_dir is None:
         raise UsageError('TF_CONFIG makes this process an evaluator, and it needs the checkpoints; add --train_dir=DIR')
     others: dict[str, Any] = dict.fromkeys(EVAL_DURING_TRAINING)
-    interval = params.eval_interval_secs or _EVALUATOR_INTERVAL_SECS
-    # Those who train export what they have trained.
-    others |= {'stop_at_top_1_accuracy': None, 'export_saved_model': None}
-    return replace(params, eval=True, eval_interval_secs=interval, **others)
+    # Those who train export what they have trained. How they share variables is nothing to one that is alone.
+    others |= {'stop_at_top_1_accuracy': None, 'export_saved_model': None, 'variable_update': 'parameter_server'}
+    return replace(
+        params, eval=True, eval_interval_secs=params.eval_interval_secs or _EVALUATOR_INTERVAL_SECS, **others
+    )
 
 
 def _tasks(job: str, hosts: Hosts) -> tuple[Task, ...]:
@@ -289,7 +292,7 @@ def find_cluster(params: Params, environ: Environment) -> Cluster | None:
     cluster = cluster or _cluster_of_launch(params, environ)
     if cluster is None and (params.job_name or params.task_index):
         raise UsageError(
-            f'{_written_role(params)}: there are no hosts; write --worker_hosts=HOST:PORT,... and in modes with '
+            f'{_written(params)}: there are no hosts; write --worker_hosts=HOST:PORT,... and in modes with '
             'parameter servers --ps_hosts=HOST:PORT,..., or leave the role out to run in one process'
         )
     if cluster is not None:
@@ -428,13 +431,11 @@ def _check_hosts_differ(cluster: Cluster) -> None:
 def _check_role(params: Params, cluster: Cluster, environment: str, remedy: str) -> None:
     """Raises UsageError if --job_name or --task_index is given and is not what the environment says."""
     if params.job_name not in (None, cluster.job) or params.task_index not in (None, cluster.index):
-        raise UsageError(
-            f'{_written_role(params)} contradicts {environment}, where this process is {cluster.own}; {remedy}'
-        )
+        raise UsageError(f'{_written(params)} contradicts {environment}, where this process is {cluster.own}; {remedy}')
 
 
-def _written_role(params: Params) -> str:
-    given = {name: getattr(params, name) for name in ('job_name', 'task_index')}
+def _written(params: Params, names: Iterable[str] = ('job_name', 'task_index')) -> str:
+    given = {name: getattr(params, name) for name in names}
     return ' '.join(spelled(name, value) for name, value in given.items() if value is not None)
 
 

@@ -28,7 +28,7 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
     os.environ[_NO_PROXY] = ','.join(dict.fromkeys(filter(None, direct)))
     port = int(cluster.own.host.rpartition(':')[2])
     # TensorFlow would share the port with whoever has it.
-    with contextlib.closing(socket.socket(socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET)) as probe:
+    with contextlib.closing(_new_socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(AttributeError, OSError):
             probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -45,6 +45,14 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
     )
     _started.append(server)
     return server
+
+
+def _new_socket() -> socket.socket:
+    """For both families, or for IPv4 where the kernel has no other (socket.has_ipv6 tells of Python alone)."""
+    try:
+        return socket.socket(socket.AF_INET6)
+    except OSError:
+        return socket.socket(socket.AF_INET)
 
 
 def _keep_memory() -> None:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TextIO
 
+from errors import RunError
 from reporting.result import Accuracy, StepValues
 from reporting.statistics import Rate
 
@@ -132,9 +133,18 @@ class Console:
         self._err = err
 
     def result(self, text: str) -> None:
-        """Prints lines of the result."""
+        """Prints lines of the result.
+
+        Raises:
+          RunError: they cannot be written. BrokenPipeError: their reader has left.
+        """
         if self._out:
-            print(text, file=self._out, flush=True)
+            try:
+                print(text, file=self._out, flush=True)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise RunError(f'standard output cannot be written: {error.strerror}; send it elsewhere') from error
 
     def progress(self, message: str) -> None:
         """Prints what is being done."""

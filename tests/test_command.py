@@ -188,3 +188,26 @@ def test_a_reader_that_left_ends_the_run_quietly() -> None:
     finally:
         os.close(write_end)
     assert (done.returncode, done.stderr) == (1, '')
+
+
+@pytest.mark.unit
+def test_a_full_disk_under_standard_output_is_told_in_one_line() -> None:
+    full = os.open('/dev/full', os.O_WRONLY)
+    try:
+        done = run_script('pass', stdout=full)
+    finally:
+        os.close(full)
+    reason = 'standard output cannot be written: No space left on device; send it elsewhere'
+    assert (done.returncode, done.stderr) == (1, f'tf_cnn_benchmarks: error: {reason}\n')
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize('closed', ['<&-', '>&-', '2>&-', '<&- >&- 2>&-'])
+def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
+    written = tmp_path / 'written'
+    action = f"file = open({str(written)!r}, 'w'); os.write(1, b'native'); os.write(2, b'native')"
+    command = ['sh', '-c', f'exec "$0" -c "$1" {closed}', sys.executable, SCRIPT.format(action=action)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ('' if '>&-' in closed.split() else 'before\nafter\n')
+    assert written.read_text() == ''

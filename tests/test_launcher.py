@@ -10,6 +10,7 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import socket
@@ -316,6 +317,44 @@ def test_a_process_has_its_cores_and_environment_and_no_input() -> None:
     assert json.loads(out[0])[0] == CORES
 
 
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ('limit', 'message'),
+    [
+        ('setrlimit(RLIMIT_NOFILE, (40, 40))', r'p\d+ cannot be started: Too many open files; start fewer processes'),
+        (
+            'threading.stack_size(2**30); setrlimit(RLIMIT_AS, (2**29, 2**29))',
+            "p0 cannot be started: can't start new thread; start fewer processes",
+        ),
+    ],
+    ids=['files', 'threads'],
+)
+def test_more_processes_than_the_machine_allows_are_one_line_and_none_is_left(limit: str, message: str) -> None:
+    commands = [program(f'p{number}', 'wait()') for number in range(20)]
+    code = f"""
+import os, threading
+from resource import *
+from cluster.launcher import Command, launch
+from errors import RunError
+{limit}
+try:
+    launch({commands!r})
+except RunError as error:
+    print(error)
+for thread in threading.enumerate()[1:]:
+    thread.join()
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print('none is left')
+"""
+    result = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    error, left = result.stdout.splitlines()
+    assert re.fullmatch(message, error)
+    assert left == 'none is left'
+    assert [line for line in result.stderr.splitlines() if ' is process ' not in line] == []
+
+
 # The end of the launcher itself.
 
 
@@ -522,6 +561,17 @@ def test_a_reserved_port_is_for_the_server_that_it_is_meant_for() -> None:
                 assert server.accept()[1] == client.getsockname()
     with socket.socket() as anyone:
         anyone.bind((host, int(addresses[1].split(':')[1])))
+
+
+@pytest.mark.unit
+def test_more_addresses_than_there_are_files_are_refused_in_one_line() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
+    try:
+        with pytest.raises(RunError, match=r'Too many open files for port .* of 100 on 127.0.0.1; start fewer'):
+            cluster_command.main(['--workers=99'])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.mark.distributed

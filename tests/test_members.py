@@ -414,6 +414,15 @@ def test_a_tf_config_without_a_cluster_leaves_the_flags_alone() -> None:
         ('{"cluster": ["a:1"]}', '"cluster" is not an object'),
         ('{"cluster": {"worker": "a:1"}}', 'the worker of its cluster is not a list of HOST:PORT'),
         ('{"cluster": {"worker": {"0": "a:1"}, "ps": ["b:1"]}}', 'a TFJob needs enableDynamicWorker: false'),
+        # What a ps is told by enableDynamicWorker: itself alone.
+        (
+            '{"cluster": {"worker": {}, "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}',
+            'has ps and no worker (a TFJ',
+        ),
+        (
+            '{"cluster": {"worker": {}, "ps": ["b:1"]}, "task": {"type": "ps", "index": 1}}',
+            'has ps and no worker (a TFJ',
+        ),
         ('{"cluster": {"worker": ["a"]}}', "TF_CONFIG, cluster, worker: 'a' is not HOST:PORT"),
         ('{"cluster": {"tpu": ["a:1"]}}', 'its cluster has tpu, which is none of chief, master, worker, ps'),
         ('{"cluster": {"chief": ["a:1"], "master": ["b:1"]}}', 'its cluster has 2 chiefs, a:1 and b:1'),
@@ -449,6 +458,20 @@ def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends() -> No
     assert asked.eval_interval_secs == 3
     with pytest.raises(UsageError, match='--train_dir'):
         for_evaluator(Params(), environ)
+
+
+@pytest.mark.parametrize('mode', ['parameter_server', 'distributed_replicated', 'collective_all_reduce'])
+def test_an_evaluator_takes_the_command_line_of_those_who_train_in_any_mode(mode: str) -> None:
+    environ = tf_config('evaluator', 0, **TF_JOB)
+    assert find_cluster(for_evaluator(make_params(train_dir='/train', variable_update=mode), environ), environ) is None
+
+
+@pytest.mark.parametrize('flags', [{'job_name': 'worker', **HOSTS}, HOSTS, {'job_name': 'ps'}])
+def test_an_evaluator_does_not_take_the_place_of_another(flags: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as raised:
+        for_evaluator(make_params(train_dir='/train', **flags), tf_config('evaluator', 0, **TF_JOB))
+    assert ' contradicts TF_CONFIG, which makes this process an evaluator; leave' in str(raised.value)
+    assert all(f'--{name}={value}' in str(raised.value) for name, value in flags.items())
 
 
 @pytest.mark.parametrize('environ', [{}, tf_config('worker', 0, **TF_JOB), {'TF_CONFIG': '[1]'}, {'TF_CONFIG': '{'}])

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import re
 import signal
 import socket
@@ -17,6 +18,9 @@ from processes import DEADLINE_SECS, Process, Processes, await_line, make_cluste
 from sessions import open_session
 from whole_batch import SEED, STEP_LINE, TOTAL_LINE, WholeBatch, one_tower_graph, values_of
 
+from cluster.members import Cluster
+from cluster.server import start_server
+from errors import RunError
 from training.optimizers import Momentum
 
 pytestmark = pytest.mark.distributed
@@ -421,6 +425,31 @@ def test_the_others_end_at_once_when_a_signal_ends_a_task_they_need(mode: str, l
         others = others_of(processes, lost)
         assert max(task.ended_at for task in others) - processes.tasks[lost].ended_at < MARGIN_SECS
         assert_each_names(others, f'{processes.described(lost)} ended with exit code {exit_code}: stopped by SIGTERM')
+
+
+def test_the_others_end_at_once_when_the_reader_of_a_workers_output_leaves(tmp_path: Path) -> None:
+    with cluster_of('parameter_server', tmp_path, ENDLESS, PATIENT) as processes:
+        fifo = tmp_path / 'worker-0.out'
+        os.mkfifo(fifo)
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        processes.start()
+        fifo.unlink()
+        await_line(processes.tasks['worker 1'], UNDER_WAY)
+        os.close(reader)
+        assert_all_end(processes, FAILED)
+        others = others_of(processes, 'worker 0')
+        assert_each_names(
+            others, f'{processes.described("worker 0")} ended with exit code 1: whoever read its standard '
+        )
+
+
+def test_a_port_is_looked_at_where_the_kernel_has_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A family that this kernel lacks stands for it.
+    monkeypatch.setattr(socket, 'AF_INET6', 63)
+    with socket.create_server(('127.0.0.1', 0)) as stranger:
+        host = f'127.0.0.1:{stranger.getsockname()[1]}'
+        with pytest.raises(RunError, match=f'of ps 0 .{host}. is not free'):
+            start_server(Cluster((host,), ('127.0.0.1:1',), 'ps', 0, 'the flags'), tf.ConfigProto())
 
 
 @pytest.mark.parametrize(
