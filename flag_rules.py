@@ -296,15 +296,17 @@ _RULES: tuple[Callable[[Params], str | None], ...] = (
     _profiled_steps_are_two,
 )
 
-# By one of these a process learns of a cluster without host flags.
-_CLUSTER_VARIABLES = ('TF_CONFIG', 'SLURM_STEP_ID', 'OMPI_COMM_WORLD_RANK', 'PMIX_RANK')
+# The launchers' numbers of processes, in the order in which cluster.environments asks for them.
+_SIZES = ('OMPI_COMM_WORLD_SIZE', 'SLURM_STEP_NUM_TASKS')
 
 
 def is_alone(params: Params) -> bool:
     """Whether nothing speaks of other processes."""
     if params.variable_update == 'horovod':
         return False
-    return not (params.ps_hosts or params.worker_hosts or any(name in os.environ for name in _CLUSTER_VARIABLES))
+    size = next((os.environ[name] for name in _SIZES if name in os.environ), None)
+    is_launched = 'PMIX_RANK' in os.environ if size is None else size != '1'
+    return not (params.ps_hosts or params.worker_hosts or 'TF_CONFIG' in os.environ or is_launched)
 
 
 def check_inputs(params: Params) -> None:

@@ -426,6 +426,31 @@ def test_a_flag_without_effect_is_named(argv: list[str], lines: list[str]) -> No
     assert list(parse_argv(argv).warnings) == lines
 
 
+@pytest.mark.parametrize(
+    ('environ', 'is_alone'),
+    [
+        ({}, True),
+        ({'SLURM_STEP_NUM_TASKS': '1', 'PMIX_RANK': '0'}, True),
+        ({'SLURM_STEP_NUM_TASKS': '2', 'PMIX_RANK': '0'}, False),
+        # mpirun's daemon is the one task of a step of Slurm.
+        ({'OMPI_COMM_WORLD_SIZE': '2', 'SLURM_STEP_NUM_TASKS': '1'}, False),
+        ({'PMIX_RANK': '0'}, False),
+        ({'TF_CONFIG': '{}'}, False),
+    ],
+)
+def test_the_flags_of_clusters_have_no_effect_on_what_a_launcher_starts_alone(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], is_alone: bool
+) -> None:
+    for name in ('TF_CONFIG', 'PMIX_RANK', 'OMPI_COMM_WORLD_SIZE', 'SLURM_STEP_NUM_TASKS'):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    of_clusters = ['--peer_timeout_secs=9.0 has no effect: it belongs to clusters, and this process is alone']
+    assert list(parse_argv(['--peer_timeout_secs=9']).warnings) == (of_clusters if is_alone else [])
+    of_one = parse_argv(['--local_parameter_device=cpu', '--variable_update=replicated', '--num_gpus=2']).warnings
+    assert (not of_one) == is_alone
+
+
 def test_flags_of_older_versions_are_accepted_with_one_line() -> None:
     argv = ['--flush_stdout=true', '--cache_data', '--result_storage=x', '--gpu_pending_cap=3', '--nouse_data_sets']
     parsed = parse_argv([*argv, '--log_dir', 'd'])

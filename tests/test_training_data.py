@@ -143,7 +143,7 @@ def test_a_folder_of_validation_images_alone_can_be_looked_at(shards: Path, tmp_
         (tmp_path / path.name.replace('train-', 'validation-')).write_bytes(path.read_bytes())
     told = io.StringIO()
     run(tmp_path, Console(told, told), forward_only=True, num_batches=1, init_learning_rate=None)
-    assert 'Num epochs:  0.00' in told.getvalue()
+    assert 'Num epochs:  0.50' in told.getvalue()
 
 
 @pytest.mark.usefixtures('forget_models')
