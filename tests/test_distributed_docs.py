@@ -175,7 +175,7 @@ def test_the_tasks_of_each_slurm_script_are_one_cluster(
     clusters = []
     for rank, (node, local_rank) in enumerate(places):
         environment = slurm_environment(rank, nodes, counts, node, local_rank, len(places))
-        monkeypatch.setenv('SLURM_STEP_ID', environment['SLURM_STEP_ID'])
+        monkeypatch.setenv('SLURM_STEP_NUM_TASKS', environment['SLURM_STEP_NUM_TASKS'])
         clusters.append(find_cluster(parse(flags), environment))
     assert all(cluster and cluster.source == 'Slurm' for cluster in clusters)
     jobs = [job for job, _ in jobs_of(clusters)]
@@ -197,7 +197,7 @@ def test_the_ranks_of_each_mpirun_are_one_cluster(
             'OMPI_COMM_WORLD_LOCAL_SIZE': str(size // num_nodes),
             'PMIX_NAMESPACE': 'prterun-n0-4711@1',
         }
-        monkeypatch.setenv('OMPI_COMM_WORLD_RANK', str(rank))
+        monkeypatch.setenv('OMPI_COMM_WORLD_SIZE', str(size))
         clusters.append(find_cluster(parse(flags_of(words)), environment))
     assert [job for job, _ in jobs_of(clusters)] == ['ps'] * num_ps + ['worker'] * (size - num_ps)
     # With --map-by node, rank after rank: each host has the tasks that its addresses say.

@@ -194,7 +194,15 @@ def give_weights(model: Any, case: Case, ours: dict[str, Any]) -> tuple[Weights,
     return weights, counts
 
 
-@pytest.fixture(scope='module', params=CONFORMANCE, ids=lambda case: case.facts.network)
+# Of many layers, by the code that made the shallower ones.
+DEEPEST = ('resnet152', 'nasnetlarge')
+
+
+@pytest.fixture(
+    scope='module',
+    params=[pytest.param(case, marks=pytest.mark.all_modes if case.model in DEEPEST else ()) for case in CONFORMANCE],
+    ids=lambda case: case.facts.network,
+)
 def compared(request: pytest.FixtureRequest) -> Iterator[Compared]:
     case: Case = request.param
     data_set = DATA_SETS[case.facts.data_set]

@@ -193,8 +193,9 @@ def test_a_step_more_or_less_would_be_seen_in_the_weights() -> None:
 @pytest.mark.parametrize(
     ('mode', 'last'),
     scenarios(
-        ['two_servers: ps 0', 'distributed_replicated: worker 1'],
+        ['two_servers: ps 0'],
         [
+            'distributed_replicated: worker 1',
             *('parameter_server: ps 0', 'parameter_server: worker 0', 'two_servers: ps 1'),
             *('asynchronous: ps 0', 'asynchronous: worker 1', 'distributed_replicated: ps 1'),
             *('collective_all_reduce: worker 0', 'collective_all_reduce: worker 1'),
@@ -376,6 +377,7 @@ def test_a_signal_to_all_ends_them_and_the_chief_saves_its_last_step(mode: str, 
         assert_trained(saved(tmp_path / 'train'), NUM_WARMUP + int(told[1]))
 
 
+@pytest.mark.all_modes
 def test_workers_that_do_not_wait_tell_the_rate_of_all_when_a_signal_ends_them(tmp_path: Path) -> None:
     with cluster_of('asynchronous', tmp_path, ENDLESS, PATIENT) as processes:
         processes.start()
@@ -390,6 +392,7 @@ def test_workers_that_do_not_wait_tell_the_rate_of_all_when_a_signal_ends_them(t
         assert max(total / rate for total, rate in zip(totals, own, strict=True)) > 1.3
 
 
+@pytest.mark.all_modes
 def test_a_worker_that_warmed_up_while_others_took_all_steps_tells_the_total(tmp_path: Path) -> None:
     with cluster_of('asynchronous', tmp_path, '--num_batches=10', PATIENT) as processes:
         processes.start()
