@@ -30,10 +30,10 @@ def run_server(params: Params, cluster: Cluster, config: tf.ConfigProto, warn: C
     crew = Crew(cluster, start_server(cluster, config).target, together=together)
 
     def farewell(exit_code: int, signal_name: str) -> None:
-        deadline = time.monotonic() + _FAREWELL_SECS
-        while time.monotonic() < deadline and _remaining(crew):
-            time.sleep(_INTERVAL_SECS)
+        _await_trainers(crew, _FAREWELL_SECS)
         crew.end(exit_code, f'stopped by {signal_name}')
+        # Their sessions close sooner while this server answers.
+        _await_trainers(crew, _GONE_SECS)
         crew.see_off()
         warn(f'stopped by {signal_name}')
 
@@ -49,6 +49,13 @@ def run_server(params: Params, cluster: Cluster, config: tf.ConfigProto, warn: C
             raise
         crew.end(0)
         crew.see_off()
+
+
+def _await_trainers(crew: Crew, secs: float) -> None:
+    """Waits until those that train have ended, for so long at most."""
+    deadline = time.monotonic() + secs
+    while time.monotonic() < deadline and _remaining(crew):
+        time.sleep(_INTERVAL_SECS)
 
 
 def _remaining(crew: Crew) -> list[Task]:

@@ -79,14 +79,16 @@ class Watch(threading.Thread):
 
     def _look(self) -> Verdict | None:
         there, cluster = self._crew.ask(), self._crew.cluster
+        facts = self._crew.facts() if there[cluster.host_task] is not None else None
+        ends = self._crew.ends(facts or {}, there)
         for task, incarnation in there.items():
             expected = self._generation.members.get(str(task))
             if task == cluster.own or expected is None:
                 continue
             if incarnation == expected:
                 self.lost.pop(task, None)
-                # Who keeps the board ends only when the others have read that it does.
-                if task == cluster.host_task and (verdict := judge_end(task, self._crew.end_of(task, incarnation))):
+                # A server, and who keeps the board, stays for a while when it has told that it ends.
+                if task in (cluster.host_task, *cluster.servers) and (verdict := judge_end(task, ends.get(task))):
                     return verdict
             elif incarnation is not None and self._can_return(task):
                 return Verdict(task, True, f'{task} was lost and is back')
