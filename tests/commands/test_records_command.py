@@ -78,7 +78,7 @@ def test_input_without_output_and_output_without_input_are_refused(given: str, m
 
 
 def test_more_shards_than_images_are_refused(photos: Path, tmp_path: Path) -> None:
-    with refused('--shards=26', f'--input={photos}', 25):
+    with refused('--shards=26', f'--input={photos}', ' 25 '):
         convert(photos, tmp_path, '--shards=26')
 
 
@@ -139,14 +139,14 @@ def test_a_check_of_good_shards_prints_what_they_hold(shards: Path, capsys: pyte
     # Shards present and expected, records, labels seen and possible.
     assert numbers(line_with(output, 'train: ')) == ['4', '4', '24', '3', '4']
     sizes = [len(example['image/encoded']) for example in read_examples(shards)]
-    line_with(output, f'min {min(sizes):,}, median {np.median(sizes):,.0f}, max {max(sizes):,}')
+    line_with(output, f'min {min(sizes):,}', f'median {np.median(sizes):,.0f}', f'max {max(sizes):,}')
 
 
 def test_a_missing_shard_is_named(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_files(tmp_path, content(shards))
     missing = shard_paths(tmp_path)[2]
     missing.unlink()
-    with failed(f'--check={tmp_path}', 1, missing):
+    with failed(f'--check={tmp_path}', missing):
         records.main([f'--check={tmp_path}'])
     output = capsys.readouterr().out
     assert numbers(line_with(output, 'train: '))[:2] == ['3', '4']

@@ -98,6 +98,19 @@ def test_a_faulty_file_is_named(
         check_line(str(error.value).replace(str(tmp_path), ''), *facts)
 
 
+def test_a_compressed_file_that_ends_early_is_told_apart_from_a_corrupt_one(tmp_path: Path) -> None:
+    write_mnist(tmp_path, DIGITS, LABELS, suffix='.gz')
+    path = tmp_path / 'train-images-idx3-ubyte.gz'
+    data = path.read_bytes()
+    told = set()
+    for damaged in (data[:-200], data[:-8], changed(data, -9, data[-9] ^ 1)):
+        path.write_bytes(damaged)
+        with refused(path) as error:
+            load_arrays('mnist', str(tmp_path), 'train')
+        told.add(str(error.value))
+    assert len(told) == 2
+
+
 def test_missing_files_are_named(tmp_path: Path) -> None:
     write_cifar(tmp_path, IMAGES, LABELS)
     os.remove(tmp_path / 'data_batch_3.bin')

@@ -107,7 +107,7 @@ def test_a_fault_is_found_named_and_counted(
 ) -> None:
     damage, kind, facts = DAMAGES[name]
     damage(shards[1])
-    with failed(f'--check={tmp_path}', 1, shards[1], *facts):
+    with failed(f'--check={tmp_path}', shards[1], *facts):
         records.main([f'--check={tmp_path}'])
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.endswith(f' {kind} 1')]

@@ -39,7 +39,7 @@ def test_links_to_files_are_followed_and_links_to_folders_are_passed_over(tmp_pa
 
 def test_a_folder_without_class_folders_is_refused_with_the_number_of_its_files(tmp_path: Path) -> None:
     write_files(tmp_path, {f'{index}.jpg': b'x' for index in range(3)})
-    with refused(f'--input={tmp_path}', 0, 3):
+    with refused(f'--input={tmp_path}', ' 3 '):
         scan_folder(str(tmp_path))
 
 

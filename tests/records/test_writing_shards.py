@@ -70,14 +70,14 @@ def test_another_seed_gives_the_same_images_in_another_order(photos: Path, shard
 
 def test_nothing_is_written_when_no_image_can_be_decoded(tmp_path: Path) -> None:
     photos = write_files(tmp_path / 'photos', {'a/1.jpg': b'x', 'b/2.png': b''})
-    with failed(f'--input={photos}', 2):
+    with failed(f'--input={photos}', ' 2 '):
         convert(photos, tmp_path / 'out')
     assert list((tmp_path / 'out').iterdir()) == []
 
 
 def test_a_shard_is_never_empty(tmp_path: Path) -> None:
     photos = write_files(tmp_path / 'photos', {'a/1.jpg': b'x', 'a/2.jpg': encoded(picture())})
-    with failed('--shards=2', 'shard '):
+    with failed('--shards=2', 'shard 1'):
         convert(photos, tmp_path / 'out')
     assert list((tmp_path / 'out').iterdir()) == []
 
