@@ -1,4 +1,4 @@
-"""Parameters and multiply-adds of networks are the published ones, and those that TensorFlow counts."""
+"""The counted parameters and multiply-adds of networks are the published ones, and those that TensorFlow counts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.graph
 
 @dataclass(frozen=True)
 class Published:
-    """What is published of a model: multiply-adds of an image in units of 1e9, parameters in units of 1e6.
+    """The published costs of a model: multiply-adds of an image in units of 1e9, parameters in units of 1e6.
 
     Parameters are rounded to as many digits as are written here.
     """
@@ -42,6 +42,10 @@ TORCHVISION = (
     Published('official_resnet50', 4.09, '25.6'),
     Published('official_resnet101', 7.80, '44.5'),
     Published('official_resnet152', 11.51, '60.2'),
+    Published('mobilenet', 0.300, '3.5'),
+    Published('densenet121', 2.83, '8.0'),
+    Published('efficientnet_b0', 0.39, '5.3'),
+    Published('convnext_tiny', 4.46, '28.6'),
 )
 TIMM = (
     # Wightman, PyTorch Image Models, results/benchmark-infer-*.csv: "infer_gmacs" and "param_count".
@@ -54,7 +58,7 @@ TIMM = (
 PAPERS = (
     # He et al. 2015 (arXiv:1512.03385), table 1.
     Published('resnet50', 3.8),
-    Published('resnet101', 7.6),
+    Published('resnet101', 7.6, '44.5'),
     Published('resnet152', 11.3),
     # Szegedy et al. 2014 (arXiv:1409.4842), table 1: the sum of all rows, but of the first, which says 34M, what a 7x7
     # convolution to 64 channels takes.
@@ -75,6 +79,9 @@ PAPERS = (
     Published('densenet40_k12', 0.533 / 2, '1.0'),
     Published('densenet100_k12', None, '7.0'),
     Published('densenet100_k24', None, '27.2'),
+    # Zoph et al. 2018 (arXiv:1707.07012), tables 3 (mobile) and 2 (large).
+    Published('nasnet', 0.564, '5.3'),
+    Published('nasnetlarge', 23.8),
 )
 
 
@@ -92,8 +99,14 @@ def test_a_model_costs_what_is_published(published: Published) -> None:
         assert f'{cost.parameters / 1e6:.{len(digits)}f}' == published.parameters
 
 
+VERSION_2 = (*list_models('official_resnet*_v2'), *(f'resnet{depth}_v2' for depth in (20, 32, 44, 56, 110)))
+# The code of these builds the deeper ones, too.
+SHALLOW = ('official_resnet18_v2', 'official_resnet34_v2', 'official_resnet50_v2', 'resnet20_v2', 'resnet32_v2')
+
+
 @pytest.mark.parametrize(
-    'model', [*list_models('official_resnet*_v2'), *(f'resnet{depth}_v2' for depth in (20, 32, 44, 56, 110))]
+    'model',
+    [pytest.param(model, marks=() if model in SHALLOW else pytest.mark.all_modes) for model in VERSION_2],
 )
 def test_version_2_of_a_resnet_costs_what_version_1_does_without_norms_of_projections(model: str) -> None:
     cost, of_version_1 = cost_of(find_model(model)), cost_of(find_model(model.removesuffix('_v2')))
@@ -105,7 +118,7 @@ def test_version_2_of_a_resnet_costs_what_version_1_does_without_norms_of_projec
 
 @pytest.mark.parametrize('model', ['lenet', 'alexnet_cifar', 'mobilenet', 'googlenet'])
 def test_tensorflow_counts_twice_as_many_operations(model: str) -> None:
-    """Its profiler takes a multiply-add for two."""
+    """Its profiler counts a multiply-add as two operations."""
     shape, num_classes = (96, 96, 3), 7
     with tf.Graph().as_default() as graph:
         with one_tower().create_outer_variable_scope(0) as variables:
@@ -137,7 +150,7 @@ OPERATIONS: dict[str, tuple[Callable[[Any], Any], int]] = {
     ),
     'products of a batch': (lambda x: tf.matmul(x, tf.zeros([1, 8, 6, 5])), 8 * (8 * 5) * 6),
     'products of a batch, transposed': (lambda x: tf.matmul(x, x, transpose_a=True), 8 * (6 * 6) * 8),
-    'what no result depends on': (lambda x: (tf.matmul(tf.zeros([2, 3]), tf.zeros([3, 4])), x)[1], 0),
+    'an op that no result depends on': (lambda x: (tf.matmul(tf.zeros([2, 3]), tf.zeros([3, 4])), x)[1], 0),
     'no products': (lambda x: tf.nn.relu(tf.nn.max_pool2d(x, 2, 2, 'VALID')) + 1, 0),
 }
 

@@ -1,7 +1,7 @@
-"""Arrays give every image once an epoch, with its label, in an order that the seed decides, shifted as published."""
+"""Arrays become batches: every image once an epoch, with its label, in the order of the seed, shifted as published."""
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ Steps = list[list[tuple[np.ndarray, np.ndarray]]]
 
 
 def steps_of(num_steps: int, batch_size: int, options: ImageOptions = AS_THEY_ARE, **more: Any) -> Steps:
-    """Images and labels of each step and tower; more than one run of a warm-up must not matter."""
+    """Images and labels of each step and tower. Warms up twice, which must not matter."""
     num_towers, on_device = more.pop('num_towers', 1), more.pop('normalize_on_device', False)
     steps_before = more.pop('steps_before', 0)
     with tf.Graph().as_default(), open_session(num_cpus=num_towers) as session:
@@ -43,7 +43,7 @@ def steps_of(num_steps: int, batch_size: int, options: ImageOptions = AS_THEY_AR
 
 
 def pixels(images: np.ndarray) -> np.ndarray:
-    """What normalised images were."""
+    """Undoes the normalisation of images."""
     return np.rint((images + 1) * 127.5).astype(int)
 
 
@@ -74,7 +74,7 @@ def test_every_image_comes_once_in_an_epoch_also_across_batches(batch_size: int,
     assert sum(step == 1 for step in steps) < len(steps) / 4
 
 
-def test_a_seed_decides_the_order_and_the_place_to_begin_is_in_it() -> None:
+def test_the_seed_decides_the_order_and_the_shift_where_in_it_to_begin() -> None:
     order = order_of(steps_of(6, 8))
     assert order_of(steps_of(6, 8)) == order
     assert order_of(steps_of(6, 8, replace(AS_THEY_ARE, seed=6))) != order
@@ -83,7 +83,7 @@ def test_a_seed_decides_the_order_and_the_place_to_begin_is_in_it() -> None:
 
 
 @pytest.mark.parametrize('changes', [{'augmentation': 'padded_crop'}, {'distortions': True}])
-def test_training_that_goes_on_sees_what_it_would_have_seen(changes: dict[str, Any]) -> None:
+def test_resumed_training_sees_the_batches_of_uninterrupted_training(changes: dict[str, Any]) -> None:
     options = replace(AS_THEY_ARE, **changes)
     whole = steps_of(6, 8, options, shift=0.25, num_towers=2)
     for before in (1, 4):
@@ -111,10 +111,12 @@ def test_shifts_and_flips_are_those_of_numpy() -> None:
         np.testing.assert_array_equal(found if black == 0 else pixels(found), expected)
 
 
-def find_shift(image: np.ndarray, originals: np.ndarray) -> tuple[int, int, int, bool]:
-    places = itertools.product(range(len(originals)), range(9), range(9), (False, True))
-    (found,) = [p for p in places if np.array_equal(shifted(originals[p[0]], *p[1:]), image)]
-    return found
+def places_of(originals: np.ndarray) -> dict[bytes, list[tuple[int, int, int, bool]]]:
+    """For the bytes of each shifted image: which original it is of, its top and left, and whether it is mirrored."""
+    places = defaultdict(list)
+    for place in itertools.product(range(len(originals)), range(9), range(9), (False, True)):
+        places[shifted(originals[place[0]], *place[1:]).tobytes()].append(place)
+    return places
 
 
 def test_training_images_are_shifted_and_flipped_at_random() -> None:
@@ -122,7 +124,11 @@ def test_training_images_are_shifted_and_flipped_at_random() -> None:
     steps = steps_of(3, COUNT, options)
     # At the corners almost nothing is left of an image this small, so that it could be any.
     images = [image for step in steps for batch, _ in step for image in pixels(batch) if np.count_nonzero(image) > 12]
-    places = [find_shift(image, IMAGES) for image in images]
+    all_places = places_of(IMAGES)
+    places = []
+    for image in images:
+        [place] = all_places[image.astype(np.uint8).tobytes()]
+        places.append(place)
     assert len(places) > 60
     for values, least in ((1, 8), (2, 8), (3, 2)):
         assert len({place[values] for place in places}) >= least
@@ -132,7 +138,7 @@ def test_training_images_are_shifted_and_flipped_at_random() -> None:
     assert len({tuple(place[1:]) for place in places}) > 30, 'each image has a shift of its own'
 
 
-def test_images_that_are_not_trained_on_are_not_shifted() -> None:
+def test_evaluation_images_are_not_shifted() -> None:
     options = replace(AS_THEY_ARE, augmentation='padded_crop', training=False)
     assert sorted(order_of(steps_of(1, COUNT, options))) == list(range(COUNT))
 

@@ -1,4 +1,4 @@
-"""What must run on GPUs to be known to work."""
+"""Training on GPUs has the losses of training on CPUs, in every local mode and by every all-reduce algorithm."""
 
 from typing import Any
 
@@ -32,8 +32,8 @@ def test_a_gpu_trains_as_a_cpu_does(mode: dict[str, Any], data_format: str) -> N
     assert on_gpu == pytest.approx(losses(device='cpu'), rel=1e-3)
 
 
-@pytest.mark.skipif(NUM_GPUS < 2, reason='gradients meet between two GPUs at least')
+@pytest.mark.skipif(NUM_GPUS < 2, reason='needs two GPUs')
 @pytest.mark.parametrize('spec', ['nccl', 'psgpu', 'pscpu', 'xring', 'pscpu:2k:nccl'])
-def test_gradients_meet_alike_by_every_algorithm(spec: str) -> None:
+def test_every_all_reduce_algorithm_on_two_gpus_has_the_losses_of_cpus(spec: str) -> None:
     replicated = losses(device='gpu', num_gpus=2, variable_update='replicated', all_reduce_spec=spec)
     assert replicated == pytest.approx(losses(device='cpu', num_gpus=2), rel=1e-3)

@@ -1,6 +1,5 @@
-"""The layers do what NumPy and their papers say, and the data format makes no difference."""
+"""Layers compute what NumPy and SciPy compute from their papers' formulas, in both data formats."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,16 +12,7 @@ from oracles import Weights
 from sessions import DATA_FORMATS, open_session
 from single_tower import BATCH, load, one_tower, random_images, random_weight, relative_error
 
-from models.layers import (
-    BatchNorm,
-    Initializer,
-    LayerBuilder,
-    constant,
-    glorot_normal,
-    he_normal,
-    he_normal_fan_out,
-    truncated_normal,
-)
+from models.layers import BatchNorm, LayerBuilder
 from models.networks import NETWORKS
 from training.optimizers import GradientDescent, OptimizerStep
 from variable_mgr import TowerVariables
@@ -42,7 +32,7 @@ def every_layer(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
 
 
 def every_modern_layer(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    """Like every_layer, of what networks since 2017 have besides: odd and even sizes, depthwise strides, gates."""
+    """Like every_layer, with the layers of networks since 2017: odd and even sizes, depthwise strides, gates."""
     x = cnn.swish(cnn.depthwise_conv(cnn.conv(x, 8, 3, 'conv1'), 3, 'depthwise1', strides=2))
     x = cnn.layer_scale(cnn.layer_norm(x, 'ln'), 'scale', 0.5) + cnn.depthwise_conv(x, 5, 'depthwise2', padding=2)
     x = cnn.gate(x, cnn.dense(cnn.global_avg_pool(x), 8, 'gate'))
@@ -54,7 +44,7 @@ def every_modern_layer(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
 
 
 def train_in(data_format: str, network: Callable[..., Any], images: np.ndarray) -> Weights:
-    """All variables after four steps of gradient descent, over which the loss falls."""
+    """Returns all variables after four steps of gradient descent. The loss must fall."""
     with tf.Graph().as_default(), open_session(has_nchw=True) as session:
         manager = one_tower()
         with manager.create_outer_variable_scope(0) as variables:
@@ -88,7 +78,7 @@ def infer_in(data_format: str, network: Callable[..., Any], images: np.ndarray, 
     [every_layer, every_modern_layer, NETWORKS['lenet'].build],
     ids=['every layer', 'every modern layer', 'lenet'],
 )
-def test_what_one_data_format_trained_the_other_reads(network: Callable[..., Any]) -> None:
+def test_weights_trained_in_one_data_format_are_used_in_the_other(network: Callable[..., Any]) -> None:
     images = random_images((28, 28, 3))
     weights = train_in('NCHW', network, images)
     for name, value in train_in('NHWC', network, images).items():
@@ -137,7 +127,7 @@ def test_batch_norm_normalises_and_keeps_averages_like_numpy(data_format: str, s
 
 
 def reference_depthwise(x: np.ndarray, kernel: np.ndarray, strides: int) -> np.ndarray:
-    """By SciPy, with its zeros around the image. 'SAME' puts the extra one of an even size at the end."""
+    """SciPy's correlation with zeros around the image. 'SAME' puts the extra zero of an even size at the end."""
     channels = [
         scipy.ndimage.correlate(x[..., channel], kernel[None, ..., channel, 0], mode='constant')
         for channel in range(x.shape[-1])
@@ -150,7 +140,7 @@ def layer_normalised(x: np.ndarray) -> np.ndarray:
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
 
 
-# What a layer of a name makes of x, [N, H, W, C], with its variables by their names.
+# By name: a layer, and its formula for x, [N, H, W, C], and the variables by name.
 FORMULAS: dict[str, tuple[Callable[[LayerBuilder, Any], Any], Callable[[np.ndarray, Weights], np.ndarray]]] = {
     'depthwise convolution': (
         lambda cnn, x: cnn.depthwise_conv(x, 3, 'conv'),
@@ -220,48 +210,7 @@ def test_a_tower_that_keeps_no_statistics_has_no_moving_averages() -> None:
     np.testing.assert_allclose(without, with_statistics, rtol=1e-5, atol=1e-6)
 
 
-def initial(initializer: Initializer, shape: list[int], seed: int = 1) -> np.ndarray:
-    with tf.Graph().as_default(), open_session() as session:
-        return session.run(initializer(shape, seed))
-
-
-# The standard deviation of a standard normal distribution that is cut at two: sqrt(1 - 4 phi(2) / (2 Phi(2) - 1)).
-CUT_STDDEV = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
-
-
-@pytest.mark.parametrize(
-    ('initializer', 'shape', 'stddev'),
-    [
-        (truncated_normal(0.1), [400, 300], 0.1 * CUT_STDDEV),
-        (he_normal, [3, 3, 64, 128], math.sqrt(2 / (3 * 3 * 64))),
-        (he_normal, [1, 7, 96, 200], math.sqrt(2 / (7 * 96))),
-        (he_normal, [400, 300], math.sqrt(2 / 400)),
-        (glorot_normal, [3, 3, 64, 128], math.sqrt(2 / (3 * 3 * (64 + 128)))),
-        (glorot_normal, [400, 300], math.sqrt(2 / 700)),
-        (he_normal_fan_out, [3, 3, 64, 128], math.sqrt(2 / (3 * 3 * 128))),
-        (he_normal_fan_out, [7, 7, 3000, 1], math.sqrt(2 / (7 * 7))),
-    ],
-)
-def test_initial_values_spread_as_their_papers_say(initializer: Initializer, shape: list[int], stddev: float) -> None:
-    values = initial(initializer, shape)
-    assert values.shape == tuple(shape)
-    assert values.std() == pytest.approx(stddev, rel=0.01)
-    assert abs(values.mean()) < 0.01 * stddev
-    cut = 2 * stddev / CUT_STDDEV
-    assert 0.98 * cut < np.abs(values).max() <= cut * 1.0001
-
-
-def test_a_constant_initial_value_is_everywhere() -> None:
-    np.testing.assert_array_equal(initial(constant(0.25), [2, 3]), np.full([2, 3], 0.25, np.float32))
-
-
-def test_initial_values_follow_from_the_seed() -> None:
-    values = initial(he_normal, [20, 30], seed=3)
-    np.testing.assert_array_equal(initial(he_normal, [20, 30], seed=3), values)
-    assert np.abs(initial(he_normal, [20, 30], seed=4) - values).max() > 0.1
-
-
-def test_dropout_drops_its_share_and_other_units_in_every_layer_tower_and_step() -> None:
+def test_dropout_drops_its_rate_of_units_independently_in_every_layer_tower_and_step() -> None:
     rate, shape = 0.3, (100, 80)
     masks: list[np.ndarray] = []
     with tf.Graph().as_default(), open_session() as session:
@@ -279,7 +228,7 @@ def test_dropout_drops_its_share_and_other_units_in_every_layer_tower_and_step()
         masks.append(mask)
 
 
-def test_drop_path_drops_whole_images_other_ones_in_every_layer_and_step() -> None:
+def test_drop_path_drops_whole_images_independently_in_every_layer_and_step() -> None:
     rate, shape = 0.3, (2000, 2, 1, 3)
     with tf.Graph().as_default(), open_session() as session:
         cnn = LayerBuilder(TowerVariables(one_tower(), 0), 'NHWC', is_training=True)

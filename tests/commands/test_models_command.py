@@ -1,0 +1,93 @@
+"""The subcommand `models` lists models and their costs, those of a user's own file too."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from model_docs import DOC_COMMANDS, EXAMPLE, REPOSITORY
+from refusals import check_line
+
+import tf_cnn_benchmarks
+from models.catalog import list_facts
+from params import parse_argv
+
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
+
+
+def run_models(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """What the subcommand prints."""
+    assert tf_cnn_benchmarks.main(['models', *argv]) == 0
+    out, err = capsys.readouterr()
+    assert err == ''
+    return out
+
+
+def test_the_commands_of_the_docs_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path('tiny_resnet.py').write_text(EXAMPLE)
+    run, (subcommand, *argv) = DOC_COMMANDS
+    assert parse_argv(run).warnings == ()
+    assert subcommand == 'models'
+    (listed,) = json.loads(run_models(capsys, *argv, '--json'))
+    assert (listed['name'], listed['dataset'], listed['default_batch_size']) == ('tiny_resnet', 'cifar10', 128)
+    # Three blocks of two convolutions and a shortcut, each of the former with batch norm, between stem and logits.
+    kernels = [27 * 16, *(9 * i * o + 9 * o * o + i * o for i, o in ((16, 16), (16, 32), (32, 64))), 64 * 10 + 10]
+    assert listed['parameters'] == sum(kernels) + 2 * (16 + 2 * (16 + 32 + 64))
+
+
+def test_models_are_listed_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run_models(capsys).splitlines()
+    assert lines[1].split() == ['model', 'data', 'set', 'parameters', 'GFLOPs/image', 'image', 'size', 'batch', 'size']
+    rows = [line.split() for line in lines[3:] if line.strip()]
+    assert [row[0] for row in rows] == [facts.name for facts in list_facts()]
+    assert ['resnet50', 'imagenet', '25,559,081', '3.858', '224', '64'] in rows
+    narrow = run_models(capsys, 'lenet')
+    assert 'resnet50' not in narrow
+    assert 'lenet' in narrow
+
+
+def test_json_lists_models_as_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = json.loads(run_models(capsys, '--json', 'resnet50*'))
+    assert [row['name'] for row in listed] == ['resnet50', 'resnet50_v1.5', 'resnet50_v2']
+    assert listed[0] == {
+        'name': 'resnet50',
+        'dataset': 'imagenet',
+        'parameters': 25_559_081,
+        'gflops_per_image': pytest.approx(3.858, abs=5e-4),
+        'image_size': 224,
+        'default_batch_size': 64,
+    }
+
+
+@pytest.mark.parametrize(
+    ('argv', 'facts'),
+    [
+        (['lenett'], ['lenet']),
+        (['x*'], ["models 'resnet*'"]),
+        (['a', 'b'], ['models']),
+        (['--jsn'], ['models', '--json']),
+    ],
+)
+def test_wrong_use_is_refused_with_the_argument_that_is_wrong(
+    capsys: pytest.CaptureFixture[str], argv: list[str], facts: list[str]
+) -> None:
+    assert tf_cnn_benchmarks.main(['models', *argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == ''
+    start = f'tf_cnn_benchmarks: error: {argv[-1]}'
+    assert err.startswith(start)
+    check_line(err.removeprefix(start), *facts)
+
+
+def test_the_subcommand_runs_without_tensorflow() -> None:
+    code = (
+        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["models", "--json"]);'
+        'print(sorted({"tensorflow", "numpy"} & set(sys.modules)), code, file=sys.stderr)'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=REPOSITORY, timeout=60)
+    assert (done.returncode, done.stderr) == (0, '[] 0\n')
+    assert len(json.loads(done.stdout)) == len(list_facts())

@@ -1,0 +1,178 @@
+"""The subcommand `records`: its options, and what it prints about the shards that it writes or checks."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from image_folders import (
+    REPOSITORY,
+    content,
+    convert,
+    flip_a_bit,
+    read_examples,
+    shard_paths,
+    write_files,
+    write_photos,
+    write_shards_of,
+)
+from refusals import failed, refused
+
+import records
+from data_sets import shard_name
+
+pytestmark = pytest.mark.graph
+
+
+@pytest.fixture(scope='module')
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_photos(tmp_path_factory.mktemp('photos'))
+
+
+@pytest.fixture(scope='module')
+def shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shards_of(photos, tmp_path_factory.mktemp('shards'))
+
+
+def line_with(text: str, *facts: object) -> str:
+    """The one line of a text that names all of the facts."""
+    (line,) = (line for line in text.splitlines() if all(str(fact) in line for fact in facts))
+    return line
+
+
+def numbers(text: str) -> list[str]:
+    return re.findall(r'\d+', text)
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ('argv', 'facts'),
+    [
+        (['--inptu=x'], ['--inptu', 'records', '--input']),
+        (['--zzz'], ['--zzz', 'records --help']),
+        (['photos'], ['photos', '--input=photos', 'records --help']),
+        (['--shards=x'], ['--shards', 'records --help']),
+        (['--shards=-1'], ['--shards', '-1']),
+        (['--subset=test'], ['--subset', 'test', 'train', 'validation']),
+        (['--first_label=2'], ['--first_label', '2']),
+        (['--jpeg_quality=0'], ['--jpeg_quality', '0', '100']),
+        (['--input=/missing', '--output=x'], ['--input=/missing']),
+        (['--check=x', '--shards=4'], ['--check=x', '--shards']),
+        (['--check=/missing'], ['--check=/missing']),
+    ],
+)
+def test_wrong_use_is_refused_with_the_flag_that_is_wrong(argv: list[str], facts: list[str]) -> None:
+    with refused(*facts):
+        records.main(argv)
+
+
+@pytest.mark.parametrize(('given', 'missing'), [('--output', '--input'), ('--input', '--output')])
+def test_input_without_output_and_output_without_input_are_refused(given: str, missing: str) -> None:
+    with refused('records --help') as error:
+        records.main([f'{given}=x'])
+    assert str(error.value).startswith(missing)
+
+
+def test_more_shards_than_images_are_refused(photos: Path, tmp_path: Path) -> None:
+    with refused('--shards=26', f'--input={photos}', ' 25 '):
+        convert(photos, tmp_path, '--shards=26')
+
+
+def test_without_pillow_the_command_to_install_it_is_named(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, 'PIL', None)
+    with refused('records', 'pip install pillow'):
+        convert(photos, tmp_path)
+
+
+def test_help_names_every_flag_and_loads_neither_tensorflow_nor_pil() -> None:
+    code = (
+        'import sys, records; records.main(["--help"]); '
+        'print(sorted({"tensorflow", "PIL", "numpy", "rich"} & set(sys.modules)))'
+    )
+    output = subprocess.run([sys.executable, '-c', code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    names = re.findall(r'^  --(\w+):', output.stdout, re.MULTILINE)
+    assert names[:7] == ['input', 'output', 'shards', 'subset', 'seed', 'first_label', 'jpeg_quality']
+    assert names[7:] == ['num_processes', 'overwrite', 'check']
+    assert output.stdout.endswith('[]\n')
+
+
+def test_decoding_processes_do_not_load_tensorflow() -> None:
+    code = 'import sys, records.images; print("tensorflow" in sys.modules)'
+    output = subprocess.run([sys.executable, '-c', code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert output.stdout == 'False\n'
+
+
+# Writing shards.
+
+
+def test_files_that_are_left_out_or_passed_over_are_named_and_counted(
+    photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    convert(photos, tmp_path / 'out', '--shards=2')
+    captured = capfd.readouterr()
+    for path in ('cat/broken.jpg', 'notes.txt', 'cat/.hidden.jpg', 'cat/list.csv', '.DS_Store'):
+        line_with(captured.err, f' {path}: ')
+    written, *counts = captured.out.splitlines()
+    # Images, classes and shards.
+    assert written.startswith('train: ')
+    assert numbers(written)[:3] == ['24', '3', '2']
+    assert written.endswith(str(tmp_path / 'out'))
+    passed_through_and_encoded, left_out, passed_over = map(numbers, counts)
+    assert passed_through_and_encoded == ['21', '3']
+    assert left_out == ['1']
+    assert sorted(passed_over) == ['1', '1', '2']
+
+
+# Checking shards.
+
+
+def test_a_check_of_good_shards_prints_what_they_hold(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert records.main([f'--check={shards}']) == 0
+    output = capsys.readouterr().out
+    line_with(output, shards, '0..3', 'labels.txt')
+    # Shards present and expected, records, labels seen and possible.
+    assert numbers(line_with(output, 'train: ')) == ['4', '4', '24', '3', '4']
+    sizes = [len(example['image/encoded']) for example in read_examples(shards)]
+    line_with(output, f'min {min(sizes):,}', f'median {np.median(sizes):,.0f}', f'max {max(sizes):,}')
+
+
+def test_a_missing_shard_is_named(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_files(tmp_path, content(shards))
+    missing = shard_paths(tmp_path)[2]
+    missing.unlink()
+    with failed(f'--check={tmp_path}', missing):
+        records.main([f'--check={tmp_path}'])
+    output = capsys.readouterr().out
+    assert numbers(line_with(output, 'train: '))[:2] == ['3', '4']
+    line_with(output, 'missing shard 1')
+    line_with(output, f'{missing}: ')
+
+
+def test_every_subset_is_checked_unless_one_is_asked_for(
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_files(tmp_path, content(shards))
+    for index, path in enumerate(shard_paths(shards)):
+        (tmp_path / shard_name('validation', index, 4)).write_bytes(path.read_bytes())
+    flip_a_bit(tmp_path / shard_name('validation', 3, 4))
+    assert records.main([f'--check={tmp_path}', '--subset=train']) == 0
+    assert 'validation' not in capsys.readouterr().out
+    with failed(f'--check={tmp_path}', 'validation-00003-of-00004'):
+        records.main([f'--check={tmp_path}'])
+    output = capsys.readouterr().out
+    for subset in ('train', 'validation'):
+        assert numbers(line_with(output, f'{subset}: '))[:2] == ['4', '4']
+
+
+def test_without_labels_txt_the_labels_are_those_of_imagenet(
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_files(tmp_path, {path.name: path.read_bytes() for path in shard_paths(shards)})
+    assert records.main([f'--check={tmp_path}']) == 0
+    line_with(capsys.readouterr().out, '0..1000', 'ImageNet', 'labels.txt')

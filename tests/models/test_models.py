@@ -1,0 +1,187 @@
+"""Every network computes what its counterpart in Keras computes from the same weights, in both data formats."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from conformance import CONFORMANCE, Case, build, count, give_weights
+from keras_networks import published
+from sessions import DATA_FORMATS, open_session
+from single_tower import load, one_tower, random_images, relative_error
+
+from data_sets import DATA_SETS
+from models.catalog import find_model, list_models
+from models.counting import cost_of
+from models.networks import NETWORKS
+
+pytestmark = pytest.mark.graph
+
+# Networks that differ from another one only in the lengths and widths of their tables.
+LIKE = {
+    'resnet101_v2': 'resnet50_v2',
+    'resnet152_v2': 'resnet50_v2',
+    **{
+        f'{family}{deep}{version}': f'{family}{shallow}{version}'
+        for family, shallow, deeper in (
+            ('official_resnet', 18, (34, 50, 101, 152, 200)),
+            ('resnet', 20, (32, 44, 56, 110)),
+        )
+        for deep in deeper
+        for version in ('', '_v2')
+    },
+    'densenet100_k12': 'densenet40_k12',
+    'densenet100_k24': 'densenet40_k12',
+}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A network beside its counterpart: the numbers of parameters (trainable or not), and logits by data format.
+
+    num_draws counts the ops of our network that draw random numbers.
+    """
+
+    case: Case
+    ours: dict[bool, int]
+    theirs: dict[bool, int]
+    logits: dict[str, np.ndarray]
+    expected: np.ndarray
+    num_draws: int
+
+
+def count_draws(graph: tf.Graph) -> int:
+    """The number of ops that drop units or paths. Initial values are drawn by other ops."""
+    return sum(op.type == 'RandomUniform' for op in graph.get_operations())
+
+
+# These take the longest to compare. They are made as the shallower ones, which are always compared.
+DEEPEST = {'resnet101': 'resnet50', 'resnet152': 'resnet50', 'nasnetlarge': 'nasnet', 'vgg19': 'vgg16'}
+
+
+@pytest.fixture(
+    scope='module',
+    params=[pytest.param(case, marks=pytest.mark.all_modes if case.model in DEEPEST else ()) for case in CONFORMANCE],
+    ids=lambda case: case.facts.network,
+)
+def compared(request: pytest.FixtureRequest) -> Iterator[Compared]:
+    case: Case = request.param
+    data_set = DATA_SETS[case.facts.data_set]
+    size = case.smaller_size or case.image_size
+    shape = (size, size, data_set.channels)
+    images = random_images(shape)
+    graph, manager = tf.Graph(), one_tower()
+    with graph.as_default():
+        built = {
+            form: build(case.model, manager, tf.constant(images), form, data_set=case.data_set).logits
+            for form in DATA_FORMATS
+        }
+    counterpart = case.counterpart(shape, data_set.num_classes)
+    weights, theirs = give_weights(counterpart, case, manager.savable_variables())
+    expected = np.asarray(counterpart(images, training=False))
+    del counterpart
+    with graph.as_default(), open_session(has_nchw=True) as session:
+        load(session, manager, weights)
+        yield Compared(
+            case=case,
+            ours={kind: count(manager, trainable=kind) for kind in (True, False)},
+            theirs=theirs,
+            logits={form: session.run(logits) for form, logits in built.items()},
+            expected=expected,
+            num_draws=count_draws(graph),
+        )
+    tf.keras.backend.clear_session()
+
+
+def test_a_network_has_the_parameters_of_its_counterpart(compared: Compared) -> None:
+    assert compared.ours == compared.theirs
+    cost = cost_of(compared.case.facts)
+    assert cost.parameters == compared.case.num_parameters
+    if compared.case.smaller_size is None:
+        assert cost.parameters == compared.ours[True]
+
+
+@pytest.mark.parametrize('data_format', DATA_FORMATS)
+def test_a_network_gives_the_logits_of_its_counterpart(compared: Compared, data_format: str) -> None:
+    assert relative_error(compared.logits[data_format], compared.expected) < 2e-5
+    first, second = compared.expected
+    assert relative_error(first, second) > 0.01, 'the logits must depend on the images, or this says little'
+
+
+def test_a_network_drops_nothing_while_not_training(compared: Compared) -> None:
+    assert compared.num_draws == 0
+
+
+@pytest.mark.parametrize(
+    ('model', 'name'),
+    [
+        ('resnet50_v1.5', 'ResNet50'),
+        ('resnet50_v2', 'ResNet50V2'),
+        pytest.param('resnet101_v2', 'ResNet101V2', marks=pytest.mark.all_modes),
+    ],
+)
+def test_a_resnet_has_the_parameters_of_the_published_one(model: str, name: str) -> None:
+    """In keras.applications these have their strides elsewhere, which changes the logits alone."""
+    theirs = published(name, (32, 32, 3), 1001)
+    biases = sum(
+        layer.bias.shape[0] for layer in theirs.layers if isinstance(layer, tf.keras.layers.Conv2D) and layer.use_bias
+    )
+    trainable = sum(math.prod(weight.shape) for weight in theirs.trainable_weights) - biases
+    assert trainable == cost_of(find_model(model)).parameters
+
+
+def test_there_is_a_network_for_every_model_of_the_catalog_and_each_has_a_test() -> None:
+    networks = {find_model(case.model, case.data_set).network for case in CONFORMANCE} | {*LIKE, 'inception3_aux'}
+    assert {*NETWORKS} == networks
+    assert {*list_models()} == networks - {'alexnet_cifar'}
+    for case in CONFORMANCE:
+        assert case.image_size == case.facts.image_size
+
+
+@pytest.mark.parametrize(('model', 'shallower'), {**LIKE, **DEEPEST}.items())
+def test_a_deeper_network_is_made_as_the_one_that_is_compared_with_keras(model: str, shallower: str) -> None:
+    deep, compared = (NETWORKS[name] for name in (model, shallower))
+    assert deep.batch_norm == compared.batch_norm
+    assert isinstance(deep.build, partial)
+    assert isinstance(compared.build, partial)
+    assert deep.build.func is compared.build.func
+    sizes = {'depth', 'blocks', 'growth_rate', 'num_cells', 'penultimate_filters', 'stem_filters'}
+    assert deep.build.keywords.keys() == compared.build.keywords.keys()
+    different = {
+        key for key, value in deep.build.keywords.items() if key not in sizes and value != compared.build.keywords[key]
+    }
+    # In the large NASNet, the first cell of a stage takes its second input from one cell earlier.
+    assert different == ({'skip_reduction'} if model == 'nasnetlarge' else set())
+
+
+def test_inception3_aux_is_inception3_with_another_head_while_training() -> None:
+    head = (768 * 128 + 128) + (5 * 5 * 128 * 768 + 768) + (768 * 1001 + 1001)
+    images = random_images((299, 299, 3))
+    with tf.Graph().as_default(), open_session() as session:
+        manager = one_tower()
+        plain = build('inception3', manager, tf.constant(images), is_training=True)
+        num_parameters = count(manager, trainable=True)
+        both = build('inception3_aux', manager, tf.constant(images), is_training=True)
+        assert count(manager, trainable=True) == num_parameters + head
+        assert build('inception3_aux', manager, tf.constant(images)).auxiliary is None
+        assert plain.auxiliary is None
+        session.run(manager.initializers)
+        expected, logits, auxiliary = session.run([plain.logits, both.logits, both.auxiliary])
+    assert relative_error(logits, expected) < 1e-4
+    assert auxiliary.shape == expected.shape
+    assert relative_error(auxiliary, expected) > 0.1
+    assert np.ptp(auxiliary) > 0
+
+
+@pytest.mark.parametrize(
+    ('model', 'num_layers'),
+    [('alexnet', 2), ('overfeat', 2), ('vgg16', 2), ('lenet', 0), ('googlenet', 1), ('inception4', 1)],
+)
+def test_networks_drop_units_while_training(model: str, num_layers: int) -> None:
+    facts = find_model(model)
+    with tf.Graph().as_default() as graph:
+        build(model, one_tower(), tf.zeros([1, facts.image_size, facts.image_size, 3]), is_training=True)
+    assert count_draws(graph) == num_layers

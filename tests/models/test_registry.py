@@ -1,0 +1,191 @@
+"""Models of a user's own file: they are found, counted and trained, and errors name the file and its line."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from array_writers import write_cifar
+from model_docs import EXAMPLE
+from refusals import check_line, refused
+
+import tf_cnn_benchmarks
+from benchmark_cnn import BenchmarkCNN
+from data_sets import DATA_SETS
+from models import costs
+from models.catalog import ModelFacts, find_model, list_models
+from models.layers import BatchNorm, LayerBuilder
+from models.registry import load_model_file, register_model
+from params import make_params
+
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
+
+
+@pytest.fixture(scope='module')
+def cifar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 images of 10 classes that a network can tell apart by their grey."""
+    folder = tmp_path_factory.mktemp('cifar')
+    labels = np.arange(20) % 10
+    images = np.broadcast_to((25 * labels).astype(np.uint8)[:, None, None, None], [20, 32, 32, 3])
+    write_cifar(folder, images, labels)
+    return folder
+
+
+def test_the_example_of_the_docs_is_short_and_trains(cifar: Path, tmp_path: Path) -> None:
+    assert len(EXAMPLE.splitlines()) <= 20
+    example = tmp_path / 'tiny_resnet.py'
+    example.write_text(EXAMPLE)
+    params = make_params(
+        model='tiny_resnet', model_file=str(example), data_dir=str(cifar), device='cpu', batch_size=20, num_batches=15,
+        num_warmup_batches=1, optimizer='momentum', init_learning_rate=0.05, augmentation='none',
+    )  # fmt: skip
+    result = BenchmarkCNN(params).run()
+    assert result.data_set == 'cifar10'
+    assert not result.is_synthetic
+    losses = [step.values.loss for step in result.steps]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def logits(cnn: Any, x: Any, num_classes: int) -> Any:
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+
+def test_a_registered_model_has_the_facts_it_was_given() -> None:
+    register_model('mine', logits, data_set='mnist', image_size=20, batch_size=3, learning_rate=0.5)
+    assert find_model('mine') == ModelFacts('mine', 'mnist', 20, 3, 0.5)
+    assert find_model('mine', 'records').image_size == 20
+    assert list_models('mi*') == ['mine']
+
+
+@pytest.mark.parametrize('name', ['resnet50', 'mine', 'ssd300'])
+def test_a_name_that_is_taken_is_refused(name: str) -> None:
+    register_model('mine', logits)
+    with pytest.raises(ValueError, match=f'^{name}: '):
+        register_model(name, logits)
+
+
+@pytest.mark.parametrize(
+    ('settings', 'facts'),
+    [({'data_set': 'imagnet'}, ["data_set='imagnet'", *DATA_SETS]), ({'image_size': 0}, ['image_size=0'])],
+)
+def test_invalid_settings_are_refused(settings: dict[str, Any], facts: list[str]) -> None:
+    with pytest.raises(ValueError, match='=') as error:
+        register_model('mine', logits, **settings)
+    check_line(error.value, *facts)
+    assert not list_models('mine')
+
+
+def test_a_registered_model_has_its_batch_norm_and_auxiliary_head() -> None:
+    def with_head(cnn: Any, x: Any, num_classes: int) -> Any:
+        x = cnn.flatten(cnn.batch_norm(x, 'bn'))
+        return cnn.dense(x, num_classes, 'logits'), cnn.dense(x, num_classes, 'auxiliary')
+
+    register_model('mine', with_head, data_set='mnist', image_size=4, batch_norm=BatchNorm(scale=False))
+    (cost,) = costs.list_costs('mine')
+    assert cost.parameters == 1 + 2 * (16 * 10 + 10)
+
+
+HEAD = 'from models.registry import register_model\n'
+# By name: the content of the file, or None for no file, and what the error names besides the file.
+WRONG_FILES: dict[str, tuple[str | None, list[str]]] = {
+    'no such file': (None, []),
+    'no model': ('x = 1\n', ['register_model']),
+    'syntax': (f'{HEAD}def build(cnn:\n  pass\n', ['line 2', 'SyntaxError']),
+    'a missing module': (f'{HEAD}\nimport no_such_module\n', ['line 3', 'ModuleNotFoundError', 'no_such_module']),
+    'a name that is taken': (f'{HEAD}\n\nregister_model("lenet", print)\n', ['line 4', 'ValueError', 'lenet']),
+    'deep inside': (
+        f'{HEAD}import json\ndef read():\n  return json.loads("{{")\nread()\n',
+        ['line 4', 'JSONDecodeError'],
+    ),
+    'an exit': (f'{HEAD}raise SystemExit(3)\n', ['line 2', 'SystemExit: 3']),
+}
+
+
+@pytest.mark.parametrize('case', WRONG_FILES)
+def test_an_error_in_a_file_names_it_and_its_line(
+    tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, facts = WRONG_FILES[case]
+    path = tmp_path / 'mine.py'
+    if content is not None:
+        path.write_text(content)
+    assert tf_cnn_benchmarks.main([f'--model_file={path}', '--model=mine']) == 2
+    out, err = capsys.readouterr()
+    assert out == ''
+    line = check_line(err, *facts)
+    assert line.startswith(f'tf_cnn_benchmarks: error: --model_file={path}')
+    assert bool(re.search(r'\bline \d', line)) == any(fact.startswith('line ') for fact in facts)
+    assert tf_cnn_benchmarks.main([f'--model_file={path}', '--model=mine', '--verbose']) == 2
+    assert capsys.readouterr().err.startswith('Traceback')
+
+
+def test_a_file_that_was_corrected_is_loaded_again(tmp_path: Path) -> None:
+    path = tmp_path / 'mine.py'
+    path.write_text(f'{HEAD}register_model("mine", print)\n1 / 0\n')
+    with refused(f'--model_file={path}', 'line 3', 'ZeroDivisionError: division by zero'):
+        load_model_file(str(path))
+    assert not list_models('mine')
+    path.write_text(f'{HEAD}register_model("mine", print)\n')
+    for _ in range(2):
+        load_model_file(str(path))
+    assert list_models('mine') == ['mine']
+
+
+def test_a_file_uses_modules_beside_it_and_prints_to_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, 'path', list(sys.path))
+    (tmp_path / 'beside_mine.py').write_text('NAME = "mine"\n')
+    path = tmp_path / 'mine.py'
+    path.write_text(f'{HEAD}from beside_mine import NAME\nprint("hello")\nregister_model(NAME, print)\n')
+    load_model_file(str(path))
+    assert list_models('mine') == ['mine']
+    assert capsys.readouterr() == ('', 'hello\n')
+
+
+def test_an_error_in_the_network_names_the_line_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / 'mine.py'
+    path.write_text(
+        f'{HEAD}\n\ndef build(cnn, x, num_classes):\n    x = cnn.flatten(x)\n    return cnn.conv(x, 3, 3, "conv")\n\n'
+        'register_model("mine", build, image_size=8)\n'
+    )
+    params = make_params(model='mine', model_file=str(path), device='cpu', batch_size=2)
+    with refused(f'--model_file={path}', 'line 6', 'Error: '):
+        BenchmarkCNN(params).run()
+
+
+# What a network for 10 classes returns, and what the error names: the number of heads, the shape of the wrong one.
+@pytest.mark.parametrize(
+    ('returned', 'facts'),
+    [
+        ('None', ['NoneType', '10']),
+        ('cnn.dense(x, 7, "a")', [' 1 ', '(2, 7)', '10']),
+        ('cnn.conv(images, 10, 3, "a")', [' 1 ', '(2, 8, 8, 10)']),
+        ('cnn.dense(x, 10, "a"), cnn.dense(x, 7, "b")', [' 2 ', '(2, 7)', '10']),
+        ('(cnn.dense(x, 10, "a"),) * 3', [' 3 ', '(2, 10)']),
+        ('[cnn.dense(x, 10, name) for name in "ab"][0]', ['b/bias']),
+        ('x[:, :10]', ['--forward_only']),
+    ],
+)
+def test_a_network_that_cannot_be_trained_is_refused(returned: str, facts: list[str]) -> None:
+    def build(cnn: LayerBuilder, images: Any, num_classes: int) -> Any:
+        return eval(returned, {'cnn': cnn, 'images': images, 'x': cnn.flatten(images)})
+
+    register_model('mine', build, data_set='cifar10', image_size=8)
+    with refused('--model=mine', *facts):
+        BenchmarkCNN(make_params(model='mine', device='cpu', batch_size=2)).run()
+
+
+@pytest.mark.parametrize('single_l2_loss_op', [False, True])
+def test_a_network_without_kernels_has_no_weight_decay(single_l2_loss_op: bool) -> None:
+    def build(cnn: LayerBuilder, images: Any, num_classes: int) -> Any:
+        return cnn.flatten(cnn.layer_scale(cnn.pad_channels(images, num_classes), 'a', 1.0))
+
+    register_model('mine', build, data_set='cifar10', image_size=1)
+    params = make_params(
+        model='mine', device='cpu', batch_size=2, num_batches=2, num_warmup_batches=0, optimizer='lars',
+        weight_decay=0.1, single_l2_loss_op=single_l2_loss_op,
+    )  # fmt: skip
+    assert BenchmarkCNN(params).run().complete

@@ -1,0 +1,160 @@
+"""Damaged shards and records are found, and named by path and record, also by the quick checks that runs make."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+from examples import encoded, write_shard
+from image_folders import (
+    content,
+    flip_a_bit,
+    picture,
+    read_examples,
+    shard_paths,
+    write_files,
+    write_photos,
+    write_shards_of,
+)
+from refusals import check_line, failed
+
+import records
+from records.check import first_cut_shard, first_fault
+
+pytestmark = pytest.mark.graph
+
+
+@pytest.fixture(scope='module')
+def good_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shards_of(write_photos(tmp_path_factory.mktemp('photos')), tmp_path_factory.mktemp('shards'))
+
+
+@pytest.fixture
+def shards(good_shards: Path, tmp_path: Path) -> list[Path]:
+    """The 4 shards of a copy that a test may damage, with labels 1 to 3."""
+    return shard_paths(write_files(tmp_path, content(good_shards)))
+
+
+def rewrite(path: Path, index: int, change: Callable[[Any], None]) -> None:
+    """Writes a shard anew with one record changed by change(features)."""
+    data = list(tf.io.tf_record_iterator(str(path)))
+    example = tf.train.Example.FromString(data[index])
+    change(example.features.feature)
+    data[index] = example.SerializeToString()
+    write_shard(path, data)
+
+
+def set_image(data: bytes) -> Callable[[Any], None]:
+    def change(feature: Any) -> None:
+        feature['image/encoded'].bytes_list.value[:] = [data]
+
+    return change
+
+
+def set_label(label: int) -> Callable[[Any], None]:
+    def change(feature: Any) -> None:
+        feature['image/class/label'].int64_list.value[:] = [label]
+
+    return change
+
+
+def without(name: str) -> Callable[[Any], None]:
+    def change(feature: Any) -> None:
+        del feature[name]
+
+    return change
+
+
+Damage = Callable[[Path], object]
+
+
+def in_record_3(change: Callable[[Any], None]) -> Damage:
+    return lambda path: rewrite(path, 3, change)
+
+
+def cut_in_record(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def cut_in_header(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b'\x05\x00\x00')
+
+
+CUT_JPEG = encoded(picture())[:-50]
+# By name: what damages a shard, the kind that the fault is counted as, and what its line names besides the shard.
+DAMAGES: dict[str, tuple[Damage, str, list[str]]] = {
+    'cut in a record': (cut_in_record, 'cut short', ['record 5']),
+    'cut in a header': (cut_in_header, 'cut short', ['record 6', ' 3 ']),
+    'a flipped bit': (flip_a_bit, 'corrupt', ['record ']),
+    'garbage': (lambda path: path.write_bytes(b'not a TFRecord file at all' * 20), 'corrupt', ['record 0']),
+    'no record': (lambda path: path.write_bytes(b''), 'empty shard', []),
+    'text': (lambda path: write_shard(path, [b'\xff\xff text']), 'no Example', ['record 0', 'tf.train.Example']),
+    'no image': (in_record_3(without('image/encoded')), 'no image', ['record 3', 'image/encoded']),
+    'an empty image': (in_record_3(set_image(b'')), 'no image', ['record 3', 'image/encoded']),
+    'no label': (in_record_3(without('image/class/label')), 'no label', ['record 3', 'image/class/label']),
+    'a large label': (in_record_3(set_label(5000)), 'label out of range', ['record 3', '5000', '0..3']),
+    'a negative label': (in_record_3(set_label(-1)), 'label out of range', ['record 3', '-1', '0..3']),
+    'a PNG': (in_record_3(set_image(encoded(picture(), 'PNG'))), 'not a JPEG', ['record 3', 'JPEG', 'PNG']),
+    'bytes': (in_record_3(set_image(b'garbage')), 'not a JPEG', ['record 3', 'JPEG', 'garb']),
+    'a cut JPEG': (in_record_3(set_image(CUT_JPEG)), 'undecodable JPEG', ['record 3', 'JPEG', f'{len(CUT_JPEG)}']),
+}
+
+
+@pytest.mark.parametrize('name', DAMAGES)
+def test_a_fault_is_found_named_and_counted(
+    shards: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    damage, kind, facts = DAMAGES[name]
+    damage(shards[1])
+    with failed(f'--check={tmp_path}', shards[1], *facts):
+        records.main([f'--check={tmp_path}'])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith(f' {kind} 1')]
+    (line,) = (line for line in lines if line.startswith(f'{shards[1]}'))
+    check_line(line, *facts)
+    assert first_fault([str(path) for path in shards], 4, deadline_secs=60) == line
+
+
+def test_a_fault_in_a_record_names_its_image_file(good_shards: Path, shards: list[Path]) -> None:
+    rewrite(shards[0], 3, set_label(5000))
+    filename = [example['image/filename'].decode() for example in read_examples(good_shards)][3]
+    check_line(first_fault([str(shards[0])], 1001, 60), shards[0], 'record 3', filename, '5000', '0..1000')
+
+
+def test_good_shards_have_no_fault(good_shards: Path) -> None:
+    paths = [str(path) for path in shard_paths(good_shards)]
+    assert first_fault(paths, 4, deadline_secs=60) is None
+    assert first_cut_shard(paths, deadline_secs=60) == (None, 0)
+
+
+def test_grey_and_cmyk_jpegs_are_good(shards: list[Path]) -> None:
+    rewrite(shards[0], 0, set_image(encoded(picture(mode='L'))))
+    rewrite(shards[0], 1, set_image(encoded(picture(mode='CMYK'))))
+    assert first_fault([str(shards[0])], 4, 60) is None
+
+
+def test_a_corrupt_shard_is_named_before_a_bad_record_of_an_earlier_one(shards: list[Path]) -> None:
+    rewrite(shards[0], 0, set_label(-1))
+    flip_a_bit(shards[3])
+    fault = first_fault([str(path) for path in shards], 4, 60)
+    assert fault is not None
+    assert fault.startswith(f'{shards[3]}, record ')
+
+
+def test_the_search_for_a_fault_ends_at_its_deadline(shards: list[Path]) -> None:
+    flip_a_bit(shards[3])
+    assert first_fault([str(path) for path in shards], 4, deadline_secs=0) is None
+
+
+@pytest.mark.parametrize('name', ['cut in a record', 'cut in a header'])
+def test_a_cut_shard_is_found_without_reading_its_records(shards: list[Path], name: str) -> None:
+    damage, _, facts = DAMAGES[name]
+    damage(shards[1])
+    fault, num_unknown = first_cut_shard([str(path) for path in shards], deadline_secs=60)
+    check_line(fault, shards[1], *facts)
+    assert num_unknown == 0
+
+
+def test_shards_that_could_not_be_looked_at_in_time_are_counted(good_shards: Path) -> None:
+    assert first_cut_shard([str(path) for path in shard_paths(good_shards)], deadline_secs=-1) == (None, 4)

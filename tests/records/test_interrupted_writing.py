@@ -1,0 +1,121 @@
+"""However a run that writes shards ends before its time, it leaves no shard behind and no process running."""
+
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from examples import encoded
+from image_folders import REPOSITORY, content, convert, picture, write_files
+from refusals import failed
+
+from data_sets import shard_name
+from records.layout import scan_folder
+from records.progress import Monitor
+from records.write import WriteOptions, write_shards
+
+pytestmark = pytest.mark.graph
+
+SCRIPT = """\
+import signal
+import sys
+
+# A shell has what it runs in the background ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, {repository!r})
+
+def main():
+    import records
+    return records.main(sys.argv[1:])
+
+if __name__ == '__main__':
+    sys.exit(main())
+"""
+
+
+@pytest.fixture(scope='module')
+def slow_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Minutes of work in two files: links to a large picture, and to a broken one whose name is printed early on."""
+    large = encoded(picture(1200, 1200), 'PNG')
+    photos = write_files(tmp_path_factory.mktemp('photos'), {'a/large.png': large, 'a/broken.jpg': b'x'})
+    for index in range(4000):
+        (photos / 'a' / f'{index}.png').symlink_to('broken.jpg' if index % 8 == 0 else 'large.png')
+    return photos
+
+
+def interrupt_mid_write(photos: Path, output: Path, script: Path, number: int, group: bool) -> tuple[int, str]:
+    """Sends a signal once a first file has been left out, with most to be written. Returns the exit code and stderr.
+
+    The workers hold the other end of stderr: it ends when they are gone as well.
+    """
+    script.write_text(SCRIPT.format(repository=str(REPOSITORY)))
+    command = [
+        sys.executable,
+        str(script),
+        f'--input={photos}',
+        f'--output={output}',
+        '--shards=4',
+        '--num_processes=2',
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if re.search(r'\ba/\w+\.(png|jpg)\b', line):
+                break
+        assert list(output.glob('.train-unfinished/*')), ''.join(lines)
+        if group:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        _, rest = process.communicate(timeout=60)
+    return process.returncode, rest
+
+
+def test_a_killed_run_leaves_no_shard_and_no_process_and_the_next_run_cleans_up(
+    slow_photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / 'out'
+    code, _ = interrupt_mid_write(slow_photos, output, tmp_path / 'command.py', signal.SIGKILL, group=False)
+    assert code == -signal.SIGKILL
+    assert [path.name for path in output.iterdir()] == ['.train-unfinished']
+    assert list(output.rglob('train-*-of-*')) == []
+    num_unfinished = len(list((output / '.train-unfinished').iterdir()))
+    photos = write_files(tmp_path / 'photos', {f'a/{index}.jpg': encoded(picture()) for index in range(4)})
+    convert(photos, output, '--shards=4')
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith(f'{output}: ')]
+    assert [re.findall(r'\b\d+\b', line.removeprefix(str(output))) for line in told] == [[str(num_unfinished)]]
+    assert sorted(content(output)) == ['dataset.json', 'labels.txt', *(shard_name('train', i, 4) for i in range(4))]
+
+
+def test_ctrl_c_leaves_nothing_and_the_decoding_processes_print_nothing(slow_photos: Path, tmp_path: Path) -> None:
+    # As an installed console script: its file has no suffix.
+    code, stderr = interrupt_mid_write(slow_photos, tmp_path / 'out', tmp_path / 'command', signal.SIGINT, group=True)
+    assert code == -signal.SIGINT
+    assert list((tmp_path / 'out').iterdir()) == []
+    assert 'SpawnProcess' not in stderr
+
+
+class WorkerKiller(Monitor):
+    """Kills a decoding process as soon as a first image is done."""
+
+    def advance(self, steps: int = 1) -> None:
+        super().advance(steps)
+        for worker in multiprocessing.active_children():
+            worker.kill()
+
+
+def test_a_decoding_process_that_dies_fails_the_run_with_one_line(slow_photos: Path, tmp_path: Path) -> None:
+    options = WriteOptions(str(tmp_path / 'out'), 'train', 1, 1, 1, 95, num_processes=1)
+    folder = scan_folder(str(slow_photos))
+    with (
+        WorkerKiller('images', len(folder.images)) as monitor,
+        failed(f'--input={slow_photos}', '--num_processes=1'),
+    ):
+        write_shards(folder, ('background', 'a'), options, monitor)
+    assert list((tmp_path / 'out').iterdir()) == []

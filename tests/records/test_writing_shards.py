@@ -1,0 +1,156 @@
+"""The written shards hold every image once, and join the shards of another subset only if the classes agree."""
+
+from pathlib import Path
+
+import pytest
+from examples import encoded
+from image_folders import (
+    content,
+    convert,
+    picture,
+    pixels,
+    read_examples,
+    write_files,
+    write_photos,
+    write_shards_of,
+)
+from refusals import check_line, failed, refused
+
+from data_sets import shard_name
+from records.layout import FACTS_FILE, read_facts, read_labels, scan_folder
+from records.output import unfinished_folder
+
+pytestmark = pytest.mark.graph
+
+
+@pytest.fixture(scope='module')
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_photos(tmp_path_factory.mktemp('photos'))
+
+
+@pytest.fixture(scope='module')
+def shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_shards_of(photos, tmp_path_factory.mktemp('shards'))
+
+
+def test_every_image_is_in_one_record_with_its_label_and_class(photos: Path, shards: Path) -> None:
+    found = {example['image/filename'].decode(): example for example in read_examples(shards)}
+    expected = {image.path: image.class_index + 1 for image in scan_folder(str(photos)).images}
+    del expected['cat/broken.jpg']
+    assert len(list(read_examples(shards))) == len(expected) == 24
+    assert {name: example['image/class/label'] for name, example in found.items()} == expected
+    names = read_labels(str(shards))
+    assert names == ('background', 'bird', 'cat', 'zebra')
+    for filename, example in found.items():
+        assert filename.split('/')[0] == example['image/class/text'].decode() == names[example['image/class/label']]
+        array = pixels(example['image/encoded'])
+        assert array.shape == (example['image/height'], example['image/width'], example['image/channels'])
+        assert (example['image/format'], example['image/colorspace']) == (b'JPEG', b'RGB')
+        if not filename.endswith('.png'):
+            assert example['image/encoded'] == (photos / filename).read_bytes()
+
+
+def test_images_are_shuffled_across_the_shards(shards: Path) -> None:
+    labels = [example['image/class/label'] for example in read_examples(shards)]
+    assert labels != sorted(labels)
+
+
+def test_a_seed_gives_the_same_shards_with_any_number_of_processes(photos: Path, shards: Path, tmp_path: Path) -> None:
+    convert(photos, tmp_path, '--shards=4', '--num_processes=2')
+    assert content(tmp_path) == content(shards)
+
+
+def test_another_seed_gives_the_same_images_in_another_order(photos: Path, shards: Path, tmp_path: Path) -> None:
+    convert(photos, tmp_path, '--shards=4', '--seed=2')
+    assert content(tmp_path) != content(shards)
+    ours, others = ([e['image/filename'] for e in read_examples(folder)] for folder in (tmp_path, shards))
+    assert ours != others
+    assert sorted(ours) == sorted(others)
+
+
+def test_nothing_is_written_when_no_image_can_be_decoded(tmp_path: Path) -> None:
+    photos = write_files(tmp_path / 'photos', {'a/1.jpg': b'x', 'b/2.png': b''})
+    with failed(f'--input={photos}', ' 2 '):
+        convert(photos, tmp_path / 'out')
+    assert list((tmp_path / 'out').iterdir()) == []
+
+
+def test_a_shard_is_never_empty(tmp_path: Path) -> None:
+    photos = write_files(tmp_path / 'photos', {'a/1.jpg': b'x', 'a/2.jpg': encoded(picture())})
+    with failed('--shards=2', 'shard 1'):
+        convert(photos, tmp_path / 'out')
+    assert list((tmp_path / 'out').iterdir()) == []
+
+
+def test_a_class_without_an_image_keeps_its_label_and_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = write_files(tmp_path / 'photos', {'aaa/1.jpg': b'x', 'bbb/2.jpg': encoded(picture())})
+    (photos / 'ccc').mkdir()
+    convert(photos, tmp_path / 'out', '--shards=1')
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if 'aaa' in line)
+    assert 'bbb' not in check_line(line, 'ccc')
+    assert read_labels(str(tmp_path / 'out')) == ('background', 'aaa', 'bbb', 'ccc')
+    assert [example['image/class/label'] for example in read_examples(tmp_path / 'out')] == [2]
+
+
+def test_existing_shards_are_replaced_only_with_overwrite(photos: Path, shards: Path, tmp_path: Path) -> None:
+    write_files(tmp_path, content(shards))
+    with refused(f'--output={tmp_path}', 'train', '--overwrite'):
+        convert(photos, tmp_path, '--shards=3')
+    assert content(tmp_path) == content(shards)
+    convert(photos, tmp_path, '--shards=3', '--overwrite')
+    assert sorted(content(tmp_path)) == ['dataset.json', 'labels.txt', *(shard_name('train', i, 3) for i in range(3))]
+
+
+def test_a_failed_overwrite_leaves_the_old_shards(shards: Path, tmp_path: Path) -> None:
+    output = write_files(tmp_path / 'out', content(shards))
+    broken = write_files(tmp_path / 'photos', {'a/1.jpg': b'x'})
+    with failed(f'--input={broken}'):
+        convert(broken, output, '--overwrite')
+    assert content(output) == content(shards)
+
+
+def test_validation_shards_join_the_train_shards_when_the_classes_agree(
+    photos: Path, shards: Path, tmp_path: Path
+) -> None:
+    write_files(tmp_path, content(shards))
+    convert(photos, tmp_path, '--subset=validation', '--shards=2')
+    kept = {name: data for name, data in content(tmp_path).items() if 'validation' not in name}
+    assert {**kept, FACTS_FILE: b''} == {**content(shards), FACTS_FILE: b''}
+    assert read_facts(str(tmp_path))['train'] == read_facts(str(shards))['train']
+    assert len(list(read_examples(tmp_path, 'validation'))) == 24
+
+
+@pytest.mark.parametrize('more', [[], ['--overwrite']])
+def test_shards_of_other_classes_do_not_join(shards: Path, tmp_path: Path, more: list[str]) -> None:
+    output = write_files(tmp_path / 'out', content(shards))
+    photos = write_files(tmp_path / 'photos', {'bird/1.jpg': encoded(picture()), 'dog/1.jpg': encoded(picture())})
+    with refused(f'--output={output}', f'--input={photos}', 'labels.txt', 'cat', 'zebra', 'dog') as error:
+        convert(photos, output, '--subset=validation', *more)
+    assert 'bird' not in str(error.value)
+    assert content(output) == content(shards)
+
+
+def test_another_first_label_does_not_join(photos: Path, shards: Path, tmp_path: Path) -> None:
+    write_files(tmp_path, content(shards))
+    with refused(f'--output={tmp_path}', 'labels.txt', 'background'):
+        convert(photos, tmp_path, '--subset=validation', '--first_label=0')
+
+
+def test_an_output_folder_that_cannot_be_made_is_refused(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / 'file').touch()
+    for output in (tmp_path / 'file', tmp_path / 'file' / 'out'):
+        with refused(f'--output={output}', 'Not a directory'):
+            convert(photos, output)
+
+
+def test_an_output_folder_below_the_input_is_refused(photos: Path) -> None:
+    with refused(f'--output={photos / "shards"}', f'--input={photos}'):
+        convert(photos, photos / 'shards')
+    assert not (photos / 'shards').exists()
+
+
+def test_a_second_run_that_writes_to_the_same_folder_is_refused(photos: Path, tmp_path: Path) -> None:
+    with unfinished_folder(tmp_path, 'train', print), refused(f'--output={tmp_path}', 'train'):
+        convert(photos, tmp_path)
