@@ -10,14 +10,8 @@ from params import Params
 # How a cluster that the flags name calls its source.
 FLAGS = 'the flags'
 PS, WORKERS = ('10.0.0.1:2222',), ('10.0.0.2:2222', '10.0.0.3:2222')
-
-
 HOSTS: dict[str, Any] = {'ps_hosts': ','.join(PS), 'worker_hosts': ','.join(WORKERS)}
-
-
 COLLECTIVE: dict[str, Any] = {'variable_update': 'collective_all_reduce'}
-
-
 CONTROLLED: dict[str, Any] = {
     'variable_update': 'distributed_all_reduce',
     'controller_host': '10.0.0.9:2222',

@@ -11,7 +11,6 @@ from params import Params
 
 pytestmark = pytest.mark.unit
 
-
 PS_MODE, REPLICATED, COLLECTIVE, CONTROLLED, ALONE = (
     f'--variable_update={mode}'
     for mode in (
@@ -37,8 +36,6 @@ MODES: dict[str, tuple[tuple[str, ...] | None, ...]] = {
     ),
     'horovod': (None,) * 3,
 }
-
-
 CLUSTERS = (None, Cluster((), WORKERS, 'worker', 0, FLAGS), Cluster(PS, WORKERS, 'worker', 0, FLAGS))
 
 
