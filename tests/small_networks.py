@@ -71,7 +71,7 @@ def add_small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FixedInput(InputPipeline):
-    """Images that depend on the number of a tower among those of all workers; each step has the same ones."""
+    """The same images in each step. They depend on the number of a tower among the towers of all workers."""
 
     def __init__(self, towers: Sequence[Sequence[int]]) -> None:
         """Each tower gets the images of some of these numbers."""

@@ -50,7 +50,7 @@ class Member:
         return self.session.run({name: part.variable.value for name, (part,) in self.built.step.slices.items()})
 
     def size_of(self, kind: str) -> list[int]:
-        """How much there is in each queue or accumulator that this worker knows."""
+        """The number of elements in each queue or accumulator that this worker knows."""
         make = {
             'FIFOQueueV2': tf.raw_ops.QueueSizeV2,
             'ResourceConditionalAccumulator': tf.raw_ops.ResourceAccumulatorNumAccumulated,

@@ -35,7 +35,7 @@ def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
 
 @dataclass
 class Serving:
-    """A parameter server at work, and what it has said."""
+    """A running parameter server, and its warnings."""
 
     future: 'Future[None]'
     warnings: list[str]
@@ -44,7 +44,7 @@ class Serving:
 def begin_serving(
     member: Member, *, connect: Timeout = PATIENT, peer: Timeout = PATIENT_PEER, together: bool
 ) -> Serving:
-    """Returns when it has looked for the workers once."""
+    """Starts a parameter server, and returns when it has looked for the workers once."""
     warnings: list[str] = []
     has_looked = threading.Event()
     future = begin(serve, member.rendezvous, connect, peer, 0.0, warnings.append, has_looked.set, together=together)

@@ -54,7 +54,7 @@ def test_only_tasks_that_are_there_answer() -> None:
 
 
 class Detecting:
-    """The failure detector of worker 0 at work, and what it has found."""
+    """The running failure detector of worker 0, and what it has found."""
 
     def __init__(
         self,

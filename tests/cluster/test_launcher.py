@@ -32,7 +32,7 @@ ROOT = Path(cluster_command.__file__).resolve().parent.parent
 
 @pytest.fixture
 def fifo(tmp_path: Path) -> Callable[[str], str]:
-    """Makes a FIFO: who opens it waits for the other side to open it."""
+    """Makes a FIFO, whose reader and writer wait for each other when they open it."""
 
     def make(name: str) -> str:
         path = str(tmp_path / name)
@@ -43,7 +43,7 @@ def fifo(tmp_path: Path) -> Callable[[str], str]:
 
 
 def opened(path: str, mode: str) -> str:
-    """Code that waits at a FIFO for whoever opens its other side."""
+    """Code that opens a FIFO, and so waits until another process opens its other side."""
     return f'open({path!r}, {mode!r}).close()\n'
 
 
@@ -124,7 +124,7 @@ def test_names_have_colours_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> No
 
 @contextlib.contextmanager
 def writer(descriptor: int) -> Iterator[TextIO]:
-    """A file whose end does not complain once more about what could not be written."""
+    """A file that may be closed although what was written last cannot be stored."""
     out = io.TextIOWrapper(io.BufferedWriter(io.FileIO(descriptor, 'w')))
     try:
         yield out

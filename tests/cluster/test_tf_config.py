@@ -79,7 +79,7 @@ def test_a_tf_config_without_a_cluster_leaves_the_flags_alone() -> None:
         ('{"cluster": ["a:1"]}', ['"cluster"']),
         ('{"cluster": {"worker": "a:1"}}', ['worker', 'HOST:PORT', 'enableDynamicWorker: false']),
         ('{"cluster": {"worker": {"0": "a:1"}, "ps": ["b:1"]}}', ['worker', 'enableDynamicWorker: false']),
-        # What a ps is told by enableDynamicWorker: itself alone.
+        # With enableDynamicWorker, a ps gets a TF_CONFIG that lists itself alone.
         (
             '{"cluster": {"worker": {}, "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}',
             ['ps', 'worker', 'enableDynamicWorker: false'],

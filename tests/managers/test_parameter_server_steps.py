@@ -110,7 +110,7 @@ def test_every_copy_is_that_of_the_parameter_servers_after_each_step(start: Call
 
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode: str, start: Callable[..., WorkerSessions]) -> None:
-    """As by one process with all towers, whose steps tests/test_precision.py holds against the plain algorithm."""
+    """The steps are those of one process with all towers, which test_precision.py compares with the plain algorithm."""
     # The scale is too high for the first steps, then grows until it is again.
     precision = Precision('fp16', loss_scale=2.0**20, doubled_every=1)
     cluster = start(mode, model='normalised', optimizer='adam', precision=precision)
@@ -279,7 +279,7 @@ ALL_UPDATES = NUM_WORKERS * NUM_THREADS * NUM_UPDATES
     ],
 )
 def test_no_update_of_workers_that_do_not_wait_is_lost(targets: list[str], optimizer: Optimizer, moved: int) -> None:
-    """All numbers are integers that float32 holds."""
+    """All numbers are integers that float32 represents exactly."""
     sessions, updates, values = [], [], {}
     for worker, target in enumerate(targets):
         at = place(cpus(1), server_devices=servers(1), worker=worker, num_workers=NUM_WORKERS, sync=False)

@@ -67,7 +67,7 @@ def test_the_parts_of_a_large_variable_tile_it() -> None:
 
 @pytest.mark.parametrize('mode', [PS, REPLICATED])
 def test_all_workers_look_for_a_variable_on_the_same_server(mode: str) -> None:
-    """Also for what follows a moving average, which one worker keeps."""
+    """Including the variables after a moving average, which one worker alone keeps."""
     chief, other = (variables_on_servers('densenet40_k12', 2, mode, worker) for worker in range(2))
     places = [
         {name: [(part.variable.device, part.offset) for part in parts] for name, parts in variables.parts.items()}

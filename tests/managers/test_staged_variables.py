@@ -16,7 +16,7 @@ pytestmark = pytest.mark.graph
 
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 def test_staged_variables_give_gradients_of_one_step_before(optimizer: str) -> None:
-    """v_k+1 = v_k - r g(v_k-1), with v_-1 = v_0, and the other optimizers with that gradient."""
+    """Gradient descent computes v_k+1 = v_k - r g(v_k-1), with v_-1 = v_0; other optimizers use the same gradient."""
     targets = np.random.default_rng(0).normal(size=(NUM_TOWERS, 3)).astype(np.float32)
     # Each step's gradient has a direction of its own, since lars takes nothing else of it.
     slopes = np.array([1, 1, 2], np.float32)
