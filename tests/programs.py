@@ -1,9 +1,13 @@
 """Small programs as the processes of a cluster, and what the launcher shows of them."""
 
+import contextlib
 import io
 import os
+import select
 import sys
 from typing import Any
+
+from refusals import check_line
 
 from cluster.launcher import Command, launch
 
@@ -39,3 +43,30 @@ def run(*commands: Command, **options: Any) -> tuple[int, list[str], list[str]]:
     out, err = io.StringIO(), io.StringIO()
     code = launch(commands, out=out, err=err, **options)
     return code, out.getvalue().splitlines(), without_starts(err.getvalue())
+
+
+class Watched:
+    """Processes whose end is awaited, whoever reaps them."""
+
+    def __init__(self, stack: contextlib.ExitStack, pids: list[int]) -> None:
+        self._descriptors = []
+        for pid in pids:
+            descriptor = os.pidfd_open(pid)
+            stack.callback(os.close, descriptor)
+            self._descriptors.append(descriptor)
+
+    def assert_all_end(self) -> None:
+        for descriptor in self._descriptors:
+            assert select.select([descriptor], [], [], 30)[0], 'a process was left behind'
+
+
+def check_error(line: str, *facts: object) -> None:
+    """An error of the launcher, in a line of standard error."""
+    check_line(line, *facts)
+    assert line.startswith('tf_cnn_benchmarks: error: ')
+
+
+def check_warning(line: str, *facts: object) -> None:
+    """A warning of the launcher, in a line of standard error."""
+    check_line(line, *facts)
+    assert line.startswith('tf_cnn_benchmarks: warning: ')

@@ -10,8 +10,6 @@ import json
 import os
 import pty
 import re
-import select
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
-from programs import CORES, STARTED, program, run, without_starts
+from programs import CORES, Watched, check_error, check_warning, program, run, without_starts
 from refusals import check_line, failed
 
 from cluster import command as cluster_command
@@ -45,21 +43,6 @@ def fifo(tmp_path: Path) -> Callable[[str], str]:
 def opened(path: str, mode: str) -> str:
     """Code that opens a FIFO, and so waits until another process opens its other side."""
     return f'open({path!r}, {mode!r}).close()\n'
-
-
-class Watched:
-    """Processes whose end is awaited, whoever reaps them."""
-
-    def __init__(self, stack: contextlib.ExitStack, pids: list[int]) -> None:
-        self._descriptors = []
-        for pid in pids:
-            descriptor = os.pidfd_open(pid)
-            stack.callback(os.close, descriptor)
-            self._descriptors.append(descriptor)
-
-    def assert_all_end(self) -> None:
-        for descriptor in self._descriptors:
-            assert select.select([descriptor], [], [], 30)[0], 'a process was left behind'
 
 
 def test_lines_of_processes_that_write_at_once_stay_whole_and_in_order() -> None:
@@ -145,18 +128,6 @@ def test_a_reader_that_left_ends_the_cluster() -> None:
     once = program('a', "print('text', flush=True); wait()", has_result=True)
     with writer(write_end) as out, pytest.raises(BrokenPipeError):
         launch([once, program('b', 'wait()')], out=out, err=io.StringIO())
-
-
-def check_error(line: str, *facts: object) -> None:
-    """An error of the launcher, in a line of standard error."""
-    check_line(line, *facts)
-    assert line.startswith('tf_cnn_benchmarks: error: ')
-
-
-def check_warning(line: str, *facts: object) -> None:
-    """A warning of the launcher, in a line of standard error."""
-    check_line(line, *facts)
-    assert line.startswith('tf_cnn_benchmarks: warning: ')
 
 
 @pytest.mark.parametrize(
@@ -323,77 +294,3 @@ except ChildProcessError:
     assert re.search(r'\bp\d+\b', error)
     assert left == 'none is left'
     assert without_starts(result.stderr) == []
-
-
-@contextlib.contextmanager
-def launched(*commands: Command) -> Iterator[tuple[subprocess.Popen[str], Watched]]:
-    """A launcher in a process of its own, whose commands have all written a line to standard output."""
-    # SIGINT is ignored where the tests run in the background of a shell, SIGHUP under nohup.
-    code = (
-        'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n'
-        'signal.signal(signal.SIGHUP, signal.SIG_DFL)\n'
-        f'from cluster.launcher import Command, launch\nsys.exit(launch({list(commands)!r}))'
-    )
-    with (
-        contextlib.ExitStack() as stack,
-        subprocess.Popen(
-            [sys.executable, '-c', code], cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
-        ) as launcher,
-    ):
-        stack.callback(launcher.kill)
-        assert launcher.stderr is not None
-        pids, num_ready = [], 0
-        while num_ready < len(commands):
-            line = launcher.stderr.readline()
-            assert line, 'the launcher ended'
-            if STARTED in line:
-                pids.append(int(line.split(STARTED)[1].split()[0]))
-            num_ready += line.endswith('| ready\n')
-        yield launcher, Watched(stack, pids)
-
-
-READY = "print('ready', flush=True)\n"
-OBEDIENT = program('worker 0', READY + 'wait()')
-SERVER = program('ps 0', READY + 'wait()', is_server=True)
-
-
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_launcher_ends_all_processes(number: signal.Signals) -> None:
-    with launched(SERVER, OBEDIENT) as (launcher, processes):
-        launcher.send_signal(number)
-        _, err = launcher.communicate(timeout=60)
-        assert launcher.returncode == 128 + number
-        check_error(err, number.name, 'ps 0', 'worker 0')
-        processes.assert_all_end()
-
-
-def test_ctrl_c_in_a_terminal_reaches_the_processes_as_one_sigterm() -> None:
-    code = """
-signal.signal(signal.SIGINT, lambda *_: os.write(1, b'SIGINT\\n'))
-def end():
-    os.write(1, b'SIGTERM\\n')
-    os._exit(0)
-on_sigterm(end)
-"""
-    with launched(program('worker 0', code + READY + 'wait()')) as (launcher, processes):
-        # As a terminal does.
-        os.killpg(launcher.pid, signal.SIGINT)
-        _, err = launcher.communicate(timeout=60)
-        assert launcher.returncode == 130
-        assert [line for line in err.splitlines() if line.startswith('worker 0 | ')] == ['worker 0 | SIGTERM']
-        processes.assert_all_end()
-
-
-def test_no_process_outlives_a_launcher_that_is_killed() -> None:
-    deaf = program('worker 1', 'signal.signal(signal.SIGTERM, signal.SIG_IGN)\n' + READY + 'wait()')
-    with launched(SERVER, OBEDIENT, deaf) as (launcher, processes):
-        launcher.kill()
-        launcher.wait()
-        processes.assert_all_end()
-
-
-def test_signals_work_as_before_when_all_have_ended() -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    run(program('a', 'pass'))
-    assert [signal.getsignal(number) for number in numbers] == before
