@@ -40,7 +40,7 @@ class Process:
         self._streams = {kind: folder / f'{command.name.replace(" ", "-")}.{kind}' for kind in ('out', 'err')}
 
     def start(self) -> None:
-        """Starts it, also once more. Only the main thread can: the process dies with the thread that started it."""
+        """Starts it, or starts it again. Only the main thread can: the process dies with the thread that started it."""
         self.exit_code = None
         with self._streams['out'].open('ab') as out, self._streams['err'].open('ab') as err:
             self._process = subprocess.Popen(
@@ -51,7 +51,7 @@ class Process:
                 stderr=err,
                 start_new_session=True,
             )
-        # Of its own, so that the moment of the end is known.
+        # A thread of its own, so that the moment of the end is known.
         self._waiter = threading.Thread(target=self._await_end, args=(self._process,), daemon=True)
         self._waiter.start()
 
@@ -96,7 +96,7 @@ class Process:
 
 
 def await_line(task: Process, pattern: str, times: int = 1) -> None:
-    """Returns once the task has written that many lines that begin so."""
+    """Returns once the task has written so many lines that match."""
     deadline = time.monotonic() + DEADLINE_SECS
     while len(re.findall(pattern, task.out + task.err, re.MULTILINE)) < times:
         assert not task.has_ended(0.02), f'{task.name} ended without a line {pattern}'

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from examples import encoded, example, write_shard
-from processes import DEADLINE_SECS, Process, Processes
+from milestones import SKIPPED, UNDER_WAY
+from processes import DEADLINE_SECS, Process, Processes, await_line
 from whole_batch import NUM_STEPS, STEP_LINE, TOTAL_LINE, Trained, one_tower, train_flags
 
 from benchmark_cnn import BenchmarkCNN
@@ -153,7 +154,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
 
 
 @pytest.fixture(name='finished')
-def told(name: str, finish: Callable[[str], Finished]) -> Finished:
+def finished_run(name: str, finish: Callable[[str], Finished]) -> Finished:
     """The run of the row called name."""
     return finish(name)
 
@@ -197,13 +198,13 @@ def test_the_total_is_one_for_all_and_counts_the_images_of_all(finished: Finishe
 
 
 def moves(dtype: type) -> str:
-    """What the banner says of a step whose gradients have that type on their way."""
+    """The line of the banner about a step that sends gradients of this type."""
     size = sum(value.size for name, value in one_tower('sgd', staged=False).after.items() if name != 'global_step')
     return f'Step moves:  {2 * (NUM_PROCESSES - 1) * size * np.dtype(dtype).itemsize / 1e6:.1f} MB\n'
 
 
 @pytest.mark.parametrize('name', ['plain'])
-def test_process_0_alone_saves_checkpoints_and_all_say_what_a_step_moves(finished: Finished) -> None:
+def test_process_0_alone_saves_checkpoints_and_all_print_what_a_step_moves(finished: Finished) -> None:
     first, *others = ([path.name for path in folder.glob('*ckpt*')] for folder in finished.folders)
     assert f'model.ckpt-{NUM_STEPS}.index' in first
     assert others == [[]] * (NUM_PROCESSES - 1)
@@ -215,9 +216,9 @@ def test_all_processes_skip_the_same_steps(tmp_path: Path) -> None:
     flags = ['--model=lenet', '--device=cpu', '--batch_size=4', '--num_warmup_batches=0', '--num_batches=6']
     scale = ['--precision=fp16', '--fp16_enable_auto_loss_scale', '--fp16_inc_loss_scale_every_n=1']
     tasks = run([*flags, *scale, f'--fp16_loss_scale={2**24}', f'--train_dir={tmp_path}'], tmp_path)
-    told = [re.findall(r'warning: (\d+) steps, .* changed no variable', task.err) for task in tasks]
+    reported = [re.findall(SKIPPED, task.err, re.MULTILINE) for task in tasks]
     num_skipped = int(tf.train.load_checkpoint(str(tmp_path)).get_tensor('loss_scale/skipped_steps'))
-    assert told == [[str(num_skipped)]] * NUM_PROCESSES
+    assert reported == [[str(num_skipped)]] * NUM_PROCESSES
     assert num_skipped > 0
     assert moves(np.float16) in tasks[0].out
 
@@ -226,8 +227,8 @@ def start(processes: Processes) -> list[Process]:
     """Starts all, and waits until they have taken steps."""
     processes.start()
     tasks = processes.of('worker')
-    while not all('\n20\timages/sec' in task.out for task in tasks):
-        assert not any(task.has_ended(0.02) for task in tasks)
+    for task in tasks:
+        await_line(task, UNDER_WAY)
     return tasks
 
 
@@ -249,7 +250,7 @@ def test_a_process_that_is_lost_ends_the_others_in_one_line(tmp_path: Path) -> N
         lost.kill()
         assert first.has_ended(DEADLINE_SECS)
     assert (lost.exit_code, first.exit_code) == (KILLED, 1)
-    assert len(re.findall(r'^tf_cnn_benchmarks: error: Horovod lost another process', first.err, re.MULTILINE)) == 1
+    assert len(re.findall(r'^tf_cnn_benchmarks: error: .*Horovod', first.err, re.MULTILINE)) == 1
     assert 'Traceback' not in first.err
     assert len(re.findall(TOTAL_LINE, first.out, re.MULTILINE)) == 1
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow.compat.v1 as tf
+from milestones import EVALUATED
 from processes import DEADLINE_SECS, Process, await_line
 
 import tf_cnn_benchmarks
@@ -83,14 +84,14 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     folder = tmp_path_factory.mktemp('killed')
     often = [f'--save_model_steps={NUM_EARLIER}', f'--eval_during_training_every_n_steps={NUM_EARLIER}']
     with running([*TRAIN, *often, f'--train_dir={folder / "train"}'], folder) as process:
-        await_line(process, '^Accuracy')
+        await_line(process, EVALUATED)
         process.kill()
         assert process.exit_code == -signal.SIGKILL
-        told = ACCURACY.search(process.out)
-    assert told
+        printed = ACCURACY.search(process.out)
+    assert printed
     latest = Checkpointer.latest(str(folder / 'train'))
     assert latest
-    return Killed(folder / 'train', step_of(latest), float(told[1]))
+    return Killed(folder / 'train', step_of(latest), float(printed[1]))
 
 
 @pytest.mark.parametrize('command', [TRAIN, REPLICATED, CLUSTER], ids=['parameter_server', 'replicated', 'cluster'])
@@ -108,10 +109,10 @@ def test_training_that_was_killed_goes_on_in_every_mode_and_learns(
     assert killed.step >= NUM_EARLIER
     assert killed.top_1 < GOAL - 0.05
     assert found.top_1 >= GOAL
-    # Every worker tells what all have found together.
-    tellers = 2 if command is CLUSTER else 1
-    told = [(f'{found.top_1:.4f}', str(NUM_HELD_OUT))] * tellers
-    assert ACCURACY.findall(process.out + process.err) == told
+    # Every worker prints what all have found together.
+    num_printing = 2 if command is CLUSTER else 1
+    printed = [(f'{found.top_1:.4f}', str(NUM_HELD_OUT))] * num_printing
+    assert ACCURACY.findall(process.out + process.err) == printed
 
 
 def test_what_was_trained_is_listed_and_exported(

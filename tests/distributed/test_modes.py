@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from milestones import GOING_ON
 from oracles import Weights
 from processes import DEADLINE_SECS, Process, Processes, make_cluster
 from whole_batch import (
@@ -71,7 +72,7 @@ class Row:
         return NUM_EARLIER_STEPS if self.goes_on else 0
 
     def train_flags(self, train_dir: Path) -> list[str]:
-        """What all who train it are told, here and elsewhere."""
+        """The flags of all processes that train it, in this mode or another."""
         return train_flags(self.optimizer, NUM_TOWERS, train_dir)
 
     @property
@@ -178,7 +179,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
 
 
 @pytest.fixture(name='finished')
-def told(name: str, finish: Callable[[str], Finished]) -> Finished:
+def finished_run(name: str, finish: Callable[[str], Finished]) -> Finished:
     """The run of the row called name. Its logs are shown with each test that fails."""
     finished = finish(name)
     print(finished.processes.logs())
@@ -256,7 +257,7 @@ def test_one_tower_goes_on_from_what_the_cluster_saved_as_if_it_had_taken_all_st
     saved = Checkpointer.latest(str(finished.train_dir))
     assert saved
     start = finished.train_dir / f'model.ckpt-{finished.row.start}'
-    assert re.findall('Going on from .*', finished.processes.logs()) == [f'Going on from {start}']
+    assert re.findall(GOING_ON, finished.processes.logs(), re.MULTILINE) == [str(start)]
     own = one_tower(finished.row.optimizer, staged=False, start=saved)
     assert own.losses == pytest.approx(expected_of(finished).later_losses, rel=1e-5)
     # That says something, since each step makes a difference.

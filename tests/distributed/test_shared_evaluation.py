@@ -1,4 +1,4 @@
-"""Workers of real processes share an evaluation: each image counts once, and all tell the same."""
+"""Workers of real processes share an evaluation: each image counts once, and all print the same accuracy."""
 
 import re
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from examples import write_noise
+from milestones import EVALUATING, STOPPING
 from processes import DEADLINE_SECS, Processes, make_cluster
 
 from benchmark_cnn import BenchmarkCNN
@@ -63,7 +64,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(flags: Sequence[str], data_dir: Path, folder: Path, num_ps: int) -> tuple[Processes, list[list[str]]]:
-    """A cluster of two workers that has ended well, and of each worker the accuracies that it told."""
+    """A cluster of two workers that has ended well, and the accuracies that each worker printed."""
     all_flags = [*FLAGS, f'--num_batches={NUM_STEPS}', f'--data_dir={data_dir}', f'--train_dir={folder}/train', *flags]
     with make_cluster(all_flags, folder, num_ps=num_ps) as processes:
         processes.start()
@@ -92,16 +93,17 @@ def line_of(found: Accuracy) -> str:
         *(pytest.param(row, id=name, marks=pytest.mark.all_modes) for name, row in OTHER_ROWS.items()),
     ],
 )
-def test_all_workers_tell_what_one_process_finds_in_the_checkpoint(row: Row, data_dir: Path, tmp_path: Path) -> None:
-    processes, told = run([*row.flags, f'--model={row.model}'], data_dir, tmp_path, row.num_ps)
+def test_all_workers_print_what_one_process_finds_in_the_checkpoint(row: Row, data_dir: Path, tmp_path: Path) -> None:
+    processes, printed = run([*row.flags, f'--model={row.model}'], data_dir, tmp_path, row.num_ps)
     found = evaluate(row.model, data_dir, tmp_path)
     assert found.step == row.steps[-1]
-    assert told[0][-1] == line_of(found)
-    assert told[1] == told[0]
+    assert printed[0][-1] == line_of(found)
+    assert printed[1] == printed[0]
     for worker in processes.of('worker'):
-        steps = re.findall(r'^Evaluating after (\d+) steps$', worker.err, re.MULTILINE)
+        steps = re.findall(EVALUATING, worker.err, re.MULTILINE)
         assert tuple(map(int, steps)) == row.steps
-        assert (f'Stopping after {row.steps[-1]} steps' in worker.err) == (STOP[0] in row.flags)
+        stops = [str(row.steps[-1])] if STOP[0] in row.flags else []
+        assert re.findall(STOPPING, worker.err, re.MULTILINE) == stops
 
 
 @pytest.mark.all_modes
@@ -123,6 +125,6 @@ def test_a_cluster_evaluates_as_one_process_does(mode: str, num_ps: int, data_di
     before = Checkpointer.latest(f'{tmp_path}/train')
     assert before
     assert step_of(before) == NUM_STEPS
-    _, told = run([mode, '--model=lenet', '--eval'], data_dir, tmp_path, num_ps)
-    assert told == [[line_of(evaluate('lenet', data_dir, tmp_path))]] * 2
+    _, printed = run([mode, '--model=lenet', '--eval'], data_dir, tmp_path, num_ps)
+    assert printed == [[line_of(evaluate('lenet', data_dir, tmp_path))]] * 2
     assert Checkpointer.latest(f'{tmp_path}/train') == before

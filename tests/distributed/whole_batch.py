@@ -1,4 +1,4 @@
-"""What one tower makes of all images of some workers: what several processes are held against."""
+"""One tower trains on all images of some workers: the reference for what several processes train together."""
 
 import functools
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ TOTAL_LINE = r'^total images/sec: (\d+\.\d\d)$'
 
 
 def train_flags(optimizer: str, num_towers: int, train_dir: Path) -> list[str]:
-    """What processes are told that train as one_tower does, num_towers each."""
+    """The flags of processes that train as one_tower does, with num_towers each."""
     return [
         *('--model=lenet', '--device=cpu', f'--num_gpus={num_towers}', f'--batch_size={BATCH}'),
         *('--num_warmup_batches=0', '--display_every=1', f'--train_dir={train_dir}'),
@@ -111,8 +111,10 @@ def values_of(graph: StepGraph) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Trained:
-    """What one tower makes of a batch: what a checkpoint holds before and after the steps, the loss of each, and the
-    losses of as many steps that follow."""
+    """A run of one tower: what a checkpoint holds before and after its steps, and the losses.
+
+    losses has the loss of each step, later_losses those of as many steps that follow.
+    """
 
     before: Weights
     after: Weights

@@ -1,4 +1,4 @@
-"""A signal ends a process between two steps, also when these take longer than processes are usually given."""
+"""A signal ends a process between two steps, even if a step takes longer than the usual grace period."""
 
 import subprocess
 import sys
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-# A step is under way when the signal comes, and ends a second later. Steps are given a tenth, or twice the last one.
+ROOT = Path(__file__).resolve().parent.parent.parent
+# The signal comes during a step, which ends a second later. A step may take a tenth of a second, or twice as long as
+# the last one.
 PROGRAM = """
 import os, signal, time
 from cluster import signals

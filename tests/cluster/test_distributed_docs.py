@@ -1,4 +1,4 @@
-"""The commands, manifests and scripts of docs/distributed.md are those that work."""
+"""The commands, manifests and scripts of docs/distributed.md work."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from params import SPECS, Params, parse_argv
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 DOC = (ROOT / 'docs' / 'distributed.md').read_text()
 MANIFESTS = re.findall(r'^```yaml\n(.*?)^```$', DOC, flags=re.MULTILINE | re.DOTALL)
 SCRIPTS = re.findall(r'^```bash\n(.*?)^```$', DOC, flags=re.MULTILINE | re.DOTALL)
@@ -36,7 +36,7 @@ def run_commands(launcher: str) -> list[list[str]]:
 
 
 def parse(flags: list[str]) -> Params:
-    """The settings, whose every flag has an effect in a cluster but the one that the text says has none."""
+    """The settings. All flags have an effect in a cluster, except the one that the text says has none."""
     parsed = parse_argv(flags)
     assert all('--local_parameter_device=gpu' in line for line in parsed.warnings)
     return parsed.params
@@ -51,9 +51,9 @@ def jobs_of(clusters: list[Cluster | None]) -> list[tuple[str, int]]:
     return [(cluster.job, cluster.index) for cluster in found]
 
 
-def test_every_flag_it_names_is_there() -> None:
+def test_every_flag_that_it_names_exists() -> None:
     elsewhere = {
-        *('ps', 'workers', 'affinity', 'restart', 'keep_going'),  # of the word cluster, see below
+        *('ps', 'workers', 'affinity', 'restart', 'keep_going'),  # of the subcommand cluster, see below
         *('np', 'host', 'map-by', 'distribution', 'ntasks', 'nodes', 'gres', 'kill-on-bad-exit', 'job-name'),
         *('ntasks-per-node', 'no-build-isolation'),
     }
@@ -65,7 +65,7 @@ def test_every_flag_it_names_is_there() -> None:
 
 
 def test_every_command_line_is_of_a_known_kind() -> None:
-    """So that none is passed over by the tests below."""
+    """So that the tests below cover all of them."""
     kinds = [words[0] if 'cluster' not in words else 'cluster' for words in COMMANDS]
     assert {kind: kinds.count(kind) for kind in kinds} == {
         'cluster': 1,
@@ -76,10 +76,10 @@ def test_every_command_line_is_of_a_known_kind() -> None:
     }
 
 
-def test_the_flags_of_the_word_cluster_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_flags_of_the_subcommand_cluster_exist(capsys: pytest.CaptureFixture[str]) -> None:
     command.main(['--help'])
-    told = capsys.readouterr().out
-    assert all(f'--{name}:' in told for name in ('ps', 'workers', 'affinity', 'restart', 'keep_going'))
+    shown = capsys.readouterr().out
+    assert all(f'--{name}:' in shown for name in ('ps', 'workers', 'affinity', 'restart', 'keep_going'))
 
 
 def test_the_example_on_one_machine_makes_a_cluster() -> None:
@@ -212,11 +212,11 @@ def test_horovod_needs_no_hosts() -> None:
     assert find_cluster(params, {}) is None
 
 
-def test_it_names_the_size_of_each_wait() -> None:
+def test_it_names_the_default_of_each_timeout() -> None:
     for name in ('connect_timeout_secs', 'peer_timeout_secs'):
         assert f'`--{name}` ({SPECS[name].default:g})' in DOC
 
 
-def test_every_file_it_points_to_is_there() -> None:
+def test_every_file_that_it_points_to_exists() -> None:
     for path in re.findall(r'\]\(([^)#:]+)\)', DOC):
         assert (ROOT / 'docs' / path).exists(), path

@@ -1,0 +1,145 @@
+"""A parameter server serves until its workers have ended, or are given up."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import pytest
+from local_cluster import (
+    DEADLINE_SECS,
+    PATIENT,
+    PATIENT_PEER,
+    PEER,
+    SOON,
+    LocalCluster,
+    Member,
+    assert_waits,
+    begin,
+    local_clusters,
+    result,
+)
+from refusals import check_line, failed
+
+from cluster.crew import Timeout
+from cluster.serve import serve
+
+pytestmark = pytest.mark.graph
+
+
+@pytest.fixture
+def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
+    with local_clusters() as make:
+        yield make
+
+
+@dataclass
+class Serving:
+    """A running parameter server, and its warnings."""
+
+    future: 'Future[None]'
+    warnings: list[str]
+
+
+def begin_serving(
+    member: Member, *, connect: Timeout = PATIENT, peer: Timeout = PATIENT_PEER, together: bool
+) -> Serving:
+    """Starts a parameter server, and returns when it has looked for the workers once."""
+    warnings: list[str] = []
+    has_looked = threading.Event()
+    future = begin(serve, member.rendezvous, connect, peer, 0.0, warnings.append, has_looked.set, together=together)
+    assert has_looked.wait(DEADLINE_SECS)
+    return Serving(future, warnings)
+
+
+@pytest.mark.parametrize('together', [True, False])
+def test_a_server_ends_when_all_workers_have_ended(together: bool, make_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = make_cluster(together=together)
+    members = cluster.start_all()
+    serving = begin_serving(members['ps 0'], together=together)
+    members['worker 1'].rendezvous.end(0)
+    assert_waits(serving.future)
+    members['worker 0'].rendezvous.end(0)
+    result(serving.future)
+    assert not serving.warnings
+
+
+def test_a_server_reports_why_a_worker_failed(make_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = make_cluster()
+    members = cluster.start_all()
+    serving = begin_serving(members['ps 0'], together=True)
+    members['worker 1'].rendezvous.end(77, 'the disk is full')
+    members['worker 0'].rendezvous.end(0)
+    with failed(cluster.task('worker 1'), '77', 'the disk is full'):
+        result(serving.future)
+
+
+def test_a_server_learns_how_a_worker_ended_when_the_key_value_store_is_lost(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    cluster = make_cluster(2, 1)
+    members = cluster.start_all()
+    serving = begin_serving(members['ps 1'], together=True)
+    cluster.stop('ps 0')
+    assert_waits(serving.future)
+    members['worker 0'].rendezvous.end(77, 'ps 0 was lost')
+    with failed(cluster.task('worker 0'), '77', 'ps 0 was lost'):
+        result(serving.future)
+
+
+@pytest.mark.parametrize('together', [True, False])
+def test_a_server_waits_for_the_decision_of_the_workers_when_one_never_came(
+    together: bool, make_cluster: Callable[..., LocalCluster]
+) -> None:
+    cluster = make_cluster(together=together)
+    server, worker = cluster.start('ps 0'), cluster.start('worker 0')
+    serving = begin_serving(server, connect=SOON, together=together)
+    # The worker that is there decides.
+    assert_waits(serving.future)
+    worker.rendezvous.end(77, 'not all came')
+    with failed(cluster.task('worker 0'), '77', 'not all came'):
+        result(serving.future)
+
+
+def test_a_server_gives_up_when_no_worker_ever_came(make_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = make_cluster()
+    serving = begin_serving(cluster.start('ps 0'), connect=SOON, together=True)
+    with failed(cluster.task('worker 0'), '--connect_timeout_secs=1'):
+        result(serving.future)
+
+
+def test_a_server_gives_up_when_no_lost_worker_comes_back(make_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = make_cluster()
+    members = cluster.start_all()
+    serving = begin_serving(members['ps 0'], peer=PEER, together=True)
+    cluster.stop('worker 0')
+    assert_waits(serving.future)
+    # The worker that is left decides.
+    cluster.stop('worker 1')
+    with failed(cluster.task('worker 0'), '--peer_timeout_secs=1'):
+        result(serving.future)
+
+
+def test_a_server_waits_for_a_worker_that_comes_back(make_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = make_cluster(1, 1)
+    members = cluster.start_all()
+    serving = begin_serving(members['ps 0'], together=True)
+    cluster.stop('worker 0')
+    assert_waits(serving.future)
+    cluster.start('worker 0').rendezvous.end(0)
+    result(serving.future)
+
+
+def test_a_server_ends_without_a_lost_worker_when_the_others_did_not_need_it(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    cluster = make_cluster(together=False)
+    members = cluster.start_all()
+    serving = begin_serving(members['ps 0'], together=False)
+    cluster.stop('worker 1')
+    assert_waits(serving.future)
+    members['worker 0'].rendezvous.end(0)
+    # Long before it would have been given up.
+    result(serving.future)
+    [warning] = serving.warnings
+    check_line(warning, cluster.task('worker 1'))

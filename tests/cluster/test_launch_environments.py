@@ -1,0 +1,198 @@
+"""A process that Slurm, Open MPI or PMIx started finds its cluster and its role in the environment."""
+
+import pytest
+from cluster_environments import COLLECTIVE, find, found, open_mpi, open_mpi_in_slurm, pmix, slurm_batch, slurm_step
+from hypothesis import given
+from hypothesis import strategies as st
+from refusals import refused
+
+from cluster.members import Cluster
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ('rank', 'environ'), [('SLURM_PROCID=0', slurm_step(0)), ('OMPI_COMM_WORLD_RANK=1', open_mpi(1, 4, 1))]
+)
+def test_ranks_alone_do_not_tell_where_a_controller_is(rank: str, environ: dict[str, str]) -> None:
+    with refused(rank, '--variable_update=distributed_all_reduce', '--controller_host=', '--worker_hosts='):
+        find(environ, variable_update='distributed_all_reduce')
+
+
+# 1207 % 300 = 7, and 10000 + 64 * 7 = 10448.
+SLURM_HOSTS = ('gpu01:10448', 'gpu01:10449', 'gpu01:10450', 'gpu02:10448', 'gpu03:10448')
+
+
+def test_the_first_tasks_of_a_slurm_step_are_the_parameter_servers() -> None:
+    for rank in range(5):
+        cluster = found(slurm_step(rank), num_ps=2)
+        job, index = ('ps', rank) if rank < 2 else ('worker', rank - 2)
+        assert cluster == Cluster(SLURM_HOSTS[:2], SLURM_HOSTS[2:], job, index, 'Slurm')
+        assert cluster.own.host == SLURM_HOSTS[rank]
+
+
+def test_all_tasks_of_a_slurm_step_are_workers_of_a_collective() -> None:
+    assert found(slurm_step(3), **COLLECTIVE) == Cluster((), SLURM_HOSTS, 'worker', 3, 'Slurm')
+
+
+def test_the_ports_of_a_step_begin_where_asked() -> None:
+    hosts = found(slurm_step(3), cluster_port=2222, **COLLECTIVE).worker_hosts
+    assert hosts == ('gpu01:2222', 'gpu01:2223', 'gpu01:2224', 'gpu02:2222', 'gpu03:2222')
+
+
+@given(job=st.integers(1, 2**31), step=st.integers(0, 10_000))
+def test_derived_ports_are_outside_of_the_ranges_of_kubernetes_and_linux(job: int, step: int) -> None:
+    environ = slurm_step(0, SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step))
+    ports = [int(host.rpartition(':')[2]) for host in found(environ, **COLLECTIVE).worker_hosts]
+    # From 30000 they are those of Kubernetes, from 32768 of Linux itself.
+    assert all(1024 <= port < 30000 for port in ports)
+
+
+def test_jobs_in_a_row_and_steps_at_the_same_time_have_ports_of_their_own() -> None:
+    ids = [(job, step) for job in range(40) for step in range(3)]
+    environs = [slurm_step(0, SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step)) for job, step in ids]
+    ports = [host for environ in environs for host in set(found(environ, **COLLECTIVE).worker_hosts)]
+    assert len(set(ports)) == len(ports)
+
+
+def test_the_ports_of_a_node_must_exist() -> None:
+    with refused('--cluster_port=65534', '65536', '65535'):
+        find(slurm_step(4), cluster_port=65534, **COLLECTIVE)
+    assert found(slurm_step(4), cluster_port=65533, **COLLECTIVE).worker_hosts[2] == 'gpu01:65535'
+
+
+@pytest.mark.parametrize(
+    'environ',
+    [
+        slurm_batch(),
+        # `srun --ntasks=1` and the shell of `salloc`.
+        slurm_step(0, SLURM_STEP_NUM_TASKS='1', SLURM_STEP_TASKS_PER_NODE='1', SLURM_STEP_NODELIST='gpu01'),
+        open_mpi(0, 1, 1),
+        pmix(0),
+    ],
+    ids=['batch script', 'step of one task', 'mpirun -np 1', 'first rank of PMIx'],
+)
+def test_a_process_that_was_started_alone_is_in_no_cluster(environ: dict[str, str]) -> None:
+    assert find(environ) is None
+
+
+def test_a_step_on_one_node_talks_over_loopback() -> None:
+    environ = slurm_step(
+        1, SLURM_STEP_NODELIST='gpu01', SLURM_STEP_NUM_TASKS='2', SLURM_STEP_TASKS_PER_NODE='2', SLURM_JOB_ID='0'
+    )
+    assert found(environ) == Cluster(('127.0.0.1:10000',), ('127.0.0.1:10001',), 'worker', 0, 'Slurm')
+
+
+def test_steps_that_slurms_own_pmix_serves_are_steps_of_slurm() -> None:
+    environ = slurm_step(3, PMIX_NAMESPACE='slurm.pmix.1207.0', PMIX_RANK='3')
+    assert found(environ) == found(slurm_step(3))
+
+
+@pytest.mark.parametrize('rank', range(5))
+def test_a_cyclic_distribution_is_refused_by_every_task(rank: int) -> None:
+    # Slurm's own numbers for 3, 1 and 1 tasks: rank 3 is back on the first node.
+    node, local_rank = [('gpu01', 0), ('gpu02', 0), ('gpu03', 0), ('gpu01', 1), ('gpu01', 2)][rank]
+    environ = slurm_step(rank, SLURMD_NODENAME=node, SLURM_LOCALID=str(local_rank), SLURM_DISTRIBUTION='cyclic')
+    remedies = ('srun --distribution=block', '--ps_hosts=HOST:PORT', '--worker_hosts=HOST:PORT')
+    with refused(f'SLURM_PROCID={rank}', 'gpu01', '3', 'gpu02', '1', 'gpu03', *remedies):
+        find(environ)
+
+
+def test_one_task_on_each_node_is_distributed_in_one_way_only() -> None:
+    environ = slurm_step(
+        3, SLURM_PROCID='1', SLURM_STEP_NUM_TASKS='3', SLURM_STEP_TASKS_PER_NODE='1(x3)', SLURM_DISTRIBUTION='cyclic'
+    )
+    assert str(found(environ).own) == 'worker 0 (gpu02:10448)'
+
+
+@pytest.mark.parametrize(
+    'changes',
+    [
+        {'SLURMD_NODENAME': 'gpu02'},
+        {'SLURM_LOCALID': '2'},
+        {'SLURM_STEP_NUM_TASKS': '6'},
+        {'SLURM_STEP_NODELIST': 'gpu[01-02]'},
+    ],
+)
+def test_a_task_that_is_not_where_its_rank_says_is_refused(changes: dict[str, str]) -> None:
+    with refused('SLURM_PROCID=1', 'srun --distribution=block', '--ps_hosts=HOST:PORT', '--worker_hosts=HOST:PORT'):
+        find(slurm_step(1, **changes))
+
+
+@pytest.mark.parametrize(
+    ('changes', 'facts'),
+    [
+        ({'SLURM_PROCID': '5'}, ('SLURM_PROCID=5', 'SLURM_STEP_NUM_TASKS=5')),
+        ({'SLURM_PROCID': 'x'}, ('SLURM_PROCID=x',)),
+        ({'SLURM_STEP_NODELIST': 'gpu[01'}, ('Slurm', "'gpu[01'")),
+        ({'SLURM_STEP_TASKS_PER_NODE': '3,(x2)'}, ('SLURM_STEP_TASKS_PER_NODE=3,(x2)',)),
+    ],
+)
+def test_malformed_slurm_variables_are_refused(changes: dict[str, str], facts: tuple[str, ...]) -> None:
+    with refused(*facts, '--job_name', '--task_index', '--ps_hosts', '--worker_hosts'):
+        find(slurm_step(1, **changes))
+
+
+def test_at_least_one_rank_must_be_a_worker() -> None:
+    with refused('--num_ps=5', 'Slurm', 'SLURM_STEP_NUM_TASKS=5', 'worker', '--num_ps=4'):
+        find(slurm_step(0), num_ps=5)
+
+
+def test_the_ranks_of_open_mpi_on_one_node_talk_over_loopback() -> None:
+    clusters = [found(open_mpi(rank, 3, 3), cluster_port=4000) for rank in range(3)]
+    assert [str(cluster.own) for cluster in clusters] == [
+        'ps 0 (127.0.0.1:4000)',
+        'worker 0 (127.0.0.1:4001)',
+        'worker 1 (127.0.0.1:4002)',
+    ]
+    assert {cluster.source for cluster in clusters} == {'Open MPI'}
+
+
+def test_all_ranks_of_open_mpi_derive_the_same_port() -> None:
+    specs = [found(open_mpi(rank, 3, 3)).spec for rank in range(3)]
+    assert specs[0] == specs[1] == specs[2]
+    assert specs[0] != found(open_mpi(0, 3, 3, PMIX_NAMESPACE='another')).spec
+
+
+def test_without_a_namespace_a_port_is_asked_for() -> None:
+    environ = open_mpi(0, 2, 2)
+    del environ['PMIX_NAMESPACE']
+    with refused('PMIX_NAMESPACE', '--cluster_port='):
+        find(environ)
+    assert found(environ, cluster_port=4000).own.host == '127.0.0.1:4000'
+
+
+def test_open_mpi_in_a_slurm_job_runs_on_the_nodes_of_the_job() -> None:
+    hosts = tuple(f'gpu0{node}:{port}' for node in (1, 2, 3) for port in (4000, 4001))
+    for rank in range(6):
+        cluster = found(open_mpi_in_slurm(rank), cluster_port=4000, **COLLECTIVE)
+        assert cluster == Cluster((), hosts, 'worker', rank, 'Open MPI')
+
+
+@pytest.mark.parametrize(
+    'environ',
+    [
+        open_mpi_in_slurm(1, OMPI_COMM_WORLD_LOCAL_RANK='0', SLURMD_NODENAME='gpu02'),
+        open_mpi_in_slurm(0, OMPI_COMM_WORLD_SIZE='5'),
+        open_mpi_in_slurm(0, OMPI_COMM_WORLD_LOCAL_SIZE='1'),
+    ],
+    ids=['--map-by node', 'another number on the last node', 'the last node'],
+)
+def test_open_mpi_that_does_not_fill_the_nodes_alike_is_refused(environ: dict[str, str]) -> None:
+    remedies = ('srun', '--ps_hosts=HOST:PORT', '--worker_hosts=HOST:PORT')
+    with refused(f'OMPI_COMM_WORLD_RANK={environ["OMPI_COMM_WORLD_RANK"]}', 'gpu01', 'gpu02', 'gpu03', *remedies):
+        find(environ)
+
+
+def test_open_mpi_on_hosts_that_nobody_names_is_refused_with_the_flags_to_write() -> None:
+    rank, role = 'OMPI_COMM_WORLD_RANK=2', ('--job_name', '--task_index')
+    with refused(rank, 'Open MPI', '--ps_hosts=HOST:PORT,...', ' 1 ', '--worker_hosts=HOST:PORT,...', ' 3 ', *role):
+        find(open_mpi(2, 4, 2))
+    with refused(rank, 'Open MPI', '--worker_hosts=HOST:PORT,...', ' 4 ', *role) as error:
+        find(open_mpi(2, 4, 2), **COLLECTIVE)
+    assert '--ps_hosts' not in str(error.value)
+
+
+def test_a_later_rank_of_pmix_is_refused_with_the_flags_to_write() -> None:
+    with refused('PMIX_RANK=1', 'PMIx', '--ps_hosts=', '--worker_hosts=', '--job_name', '--task_index'):
+        find(pmix(1))

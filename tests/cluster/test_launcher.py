@@ -1,0 +1,296 @@
+"""The launcher starts the processes of a cluster, shows their lines and ends them.
+
+The processes are small programs that wait for what they need on FIFOs, so that nothing depends on time.
+"""
+
+import contextlib
+import errno
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from programs import CORES, Watched, check_error, check_warning, program, run, without_starts
+from refusals import check_line, failed
+
+from cluster import command as cluster_command
+from cluster.launcher import Command, launch
+
+pytestmark = pytest.mark.distributed
+
+ROOT = Path(cluster_command.__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Callable[[str], str]:
+    """Makes a FIFO, whose reader and writer wait for each other when they open it."""
+
+    def make(name: str) -> str:
+        path = str(tmp_path / name)
+        os.mkfifo(path)
+        return path
+
+    return make
+
+
+def opened(path: str, mode: str) -> str:
+    """Code that opens a FIFO, and so waits until another process opens its other side."""
+    return f'open({path!r}, {mode!r}).close()\n'
+
+
+def test_lines_of_processes_that_write_at_once_stay_whole_and_in_order() -> None:
+    code = """
+def write(stream, number):
+    for line in range(500):
+        stream.write(f'{number}:{line}:' + 'x' * (line * 7 % 300) + '\\n')
+        stream.flush()
+threads = [threading.Thread(target=write, args=(s, i)) for i, s in enumerate((sys.stdout, sys.stderr))]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    names = [f'worker {index}' for index in range(4)] + ['ps 0']
+    exit_code, out, err = run(*(program(name, code, has_result=name == 'worker 0') for name in names))
+    assert exit_code == 0
+
+    def expected(stream: int) -> list[str]:
+        return [f'{stream}:{line}:' + 'x' * (line * 7 % 300) for line in range(500)]
+
+    assert out == expected(0)
+    for name in names:
+        prefix = f'{name:<8} | '
+        lines = [line.removeprefix(prefix) for line in err if line.startswith(prefix)]
+        assert [line for line in lines if line[0] == '1'] == expected(1)
+        assert [line for line in lines if line[0] == '0'] == ([] if name == 'worker 0' else expected(0))
+    assert len(err) == 9 * 500
+
+
+def test_the_result_comes_as_it_is_and_all_else_with_a_name_in_front() -> None:
+    code = "print('total images/sec: 1.00'); print('log', file=sys.stderr)"
+    exit_code, out, err = run(
+        program('ps 0', code), program('worker 0', code, has_result=True), program('worker 1', code)
+    )
+    assert (exit_code, out) == (0, ['total images/sec: 1.00'])
+    assert sorted(err) == [
+        'ps 0     | log',
+        'ps 0     | total images/sec: 1.00',
+        'worker 0 | log',
+        'worker 1 | log',
+        'worker 1 | total images/sec: 1.00',
+    ]
+
+
+def test_odd_bytes_and_a_last_line_without_an_end_are_shown() -> None:
+    code = "os.write(2, b'one\\r\\ntwo\\rthree \\xff\\n\\nno end'); os.write(1, b'no end')"
+    _, out, err = run(program('a', code, has_result=True))
+    assert out == ['no end']
+    assert err == ['a | one', 'a | two', 'a | three \\xff', 'a | ', 'a | no end']
+
+
+def test_names_have_colours_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('TERM', 'xterm-256color')
+    for name in ('NO_COLOR', 'FORCE_COLOR', 'COLORTERM'):
+        monkeypatch.delenv(name, raising=False)
+    primary, secondary = pty.openpty()
+    with open(primary, 'rb', buffering=0) as terminal, open(secondary, 'w') as err:
+        launch([program('a', "print('[bold]text')"), program('b', 'print(2)')], out=io.StringIO(), err=err)
+        shown = terminal.read(10_000).decode()
+    assert '\x1b[36ma | \x1b[0m[bold]text\r\n' in shown
+    assert '\x1b[32mb | \x1b[0m2\r\n' in shown
+
+
+@contextlib.contextmanager
+def writer(descriptor: int) -> Iterator[TextIO]:
+    """A file that may be closed although what was written last cannot be stored."""
+    out = io.TextIOWrapper(io.BufferedWriter(io.FileIO(descriptor, 'w')))
+    try:
+        yield out
+    finally:
+        with contextlib.suppress(OSError):
+            out.close()
+
+
+def test_lines_that_cannot_be_written_end_the_cluster_in_one_line() -> None:
+    chatty = program('a', "while True: print('text', flush=True)", has_result=True)
+    with writer(os.open('/dev/full', os.O_WRONLY)) as out, failed(os.strerror(errno.ENOSPC)):
+        launch([chatty, program('b', 'wait()')], out=out, err=io.StringIO())
+
+
+def test_a_reader_that_left_ends_the_cluster() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    once = program('a', "print('text', flush=True); wait()", has_result=True)
+    with writer(write_end) as out, pytest.raises(BrokenPipeError):
+        launch([once, program('b', 'wait()')], out=out, err=io.StringIO())
+
+
+@pytest.mark.parametrize(
+    ('code', 'exit_code', 'facts'),
+    [
+        ('sys.exit(1)', 1, ['1']),
+        ('sys.exit(2)', 2, ['2']),
+        ('os.kill(os.getpid(), signal.SIGKILL)', 137, ['9', 'Killed']),
+        ('os.kill(os.getpid(), signal.SIGTERM)', 143, ['15', 'Terminated']),
+    ],
+)
+def test_a_failure_stops_the_others_and_its_exit_code_is_that_of_all(
+    code: str, exit_code: int, facts: list[str]
+) -> None:
+    found, out, [error] = run(
+        program('ps 0', 'wait()', is_server=True), program('worker 0', 'wait()'), program('worker 3', code)
+    )
+    assert (found, out) == (exit_code, [])
+    # Which failed, how, and which are stopped.
+    check_error(error, 'worker 3', *facts, 'ps 0', 'worker 0')
+
+
+def test_the_last_lines_of_a_process_come_before_its_failure() -> None:
+    _, _, [last, error] = run(program('worker 0', "print('why', file=sys.stderr); sys.exit(3)"))
+    assert last == 'worker 0 | why'
+    check_error(error, 'worker 0', '3')
+
+
+def test_the_exit_code_of_a_process_that_was_stopped_does_not_count(fifo: Callable[[str], str]) -> None:
+    ready = fifo('ready')
+    stopped = 'on_sigterm(lambda: os._exit(99))\n' + opened(ready, 'w') + 'wait()'
+    exit_code, _, [error] = run(program('worker 0', stopped), program('worker 1', opened(ready, 'r') + 'sys.exit(3)'))
+    assert exit_code == 3
+    check_error(error, 'worker 1', '3', 'worker 0')
+    assert '99' not in error
+
+
+def test_a_process_that_ignores_sigterm_is_killed(fifo: Callable[[str], str]) -> None:
+    ready = fifo('ready')
+    stuck = 'signal.signal(signal.SIGTERM, signal.SIG_IGN)\n' + opened(ready, 'w') + 'wait()'
+    exit_code, _, [_, warning] = run(
+        program('worker 0', stuck), program('worker 1', opened(ready, 'r') + 'sys.exit(3)'), grace_secs=0.1
+    )
+    assert exit_code == 3
+    check_warning(warning, 'worker 0', '0.1')
+
+
+def test_servers_serve_until_stopped_workers_have_ended(fifo: Callable[[str], str]) -> None:
+    """A server that was stopped together with the worker would be gone when the worker asks."""
+    ready, request, answer = fifo('ready'), fifo('request'), fifo('answer')
+    server = program('ps 0', opened(request, 'r') + opened(answer, 'w') + 'wait()', is_server=True)
+    save = f"""
+def save():
+    open({request!r}, 'w').close()
+    open({answer!r}).close()
+    print('saved', flush=True)
+    os._exit(0)
+on_sigterm(save)
+"""
+    chief = program('worker 0', save + opened(ready, 'w') + 'wait()', has_result=True)
+    failing = program('worker 1', opened(ready, 'r') + 'sys.exit(1)')
+    assert run(server, chief, failing, grace_secs=60)[:2] == (1, ['saved'])
+
+
+def test_keep_going_lets_the_others_end_and_still_fails(fifo: Callable[[str], str]) -> None:
+    killed = fifo('killed')
+    # The second one outlives the first: it reads until that one, which has the FIFO open, ends.
+    first = f'descriptor = os.open({killed!r}, os.O_WRONLY); os.kill(os.getpid(), signal.SIGKILL)'
+    second = f"open({killed!r}).read(); print('done')"
+    exit_code, out, [error] = run(
+        program('worker 1', first), program('worker 0', second, has_result=True), keep_going=True
+    )
+    assert (exit_code, out) == (137, ['done'])
+    check_error(error, 'worker 1', '9', 'Killed')
+    assert 'worker 0' not in error
+
+
+def test_a_failed_process_is_started_again_as_often_as_allowed(tmp_path: Path) -> None:
+    log = tmp_path / 'log'
+    code = f"open({str(log)!r}, 'a').write('x'); sys.exit(7 if len(open({str(log)!r}).read()) < 3 else 0)"
+    exit_code, _, err = run(program('worker 0', code), num_restarts=2)
+    assert (exit_code, log.read_text()) == (0, 'xxx')
+    assert len(err) == 2
+    for number, warning in enumerate(err, 1):
+        check_warning(warning, 'worker 0', '7', f'{number} of 2')
+    log.write_text('')
+    exit_code, _, [_, error] = run(program('worker 0', code), num_restarts=1)
+    assert (exit_code, log.read_text()) == (7, 'xx')
+    check_error(error, 'worker 0', '7')
+
+
+def test_servers_end_by_themselves_after_the_workers(fifo: Callable[[str], str]) -> None:
+    done = fifo('done')
+    server = program('ps 0', opened(done, 'r') + "print('done')", is_server=True)
+    assert run(server, program('worker 0', opened(done, 'w'))) == (0, [], ['ps 0     | done'])
+
+
+def test_a_server_that_stays_is_stopped_and_named() -> None:
+    exit_code, _, [error] = run(
+        program('ps 0', 'pass', is_server=True),
+        program('ps 1', 'wait()', is_server=True),
+        program('worker 0', 'pass'),
+        servers_end_secs=0.1,
+        keep_going=True,
+    )
+    assert exit_code == 1
+    check_error(error, 'ps 1', '0.1')
+    assert 'ps 0' not in error
+
+
+def test_what_a_process_leaves_behind_is_ended() -> None:
+    code = "print(subprocess.Popen(['sleep', '1000']).pid, flush=True)"
+    out = io.StringIO()
+    assert launch([program('a', code, has_result=True)], out=out, err=io.StringIO()) == 0
+    with contextlib.ExitStack() as stack, contextlib.suppress(ProcessLookupError):
+        Watched(stack, [int(out.getvalue())]).assert_all_end()
+
+
+def test_a_program_that_does_not_exist_is_named() -> None:
+    exit_code, _, [line, _] = run(Command('worker 0', ('/no/such/program',)))
+    assert exit_code == 127
+    check_line(line, 'worker 0 | ', '/no/such/program', os.strerror(errno.ENOENT))
+
+
+def test_a_process_has_its_cores_and_environment_and_no_input() -> None:
+    code = "print(json.dumps([sorted(os.sched_getaffinity(0)), os.environ['NAME'], sys.stdin.read()]))"
+    one = (CORES[-1],)
+    _, out, _ = run(program('a', code, env={'NAME': 'value'}, cores=one, has_result=True))
+    assert json.loads(out[0]) == [[*one], 'value', '']
+    _, out, _ = run(program('a', code, env={'NAME': 'value'}, has_result=True))
+    assert json.loads(out[0])[0] == CORES
+
+
+@pytest.mark.parametrize(
+    ('limit', 'cause'),
+    [
+        ('setrlimit(RLIMIT_NOFILE, (40, 40))', os.strerror(errno.EMFILE)),
+        ('threading.stack_size(2**30); setrlimit(RLIMIT_AS, (2**29, 2**29))', "can't start new thread"),
+    ],
+    ids=['files', 'threads'],
+)
+def test_more_processes_than_the_machine_allows_are_one_line_and_none_is_left(limit: str, cause: str) -> None:
+    commands = [program(f'p{number}', 'wait()') for number in range(20)]
+    code = f"""
+import os, threading
+from resource import *
+from cluster.launcher import Command, launch
+from errors import RunError
+{limit}
+try:
+    launch({commands!r})
+except RunError as error:
+    print(error)
+for thread in threading.enumerate()[1:]:
+    thread.join()
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print('none is left')
+"""
+    result = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    error, left = result.stdout.splitlines()
+    check_line(error, cause)
+    assert re.search(r'\bp\d+\b', error)
+    assert left == 'none is left'
+    assert without_starts(result.stderr) == []

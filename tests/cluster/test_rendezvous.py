@@ -1,0 +1,181 @@
+"""How the processes of a cluster meet and part: who joins, who is missed, and who stays until the others have left."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+
+import pytest
+from local_cluster import SOON, LocalCluster, Member, assert_waits, begin, join_all, local_clusters, result
+from refusals import failed
+
+from cluster.crew import Generation
+
+pytestmark = pytest.mark.graph
+
+
+@pytest.fixture
+def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
+    with local_clusters() as make:
+        yield make
+
+
+@pytest.mark.parametrize(
+    'order', [*itertools.permutations(['ps 0', 'worker 0', 'worker 1']), ('worker 1', 'worker 0')], ids=', '.join
+)
+def test_tasks_that_come_in_any_order_meet(order: tuple[str, ...], make_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = make_cluster(sum(name.startswith('ps') for name in order))
+    members: dict[str, Member] = {}
+    futures: dict[str, Future[Generation]] = {}
+    for name in order:
+        assert not any(future.done() for future in futures.values())
+        members[name] = cluster.start(name)
+        if name.startswith('worker'):
+            futures[name] = members[name].join(step=10 * int(name[-1]))
+    generations = [result(future) for future in futures.values()]
+    incarnations = {str(cluster.task(name)): member.incarnation for name, member in members.items()}
+    workers = [members[name].incarnation for name in ('worker 0', 'worker 1')]
+    assert generations == [Generation(1, incarnations, workers, {'offers': [{'step': 0}, {'step': 10}]})] * 2
+
+
+def test_no_process_takes_part_in_two_generations(make_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = make_cluster()
+    members = cluster.start_all()
+    assert [generation.number for generation in join_all(members)] == [1, 1]
+    cluster.stop('worker 1')
+    new = {'worker 1': cluster.start('worker 1')}
+    joining = new['worker 1'].join()
+    # The chief is still the one that took steps with the worker that is lost.
+    with failed(cluster.task('worker 0').host):
+        result(members['worker 0'].join(SOON))
+    assert_waits(joining)
+    new['worker 0'] = cluster.start('worker 0')
+    chief = result(new['worker 0'].join())
+    assert chief == result(joining)
+    assert chief.number == 2
+    assert chief.members[str(cluster.task('worker 1'))] == new['worker 1'].incarnation
+
+
+def test_a_task_that_died_after_joining_must_join_once_more(make_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = make_cluster()
+    cluster.start('ps 0')
+    hasty = cluster.start('worker 1')
+    with failed(cluster.task('worker 0').host):
+        result(hasty.join(SOON))
+    # It has announced that it joins, and is gone.
+    cluster.stop('worker 1')
+    chief = cluster.start('worker 0').join()
+    assert_waits(chief)
+    again = cluster.start('worker 1')
+    # Another process has its place, and has not announced that it joins.
+    assert_waits(chief)
+    assert result(again.join()) == result(chief)
+    assert result(chief).members[str(cluster.task('worker 1'))] == again.incarnation
+
+
+def test_all_meet_anew_when_the_task_that_keeps_the_store_is_replaced(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    cluster = make_cluster(2)
+    join_all(cluster.start_all())
+    for name in cluster.relays:
+        cluster.stop(name)
+    members = cluster.start_all()
+    first, second = join_all(members)
+    assert first == second
+    assert set(first.members.values()) == {member.incarnation for member in members.values()}
+
+
+def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    cluster = make_cluster(together=False)
+    members = cluster.start_all()
+    (first, _) = join_all(members)
+    assert first.members == {str(cluster.task('ps 0')): members['ps 0'].incarnation}
+    cluster.stop('worker 0')
+    assert result(cluster.start('worker 0').join()) == first
+
+
+def test_workers_that_do_not_wait_for_each_other_meet_anew_when_a_server_is_replaced(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    cluster = make_cluster(2, together=False)
+    members = cluster.start_all()
+    assert join_all(members)[0].number == 1
+    cluster.stop('ps 1')
+    members['ps 1'] = cluster.start('ps 1')
+    members['worker 0'] = cluster.start('worker 0')
+    joining = members['worker 0'].join()
+    # Worker 1 took part in the last one.
+    with failed():
+        result(members['worker 1'].join(SOON))
+    members['worker 1'] = cluster.start('worker 1')
+    assert result(members['worker 1'].join()) == result(joining)
+    assert result(joining).number == 2
+
+
+def assert_fails_for_want_of(missing: Sequence[str], joining: 'Future[Generation]', cluster: LocalCluster) -> None:
+    """Asserts that the error names the flag of the time-out and these tasks, and no other one."""
+    with failed('--connect_timeout_secs=1', *(cluster.task(name) for name in missing)) as error:
+        result(joining)
+    assert not [name for name in cluster.relays if name not in missing and str(cluster.task(name)) in str(error.value)]
+
+
+@pytest.mark.parametrize(
+    'absent',
+    [('ps 0',), ('ps 1',), ('worker 0',), ('worker 2',), ('ps 0', 'ps 1'), ('ps 1', 'worker 0', 'worker 2')],
+    ids=', '.join,
+)
+def test_all_tasks_that_did_not_answer_are_named(
+    absent: tuple[str, ...], make_cluster: Callable[..., LocalCluster]
+) -> None:
+    cluster = make_cluster(2, 3)
+    member = [cluster.start(name) for name in cluster.relays if name not in absent][-1]
+    assert_fails_for_want_of(absent, member.join(SOON), cluster)
+
+
+def test_a_task_that_answers_and_does_not_join_is_named(make_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = make_cluster(1, 3)
+    members = cluster.start_all()
+    for joining in [members[f'worker {index}'].join(SOON) for index in (0, 2)]:
+        assert_fails_for_want_of(['worker 1'], joining, cluster)
+
+
+def test_a_task_that_does_not_join_once_more_is_named(make_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = make_cluster()
+    join_all(cluster.start_all())
+    cluster.stop('worker 1')
+    assert_fails_for_want_of(['worker 0'], cluster.start('worker 1').join(SOON), cluster)
+
+
+def test_how_a_task_ended_is_known_until_a_new_process_takes_its_place(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    cluster = make_cluster()
+    members = cluster.start_all()
+    rendezvous, task = members['worker 0'].rendezvous, cluster.task('worker 1')
+    assert rendezvous.end_of(task, members['worker 1'].incarnation) is None
+    members['worker 1'].rendezvous.end(1, 'no space left')
+    # It may not have gone yet.
+    for incarnation in (None, members['worker 1'].incarnation):
+        end = rendezvous.end_of(task, incarnation)
+        assert end is not None
+        assert (end.exit_code, end.reason) == (1, 'no space left')
+    new = cluster.start('worker 1')
+    assert rendezvous.end_of(task, new.incarnation) is None
+
+
+@pytest.mark.parametrize('num_ps', [0, 1])
+def test_only_the_task_that_keeps_the_store_stays_until_the_others_have_left(
+    num_ps: int, make_cluster: Callable[..., LocalCluster]
+) -> None:
+    cluster = make_cluster(num_ps, 3 - num_ps)
+    members = cluster.start_all()
+    (_, keeper), (_, leaving), (lost, _) = members.items()
+    keeper.rendezvous.end(0)
+    leaving.rendezvous.end(0)
+    result(begin(leaving.rendezvous.see_off))
+    staying = begin(keeper.rendezvous.see_off)
+    assert_waits(staying)
+    cluster.stop(lost)
+    result(staying)

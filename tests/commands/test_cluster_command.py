@@ -1,0 +1,311 @@
+"""The subcommand cluster: its flags, the command line of each process, and their addresses and cores."""
+
+import dataclasses
+import errno
+import os
+import re
+import resource
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from programs import CORES, run
+from refusals import check_line, failed, refused
+
+from cluster import command as cluster_command
+from cluster.command import make_commands, reserved_addresses, share_cores
+from cluster.launcher import Command
+from cluster.members import find_cluster
+from params import parse_argv
+
+ROOT = Path(cluster_command.__file__).resolve().parent.parent
+
+
+def commands_of(
+    *run_flags: str,
+    num_ps: int = 1,
+    num_workers: int = 2,
+    environment: dict[str, str] | None = None,
+    cores: list[int] | None = None,
+    controller_hosts: Sequence[str] = (),
+) -> list[Command]:
+    ps_hosts = [f'127.0.0.1:{1000 + index}' for index in range(num_ps)]
+    worker_hosts = [f'127.0.0.1:{2000 + index}' for index in range(num_workers)]
+    return make_commands(run_flags, ps_hosts, worker_hosts, environment or {}, cores, controller_hosts)
+
+
+@pytest.mark.unit
+def test_each_process_is_told_who_it_is_and_who_the_others_are() -> None:
+    commands = commands_of('--model=lenet', '--num_batches=3', num_ps=2, num_workers=3)
+    assert [command.name for command in commands] == ['ps 0', 'ps 1', 'worker 0', 'worker 1', 'worker 2']
+    assert [command.is_server for command in commands] == [True, True, False, False, False]
+    assert [command.has_result for command in commands] == [False, False, True, False, False]
+    assert {command.argv[:2] for command in commands} == {(sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'))}
+    for command in commands:
+        params = parse_argv(command.argv[2:]).params
+        assert (params.model, params.num_batches) == ('lenet', 3)
+        cluster = find_cluster(params, command.env or {})
+        assert cluster is not None
+        assert f'{cluster.job} {cluster.index}' == command.name
+        assert cluster.ps_hosts == ('127.0.0.1:1000', '127.0.0.1:1001')
+        assert cluster.worker_hosts == ('127.0.0.1:2000', '127.0.0.1:2001', '127.0.0.1:2002')
+
+
+@pytest.mark.unit
+def test_a_controller_has_the_result_and_its_workers_end_when_it_has() -> None:
+    flags = ('--variable_update=distributed_all_reduce', '--device=cpu', '--graph_file=graph')
+    commands = commands_of(*flags, num_ps=0, cores=[0, 1], controller_hosts=['127.0.0.1:3000'])
+    assert [command.name for command in commands] == ['worker 0', 'worker 1', 'controller 0']
+    assert [command.is_server for command in commands] == [True, True, False]
+    assert [command.has_result for command in commands] == [False, False, True]
+    assert [command.cores for command in commands] == [(0,), (1,), None]
+    params = [parse_argv(command.argv[2:]).params for command in commands]
+    assert [own.graph_file for own in params] == [None, None, 'graph']
+    clusters = [find_cluster(own, {}) for own in params]
+    assert [str(cluster and cluster.own) for cluster in clusters] == [
+        *('worker 0 (127.0.0.1:2000)', 'worker 1 (127.0.0.1:2001)', 'controller 0 (127.0.0.1:3000)')
+    ]
+
+
+@pytest.mark.unit
+def test_without_parameter_servers_no_flag_names_any() -> None:
+    commands = commands_of('--variable_update=collective_all_reduce', num_ps=0)
+    assert not any('ps_hosts' in word for command in commands for word in command.argv)
+
+
+@pytest.mark.unit
+def test_files_that_all_would_write_go_to_the_chief_alone(tmp_path: Path) -> None:
+    flag_file = tmp_path / 'flags'
+    flag_file.write_text(f'--graph_file={tmp_path}/graph\n')
+    flags = (
+        '--trace_file',
+        'trace',
+        f'--flagfile={flag_file}',
+        '--partitioned_graph_file_prefix=parts',
+        '--train_dir=d',
+    )
+    found = {command.name: parse_argv(command.argv[2:]).params for command in commands_of(*flags)}
+    chief = found.pop('worker 0')
+    assert (chief.trace_file, chief.graph_file) == ('trace', f'{tmp_path}/graph')
+    assert (chief.partitioned_graph_file_prefix, chief.train_dir) == ('parts', 'd')
+    for params in found.values():
+        files = (params.trace_file, params.graph_file, params.partitioned_graph_file_prefix, params.tfprof_file)
+        assert files == (None, None, None, None)
+        assert params.train_dir == 'd'
+
+
+@pytest.mark.unit
+def test_the_cluster_around_the_caller_is_not_that_of_the_processes() -> None:
+    around = {'TF_CONFIG': '{}', 'SLURM_PROCID': '3', 'OMPI_COMM_WORLD_RANK': '1', 'PMI_RANK': '1', 'PMIX_RANK': '0'}
+    for command in commands_of(environment={**around, 'PATH': '/bin', 'http_proxy': 'http://proxy'}):
+        assert command.env == {
+            'PATH': '/bin',
+            'http_proxy': 'http://proxy',
+            'no_grpc_proxy': '127.0.0.1',
+        }
+
+
+@pytest.mark.unit
+def test_workers_share_the_cores_and_parameter_servers_use_all() -> None:
+    commands = commands_of(cores=[0, 4, 1, 5])
+    assert [command.cores for command in commands] == [None, (0, 4), (1, 5)]
+    assert [command.cores for command in commands_of(cores=None)] == [None, None, None]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ('num_cores', 'num_workers', 'shares'),
+    [
+        (4, 2, [(0, 1), (2, 3)]),
+        (5, 2, [(0, 1), (2, 3)]),
+        (2, 2, [(0,), (1,)]),
+        (2, 5, [(0,), (1,), (0,), (1,), (0,)]),
+        (1, 3, [(0,), (0,), (0,)]),
+    ],
+)
+def test_each_worker_gets_as_many_cores(num_cores: int, num_workers: int, shares: list[tuple[int, ...]]) -> None:
+    assert share_cores(range(num_cores), num_workers) == shares
+
+
+@pytest.mark.unit
+def test_a_reserved_port_is_for_the_server_that_it_is_meant_for() -> None:
+    with reserved_addresses(20) as addresses, reserved_addresses(20) as others:
+        assert len({*addresses, *others}) == 40
+        host, port = addresses[0].split(':')
+        with socket.socket() as stranger, pytest.raises(OSError, match='in use'):
+            stranger.bind((host, int(port)))
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(('0.0.0.0', int(port)))
+            server.listen()
+            # It is the server that is reached, not the one who holds the port.
+            with socket.create_connection((host, int(port)), timeout=10) as client:
+                assert server.accept()[1] == client.getsockname()
+    with socket.socket() as anyone:
+        anyone.bind((host, int(addresses[1].split(':')[1])))
+
+
+@pytest.mark.unit
+def test_more_addresses_than_the_process_may_open_fail_in_one_line() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
+    try:
+        with failed(os.strerror(errno.EMFILE), '127.0.0.1', '100'):
+            cluster_command.main(['--workers=99'])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.distributed
+def test_tensorflow_serves_at_reserved_addresses_with_threads_for_its_cores_alone() -> None:
+    code = """
+import os, sys
+import tensorflow.compat.v1 as tf
+with tf.Graph().as_default(), tf.Session() as session:
+    x = tf.random.uniform([64, 64])
+    session.run(tf.matmul(x, x))
+print(len(os.listdir('/proc/self/task')))
+flags = dict(word.removeprefix('--').split('=') for word in sys.argv[1:])
+hosts = flags['worker_hosts'].split(',')
+tf.train.Server({'worker': hosts}, job_name='worker', task_index=int(flags['task_index']))
+"""
+    environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'}
+    with reserved_addresses(2) as addresses:
+        workers = make_commands((), (), addresses, environment, cores=None)
+        limited, free = (
+            dataclasses.replace(worker, argv=(sys.executable, '-c', code, *worker.argv[2:])) for worker in workers
+        )
+        exit_code, out, err = run(dataclasses.replace(limited, cores=(CORES[0],)), free)
+    assert exit_code == 0, '\n'.join(err)
+    if len(CORES) == 1:
+        pytest.skip('one core cannot be shared out')
+    (num_of_free,) = (int(line.split()[-1]) for line in err if re.fullmatch(r'worker 1 \| \d+', line))
+    assert int(out[0]) < num_of_free
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ('argv', 'facts'),
+    [
+        (['--ps=0'], ['--ps=0', '--variable_update=parameter_server']),
+        (
+            ['--ps=1', '--', '--variable_update=collective_all_reduce'],
+            ['--ps', '--variable_update=collective_all_reduce'],
+        ),
+        (
+            ['--ps=1', '--', '--variable_update=distributed_all_reduce'],
+            ['--ps', '--variable_update=distributed_all_reduce'],
+        ),
+        (['--', '--variable_update=independent'], ['--variable_update=independent', 'cluster', 'parameter_server']),
+        (
+            ['--', '--variable_update=distributed_replicated', '--nocross_replica_sync'],
+            ['--cross_replica_sync=False', '--variable_update=distributed_replicated'],
+        ),
+        (['--workers=0'], ['--workers=0', '1']),
+        (['--workers=two'], ['--workers=two', '1']),
+        (['--affinity=shore'], ['--affinity=shore', 'none', '--affinity=share']),
+        (['--restart=-1'], ['--restart=-1', '0']),
+        (['--worker=3'], ['--worker', 'cluster', '--workers']),
+        (['--model=lenet'], ['--model', 'cluster']),
+        (['--workers'], ['--workers', 'cluster --help']),
+        (['lenet'], ['lenet', 'cluster']),
+        (['--', '--', '--model=lenet'], ['--']),
+        (['--', '--model=lenett'], ['--model=lenett']),
+        (['--', '--modle=lenet'], ['--modle', '--model']),
+        (['--', '--data_dir=/no/such'], ['--data_dir=/no/such']),
+        (['--', '--graph_file=/no/such/g'], ['--graph_file=/no/such/g']),
+        (['--', '--flagfile=/no/such'], ['--flagfile', '/no/such']),
+        (['--', '--job_name=ps'], ['--job_name=ps', 'cluster']),
+        (['--', '--controller_host', 'h:1'], ['--controller_host', 'cluster']),
+    ],
+)
+def test_wrong_use_is_refused_before_anything_starts(
+    capfd: pytest.CaptureFixture[str], argv: list[str], facts: list[str]
+) -> None:
+    with refused(*facts):
+        cluster_command.main(argv)
+    assert capfd.readouterr() == ('', '')
+
+
+@pytest.mark.unit
+def test_role_flags_in_a_flagfile_are_found(tmp_path: Path) -> None:
+    path = tmp_path / 'flags'
+    path.write_text('--worker_hosts=a:1,b:1\n')
+    with refused('--worker_hosts=a:1,b:1', 'cluster'):
+        cluster_command.main(['--', f'--flagfile={path}'])
+
+
+@pytest.mark.unit
+def test_help_names_every_flag_of_the_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cluster_command.main(['--workers=x', '--help']) == 0
+    out = capsys.readouterr().out
+    for name in ('ps', 'workers', 'affinity', 'keep_going', 'restart'):
+        assert f'  --{name}: ' in out
+
+
+PROGRAM = """
+import os, sys
+flags = dict(word.split('=') for word in sys.argv[1:])
+print('TF_CONFIG' in os.environ, len(os.sched_getaffinity(0)), file=sys.stderr)
+print('total images/sec: 2.00')
+is_worker_1 = (flags['--job_name'], flags['--task_index']) == ('worker', '1')
+sys.exit({exit_code} if is_worker_1 else 0)
+"""
+
+
+@pytest.fixture
+def replace_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Replaces the benchmark by a program that, as worker 1, ends with this exit code."""
+
+    def replace(exit_code: int) -> None:
+        path = tmp_path / 'program.py'
+        path.write_text(PROGRAM.format(exit_code=exit_code))
+        monkeypatch.setattr(cluster_command, '_PROGRAM', str(path))
+
+    return replace
+
+
+@pytest.mark.distributed
+def test_a_cluster_prints_its_result_once(
+    replace_program: Callable[[int], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    replace_program(0)
+    monkeypatch.setenv('TF_CONFIG', '{}')
+    assert cluster_command.main(['--ps=2', '--', '--model=lenet', f'--graph_file={tmp_path / "graph"}']) == 0
+    out, err = capsys.readouterr()
+    assert out == 'total images/sec: 2.00\n'
+    first, *lines = err.splitlines()
+    assert first.startswith('tf_cnn_benchmarks: warning: ')
+    check_line(first, 'worker 0', '--graph_file')
+    share = max(1, len(CORES) // 2)
+    assert sorted(line for line in lines if ' | ' in line) == [
+        f'ps 0     | False {len(CORES)}',
+        'ps 0     | total images/sec: 2.00',
+        f'ps 1     | False {len(CORES)}',
+        'ps 1     | total images/sec: 2.00',
+        f'worker 0 | False {share}',
+        f'worker 1 | False {share}',
+        'worker 1 | total images/sec: 2.00',
+    ]
+
+
+@pytest.mark.distributed
+def test_the_flags_of_the_subcommand_take_effect(
+    replace_program: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace_program(5)
+    argv = ['--workers=3', '--affinity=none', '--restart=1', '--keep_going']
+    assert cluster_command.main([*argv, '--', '--variable_update=collective_all_reduce']) == 5
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.endswith(f'| False {len(CORES)}') and line.startswith('worker 2')]
+    assert not [line for line in lines if line.startswith('ps ')]
+    warning, error = (line for line in lines if line.startswith('tf_cnn_benchmarks'))
+    assert warning.startswith('tf_cnn_benchmarks: warning: ')
+    check_line(warning, 'worker 1', '5', '1 of 1')
+    assert error.startswith('tf_cnn_benchmarks: error: ')
+    check_line(error, 'worker 1', '5')

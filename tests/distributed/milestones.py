@@ -1,0 +1,21 @@
+"""The lines by which tests know how far a process is, as regular expressions: who rewords a line does so here, too."""
+
+# A process that has a server waits until all tasks are there.
+WAITING = r'^Waiting for the other'
+# A worker runs the steps that are not timed.
+WARMING_UP = r'^Running'
+# A worker has taken its first timed step, or enough of them that all workers have begun.
+FIRST_STEP = r'^1\timages/sec'
+UNDER_WAY = r'^20\timages/sec'
+# Training has evaluated for the first time.
+EVALUATED = r'^Accuracy'
+# A worker evaluates; the number of steps until then.
+EVALUATING = r'^Evaluating after (\d+) steps$'
+# Training has reached its accuracy; the number of steps until then.
+STOPPING = r'^Stopping after (\d+) steps'
+# The chief goes on from a checkpoint; its path.
+GOING_ON = r'^Going on from (.*)$'
+# A run that was interrupted has measured less than it should have; the number of timed steps.
+INCOMPLETE = r'the run is incomplete: (\d+) of'
+# Steps were skipped because their gradients overflowed; their number.
+SKIPPED = r'^tf_cnn_benchmarks: warning: (\d+) steps, .* changed no variable'

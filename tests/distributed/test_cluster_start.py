@@ -1,0 +1,96 @@
+"""A cluster starts in any order of its tasks, or each task names the one because of which it does not."""
+
+import socket
+from pathlib import Path
+
+import pytest
+import tensorflow.compat.v1 as tf
+from milestones import WAITING
+from processes import DEADLINE_SECS, await_line
+from refusals import failed
+from scenarios import (
+    ENDLESS,
+    FAILED,
+    PATIENT,
+    assert_all_end,
+    assert_each_names,
+    cluster_of,
+    errors_of,
+    others_of,
+    scenarios,
+)
+from sessions import open_session
+
+from cluster.members import Cluster
+from cluster.server import start_server
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.mark.parametrize(
+    ('mode', 'last'),
+    scenarios(
+        ['two_servers: ps 0'],
+        [
+            'distributed_replicated: worker 1',
+            *('parameter_server: ps 0', 'parameter_server: worker 0', 'two_servers: ps 1'),
+            *('asynchronous: ps 0', 'asynchronous: worker 1', 'distributed_replicated: ps 1'),
+            *('collective_all_reduce: worker 0', 'collective_all_reduce: worker 1'),
+            *('distributed_all_reduce: worker 0', 'distributed_all_reduce: controller 0'),
+        ],
+    ),
+)
+def test_any_task_may_start_last(mode: str, last: str, tmp_path: Path) -> None:
+    with cluster_of(mode, tmp_path, '--num_batches=3') as processes:
+        for task in others_of(processes, last):
+            task.start()
+        for task in others_of(processes, last):
+            if task in processes.trainers:
+                await_line(task, WAITING)
+        processes.tasks[last].start()
+        assert_all_end(processes, 0)
+        assert not any(errors_of(task) for task in processes.tasks.values())
+
+
+def test_a_host_that_never_comes_is_named_by_all(tmp_path: Path) -> None:
+    with cluster_of('parameter_server', tmp_path, ENDLESS, '--connect_timeout_secs=8') as processes:
+        present = others_of(processes, 'worker 1')
+        for task in present:
+            task.start()
+        for task in present:
+            assert task.has_ended(DEADLINE_SECS), task.name
+            assert (task.exit_code, task.left_others) == (FAILED, False), task.name
+        assert_each_names(present, processes.described('worker 1'), '--connect_timeout_secs=8')
+        assert not processes.listening()
+
+
+def test_a_port_that_is_taken_is_named_where_the_kernel_has_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A family that this kernel lacks stands for it.
+    monkeypatch.setattr(socket, 'AF_INET6', 63)
+    with socket.create_server(('127.0.0.1', 0)) as stranger:
+        host = f'127.0.0.1:{stranger.getsockname()[1]}'
+        with failed(f'ps 0 ({host})'):
+            start_server(Cluster((host,), ('127.0.0.1:1',), 'ps', 0, 'the flags'), tf.ConfigProto())
+
+
+def test_workers_that_do_not_wait_end_when_worker_0_fails_before_there_are_variables(tmp_path: Path) -> None:
+    with cluster_of('asynchronous', tmp_path, ENDLESS, PATIENT, f'--train_dir={tmp_path}') as processes:
+        with tf.Graph().as_default(), open_session() as session:
+            of_another_model = {'tensor_names': ['other'], 'shape_and_slices': [''], 'tensors': [tf.zeros([1])]}
+            session.run(tf.raw_ops.SaveV2(prefix=str(tmp_path / 'model.ckpt-7'), **of_another_model))
+        processes.start()
+        assert_all_end(processes, FAILED)
+        assert_each_names(others_of(processes, 'worker 0'), processes.described('worker 0'), 'model.ckpt-7')
+
+
+def test_a_port_that_is_taken_is_named_by_the_task(tmp_path: Path) -> None:
+    with cluster_of('parameter_server', tmp_path, ENDLESS) as processes, socket.socket() as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        host, port = processes.described('worker 1').removesuffix(')').split('(')[1].split(':')
+        stranger.bind((host, int(port)))
+        stranger.listen()
+        worker = processes.tasks['worker 1']
+        worker.start()
+        assert worker.has_ended(DEADLINE_SECS)
+        assert (worker.exit_code, worker.left_others) == (FAILED, False)
+        assert_each_names([worker], port, processes.described('worker 1'))

@@ -1,0 +1,176 @@
+"""A cluster whose tasks come and go: real TensorFlow servers of this process, each behind a relay."""
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+from relay import Relay
+
+from cluster.crew import Crew, Generation, Timeout
+from cluster.members import Cluster, Task
+from cluster.watch import Watch
+
+DEADLINE_SECS = 60.0
+# How long a test watches for what must not happen.
+MOMENT_SECS = 0.7
+PATIENT = Timeout('connect_timeout_secs', DEADLINE_SECS)
+SOON = Timeout('connect_timeout_secs', 1.0)
+PATIENT_PEER = Timeout('peer_timeout_secs', DEADLINE_SECS)
+PEER = Timeout('peer_timeout_secs', 1.0)
+
+
+@dataclass(frozen=True)
+class Member:
+    """What the tests know of one process of a cluster."""
+
+    rendezvous: Crew
+    target: str
+    incarnation: int
+
+    def join(self, timeout: Timeout = PATIENT, **offer: Any) -> 'Future[Generation]':
+        return begin(self.rendezvous.join, offer, lambda offers: {'offers': offers}, timeout)
+
+
+@functools.cache
+def relays() -> dict[str, Relay]:
+    """The relays of all tasks that a cluster may have, by the names of the tasks."""
+    return {name: Relay() for name in ('ps 0', 'ps 1', 'worker 0', 'worker 1', 'worker 2')}
+
+
+@functools.cache
+def server_of(name: str, number: int) -> tf.train.Server:
+    """The server of a process that stands for the task of that name; another number is another process.
+
+    Clusters share them, since each has 80 threads that never end.
+    """
+    job, index = name.split()
+    spec = {
+        job: [relay.address for name, relay in relays().items() if name.startswith(job)] for job in ('ps', 'worker')
+    }
+    # At any port: the others go through the relay.
+    spec[job][int(index)] = '127.0.0.1:0'
+    return tf.train.Server(tf.train.ClusterSpec(spec), job_name=job, task_index=int(index))
+
+
+class LocalCluster:
+    """A cluster whose tasks, called 'worker 0' and so on, come and go."""
+
+    def __init__(self, num_ps: int, num_workers: int, *, together: bool = True) -> None:
+        names = [f'ps {index}' for index in range(num_ps)] + [f'worker {index}' for index in range(num_workers)]
+        self.relays = {name: relays()[name] for name in names}
+        self.detectors: list[Watch] = []
+        self._num_starts = dict.fromkeys(names, 0)
+        self._together = together
+
+    def cluster(self, name: str) -> Cluster:
+        """The cluster as the task of that name knows it."""
+        job, index = name.split()
+        ps_hosts, worker_hosts = (
+            tuple(relay.address for name, relay in self.relays.items() if name.startswith(job))
+            for job in ('ps', 'worker')
+        )
+        return Cluster(ps_hosts, worker_hosts, job, int(index), 'the flags')
+
+    def task(self, name: str) -> Task:
+        return self.cluster(name).own
+
+    def start(self, name: str) -> Member:
+        """Starts a task; if it was there before, a new process takes its place."""
+        cluster = self.cluster(name)
+        server = server_of(name, self._num_starts[name])
+        self._num_starts[name] += 1
+        self.relays[name].lead_to(server.target.removeprefix('grpc://'))
+        rendezvous = Crew(cluster, server.target, together=self._together)
+        return Member(rendezvous, server.target, await_answer(rendezvous, cluster.own))
+
+    def stop(self, name: str) -> None:
+        """From now on the task does not answer."""
+        self.relays[name].lead_to(None)
+
+    def start_all(self) -> dict[str, Member]:
+        members = {name: self.start(name) for name in self.relays}
+        for member in members.values():
+            for name in members:
+                await_answer(member.rendezvous, self.task(name))
+        return members
+
+    def close(self) -> None:
+        for detector in self.detectors:
+            detector.stop()
+            detector.join(DEADLINE_SECS)
+        for name in self.relays:
+            self.stop(name)
+        for name, num_starts in self._num_starts.items():
+            for number in range(num_starts):
+                _wipe(server_of(name, number), self.task(name))
+
+
+# What cluster.board calls its table.
+TABLE_NAME = 'board'
+
+
+def _wipe(server: tf.train.Server, keeper: Task) -> None:
+    """Deletes what its key-value store holds, if it keeps one."""
+    with tf.Graph().as_default() as graph, tf.device(f'{keeper.device}/cpu:0'):
+        table = tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name=TABLE_NAME)
+        wiped = tf.raw_ops.DestroyResourceOp(resource=table)
+    with tf.Session(server.target, graph=graph, config=tf.ConfigProto(device_filters=[keeper.device])) as session:
+        session.run(wiped)
+
+
+@contextlib.contextmanager
+def local_clusters() -> Iterator[Callable[..., LocalCluster]]:
+    """Makes clusters, whose tasks are all stopped after the block."""
+    made: list[LocalCluster] = []
+
+    def make(num_ps: int = 1, num_workers: int = 2, *, together: bool = True) -> LocalCluster:
+        made.append(LocalCluster(num_ps, num_workers, together=together))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+def await_answer(rendezvous: Crew, task: Task) -> int:
+    """Waits until the task answers, and returns its incarnation."""
+    deadline = time.monotonic() + DEADLINE_SECS
+    while (incarnation := rendezvous.ask()[task]) is None:
+        assert time.monotonic() < deadline
+    return incarnation
+
+
+def begin(function: Callable[..., Any], *args: Any, **options: Any) -> 'Future[Any]':
+    """Calls it on a thread that does not keep the tests from ending."""
+    future: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(function(*args, **options))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future
+
+
+def result(future: 'Future[Any]') -> Any:
+    return future.result(DEADLINE_SECS)
+
+
+def assert_waits(future: 'Future[Any]') -> None:
+    with pytest.raises(NotYet):
+        future.result(MOMENT_SECS)
+
+
+def join_all(members: dict[str, Member]) -> list[Generation]:
+    futures = [member.join() for name, member in members.items() if name.startswith('worker')]
+    return [result(future) for future in futures]

@@ -1,0 +1,164 @@
+"""What a step moves between the tasks of a cluster, and that the banner counts these bytes."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+from sessions import cpus
+from small_networks import (
+    COLLECTIVE,
+    CONTROLLED,
+    NUM_SERVERS,
+    NUM_TOWERS,
+    NUM_WORKERS,
+    PS,
+    REPLICATED,
+    STAGED,
+    Built,
+    add_small_networks,
+    build,
+    bytes_of,
+    needed_by,
+    task,
+)
+
+from all_reduce import make_algorithm
+from packing import Packing
+
+pytestmark = pytest.mark.graph
+
+
+@pytest.fixture(autouse=True)
+def networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_small_networks(monkeypatch)
+
+
+def crossings(built: Built, wanted: str) -> list[tf.Tensor]:
+    """The tensors that a step sends 'worker to ps' or 'ps to worker', once for each receiver. Scalars do not count."""
+    found: dict[tuple[str, int], tf.Tensor] = {}
+    for op in needed_by(built.step.fetches['ops']):
+        for value in op.inputs:
+            if f'{job_of(value.op)} to {job_of(op)}' == wanted and value.shape.rank:
+                found[value.name, tf.DeviceSpec.from_string(op.device).task] = value
+    return list(found.values())
+
+
+def job_of(op: tf.Operation) -> str:
+    job = tf.DeviceSpec.from_string(op.device).job
+    assert job, op
+    return job
+
+
+@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+@pytest.mark.parametrize('worker', range(NUM_WORKERS))
+@pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
+def test_one_value_and_one_gradient_of_each_variable_cross(mode: str, worker: int, transfer: Any) -> None:
+    built = build(mode, worker, model='wide', transfer=transfer, devices=cpus(3))
+    parts = [
+        list(part.variable.shape)
+        for variable in built.manager.trainable_variables_on_device(0)
+        for part in built.manager.slices()[variable.name]
+    ]
+    # The largest weight is cut in two.
+    assert len(parts) == 4 + 1
+    for way in ('ps to worker', 'worker to ps'):
+        crossed = crossings(built, way)
+        assert sorted(value.shape.as_list() for value in crossed) == sorted(parts)
+        assert {value.dtype for value in crossed} == {transfer or tf.float32}
+
+
+@pytest.mark.parametrize('mode', [PS, REPLICATED])
+def test_moving_averages_travel_in_32_bits_even_if_the_rest_is_rounded(mode: str) -> None:
+    # They change by less than 16 bits hold, and would never move.
+    chief, other = (build(mode, worker, model='normalised', transfer=tf.bfloat16) for worker in range(NUM_WORKERS))
+    for way in ('ps to worker', 'worker to ps'):
+        dtypes = Counter(value.dtype for value in crossings(chief, way))
+        assert dtypes == {tf.bfloat16: 5, tf.float32: 2}
+        assert {value.dtype for value in crossings(other, way)} == {tf.bfloat16}
+
+
+@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+@pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
+def test_the_bytes_of_a_step_are_those_that_cross(mode: str, transfer: Any) -> None:
+    workers = [build(mode, worker, model='wide', transfer=transfer) for worker in range(NUM_WORKERS)]
+    moved = sum(
+        value.shape.num_elements() * value.dtype.size
+        for built in workers
+        for way in ('ps to worker', 'worker to ps')
+        for value in crossings(built, way)
+    )
+    assert [built.step.bytes_of_step for built in workers] == [moved] * NUM_WORKERS
+    assert [built.step.bytes_of_servers for built in workers] == [workers[0].step.bytes_of_servers] * NUM_WORKERS
+    held: Counter[str] = Counter()
+    for part in (part for name, parts in workers[0].step.slices.items() for part in parts if name != 'global_step'):
+        held[part.variable.device] += bytes_of(part.variable.shape)
+    assert workers[0].step.bytes_of_servers == held
+
+
+@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+@pytest.mark.parametrize('mode', [PS, REPLICATED])
+def test_the_bytes_of_a_forward_only_step_are_those_that_cross(mode: str, transfer: Any) -> None:
+    options = {'model': 'normalised', 'transfer': transfer, 'forward_only': True}
+    workers = [build(mode, worker, **options) for worker in range(NUM_WORKERS)]
+    crossed = [value for built in workers for value in crossings(built, 'ps to worker')]
+    moved = sum(value.shape.num_elements() * value.dtype.size for value in crossed)
+    assert moved > 0
+    assert [built.step.bytes_of_step for built in workers] == [moved] * NUM_WORKERS
+
+
+@pytest.mark.parametrize(
+    ('packing', 'expected'),
+    # The second server has one gradient besides its part of the large one, the first has two small ones.
+    [(Packing(num_chunks=3), 3 * NUM_SERVERS), (Packing(max_bytes=1 << 20), 4)],
+)
+def test_gradients_cross_in_buckets(packing: Packing, expected: int) -> None:
+    crossed = crossings(build(PS, model='wide', packing=packing), 'worker to ps')
+    unpacked = crossings(build(PS, model='wide'), 'worker to ps')
+    assert len(unpacked) == 5
+    assert len(crossed) == expected
+    assert sum(value.shape.num_elements() for value in crossed) == sum(value.shape.num_elements() for value in unpacked)
+
+
+@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer: Any) -> None:
+    num_workers = 3
+    built = build(COLLECTIVE, server_devices=(), num_workers=num_workers, transfer=transfer)
+    total = sum(variable.value.shape.num_elements() for variable in built.manager.trainable_variables_on_device(0))
+    # Each sends W-1 of the W chunks to be summed, then W-1 sums.
+    sent = [2 * (num_workers - 1) * total * (transfer or tf.float32).size / num_workers] * num_workers
+    assert built.step.bytes_of_step == round(sum(sent))
+    assert built.step.bytes_of_servers == {}
+
+
+@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+@pytest.mark.parametrize(
+    ('spec', 'sent_per_byte'),
+    [
+        # Of each tower's 2 (N - 1) / N what the last of each worker sends, N towers in all.
+        ('xring', NUM_WORKERS * 2 * (NUM_WORKERS * NUM_TOWERS - 1) / (NUM_WORKERS * NUM_TOWERS)),
+        ('psgpu', 2 * NUM_TOWERS * (NUM_WORKERS - 1)),
+        ('pscpu', 2 * NUM_TOWERS * NUM_WORKERS),
+    ],
+)
+def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(
+    spec: str, sent_per_byte: float, transfer: Any
+) -> None:
+    towers = [f'{task("worker", worker)}{tower}' for worker in range(NUM_WORKERS) for tower in cpus(NUM_TOWERS)]
+    algorithm = make_algorithm(spec, towers, f'{task("controller", 0)}/cpu:0')
+    built = build(
+        CONTROLLED,
+        model='wide',
+        job='controller',
+        server_devices=(),
+        devices=towers,
+        algorithm=algorithm,
+        transfer=transfer,
+    )
+    variables = built.manager.trainable_variables_on_device(0)
+    total = sum(variable.value.shape.num_elements() for variable in variables) * (transfer or tf.float32).size
+    assert built.step.bytes_of_step == pytest.approx(sent_per_byte * total, rel=1e-4)
+    assert built.step.bytes_of_servers == {}
+    # Every tower has its variables, and nothing of it is elsewhere.
+    for tower, own in zip(towers, built.manager.variables, strict=True):
+        assert {variable.handle.device for variable in own.values()} == {tf.DeviceSpec.from_string(tower).to_string()}

@@ -1,0 +1,87 @@
+"""Workers without parameter servers add up their gradients by collective operations."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+from sessions import cpus
+from small_networks import COLLECTIVE, NUM_TOWERS, NUM_WORKERS, add_small_networks, build, needed_by
+
+pytestmark = pytest.mark.graph
+
+
+@pytest.fixture(autouse=True)
+def networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_small_networks(monkeypatch)
+
+
+GPUS = [f'/gpu:{number}' for number in range(3)]
+
+
+@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+def test_on_gpus_every_tower_takes_part_in_each_sum(transfer: Any) -> None:
+    built = build(COLLECTIVE, 1, server_devices=(), devices=GPUS, transfer=transfer)
+    sums = built.ops('CollectiveReduce')
+    by_key: dict[int, list[tf.Operation]] = {}
+    for op in sums:
+        by_key.setdefault(op.get_attr('instance_key'), []).append(op)
+    assert len(by_key) == len(built.manager.trainable_variables_on_device(0)) == 4
+    for own in by_key.values():
+        devices = [tf.DeviceSpec.from_string(op.device) for op in own]
+        assert [(device.job, device.task) for device in devices] == [('worker', 1)] * len(GPUS)
+        assert [(device.device_type, device.device_index) for device in devices] == [
+            ('GPU', n) for n in range(len(GPUS))
+        ]
+    assert {op.get_attr('group_size') for op in sums} == {NUM_WORKERS * len(GPUS)}
+    assert {op.get_attr('communication_hint') for op in sums} == {b'nccl'}
+    assert len({op.get_attr('group_key') for op in sums}) == 1
+    assert {op.inputs[0].dtype for op in sums} == {transfer or tf.float32}
+
+
+def test_on_cpus_each_worker_takes_part_once_in_each_sum_with_what_its_towers_have_summed() -> None:
+    built = build(COLLECTIVE, 1, server_devices=())
+    sums = built.ops('CollectiveReduce')
+    assert len(sums) == len({op.get_attr('instance_key') for op in sums}) == 4
+    for op in sums:
+        assert op.get_attr('group_size') == NUM_WORKERS
+        assert op.get_attr('communication_hint') == b'ring'
+        added = op.inputs[0].op
+        assert added.type == 'AddN'
+        assert len(added.inputs) == NUM_TOWERS
+
+
+@pytest.mark.parametrize('devices', [cpus(NUM_TOWERS), GPUS])
+def test_all_workers_give_each_collective_op_the_same_keys(devices: list[str]) -> None:
+    def calls(worker: int) -> dict[tuple[int, int], tuple[str, int, list[int]]]:
+        built = build(COLLECTIVE, worker, server_devices=(), devices=devices, root=1)
+        kinds = {'CollectiveReduce': 'sum', 'CollectiveBcastSend': 'copy', 'CollectiveBcastRecv': 'copy'}
+        found: dict[tuple[int, int], tuple[str, int, list[int]]] = {}
+        for op in built.ops(*kinds):
+            key = op.get_attr('group_key'), op.get_attr('instance_key')
+            call = kinds[op.type], op.get_attr('group_size'), op.outputs[0].shape.as_list()
+            assert found.setdefault(key, call) == call
+        return found
+
+    first, second = calls(0), calls(1)
+    assert first == second
+    # A sum of each gradient and a copy of each variable.
+    assert Counter(kind for kind, _, _ in first.values()) == {'sum': 4, 'copy': 4}
+
+
+def test_the_others_start_from_the_variables_of_the_root() -> None:
+    for worker in range(NUM_WORKERS):
+        built = build(COLLECTIVE, worker, optimizer='adam', server_devices=(), root=1)
+        sent, received = built.ops('CollectiveBcastSend'), built.ops('CollectiveBcastRecv')
+        # Each variable with its two slots.
+        assert (len(sent), len(received)) == ((3 * 4, 0) if worker == 1 else (0, 3 * 4))
+        assert {*sent, *received} < needed_by([built.step.post_init])
+
+
+def test_nothing_changes_before_all_sums_are_there() -> None:
+    built = build(COLLECTIVE, server_devices=())
+    sums = {*built.ops('CollectiveReduce')}
+    applied = built.ops('ResourceApplyGradientDescent')
+    assert len(applied) == NUM_TOWERS * 4
+    for op in applied:
+        assert sums < needed_by([op])

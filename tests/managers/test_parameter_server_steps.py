@@ -1,0 +1,318 @@
+"""Workers and parameter servers in one process take each step as a whole, or each its own."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from oracles import OPTIMIZERS
+from sessions import cpus, open_session
+from small_networks import (
+    DEADLINE_SECS,
+    NUM_SERVERS,
+    NUM_STEPS,
+    NUM_TOWERS,
+    NUM_WORKERS,
+    PS,
+    REPLICATED,
+    STAGED,
+    WHOLE_BATCH,
+    Built,
+    FixedInput,
+    add_small_networks,
+    assert_close,
+    build,
+    needed_by,
+    place,
+    servers,
+    settings,
+    task,
+    train_alone,
+)
+from worker_sessions import Member, WorkerSessions, starting
+
+from cluster.command import reserved_addresses
+from models.layers import zeros
+from step_graph import build_step_graph
+from stepper import Stepper
+from training.instruments import StepTracer
+from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
+from training.precision import Precision
+from training.step_loop import Phase
+from variable_mgr import make_variable_mgr
+
+pytestmark = pytest.mark.graph
+
+
+@pytest.fixture(autouse=True)
+def networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_small_networks(monkeypatch)
+
+
+def test_the_number_of_a_step_is_read_before_it_is_counted() -> None:
+    for worker, sync in ((0, True), (0, False), (1, False)):
+        built = build(PS, worker, sync=sync)
+        read = built.step.fetches['global_step'].op.inputs[0].op
+        [count] = built.ops('AssignAddVariableOp')
+        assert read in needed_by([count])
+    # One that waits for the chief has read it before the chief has all gradients.
+    built = build(PS, 1)
+    read = built.step.fetches['global_step'].op.inputs[0].op
+    assert any(read in needed_by([push]) for push in built.ops('ResourceAccumulatorApplyGradient'))
+
+
+@pytest.fixture(scope='module', name='targets')
+def running_servers() -> Iterator[list[str]]:
+    """Starts the servers of all tasks, and returns the targets of the workers."""
+    config = tf.ConfigProto(device_count={'CPU': NUM_TOWERS})
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with reserved_addresses(NUM_SERVERS + NUM_WORKERS) as addresses:
+        hosts = {'ps': addresses[:NUM_SERVERS], 'worker': addresses[NUM_SERVERS:]}
+        running = {
+            job: [tf.train.Server(tf.train.ClusterSpec(hosts), job, index, config=config) for index in range(len(own))]
+            for job, own in hosts.items()
+        }
+        yield [server.target for server in running['worker']]
+
+
+@pytest.fixture(name='start')
+def starter(targets: list[str]) -> Iterator[Callable[..., WorkerSessions]]:
+    with starting(targets) as start:
+        yield start
+
+
+@pytest.mark.parametrize('mode', [PS, REPLICATED])
+def test_moving_averages_are_those_of_the_chiefs_first_tower(mode: str, start: Callable[..., WorkerSessions]) -> None:
+    cluster = start(mode, model='normalised', optimizer='momentum')
+    cluster.take_steps(NUM_STEPS)
+    weights = cluster.members[0].read()
+    # As many towers in one process, each of which normalises by its own images, too.
+    assert_close(weights, train_alone('normalised', 'momentum', [[number] for number in WHOLE_BATCH[0]]))
+    assert np.abs(weights['norm/moving_mean']).min() > 0
+    # Not those of any other tower.
+    other = train_alone('normalised', 'momentum', [[number] for number in reversed(WHOLE_BATCH[0])])
+    assert np.abs(weights['norm/moving_mean'] - other['norm/moving_mean']).max() > 1e-3
+
+
+def test_every_copy_is_that_of_the_parameter_servers_after_each_step(start: Callable[..., WorkerSessions]) -> None:
+    cluster = start(REPLICATED, optimizer='momentum')
+    for num_steps in (1, 2):
+        cluster.take_steps()
+        on_servers = cluster.members[0].read()
+        assert_close(on_servers, train_alone('plain', 'momentum', WHOLE_BATCH, num_steps))
+        for member in cluster.members:
+            for tower in member.built.manager.variables:
+                for name, value in member.session.run({name: own.value for name, own in tower.items()}).items():
+                    np.testing.assert_array_equal(value, on_servers[name])
+
+
+@pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
+def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode: str, start: Callable[..., WorkerSessions]) -> None:
+    """The steps are those of one process with all towers, which test_precision.py compares with the plain algorithm."""
+    # The scale is too high for the first steps, then grows until it is again.
+    precision = Precision('fp16', loss_scale=2.0**20, doubled_every=1)
+    cluster = start(mode, model='normalised', optimizer='adam', precision=precision)
+    skipped = []
+    for num_steps in range(1, 8):
+        cluster.take_steps()
+        weights = cluster.members[0].read()
+        skipped.append(int(weights['loss_scale/skipped_steps']))
+        if mode != STAGED:
+            towers = [[number] for number in WHOLE_BATCH[0]]
+            expected = train_alone('normalised', 'adam', towers, num_steps, precision)
+            for name in ('scale', 'good_steps', 'skipped_steps'):
+                assert weights[f'loss_scale/{name}'] == expected[f'loss_scale/{name}']
+            assert_close(weights, expected, 1e-2)
+        assert weights['global_step'] == num_steps
+        assert weights['loss_scale/scale'] == 2.0 ** (20 + num_steps - 2 * skipped[-1])
+    assert 0 < skipped[0] < skipped[-1] < 7
+
+
+@pytest.mark.parametrize('forward_only', [False, True])
+def test_a_worker_that_does_not_wait_learns_what_was_counted_until_its_step_is_done(
+    forward_only: bool, start: Callable[..., WorkerSessions]
+) -> None:
+    cluster = start(PS, model='waiting', sync=False, forward_only=forward_only)
+    slow, quick = cluster.members
+    steppers = [
+        Stepper(member.session, member.built.step.fetches, StepTracer(None, False, None, None), 0, None)
+        for member in (slow, quick)
+    ]
+    with ThreadPoolExecutor() as threads:
+        step = threads.submit(steppers[0].run, Phase.TIMED, 1)
+        for number in range(1, 4):
+            quick.open_gate()
+            steppers[1].run(Phase.TIMED, number)
+            assert steppers[1].steps_after == number
+        slow.open_gate()
+        step.result(DEADLINE_SECS)
+    assert steppers[0].steps_after == 4
+
+
+def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(
+    start: Callable[..., WorkerSessions],
+) -> None:
+    precision = Precision('fp16', loss_scale=2.0**20, doubled_every=2)
+    cluster = start(PS, optimizer='momentum', precision=precision, sync=False)
+    before = cluster.members[0].read()
+    states = []
+    for number in range(12):
+        cluster.begin(number % NUM_WORKERS)[0].result(DEADLINE_SECS)
+        after = cluster.members[0].read()
+        is_skipped = bool(after['loss_scale/skipped_steps'] > before['loss_scale/skipped_steps'])
+        assert np.array_equal(after['logits/kernel'], before['logits/kernel']) is is_skipped
+        is_due = not is_skipped and before['loss_scale/good_steps'] == 1
+        factor = 0.5 if is_skipped else 2 if is_due else 1
+        assert after['loss_scale/scale'] == factor * before['loss_scale/scale']
+        assert after['loss_scale/good_steps'] == (0 if is_skipped or is_due else before['loss_scale/good_steps'] + 1)
+        states.append(is_skipped)
+        before = after
+    assert states[0]
+    assert not states[-1]
+    assert before['global_step'] == 12
+
+
+@pytest.mark.parametrize('sync', [True, False])
+def test_lars_takes_the_norm_of_a_whole_layer_that_is_on_several_servers(
+    sync: bool, start: Callable[..., WorkerSessions]
+) -> None:
+    cluster = start(PS, model='wide', optimizer='lars', sync=sync)
+    if sync:
+        cluster.take_steps(2)
+        expected = train_alone('wide', 'lars', WHOLE_BATCH, num_steps=2)
+    else:
+        cluster.begin(0)[0].result(DEADLINE_SECS)
+        expected = train_alone('wide', 'lars', [[0], [1]], num_steps=1)
+    chief = cluster.members[0]
+    assert len(chief.built.step.slices['hidden/kernel']) == NUM_SERVERS
+    for name in ('hidden/kernel', 'hidden/kernel/momentum', 'logits/kernel'):
+        parts = chief.session.run([part.variable.value for part in chief.built.step.slices[name]])
+        axis = int(np.argmax(chief.built.step.slices[name][0].full))
+        assert_close({name: np.concatenate(parts, axis)}, {name: expected[name]})
+
+
+def test_nothing_of_a_step_is_done_before_all_gradients_are_there(start: Callable[..., WorkerSessions]) -> None:
+    cluster = start(PS, optimizer='momentum')
+    chief, other = cluster.members
+    cluster.take_steps()
+    before, begun = chief.read(), chief.meeting.begun.value
+    pushes = other.built.ops('ResourceAccumulatorApplyGradient')
+    [step] = cluster.begin(0)
+    for number, push in enumerate(pushes):
+        # Where both have pushed, the chief has taken the sum already.
+        await_accumulated(chief, len(pushes) - number)
+        assert not step.done()
+        np.testing.assert_equal(chief.read(), before)
+        assert chief.session.run(begun) == before['global_step'] == 1
+        other.session.run(push)
+    step.result(DEADLINE_SECS)
+    assert_close(chief.read(), train_alone('plain', 'momentum', WHOLE_BATCH, num_steps=2))
+    assert chief.session.run(begun) == 2
+
+
+def await_accumulated(member: Member, expected: int) -> None:
+    """Waits until that many gradients of all workers lie in the accumulators."""
+    deadline = time.monotonic() + DEADLINE_SECS
+    while sum(member.size_of('ResourceConditionalAccumulator')) != expected:
+        assert time.monotonic() < deadline
+
+
+def test_the_gradients_of_a_lost_worker_are_cleared(start: Callable[..., WorkerSessions]) -> None:
+    cluster = start(PS, optimizer='adam')
+    chief, other = cluster.members
+    cluster.take_steps()
+    # Lost before the chief has pushed anything: all its gradients are there, one of them even for two steps.
+    pushes = other.built.ops('ResourceAccumulatorApplyGradient')
+    other.session.run(pushes)
+    other.session.run(pushes[0])
+    assert sum(chief.size_of('ResourceConditionalAccumulator')) == len(pushes) + 1
+    chief.meeting.clear(chief.session)
+    assert sum(chief.size_of('ResourceConditionalAccumulator')) == 0
+    cluster.take_steps(2)
+    assert_close(chief.read(), train_alone('plain', 'adam', WHOLE_BATCH))
+
+
+def test_the_end_of_a_step_that_a_lost_worker_never_learned_is_cleared(start: Callable[..., WorkerSessions]) -> None:
+    cluster = start(PS)
+    chief, other = cluster.members
+    # Lost after it has pushed its gradients, before the chief says that the step is over.
+    [step] = cluster.begin(0)
+    other.session.run(other.built.ops('ResourceAccumulatorApplyGradient'))
+    step.result(DEADLINE_SECS)
+    assert sum(chief.size_of('FIFOQueueV2')) == 1
+    chief.meeting.clear(chief.session)
+    assert sum(chief.size_of('FIFOQueueV2')) == 0
+    [step] = cluster.begin(1)
+    await_accumulated(chief, 4)
+    # It waits for the chief, whose step is needed.
+    assert not step.done()
+    assert chief.read()['global_step'] == 1
+    cluster.begin(0)[0].result(DEADLINE_SECS)
+    step.result(DEADLINE_SECS)
+    assert_close(chief.read(), train_alone('plain', 'sgd', WHOLE_BATCH, num_steps=2))
+
+
+def test_a_worker_alone_with_parameter_servers_trains() -> None:
+    with tf.Graph().as_default(), open_session() as session:
+        placement = place(cpus(1), server_devices=cpus(1), num_workers=1)
+        manager = make_variable_mgr(PS, placement, distributed=True)
+        step = build_step_graph(settings('plain'), OPTIMIZERS['momentum'].ours, manager, FixedInput(WHOLE_BATCH))
+        member = Member(Built(tf.get_default_graph(), manager, step), session)
+        member.start()
+        for _ in range(NUM_STEPS):
+            member.take_step()
+        assert_close(member.read(), train_alone('plain', 'momentum', WHOLE_BATCH))
+
+
+SIZE, NUM_THREADS, NUM_UPDATES = 1 << 18, 4, 20
+ALL_UPDATES = NUM_WORKERS * NUM_THREADS * NUM_UPDATES
+
+
+@pytest.mark.parametrize(
+    ('optimizer', 'moved'),
+    [
+        (GradientDescent(), ALL_UPDATES),
+        # Without decay the n-th update takes n from the variable.
+        (Momentum(1.0), ALL_UPDATES * (ALL_UPDATES + 1) // 2),
+    ],
+)
+def test_no_update_of_workers_that_do_not_wait_is_lost(targets: list[str], optimizer: Optimizer, moved: int) -> None:
+    """All numbers are integers that float32 represents exactly."""
+    sessions, updates, values = [], [], {}
+    for worker, target in enumerate(targets):
+        at = place(cpus(1), server_devices=servers(1), worker=worker, num_workers=NUM_WORKERS, sync=False)
+        with tf.Graph().as_default() as graph, tf.device(task('worker', worker)):
+            manager = make_variable_mgr(PS, at, distributed=True)
+            with manager.create_outer_variable_scope(0) as variables:
+                variables.read('v', [SIZE], zeros)
+                gradient = tf.ones([SIZE])
+            global_step = manager.create_global_step()
+            step = OptimizerStep(optimizer, tf.constant(1.0), global_step.value, None)
+            updates.append(manager.build_update(step, global_step, [[gradient]])[0])
+            initializers = [*manager.initializers, *step.initializers, global_step.assign(tf.constant(0, tf.int64))]
+            values = {'v': manager.variables[0]['v'].value, 'global_step': global_step.value}
+            values |= {name: slot.value for own in step.slots.values() for name, slot in own.items()}
+            sessions.append(tf.Session(target, graph=graph))
+        # Without a lock one is lost so rarely that no run would show it.
+        [update] = [op for op in graph.get_operations() if op.type.startswith('ResourceApply')]
+        assert update.get_attr('use_locking')
+        if manager.initializes:
+            sessions[0].run(initializers)
+
+    def train(worker: int) -> None:
+        for _ in range(NUM_UPDATES):
+            sessions[worker].run(updates[worker])
+
+    with ThreadPoolExecutor(NUM_WORKERS * NUM_THREADS) as threads:
+        for done in [threads.submit(train, worker) for worker in range(NUM_WORKERS) for _ in range(NUM_THREADS)]:
+            done.result(DEADLINE_SECS)
+    final = sessions[-1].run(values)
+    for session, target in zip(sessions, targets, strict=True):
+        session.close()
+        tf.Session.reset(target)
+    assert final.pop('global_step') == ALL_UPDATES
+    assert np.unique(final.pop('v')) == [-moved]
+    for accumulated in final.values():
+        assert np.unique(accumulated) == [ALL_UPDATES]

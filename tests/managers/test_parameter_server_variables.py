@@ -1,0 +1,90 @@
+"""Where variables lie on parameter servers."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from sessions import cpus
+from small_networks import NUM_WORKERS, PS, REPLICATED, bytes_of, place, servers
+
+from managers.masters import Masters, ParameterServers
+from models.catalog import find_model
+from models.networks import build_network
+from packing import Packing
+from variable_mgr import make_variable_mgr
+
+pytestmark = pytest.mark.graph
+
+
+def variables_on_servers(model: str, num_ps: int, mode: str = PS, worker: int = 0) -> Masters:
+    """The variables of a network of the catalog on parameter servers, as a worker has them."""
+    size, at = find_model(model).image_size, ParameterServers(servers(num_ps), worker, NUM_WORKERS, Packing())
+    with tf.Graph().as_default():
+        placement = place(cpus(1), server_devices=at.devices, worker=worker, num_workers=NUM_WORKERS)
+        manager = make_variable_mgr(mode, placement, distributed=True)
+        with manager.create_outer_variable_scope(0) as variables:
+            images = tf.placeholder(tf.float32, [1, size, size, 3])
+            keeps = manager.keeps_statistics(0)
+            build_network(model, images, 1000, variables, 'NHWC', is_training=True, keep_statistics=keeps)
+    # Every mode that is tried here has parameter servers, which mypy cannot know.
+    return manager.masters  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize('num_ps', [1, 3])
+@pytest.mark.parametrize('model', ['alexnet', 'resnet50', 'vgg16'])
+def test_parameter_servers_hold_about_the_same_bytes(model: str, num_ps: int) -> None:
+    variables = variables_on_servers(model, num_ps)
+    held: Counter[str] = Counter()
+    for parts in variables.parts.values():
+        for part in parts:
+            held[part.variable.device] += bytes_of(part.variable.shape)
+    assert variables.held_bytes == held
+    assert len(held) == num_ps
+    assert max(held.values()) - min(held.values()) < 4e6
+    assert sum(held.values()) == sum(bytes_of(parts[0].full) for parts in variables.parts.values())
+    if model == 'vgg16':
+        # Simonyan & Zisserman 2014 (arXiv:1409.1556), table 2: 138 million weights.
+        assert sum(held.values()) == 4 * 138_357_544
+
+
+def test_the_parts_of_a_large_variable_tile_it() -> None:
+    variables = variables_on_servers('vgg16', 3)
+    sliced = {name: parts for name, parts in variables.parts.items() if len(parts) > 1}
+    assert bytes_of(sliced['fc1/kernel'][0].full) > 400e6
+    for name, parts in variables.parts.items():
+        assert (name in sliced) is (bytes_of(parts[0].full) > 4 << 20)
+    for parts in sliced.values():
+        assert [part.variable.device for part in parts] == servers(3)
+        assert len({part.variable.name for part in parts}) == 3
+        times_held = np.zeros(parts[0].full, np.int8)
+        for part in parts:
+            assert part.full == parts[0].full
+            ends = np.add(part.offset, part.variable.shape)
+            times_held[tuple(map(slice, part.offset, ends))] += 1
+        assert times_held.min() == times_held.max() == 1
+
+
+@pytest.mark.parametrize('mode', [PS, REPLICATED])
+def test_all_workers_look_for_a_variable_on_the_same_server(mode: str) -> None:
+    """Including the variables after a moving average, which one worker alone keeps."""
+    chief, other = (variables_on_servers('densenet40_k12', 2, mode, worker) for worker in range(2))
+    places = [
+        {name: [(part.variable.device, part.offset) for part in parts] for name, parts in variables.parts.items()}
+        for variables in (chief, other)
+    ]
+    assert places[0] == places[1]
+    assert sum(name.endswith('/moving_mean') for name in places[0]) == 39
+    assert chief.held_bytes == other.held_bytes
+
+
+def test_a_small_variable_goes_to_the_server_that_holds_the_fewest_bytes() -> None:
+    variables = Masters(ParameterServers(servers(3), 0, NUM_WORKERS, Packing()))
+    shapes = {'a': [5, 20], 'b': [10], 'c': [4, 15], 'd': [30], 'e': [25], 'f': [20]}
+    with tf.Graph().as_default():
+        for name, shape in shapes.items():
+            # mypy cannot infer a lambda whose default binds the loop's variable.
+            variables.create(name, shape, True, lambda shape=shape: tf.zeros(shape))  # type: ignore[misc]
+    # 100 | 10 | 60, then 30 and 25 to the second, and 20 to the third.
+    placed = {name: servers(3).index(part.variable.device) for name, (part,) in variables.parts.items()}
+    assert placed == {'a': 0, 'b': 1, 'c': 2, 'd': 1, 'e': 1, 'f': 2}

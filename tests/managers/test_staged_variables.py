@@ -1,0 +1,56 @@
+"""Staged variables let each step compute with the variables of one step before."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from oracles import OPTIMIZERS, Weights
+from sessions import cpus, open_session
+from small_networks import LEARNING_RATE, NUM_TOWERS, PS, assert_close, place
+
+from models.layers import truncated_normal
+from training.optimizers import OptimizerStep
+from variable_mgr import make_variable_mgr
+
+pytestmark = pytest.mark.graph
+
+
+@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+def test_staged_variables_give_gradients_of_one_step_before(optimizer: str) -> None:
+    """Gradient descent computes v_k+1 = v_k - r g(v_k-1), with v_-1 = v_0; other optimizers use the same gradient."""
+    targets = np.random.default_rng(0).normal(size=(NUM_TOWERS, 3)).astype(np.float32)
+    # Each step's gradient has a direction of its own, since lars takes nothing else of it.
+    slopes = np.array([1, 1, 2], np.float32)
+    with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
+        manager = make_variable_mgr(PS, place(cpus(NUM_TOWERS)), staged=True)
+        gradients = []
+        for number, target in enumerate(targets):
+            with manager.create_outer_variable_scope(number) as variables:
+                value = variables.read('v', [1, 3], truncated_normal(1.0))
+                gradients.append(tf.gradients(tf.nn.l2_loss((value - target) * slopes) / NUM_TOWERS, [value]))
+        global_step = manager.create_global_step()
+        step = OptimizerStep(OPTIMIZERS[optimizer].ours, tf.constant(LEARNING_RATE), global_step.value, None)
+        update, _ = manager.build_update(step, global_step, gradients)
+        session.run([*manager.initializers, *step.initializers, global_step.assign(tf.constant(0, tf.int64))])
+        session.run(manager.get_post_init_ops(step.slots))
+        variable = manager.slices()['v'][0].variable
+        now = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
+        seen = [session.run(now)]
+        for _ in range(5):
+            session.run(update)
+            seen.append(session.run(now))
+
+    history: list[np.ndarray] = []
+
+    def gradients_at(weights: Weights, step: int) -> Weights:
+        history.append(weights['v'])
+        return {'v': (history[max(0, step - 1)] - targets.mean(0)) * slopes**2}
+
+    for num_steps, value in enumerate(seen):
+        history.clear()
+        expected = OPTIMIZERS[optimizer].numpy.train({'v': seen[0]}, gradients_at, LEARNING_RATE, num_steps)
+        assert_close({'v': value}, expected)
+    # Not with the gradient of this step.
+    fresh = OPTIMIZERS[optimizer].numpy.train(
+        {'v': seen[0]}, lambda weights, _: {'v': (weights['v'] - targets.mean(0)) * slopes**2}, LEARNING_RATE, 5
+    )
+    assert np.abs(fresh['v'] - seen[-1]).max() > 1e-3

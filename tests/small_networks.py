@@ -1,0 +1,184 @@
+"""Small networks, and the graph that a worker of a cluster builds of one in each mode."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from oracles import OPTIMIZERS, Weights
+from sessions import cpus, open_session
+
+from all_reduce import make_algorithm
+from input_pipeline import Batch, InputPipeline
+from models.layers import LayerBuilder
+from models.networks import NETWORKS, Network
+from packing import Packing
+from step_graph import StepGraph, StepSettings, build_step_graph
+from training.precision import FP32, Precision
+from training.schedules import LearningRate
+from variable_mgr import Placement, VariableMgr, make_variable_mgr
+
+SEED, LEARNING_RATE, NUM_STEPS = 5, 0.1, 3
+NUM_WORKERS, NUM_TOWERS, NUM_SERVERS, BATCH = 2, 2, 2, 2
+IMAGE_SHAPE, NUM_CLASSES = (6, 6, 2), 5
+PS, STAGED, REPLICATED, COLLECTIVE, CONTROLLED = (
+    'parameter_server',
+    'parameter_server --staged_vars',
+    'distributed_replicated',
+    'collective_all_reduce',
+    'distributed_all_reduce',
+)
+# How long a test waits for another thread; only a fault makes it that long.
+DEADLINE_SECS = 120.0
+
+
+def task(job: str, index: int) -> str:
+    return f'/job:{job}/task:{index}'
+
+
+def servers(count: int) -> list[str]:
+    return [f'{task("ps", index)}/cpu:0' for index in range(count)]
+
+
+def plain(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 7, 'hidden')), num_classes, 'logits')
+
+
+def wide(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """A network with a weight that is too large for one server, 5.8 MB."""
+    return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 20_000, 'hidden')), num_classes, 'logits')
+
+
+def normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    x = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 3, 'conv', use_bias=False), 'norm'))
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+
+def waiting(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """Each step of it waits for a number in the queue of its worker."""
+    gate = tf.raw_ops.FIFOQueueV2(component_types=[tf.float32], shapes=[[]], shared_name='gate')
+    (number,) = tf.raw_ops.QueueDequeueV2(handle=gate, component_types=[tf.float32])
+    return plain(cnn, x + tf.reshape(number, []), num_classes)
+
+
+def add_small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adds these networks to the catalog for the time of a test."""
+    for function in (plain, wide, normalised, waiting):
+        monkeypatch.setitem(NETWORKS, function.__name__, Network(function))
+
+
+class FixedInput(InputPipeline):
+    """The same images in each step. They depend on the number of a tower among the towers of all workers."""
+
+    def __init__(self, towers: Sequence[Sequence[int]]) -> None:
+        """Each tower gets the images of some of these numbers."""
+        super().__init__()
+        self._towers = towers
+
+    def tower_batch(self, tower: int) -> Batch:
+        randoms = [np.random.default_rng(number) for number in self._towers[tower]]
+        images = [random.normal(size=(BATCH, *IMAGE_SHAPE)) for random in randoms]
+        labels = [random.integers(NUM_CLASSES, size=BATCH) for random in randoms]
+        return Batch(tf.constant(np.concatenate(images), tf.float32), tf.constant(np.concatenate(labels), tf.int32))
+
+
+@dataclass(frozen=True)
+class Built:
+    """One worker's graph."""
+
+    graph: tf.Graph
+    manager: VariableMgr
+    step: StepGraph
+
+    def ops(self, *types: str) -> list[tf.Operation]:
+        return [op for op in self.graph.get_operations() if op.type in types]
+
+
+def settings(model: str, precision: Precision = FP32) -> StepSettings:
+    return StepSettings(
+        model=model,
+        num_classes=NUM_CLASSES,
+        data_format='NHWC',
+        forward_only=False,
+        with_accuracy=False,
+        loss_type_to_report='total_loss',
+        weight_decay=0.01,
+        gradient_clip=None,
+        learning_rate=LearningRate((LEARNING_RATE,)),
+        seed=SEED,
+        precision=precision,
+    )
+
+
+def place(towers: Sequence[str], **more: Any) -> Placement:
+    """The placement of one process on these devices. more adds fields, or replaces them."""
+    algorithm = make_algorithm('pscpu', towers, cpus(1)[0])
+    alone = Placement(towers, SEED, parameter_devices=cpus(1), algorithm=algorithm, packing=Packing())
+    return dataclasses.replace(alone, **more)
+
+
+def build(
+    mode: str,
+    worker: int = 0,
+    *,
+    model: str = 'plain',
+    optimizer: str = 'sgd',
+    precision: Precision = FP32,
+    forward_only: bool = False,
+    job: str = 'worker',
+    **placed: Any,
+) -> Built:
+    """Builds the graph of a worker, or of the controller, in a mode. placed are further fields of its Placement."""
+    at = {'server_devices': servers(NUM_SERVERS), 'worker': worker, 'num_workers': NUM_WORKERS, **placed}
+    towers = at.pop('devices', cpus(NUM_TOWERS))
+    images = [[worker * len(towers) + tower] for tower in range(len(towers))]
+    with tf.Graph().as_default() as graph, tf.device(task(job, worker)):
+        manager = make_variable_mgr(mode.split()[0], place(towers, **at), distributed=True, staged=mode == STAGED)
+        computed = dataclasses.replace(settings(model, precision), forward_only=forward_only)
+        step = build_step_graph(computed, OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
+    return Built(graph, manager, step)
+
+
+def train_alone(
+    model: str,
+    optimizer: str,
+    images: Sequence[Sequence[int]],
+    num_steps: int = NUM_STEPS,
+    precision: Precision = FP32,
+) -> Weights:
+    """What a checkpoint holds after the steps of one process, whose towers have the images of these numbers."""
+    with tf.Graph().as_default(), open_session(len(images)) as session:
+        manager = make_variable_mgr('parameter_server', place(cpus(len(images))))
+        step = build_step_graph(settings(model, precision), OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
+        session.run(step.initializers)
+        for _ in range(num_steps):
+            session.run(step.fetches)
+        return session.run({name: part.variable.value for name, (part,) in step.slices.items()})
+
+
+WHOLE_BATCH = [list(range(NUM_WORKERS * NUM_TOWERS))]
+
+
+def assert_close(weights: Weights, expected: Weights, tolerance: float = 1e-5) -> None:
+    """Asserts that no weight differs by more than this tolerance, relative to its largest magnitude."""
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(weights[name], value, rtol=0, atol=tolerance * np.abs(value).max(), err_msg=name)
+
+
+def bytes_of(shape: Sequence[int]) -> int:
+    return 4 * int(np.prod(shape, dtype=np.int64))
+
+
+def needed_by(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
+    """These ops and all that run before them."""
+    found, new = set(ops), list(ops)
+    while new:
+        op = new.pop()
+        before = {*op.control_inputs, *(value.op for value in op.inputs)} - found
+        found |= before
+        new += before
+    return found

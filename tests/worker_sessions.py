@@ -1,0 +1,110 @@
+"""The workers of a cluster in one process, each with its graph and a session on its server."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+from oracles import Weights
+from small_networks import DEADLINE_SECS, NUM_WORKERS, Built, build
+
+from managers.masters import Meeting
+
+
+@dataclass(frozen=True)
+class Member:
+    """A worker: its graph and a session on its server."""
+
+    built: Built
+    session: Any
+
+    def start(self) -> None:
+        self.session.run(self.built.step.initializers)
+
+    def follow(self) -> None:
+        """Copies the variables of the chief, which has started, if the mode asks for it."""
+        if self.built.step.post_init is not None:
+            self.session.run(self.built.step.post_init)
+
+    @property
+    def meeting(self) -> Meeting:
+        """The synchronisation of its steps with the other workers."""
+        assert self.built.step.meeting
+        return self.built.step.meeting
+
+    def take_step(self) -> None:
+        self.session.run(self.built.step.fetches)
+
+    def open_gate(self) -> None:
+        """Lets one step of the network that waits go on."""
+        with self.built.graph.as_default():
+            for gate in self.built.ops('FIFOQueueV2'):
+                with tf.device(gate.device):
+                    opened = tf.raw_ops.QueueEnqueueV2(handle=gate.outputs[0], components=[tf.constant(0.0)])
+                self.session.run(opened)
+
+    def read(self) -> Weights:
+        """What a checkpoint would hold, if no variable is in several parts."""
+        return self.session.run({name: part.variable.value for name, (part,) in self.built.step.slices.items()})
+
+    def size_of(self, kind: str) -> list[int]:
+        """The number of elements in each queue or accumulator that this worker knows."""
+        make = {
+            'FIFOQueueV2': tf.raw_ops.QueueSizeV2,
+            'ResourceConditionalAccumulator': tf.raw_ops.ResourceAccumulatorNumAccumulated,
+        }[kind]
+        with self.built.graph.as_default():
+            sizes = []
+            for op in self.built.ops(kind):
+                with tf.device(op.device):
+                    sizes.append(make(handle=op.outputs[0]))
+        return [int(size) for size in self.session.run(sizes)]
+
+
+class WorkerSessions:
+    """The workers of a cluster, the chief first. Closing it ends all their steps."""
+
+    def __init__(self, targets: list[str], mode: str, **options: Any) -> None:
+        self.targets = targets
+        self.members = []
+        for worker, target in enumerate(targets):
+            built = build(mode, worker, **options)
+            self.members.append(Member(built, tf.Session(target, graph=built.graph)))
+        self._threads = ThreadPoolExecutor()
+        for member in self.members:
+            member.start()
+        for member in self.members:
+            member.follow()
+
+    def begin(self, *workers: int) -> list[Future[None]]:
+        """Starts a step of each of these workers."""
+        return [self._threads.submit(self.members[worker].take_step) for worker in workers]
+
+    def take_steps(self, num_steps: int = 1) -> None:
+        for _ in range(num_steps):
+            for step in self.begin(*range(NUM_WORKERS)):
+                step.result(DEADLINE_SECS)
+
+    def close(self) -> None:
+        for member in self.members:
+            member.session.close()
+        self._threads.shutdown()
+        # Servers keep variables, queues and accumulators by their names.
+        for target in self.targets:
+            tf.Session.reset(target)
+
+
+@contextlib.contextmanager
+def starting(targets: list[str]) -> Iterator[Callable[..., WorkerSessions]]:
+    """Starts workers, one cluster at a time; closes them after the block."""
+    started: list[WorkerSessions] = []
+
+    def start(mode: str, **options: Any) -> WorkerSessions:
+        started.append(WorkerSessions(targets, mode, **options))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.close()
