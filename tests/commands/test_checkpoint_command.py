@@ -16,7 +16,7 @@ from params import make_params
 
 pytestmark = pytest.mark.graph
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
 
 # The published count of ResNet-20: He et al. 2016 (arXiv:1512.03385), table 6, has 0.27 million.
 NUM_PARAMETERS = 269_722

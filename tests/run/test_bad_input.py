@@ -10,9 +10,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 from array_writers import write_cifar
 
+import tf_cnn_benchmarks
+
 pytestmark = pytest.mark.distributed
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
 _QUICK = ['--model=lenet', '--device=cpu', '--batch_size=4', '--num_batches=200', '--num_warmup_batches=1']
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
+import tf_cnn_benchmarks
 from errors import UsageError
 from machine import find_machine, session_config
 from params import make_params, parse_argv
 
 pytestmark = pytest.mark.graph
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
 
 
 @pytest.fixture(params=[0, 2])

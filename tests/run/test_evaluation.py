@@ -19,6 +19,7 @@ import tensorflow.compat.v1 as tf
 from examples import encoded, example, write_noise, write_shard
 from sessions import cpus, open_session
 
+import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from cluster.signals import Terminated
 from data_sets import shard_name
@@ -36,7 +37,7 @@ from validation import NO_IMAGE, Share, ValidationInput, array_examples, record_
 
 pytestmark = pytest.mark.graph
 
-PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
+PROGRAM = tf_cnn_benchmarks.__file__
 # Neither divides the other, nor a batch of two towers.
 NUM_VALIDATION, BATCH, SIZE = 23, 4, 28
 SETTINGS: dict[str, Any] = {
