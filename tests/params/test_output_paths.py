@@ -63,7 +63,7 @@ def test_only_the_chief_prepares_what_it_alone_writes(tmp_path: Path) -> None:
 def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, name: str, path: str, fact: str) -> None:
     (tmp_path / 'file').touch()
     (tmp_path / 'link').symlink_to(tmp_path / 'elsewhere')
-    flag = f'--{name}={tmp_path / path}:'
+    flag = f'--{name}={tmp_path / path}'
     with refused(flag) as caught:
         check_outputs(outputs(tmp_path, **{name: path}))
     # The folder that is missing, or the system's own words.
@@ -71,7 +71,7 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, name: str, pa
 
 
 def test_an_export_does_not_replace_a_mounted_folder() -> None:
-    with refused('--export_saved_model=/proc:'):
+    with refused('--export_saved_model=/proc'):
         check_outputs(Params(export_saved_model='/proc'))
 
 

@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,16 +22,16 @@ import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from cluster.signals import Terminated
 from data_sets import shard_name
-from evaluation import EvalSchedule, Evaluation, OwnVariables
+from evaluation import Evaluation, OwnVariables
 from evaluator import Evaluator
 from models.networks import is_among_best
 from models.registry import register_model
 from params import make_params, parse_argv
-from preprocessing import RESIZE_METHODS, ImageOptions
+from preprocessing import ImageOptions
 from reporting.console import Console
 from reporting.result import Accuracy, Result
 from training.checkpoints import has_ended
-from validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
+from validation import Share, ValidationInput, array_examples, record_examples
 
 pytestmark = pytest.mark.graph
 
@@ -144,61 +142,6 @@ def test_every_mode_evaluates_what_its_checkpoint_holds(mode: dict[str, Any], da
     assert during.num_top_5 > 0
 
 
-def labels_of(num_towers: int, share: Share) -> list[int]:
-    """What a process reads, image by image, until nothing is left. Images and labels tell each other."""
-    images = np.arange(NUM_VALIDATION, dtype=np.uint8)[:, None, None, None] * np.ones([1, 2, 2, 1], np.uint8)
-    labels = np.arange(NUM_VALIDATION, dtype=np.int32)
-    found: list[int] = []
-    with tf.Graph().as_default(), open_session(num_towers) as session:
-        pipeline = ValidationInput(cpus(num_towers), BATCH, lambda: array_examples(images, labels, share))
-        session.run(pipeline.initializers)
-        batches = [pipeline.tower_batch(tower) for tower in range(num_towers)]
-        while not found or found[-1] != NO_IMAGE:
-            for batch in session.run([(batch.images, batch.labels) for batch in batches]):
-                pixels, read = batch
-                assert np.allclose(pixels[read >= 0, 0, 0, 0], read[read >= 0] / 127.5 - 1)
-                found += read.tolist()
-    return [label for label in found if label != NO_IMAGE]
-
-
-@pytest.mark.parametrize(('num_processes', 'num_towers'), [(1, 1), (1, 3), (3, 2), (5, 1)])
-def test_processes_share_the_images(num_processes: int, num_towers: int) -> None:
-    shares = [labels_of(num_towers, Share(process, num_processes)) for process in range(num_processes)]
-    assert sorted(label for share in shares for label in share) == list(range(NUM_VALIDATION))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def test_round_robin_goes_by_the_number_of_the_image_whoever_looks_at_it(data_dir: Path) -> None:
-    paths = sorted(str(path) for path in data_dir.glob('validation-*'))
-    arrays = np.random.default_rng(0).integers(0, 256, [6, 20, 20, 1], np.uint8)
-
-    def look(method: str, share: Share, num_records: int) -> tuple[list[Any], list[Any]]:
-        options = ImageOptions(SIZE, SIZE, 3, training=False, resize_method=method)
-        with tf.Graph().as_default(), open_session() as session:
-            of_records = record_examples(paths, 1001, options, share).take(num_records)
-            of_arrays = array_examples(arrays, np.zeros(6, np.int32), share, replace(options, channels=1))
-            found = []
-            for examples in (of_records, of_arrays):
-                iterator = tf.data.make_initializable_iterator(examples.batch(9))
-                session.run(iterator.initializer)
-                found.append(session.run(iterator.get_next()[0]))
-        return found[0], found[1]
-
-    of_methods = [look(method, Share(), 6) for method in RESIZE_METHODS[:-1]]
-    whole, second = look('round_robin', Share(), 6), look('round_robin', Share(1, 2), 3)
-    for kind in (0, 1):
-        expected = np.array([of_methods[number % 4][kind][number] for number in range(6)])
-        assert np.array_equal(whole[kind], expected)
-        assert np.array_equal(second[kind], expected[1::2])
-        assert not np.array_equal(whole[kind], of_methods[0][kind])
-
-
-def test_a_share_may_end_early_and_may_go_round() -> None:
-    assert labels_of(1, Share(num_examples=5)) == list(range(5))
-    twice = sorted([*range(1, NUM_VALIDATION, 2), *range(0, NUM_VALIDATION, 2)])
-    assert sorted(labels_of(2, Share(1, 2, 2 * NUM_VALIDATION))) == twice
-
-
 @pytest.mark.parametrize(
     ('flags', 'num_images'),
     [
@@ -246,7 +189,9 @@ def test_training_stops_at_the_accuracy_that_was_asked_for(data_dir: Path, tmp_p
     assert has_ended(str(tmp_path))
     flags['eval_during_training_every_n_steps'] = 9
     BenchmarkCNN(make_params(**SETTINGS, **flags), Console(None, told)).run()
-    assert 'warning: training goes from 3 to 7 steps: there is no evaluation' in told.getvalue()
+    # It goes on from step 3 to step 7; the first evaluation would be after step 9.
+    (warning,) = [line for line in told.getvalue().splitlines() if 'warning: ' in line]
+    check_line(warning, '3', '7', '9')
 
 
 def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(data_dir: Path, tmp_path: Path) -> None:
@@ -265,7 +210,8 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(data_dir: Pa
     BenchmarkCNN(make_params(**flags, save_model_steps=3)).run()
     out, err = follower.communicate(timeout=240)
     assert follower.returncode == 0, err
-    evaluated = re.findall(r'^Evaluating .*model\.ckpt-(\d+)$', err, re.MULTILINE)
+    # Each is announced by its name, in a line that ends with it.
+    evaluated = re.findall(r'/train/model\.ckpt-(\d+)$', err, re.MULTILINE)
     assert evaluated[-1] == '6'
     assert out.count(COUNTED) == len(evaluated) == len(set(evaluated))
 
@@ -291,7 +237,7 @@ def test_without_a_checkpoint_the_folder_is_named(data_dir: Path, tmp_path: Path
 
 
 def test_a_checkpoint_of_another_model_is_refused(trained: tuple[Path, Result], data_dir: Path) -> None:
-    with failed(str(trained[0] / 'model.ckpt-4'), 'conv1/bias'):
+    with failed(trained[0] / 'model.ckpt-4', 'fc2/bias', 'conv1/bias'):
         evaluate(trained[0], data_dir, model='trivial')
 
 
@@ -307,9 +253,10 @@ def test_a_validation_shard_that_is_cut_short_is_named(
 ) -> None:
     shard = tmp_path / shard_name('validation', 0, 1)
     whole = (data_dir / shard_name('validation', 0, 2)).read_bytes()
-    for num_bytes in (len(whole) - 5, len(whole) + 7):
+    # In the last of its nine records, and in the header of a tenth.
+    for num_bytes, record in ((len(whole) - 5, 8), (len(whole) + 7, 9)):
         shard.write_bytes((whole + whole)[:num_bytes])
-        with failed(shard):
+        with failed(f'{shard}, record {record}'):
             evaluate(trained[0], tmp_path)
 
 
@@ -363,30 +310,3 @@ def test_as_many_guesses_count_as_numpy_makes_however_many_logits_are_equal(num_
             assert np.array_equal(found, (ranking[:, :k] == labels[:, None]).any(axis=1))
         logits[0, 1] = np.nan
         assert not session.run(is_among_best(tf.constant(logits[:1]), tf.constant([0]), num_classes))
-
-
-@pytest.mark.parametrize(
-    ('every', 'due'), [('3', [3, 6, 9]), ('2.5', [3, 5, 8, 10]), ('0.5', list(range(1, 11))), ('100', [])]
-)
-def test_evaluations_come_with_the_step_that_reaches_their_time(every: str, due: Sequence[int]) -> None:
-    from fractions import Fraction
-
-    schedule = EvalSchedule(every=Fraction(every))
-    assert [step for step in range(1, 11) if schedule.is_due(step, step - 1)] == due
-
-
-def test_evaluations_that_never_come_are_told_before_training() -> None:
-    from fractions import Fraction
-
-    every, at = EvalSchedule(every=Fraction('2.5')), EvalSchedule(at=frozenset([3, 8, 12]))
-    assert every.lacks(0, 3) is None
-    assert every.lacks(3, 4) == ('training goes from 3 to 4 steps: there is no evaluation, the next one is due after 5')
-    assert at.lacks(5, 12) is None
-    assert at.lacks(0, 7) == 'training ends after 7 steps: there is no evaluation after 8, 12'
-
-
-def test_an_evaluation_is_due_though_others_took_its_step() -> None:
-    from fractions import Fraction
-
-    for schedule in (EvalSchedule(every=Fraction(4)), EvalSchedule(at=frozenset([4, 8]))):
-        assert [step for step in (3, 6, 7, 9, 11) if schedule.is_due(step, step - 3)] == [6, 9]
