@@ -84,11 +84,11 @@ def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
         (['--model=renset50'], ['--model=renset50', 'resnet50']),
         (
             ['--optimizer=sdg'],
-            ['--optimizer=sdg', 'sgd, momentum, rmsprop, adam, lars', '--optimizer=sgd'],
+            ['--optimizer=sdg', 'sgd', 'momentum', 'rmsprop', 'adam', 'lars', '--optimizer=sgd'],
         ),
         (
             ['--data_name=imagnet'],
-            ['--data_name=imagnet', 'imagenet, cifar10, mnist, records', '--data_name=imagenet'],
+            ['--data_name=imagnet', 'cifar10', 'mnist', 'records', '--data_name=imagenet'],
         ),
         # Stray words.
         (['--forward_only', 'True'], ["'True'", '--forward_only=True']),

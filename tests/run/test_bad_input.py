@@ -1,4 +1,4 @@
-"""Every kind of wrong use and bad data through the real command: the exit code, and one line that helps."""
+"""Every kind of wrong use and of bad data, given to the real command: its exit code and its one line."""
 
 import os
 import subprocess
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from array_writers import write_cifar
+from refusals import check_line
 
 import tf_cnn_benchmarks
 
@@ -40,18 +41,18 @@ def the_error(lines: list[str]) -> str:
 
 
 WRONG_USE = {
-    'unknown model': (['--model=renset50'], ['--model=renset50', 'did you mean resnet50']),
-    'unknown flag': (['--batch_sise=4'], ['--batch_sise', 'did you mean --batch_size']),
+    'unknown model': (['--model=renset50'], ['--model=renset50', 'resnet50']),
+    'unknown flag': (['--batch_sise=4'], ['--batch_sise', '--batch_size']),
     'flag without its value': (['--batch_size'], ['batch_size']),
     'negative batch size': (['--batch_size=-1'], ['--batch_size=-1', '0']),
     'batch size that is no number': (['--batch_size=many'], ['--batch_size=many']),
     'stray word': (['--model=lenet', 'now'], ['now']),
     'unknown mode': (['--variable_update=replicate'], ['--variable_update=replicate', 'replicated']),
-    'missing folder': (['--data_dir={tmp}/nowhere'], ['--data_dir={tmp}/nowhere', 'no such folder']),
-    'empty folder': (['--data_dir={tmp}/empty'], ['--data_dir={tmp}/empty', 'empty', 'records --input']),
+    'missing folder': (['--data_dir={tmp}/nowhere'], ['--data_dir={tmp}/nowhere']),
+    'empty folder': (['--data_dir={tmp}/empty'], ['--data_dir={tmp}/empty', 'train-00000-of-00001', 'records --input']),
     'folder without shards': (['--data_dir={tmp}/others'], ['--data_dir={tmp}/others', 'train-00000-of-00001']),
-    'shards without a record': (['--data_dir={tmp}/no_records'], ['--data_dir={tmp}/no_records', 'hold no record']),
-    'file for a folder': (['--data_dir={tmp}/others/a.txt'], ['--data_dir={tmp}/others/a.txt', 'not a folder']),
+    'shards without a record': (['--data_dir={tmp}/no_records'], ['--data_dir={tmp}/no_records', ' 1 ']),
+    'file for a folder': (['--data_dir={tmp}/others/a.txt'], ['--data_dir={tmp}/others/a.txt']),
     'unwritable trace': (['--trace_file={tmp}/nowhere/t.json'], ['--trace_file={tmp}/nowhere/t.json']),
     'unwritable graph': (['--graph_file={tmp}/empty'], ['--graph_file={tmp}/empty']),
     'unwritable train_dir': (
@@ -72,7 +73,7 @@ WRONG_USE = {
     ),
     'checkpoints that are to be evaluated in a file': (
         ['--eval', '--train_dir={tmp}/probe.py', '--eval_interval_secs=1'],
-        ['--train_dir={tmp}/probe.py: it is a file'],
+        ['--train_dir={tmp}/probe.py'],
     ),
     'unknown all-reduce': (
         ['--variable_update=replicated', '--num_gpus=2', '--device=cpu', '--all_reduce_spec=tree'],
@@ -131,8 +132,7 @@ def check_wrong_use(flags: list[str], expected: list[str], folders: Path) -> Non
     code, out, lines = run_command(*(flag.format(tmp=folders) for flag in flags))
     assert code == 2, lines
     assert out == ''
-    for part in expected:
-        assert part.format(tmp=folders) in the_error(lines)
+    check_line(the_error(lines), *(fact.format(tmp=folders) for fact in expected))
 
 
 @pytest.fixture(scope='module')
@@ -181,8 +181,8 @@ def test_a_good_folder_runs(tmp_path: Path, jpeg: bytes) -> None:
         ('garbage', ['record 40', 'JPEG']),
         ('label', ['record 40', '1001']),
         ('negative label', ['record 40', '-1']),
-        ('truncated', ['truncated']),
-        ('cut in a header', ['record 40', '5 bytes of a header']),
+        ('truncated', ['record 39']),
+        ('cut in a header', ['record 40', '5 bytes']),
         ('wrong length', ['record 10']),
         ('corrupt', ['record 10']),
     ],
@@ -211,8 +211,7 @@ def test_bad_data_ends_the_run_with_exit_code_1_and_is_named(
         shard.write_bytes(content)
     code, _, lines = run_command(*_QUICK, f'--data_dir={tmp_path}')
     assert code == 1, lines
-    for part in [shard.name, *expected]:
-        assert part in the_error(lines)
+    check_line(the_error(lines), shard.name, *expected)
 
 
 def test_a_shard_that_cannot_be_read_is_named(tmp_path: Path, jpeg: bytes) -> None:
@@ -224,4 +223,4 @@ def test_a_shard_that_cannot_be_read_is_named(tmp_path: Path, jpeg: bytes) -> No
         shard.mkdir()
     code, _, lines = run_command(*_QUICK, f'--data_dir={tmp_path}')
     assert code == 2, lines
-    assert shard.name in the_error(lines)
+    check_line(the_error(lines), shard.name)

@@ -1,4 +1,4 @@
-"""An evaluation counts each validation image once, on any number of towers and workers, in training and without."""
+"""An evaluation counts each validation image once, on any number of towers, during training and apart from it."""
 
 import io
 import json
@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from examples import encoded, example, write_noise, write_shard
-from refusals import check_line, failed
+from refusals import failed
 from sessions import cpus, open_session
+from warned import check_warning, warnings_in
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
@@ -183,19 +184,18 @@ def test_training_stops_at_the_accuracy_that_was_asked_for(data_dir: Path, tmp_p
     settings = {**SETTINGS, 'num_batches': 50}
     told = io.StringIO()
     result = BenchmarkCNN(make_params(**settings, **flags, stop_at_top_1_accuracy=0.0), Console(None, told)).run()
-    assert 'warning' not in told.getvalue()
+    assert warnings_in(told.getvalue()) == []
     assert [accuracy.step for accuracy in result.evaluations] == [3]
     assert (len(result.timed_steps), result.complete) == (2, True)
     assert has_ended(str(tmp_path))
     flags['eval_during_training_every_n_steps'] = 9
     BenchmarkCNN(make_params(**SETTINGS, **flags), Console(None, told)).run()
     # It goes on from step 3 to step 7; the first evaluation would be after step 9.
-    (warning,) = [line for line in told.getvalue().splitlines() if 'warning: ' in line]
-    check_line(warning, '3', '7', '9')
+    check_warning(told.getvalue(), '3', '7', '9')
 
 
 def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(data_dir: Path, tmp_path: Path) -> None:
-    """The evaluator is there first."""
+    """The evaluator starts before there is a checkpoint."""
     common = ['--model=lenet', '--device=cpu', f'--batch_size={BATCH}', f'--data_dir={data_dir}']
     train_dir = tmp_path / 'train'
     environ = json.dumps({'cluster': {'worker': ['localhost:1']}, 'task': {'type': 'evaluator', 'index': 0}})
