@@ -168,7 +168,7 @@ def test_a_worker_writes_what_parameter_servers_hold(tmp_path: Path) -> None:
             session.run(model.set, {model.number: 9})
             model.checkpointer.restore(session, prefix)
             assert model.number_in(session) == 4
-            with file_size_limit(1000), failed(f'--train_dir={tmp_path}', 'File too large'):
+            with failed(f'--train_dir={tmp_path}', 'File too large'), file_size_limit(1000):
                 model.checkpointer.save(session, 2)
             assert restored(tmp_path) == 4
             damage(Path(f'{prefix}.{DATA}'))
@@ -180,7 +180,7 @@ def test_a_full_disk_is_named_and_leaves_earlier_checkpoints(tmp_path: Path, ope
     model, session = opened
     model.save(session, 1, 1)
     for step in (1, 2):
-        with file_size_limit(1000), failed(f'--train_dir={tmp_path}', f'model.ckpt-{step}', 'File too large'):
+        with failed(f'--train_dir={tmp_path}', f'model.ckpt-{step}', 'File too large'), file_size_limit(1000):
             model.save(session, 2, step)
         assert restored(tmp_path) == 1
     model.save(session, 3, 3)

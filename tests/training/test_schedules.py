@@ -211,8 +211,8 @@ def test_without_updates_there_is_no_rate() -> None:
 @pytest.mark.parametrize(
     ('text', 'part'),
     [
-        ('0.3', ''),
-        ('0.3;10', ''),
+        ('0.3', '.'),
+        ('0.3;10', '.'),
         ('0.3;ten;0.2', "'ten'"),
         ('0.3;;0.2', "''"),
         ('0.3;10;-1', "'-1'"),
