@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from examples import encoded, example, write_shard
 from refusals import failed, refused
 from warned import check_warning, warnings_in
 
 from benchmark_cnn import BenchmarkCNN
 from cluster.signals import Terminated
+from data_sets import shard_name
 from params import make_params
 from reporting.console import Console
 from reporting.result import Result
@@ -51,7 +53,7 @@ def test_a_result_keeps_every_step_with_its_phase_and_seconds() -> None:
     assert result.complete
 
 
-def test_the_batch_size_0_is_the_models_own() -> None:
+def test_batch_size_0_is_the_default_of_the_model() -> None:
     assert run(batch_size=0, num_batches=1).batch_size == 32
 
 
@@ -147,7 +149,7 @@ def test_a_setting_of_the_whole_process_cannot_change() -> None:
         run(num_intra_threads=1)
 
 
-def test_halves_need_an_even_number_of_towers() -> None:
+def test_hierarchical_copy_needs_an_even_number_of_towers() -> None:
     with refused('--hierarchical_copy', '--num_gpus=3', '--nohierarchical_copy'):
         run(num_gpus=3, variable_update='replicated', hierarchical_copy=True)
 
@@ -156,24 +158,10 @@ def test_halves_need_an_even_number_of_towers() -> None:
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shards of 96 images in two classes, black ones labelled 1 and white ones labelled 2."""
     folder = tmp_path_factory.mktemp('shards')
+    images = {label: example(encoded(np.full([40, 50, 3], 255 * (label - 1), np.uint8)), label) for label in (1, 2)}
     for shard in range(2):
-        path = folder / f'train-0000{shard}-of-00002'
-        with tf.python_io.TFRecordWriter(str(path)) as writer:
-            for index in range(48):
-                label = 1 + index % 2
-                image = np.full([40, 50, 3], 255 * (label - 1), np.uint8)
-                writer.write(example(tf.io.encode_jpeg, image, label))
+        write_shard(folder / shard_name('train', shard, 2), [images[1 + index % 2] for index in range(48)])
     return folder
-
-
-def example(encode: Any, image: np.ndarray, label: int) -> bytes:
-    with tf.Graph().as_default(), tf.Session() as session:
-        encoded = session.run(encode(image))
-    features = {
-        'image/encoded': tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded])),
-        'image/class/label': tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-    }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
 
 
 @pytest.mark.parametrize('settings', [{}, {'num_gpus': 2, 'variable_update': 'replicated'}])
@@ -187,11 +175,8 @@ def test_what_was_measured_before_a_fault_is_kept(data_dir: Path, tmp_path: Path
     good = data_dir / 'train-00000-of-00002'
     bad = tmp_path / 'train-00000-of-00001'
     records = list(tf.python_io.tf_record_iterator(str(good)))
-    with tf.python_io.TFRecordWriter(str(bad)) as writer:
-        # More good records than the pool holds, so that steps succeed before the bad one is drawn.
-        for record in records * 100:
-            writer.write(record)
-        writer.write(example(tf.io.encode_jpeg, np.zeros([9, 9, 3], np.uint8), 4242))
+    # More good records than the pool holds, so that steps succeed before the bad one is drawn.
+    write_shard(bad, [*records * 100, example(encoded(np.zeros([9, 9, 3], np.uint8)), 4242)])
     out, err = io.StringIO(), io.StringIO()
     with failed('train-00000-of-00001, record 4800', '4242') as caught:
         run(Console(out, err), data_dir=str(tmp_path), num_batches=1000, display_every=1000)
@@ -235,12 +220,6 @@ def test_the_banner_names_the_all_reduce_that_is_used() -> None:
     assert 'AllReduce:   xring' in banner(variable_update='replicated', **settings)
     with pytest.warns(UserWarning, match='--all_reduce_spec=xring'):
         assert 'AllReduce' not in banner(variable_update='parameter_server', **settings)
-
-
-def test_gradient_histograms_in_timed_steps_are_warned_of(tmp_path: Path) -> None:
-    err = io.StringIO()
-    run(Console(None, err), train_dir=str(tmp_path), save_summaries_steps=1, summary_verbosity=3)
-    check_warning(err.getvalue(), '--summary_verbosity=3')
 
 
 def test_an_error_of_tensorflow_is_reduced_to_its_cause() -> None:
@@ -288,7 +267,7 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
     assert losses(after)[0] == pytest.approx(losses(run(num_batches=2))[2], rel=1e-5)
 
 
-def test_without_horovod_its_mode_names_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_horovod_mode_is_refused_where_horovod_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     # As if it were not installed.
     monkeypatch.setitem(sys.modules, 'horovod', None)
     with refused('--variable_update=horovod', 'horovod', '--variable_update=collective_all_reduce'):

@@ -270,7 +270,7 @@ def test_a_bad_record_fails_the_step(record: bytes, message: str) -> None:
 
 @pytest.mark.parametrize('options', [EVALUATION, TRAINING], ids=['evaluation', 'training'])
 @pytest.mark.parametrize('kind', ['png', 'empty', 'text', 'headless'])
-def test_what_is_no_jpeg_fails_the_step(options: ImageOptions, kind: str) -> None:
+def test_a_file_that_is_not_a_jpeg_fails_the_step(options: ImageOptions, kind: str) -> None:
     photograph = PHOTOGRAPHS['china']()
     file = {
         'png': lambda: encoded(photograph, 'PNG'),
@@ -288,7 +288,7 @@ def test_half_a_jpeg_fails_the_step() -> None:
         run(file[: len(file) // 2], EVALUATION)
 
 
-def test_options_that_make_no_sense_are_wrong_use() -> None:
+def test_options_that_make_no_sense_are_refused() -> None:
     with refused('--resize_method=lanczos', *RESIZE_METHODS):
         replace(EVALUATION, resize_method='lanczos')
     with refused('--distortions', '1', '3', '--nodistortions'):

@@ -162,7 +162,7 @@ def test_the_banner_shows_settings_that_are_not_the_defaults() -> None:
 
 
 @pytest.mark.parametrize('num_workers', [1, 2])
-def test_the_banner_of_a_cluster_tells_what_is_held_and_moved(num_workers: int) -> None:
+def test_the_banner_of_a_cluster_shows_the_bytes_of_each_server_and_of_a_step(num_workers: int) -> None:
     banner = dataclasses.replace(
         BANNER, num_workers=num_workers, bytes_of_servers=(1_000_000, 2_340_000), bytes_of_step=6_680_000
     )

@@ -154,14 +154,16 @@ def test_every_mode_evaluates_what_its_checkpoint_holds(mode: dict[str, Any], da
     ],
     ids=str,
 )
-def test_flags_say_how_many_images(
+def test_flags_limit_the_number_of_images(
     flags: dict[str, Any], num_images: int, trained: tuple[Path, Result], data_dir: Path
 ) -> None:
     [accuracy] = evaluate(trained[0], data_dir, **flags)
     assert accuracy.num_images == num_images
 
 
-def test_the_lines_are_those_that_scripts_read(trained: tuple[Path, Result], data_dir: Path, tmp_path: Path) -> None:
+def test_an_evaluation_prints_the_lines_that_scripts_read(
+    trained: tuple[Path, Result], data_dir: Path, tmp_path: Path
+) -> None:
     out = io.StringIO()
     flags = ['--model=lenet', '--device=cpu', '--eval', f'--train_dir={trained[0]}', f'--data_dir={data_dir}']
     [found] = Evaluator(parse_argv([*flags, f'--eval_dir={tmp_path}']).params, Console(out)).run()
@@ -179,7 +181,7 @@ def test_the_lines_are_those_that_scripts_read(trained: tuple[Path, Result], dat
     assert written['eval_top_5_accuracy'] == (4, pytest.approx(found.top_5))
 
 
-def test_training_stops_at_the_accuracy_that_was_asked_for(data_dir: Path, tmp_path: Path) -> None:
+def test_training_stops_at_the_requested_accuracy(data_dir: Path, tmp_path: Path) -> None:
     flags = {'data_dir': str(data_dir), 'train_dir': str(tmp_path), 'eval_during_training_every_n_steps': 3}
     settings = {**SETTINGS, 'num_batches': 50}
     told = io.StringIO()
@@ -261,7 +263,7 @@ def test_a_validation_shard_that_is_cut_short_is_named(
 
 
 def test_images_without_their_label_among_five_logits_do_not_count() -> None:
-    """Held against ranks that are known: the network hands its input on."""
+    """The ranks are known: weights are zero, and biases alone order the classes."""
     images = np.zeros([3, 28, 28, 1], np.uint8)
     with tf.Graph().as_default(), open_session() as session:
         variables = OwnVariables('/cpu:0', 'v')
@@ -278,7 +280,7 @@ def test_images_without_their_label_among_five_logits_do_not_count() -> None:
 
 @pytest.mark.parametrize(('num_images', 'seconds'), [(3, 20.0), (4, 20.0), (5, 30.0), (0, 10.0)])
 def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seconds: float) -> None:
-    """In batches of 2, by a clock of 10 seconds a batch."""
+    """In batches of 2; each takes 10 seconds by the clock of this test."""
     images, labels = np.zeros([num_images, 28, 28, 1], np.uint8), np.zeros(num_images, np.int32)
     with tf.Graph().as_default(), open_session() as session:
         variables = OwnVariables('/cpu:0', 'v')
@@ -298,7 +300,7 @@ def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seco
 
 
 @pytest.mark.parametrize('num_classes', [3, 12])
-def test_as_many_guesses_count_as_numpy_makes_however_many_logits_are_equal(num_classes: int) -> None:
+def test_top_k_agrees_with_numpy_also_where_logits_are_equal(num_classes: int) -> None:
     generator = np.random.default_rng(4)
     logits = generator.integers(0, 3, [60, num_classes]).astype(np.float32)
     logits[0] = 0

@@ -153,7 +153,7 @@ def uninterrupted(trainers: dict[str, Trainer]) -> Outcome:
 
 
 def difference(weights: Weights, expected: Weights) -> float:
-    """The largest one, relative to the largest magnitude of its variable."""
+    """The largest difference of a value, relative to the largest magnitude in its variable."""
     assert weights.keys() == expected.keys()
     return max(
         float(np.abs(weights[name] - value).max() / np.abs(value).max())
@@ -222,7 +222,7 @@ def test_every_mode_resumes_from_what_staged_variables_saved(
         assert difference(found.after, expected.after) < TOLERANCE, reader
 
 
-def test_each_step_makes_a_difference(uninterrupted: Outcome) -> None:
+def test_each_step_changes_the_loss_by_far_more_than_the_tolerance(uninterrupted: Outcome) -> None:
     assert min(abs(a - b) / a for a, b in itertools.pairwise(uninterrupted.losses)) > 100 * TOLERANCE
 
 

@@ -27,7 +27,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def labels_of(num_towers: int, share: Share) -> list[int]:
-    """What a process reads, image by image, until nothing is left. Images and labels tell each other."""
+    """The labels that one process reads until no image is left; the pixels must fit the labels."""
     images = np.arange(NUM_VALIDATION, dtype=np.uint8)[:, None, None, None] * np.ones([1, 2, 2, 1], np.uint8)
     labels = np.arange(NUM_VALIDATION, dtype=np.int32)
     found: list[int] = []
@@ -50,7 +50,7 @@ def test_processes_share_the_images(num_processes: int, num_towers: int) -> None
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_round_robin_goes_by_the_number_of_the_image_whoever_looks_at_it(data_dir: Path) -> None:
+def test_round_robin_resizes_an_image_by_its_number_in_every_process(data_dir: Path) -> None:
     paths = sorted(str(path) for path in data_dir.glob('validation-*'))
     arrays = np.random.default_rng(0).integers(0, 256, [6, 20, 20, 1], np.uint8)
 
@@ -75,7 +75,7 @@ def test_round_robin_goes_by_the_number_of_the_image_whoever_looks_at_it(data_di
         assert not np.array_equal(whole[kind], of_methods[0][kind])
 
 
-def test_a_share_may_end_early_and_may_go_round() -> None:
+def test_a_share_may_end_early_or_repeat_images() -> None:
     assert labels_of(1, Share(num_examples=5)) == list(range(5))
     twice = sorted([*range(1, NUM_VALIDATION, 2), *range(0, NUM_VALIDATION, 2)])
     assert sorted(labels_of(2, Share(1, 2, 2 * NUM_VALIDATION))) == twice
