@@ -1,4 +1,4 @@
-"""The command in processes of its own: what it answers without TensorFlow, and what goes to which stream."""
+"""The command as users start it: what it answers without TensorFlow, its exit codes, and its standard streams."""
 
 import os
 import re
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from refusals import check_line
+from warned import check_warning
 
 import tf_cnn_benchmarks
 
@@ -45,7 +47,7 @@ def test_help_imports_neither_tensorflow_nor_numpy() -> None:
 
 @pytest.mark.unit
 @pytest.mark.parametrize('word', ['-h', '--help', '--helpfull', '-help'])
-def test_help_comes_before_what_is_wrong(capsys: pytest.CaptureFixture[str], word: str) -> None:
+def test_help_is_printed_even_if_another_flag_is_wrong(capsys: pytest.CaptureFixture[str], word: str) -> None:
     assert tf_cnn_benchmarks.main(['--nonsense', word]) == 0
     assert '--batch_size=VALUE' in capsys.readouterr().out
 
@@ -68,32 +70,26 @@ def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow() -> None:
     )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.stdout == 'False 2\n'
-    assert re.fullmatch(r'tf_cnn_benchmarks: error: --model=renset50: .* did you mean resnet50\?.*\n', done.stderr)
+    assert done.stderr.startswith('tf_cnn_benchmarks: error: ')
+    check_line(done.stderr, '--model=renset50', 'resnet50')
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize(
-    ('argv', 'message'),
+    ('argv', 'facts'),
     [
-        (['--batchsize=3'], '--batchsize: there is no such flag; did you mean --batch_size?'),
-        (['record'], 'record: there is no such word; did you mean records?'),
-        (
-            ['64'],
-            '64: there is no such word; flags look like --model=resnet50, words are: checkpoint, cluster, models, '
-            'records',
-        ),
-        (['--forward_only', '64'], "'64' stands alone; a switch has its value behind an equal sign: --forward_only=64"),
-        (
-            ['--data_dir=/no/such'],
-            '--data_dir=/no/such: there is no such folder; give the folder that holds train-*-of-* shards',
-        ),
-        (['--graph_file=/no/such/g'], '--graph_file=/no/such/g: there is no folder /no/such; make it first'),
+        (['--batchsize=3'], ['--batchsize', '--batch_size']),
+        (['record'], ['record', 'records']),
+        (['64'], ['64', '--model=resnet50', 'checkpoint', 'cluster', 'models', 'records']),
+        (['--forward_only', '64'], ["'64'", '--forward_only=64']),
+        (['--data_dir=/no/such'], ['--data_dir=/no/such', 'train-*-of-*']),
+        (['--graph_file=/no/such/g'], ['--graph_file=/no/such/g']),
     ],
 )
 def test_wrong_use_ends_with_code_2_and_one_line(
-    capsys: pytest.CaptureFixture[str], argv: list[str], message: str
+    capsys: pytest.CaptureFixture[str], argv: list[str], facts: list[str]
 ) -> None:
-    assert refusal(capsys, *argv) == message
+    check_line(refusal(capsys, *argv), *facts)
 
 
 @pytest.mark.unit
@@ -101,11 +97,11 @@ def test_verbose_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert tf_cnn_benchmarks.main(['--verbose', '--batch_size=x']) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == 'Traceback (most recent call last):'
-    assert lines[-1] == 'tf_cnn_benchmarks: error: --batch_size=x: it must be an integer of at least 0'
+    assert lines[-1].startswith('tf_cnn_benchmarks: error: --batch_size=x')
 
 
 @pytest.mark.unit
-def test_the_word_records_opens_the_records_tool() -> None:
+def test_the_subcommand_records_has_its_own_help() -> None:
     done = run('records', '--help')
     assert done.returncode == 0
     assert '--input' in done.stdout
@@ -122,8 +118,8 @@ def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
         rf'1\t{step}2\t{step}{rule}\ntotal images/sec: \d+\.\d\d\n{rule}\n'
     )
     assert re.fullmatch(expected, done.stdout), done.stdout
-    warning = 'tf_cnn_benchmarks: warning: --flush_stdout=true has no effect: each line is flushed anyway\n'
-    assert done.stderr.count('tf_cnn_benchmarks:') == done.stderr.count(warning) == 1
+    assert done.stderr.count('tf_cnn_benchmarks:') == 1
+    check_warning(done.stderr, '--flush_stdout=true')
     assert [path.name for path in tmp_path.iterdir()] == ['graph.pbtxt']
 
 
@@ -151,7 +147,7 @@ def run_script(action: str, stdout: int) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.unit
-def test_what_others_write_to_standard_output_goes_to_standard_error() -> None:
+def test_other_output_to_standard_output_goes_to_standard_error() -> None:
     done = run_script("os.write(1, b'native\\n'); print('python', flush=True)", stdout=subprocess.PIPE)
     assert done.returncode == 0
     assert done.stdout == 'before\nafter\n'
@@ -167,20 +163,21 @@ def test_a_fault_ends_with_code_1_and_what_was_printed_stays() -> None:
 
 @pytest.mark.unit
 @pytest.mark.parametrize(
-    ('action', 'exit_code', 'told'),
+    ('action', 'exit_code', 'fact'),
     [
-        (f'os.kill(os.getpid(), {int(signal.SIGINT)})', 130, 'interrupted'),
-        ('from cluster.signals import Terminated; raise Terminated', 143, 'stopped by SIGTERM'),
+        (f'os.kill(os.getpid(), {int(signal.SIGINT)})', 130, ''),
+        ('from cluster.signals import Terminated; raise Terminated', 143, 'SIGTERM'),
     ],
 )
-def test_a_signal_ends_with_its_code_and_one_line(action: str, exit_code: int, told: str) -> None:
+def test_a_signal_ends_with_its_code_and_one_line(action: str, exit_code: int, fact: str) -> None:
     done = run_script(action, stdout=subprocess.PIPE)
     assert (done.returncode, done.stdout) == (exit_code, 'before\n')
-    assert done.stderr == f'tf_cnn_benchmarks: error: {told}\n'
+    assert done.stderr.startswith('tf_cnn_benchmarks: error: ')
+    check_line(done.stderr, fact)
 
 
 @pytest.mark.unit
-def test_a_reader_that_left_ends_the_run_quietly() -> None:
+def test_a_closed_pipe_on_standard_output_ends_the_run_without_a_message() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
@@ -191,14 +188,15 @@ def test_a_reader_that_left_ends_the_run_quietly() -> None:
 
 
 @pytest.mark.unit
-def test_a_full_disk_under_standard_output_is_told_in_one_line() -> None:
+def test_a_full_disk_under_standard_output_is_an_error_of_one_line() -> None:
     full = os.open('/dev/full', os.O_WRONLY)
     try:
         done = run_script('pass', stdout=full)
     finally:
         os.close(full)
-    reason = 'standard output cannot be written: No space left on device; send it elsewhere'
-    assert (done.returncode, done.stderr) == (1, f'tf_cnn_benchmarks: error: {reason}\n')
+    assert done.returncode == 1
+    assert done.stderr.startswith('tf_cnn_benchmarks: error: ')
+    check_line(done.stderr, 'No space left on device')
 
 
 @pytest.mark.unit

@@ -1,4 +1,4 @@
-"""The commands of the README, docs/training.md and docs/data.md are those that work."""
+"""The commands in README.md, docs/training.md and docs/data.md exist and accept their flags without a warning."""
 
 import ast
 import re

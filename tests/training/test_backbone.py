@@ -1,7 +1,6 @@
-"""Training from the variables of another checkpoint: what fits is taken, all else starts anew."""
+"""--backbone_model_path: training starts from those variables of another checkpoint that fit this model."""
 
 import io
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from oracles import Weights
+from refusals import check_line, failed, refused
+from warned import check_warning, warnings_in
 
 from benchmark_cnn import BenchmarkCNN
-from errors import RunError, UsageError
 from params import make_params
 from reporting.console import Console
 
@@ -30,7 +30,7 @@ NUM_CLASSES = 7
 
 
 def run(**flags: Any) -> tuple[list[float], str]:
-    """The losses of a run, and what it told on standard error."""
+    """The losses of a run, and its standard error."""
     err = io.StringIO()
     result = BenchmarkCNN(make_params(**{**SETTINGS, **flags}), Console(None, err)).run()
     return [step.values.loss for step in result.steps], err.getvalue()
@@ -74,7 +74,7 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=['16 bits', 'replicated', 'parameter_server'],
 )
-def test_training_starts_from_what_fits(mode: dict[str, Any], backbone: Path, tmp_path: Path) -> None:
+def test_training_starts_from_the_variables_that_fit(mode: dict[str, Any], backbone: Path, tmp_path: Path) -> None:
     _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(backbone), **mode)
     begun, pretrained = weights_in(tmp_path / 'train' / 'model.ckpt-0'), weights_in(backbone)
     assert begun['global_step'] == 0
@@ -86,19 +86,18 @@ def test_training_starts_from_what_fits(mode: dict[str, Any], backbone: Path, tm
     assert begun['logits/kernel'].shape == (512, 1001)
     assert np.ptp(begun['logits/kernel']) > 0
     flag = f'--backbone_model_path={backbone}'
-    assert (
-        f'{flag}: training starts from 6 of the 8 variables of this model in {backbone}: '
-        'conv1/bias, conv1/kernel, conv2/bias, conv2/kernel, fc1/bias, fc1/kernel'
-    ) in told.splitlines()
-    assert [line.partition('warning: ')[2] for line in told.splitlines() if 'warning: ' in line] == [
-        f'{flag}: 2 of the 8 variables of this model do not fit what is there and start anew: '
-        f'logits/bias (float32 [{NUM_CLASSES}] there, float32 [1001] here), '
-        f'logits/kernel (float32 [512, {NUM_CLASSES}] there, float32 [512, 1001] here)',
-        f'{flag}: 1 of the 9 variables that are there are not used: conv3/kernel',
-    ]
+    # One line for what was restored, a warning for what does not fit, and one for what is not used.
+    (restored,) = [line for line in told.splitlines() if 'conv1/bias' in line]
+    check_line(restored, '6', '8', backbone)
+    for layer in ('conv1', 'conv2', 'fc1'):
+        check_line(restored, f'{layer}/bias', f'{layer}/kernel')
+    do_not_fit = ('logits/bias', 'logits/kernel', f'[{NUM_CLASSES}]', '[1001]', f'[512, {NUM_CLASSES}]', '[512, 1001]')
+    check_warning(told, flag, '2', '8', *do_not_fit)
+    check_warning(told, flag, '1', '9', 'conv3/kernel')
+    assert len(warnings_in(told)) == 2
 
 
-def test_all_towers_start_from_it(backbone: Path) -> None:
+def test_all_towers_start_from_the_backbone(backbone: Path) -> None:
     flags: dict[str, Any] = {'backbone_model_path': str(backbone), 'num_gpus': 2, 'batch_size': 2}
     expected, _ = run(**flags)
     assert run(**flags, variable_update='replicated')[0] == pytest.approx(expected, rel=1e-5)
@@ -106,32 +105,34 @@ def test_all_towers_start_from_it(backbone: Path) -> None:
     assert fresh[0] != pytest.approx(expected[0], rel=1e-3)
 
 
-def test_a_folder_stands_for_its_newest_checkpoint_and_one_that_fits_whole_is_told_by_nothing(
+def test_a_folder_stands_for_its_newest_checkpoint_and_one_that_fits_whole_brings_no_warning(
     tmp_path: Path,
 ) -> None:
     run(train_dir=str(tmp_path / 'other'), optimizer='adam')
     _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(tmp_path / 'other'))
-    assert 'warning' not in told
+    assert warnings_in(told) == []
     begun, other = weights_in(tmp_path / 'train' / 'model.ckpt-0'), weights_in(tmp_path / 'other' / 'model.ckpt-2')
     np.testing.assert_array_equal(begun['logits/kernel'], other['logits/kernel'])
-    # It need not even be there any more.
+    # A run that resumes its own training does not need it any more.
     shutil.rmtree(tmp_path / 'other')
     _, told = run(train_dir=str(tmp_path / 'train'), backbone_model_path=str(tmp_path / 'other'))
-    assert re.search(r'backbone_model_path=\S+ has no effect: training goes on from \S+/train/model\.ckpt-2\n', told)
-    assert f'Going on from {tmp_path}/train/model.ckpt-2\n' in told
+    check_warning(told, f'--backbone_model_path={tmp_path}/other', f'{tmp_path}/train/model.ckpt-2')
+    # Besides the warning, a line announces the checkpoint from which training resumes.
+    assert sum(f'{tmp_path}/train/model.ckpt-2' in line for line in told.splitlines()) == 2
 
 
-def test_what_cannot_be_started_from_is_told(tmp_path: Path, backbone: Path) -> None:
-    with pytest.raises(UsageError, match=r'^--backbone_model_path=\S+/nowhere: there is no such folder'):
+def test_a_backbone_that_cannot_be_used_is_refused(tmp_path: Path, backbone: Path) -> None:
+    with refused(f'--backbone_model_path={tmp_path}/nowhere'):
         run(backbone_model_path=str(tmp_path / 'nowhere'))
-    with pytest.raises(RunError, match=r'^--backbone_model_path=\S+: the folder holds no checkpoint'):
+    with failed(f'--backbone_model_path={tmp_path}'):
         run(backbone_model_path=str(tmp_path))
     other = write(tmp_path / 'other', {'conv1/weights': np.zeros([5, 5, 3, 32], np.float32)})
-    with pytest.raises(RunError, match=r'none of its variables has the name and the shape of one of this model, such'):
+    # With some names of this model's variables, to compare.
+    with failed(other, 'conv1/bias'):
         run(backbone_model_path=str(other))
     (data,) = backbone.parent.glob('pretrained.data-*')
     for file in (data, backbone.with_name('pretrained.index')):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / data.name).write_bytes(b'\0' * 100)
-    with pytest.raises(RunError, match=r'pretrained\.data-\S+: it cannot be read'):
+    with failed(f'{tmp_path}/pretrained.data-'):
         run(backbone_model_path=str(tmp_path / 'pretrained'))

@@ -1,4 +1,4 @@
-"""What a run exports is what it trained, for TensorFlow alone: a signature of images, on no device, in NHWC."""
+"""An exported SavedModel computes what the trained network does, in plain TensorFlow: NHWC, on no fixed device."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from refusals import failed
 from sessions import cpus, open_session
 from single_tower import random_images, relative_error
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from test_models import CONFORMANCE, Case, give_weights
 
 from benchmark_cnn import BenchmarkCNN
-from errors import RunError
 from evaluation import OwnVariables
 from evaluator import Evaluator
 from models.catalog import remove_model
@@ -57,13 +57,13 @@ def train(**flags: Any) -> None:
 
 
 def serve(folder: Path, images: np.ndarray = IMAGES) -> dict[str, np.ndarray]:
-    """What plain TensorFlow makes of images with an exported model."""
+    """The outputs of an exported model for images, computed by plain TensorFlow."""
     signature = tf.compat.v2.saved_model.load(str(folder)).signatures['serving_default']
     return {name: value.numpy() for name, value in signature(images=tf.constant(images)).items()}
 
 
 def logits_of(train_dir: Path, data_format: str, network: str = MODEL) -> np.ndarray:
-    """What the network that trains makes of the images with the last checkpoint."""
+    """The logits of the network for IMAGES with the weights of the last checkpoint."""
     prefix = Checkpointer.latest(str(train_dir))
     assert prefix
     with tf.Graph().as_default(), open_session(has_nchw=data_format == 'NCHW') as session:
@@ -116,7 +116,7 @@ def test_an_evaluation_exports_the_checkpoint_that_it_evaluates(exported: Path, 
     ],
     ids=lambda flags: ','.join(flags),
 )
-def test_what_any_mode_and_precision_trained_is_exported(flags: dict[str, Any], tmp_path: Path) -> None:
+def test_every_mode_and_precision_exports_what_it_trained(flags: dict[str, Any], tmp_path: Path) -> None:
     train(model='alexnet', train_dir=str(tmp_path / 'train'), export_saved_model=str(tmp_path / 'model'), **flags)
     served, expected = serve(tmp_path / 'model')['logits'], logits_of(tmp_path / 'train', 'NHWC', 'alexnet_cifar')
     np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-5)
@@ -125,7 +125,7 @@ def test_what_any_mode_and_precision_trained_is_exported(flags: dict[str, Any], 
 
 def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_else(tmp_path: Path) -> None:
     train(train_dir=str(tmp_path / 'train'), export_saved_model=str(tmp_path / 'kept'))
-    # What a kill left is thrown away; a folder that is empty gives way.
+    # What a killed run left is deleted; an empty folder is replaced.
     (tmp_path / 'made' / '.model-unfinished' / 'variables').mkdir(parents=True)
     (tmp_path / 'made' / 'model').mkdir()
     train(export_saved_model=str(tmp_path / 'made' / 'model'))
@@ -174,7 +174,7 @@ def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported: 
     nodes = [node for function in serving for node in function.node_def]
     assert any(node.op == 'Conv2D' for node in nodes)
     assert {node.device for node in nodes} == {''}
-    # What has its default (NHWC, training) is not written.
+    # An attribute with its default value (NHWC, training) is not written.
     assert not any(node.attr['data_format'].s == b'NCHW' for node in nodes)
     norms = [node.attr for node in nodes if node.op == 'FusedBatchNormV3']
     assert norms
@@ -184,21 +184,21 @@ def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported: 
     assert loaded.variables_by_name['conv/kernel'].shape == [3, 3, 3, 8]
 
 
-def test_an_export_that_fails_leaves_nothing_and_is_told(tmp_path: Path, exported: Path) -> None:
+def test_an_export_that_fails_names_its_folder_and_leaves_nothing(tmp_path: Path, exported: Path) -> None:
     (tmp_path / 'models').mkdir()
     new = tmp_path / 'models' / 'new'
     steps = BenchmarkCNN(make_params(**SETTINGS, export_saved_model=str(new))).steps()
     next(steps)
-    # Somebody else was faster.
+    # Another program made the folder meanwhile.
     shutil.copytree(exported / 'model', new)
     before = serve(new)['logits']
-    with pytest.raises(RunError, match=rf'^--export_saved_model={new}: it cannot be written \(Directory not empty\)'):
+    with failed(f'--export_saved_model={new}', 'Directory not empty'):
         list(steps)
     assert [path.name for path in new.parent.iterdir()] == ['new']
     np.testing.assert_array_equal(serve(new)['logits'], before)
 
 
 def test_a_run_that_trains_nothing_exports_nothing(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r'export_saved_model=.* has no effect: --forward_only trains nothing'):
+    with pytest.warns(UserWarning, match=r'--export_saved_model=.*--forward_only'):
         train(forward_only=True, init_learning_rate=None, export_saved_model=str(tmp_path / 'model'))
     assert list(tmp_path.iterdir()) == []

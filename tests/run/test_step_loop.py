@@ -1,4 +1,4 @@
-"""The step loop, with a clock and steps made for the test."""
+"""The step loop, with a clock and steps that the tests control."""
 
 import itertools
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.unit
 
 
 class Clock:
-    """Stands still until somebody lets time pass."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self) -> None:
         self.now = 100.0

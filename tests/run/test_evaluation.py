@@ -1,4 +1,4 @@
-"""An evaluation counts each validation image once, on any number of towers and workers, in training and without."""
+"""An evaluation counts each validation image once, on any number of towers, during training and apart from it."""
 
 import io
 import json
@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,26 +15,28 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from examples import encoded, example, write_noise, write_shard
+from refusals import failed
 from sessions import cpus, open_session
+from warned import check_warning, warnings_in
 
+import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from cluster.signals import Terminated
 from data_sets import shard_name
-from errors import RunError, UsageError
-from evaluation import EvalSchedule, Evaluation, OwnVariables
+from evaluation import Evaluation, OwnVariables
 from evaluator import Evaluator
 from models.networks import is_among_best
 from models.registry import register_model
 from params import make_params, parse_argv
-from preprocessing import RESIZE_METHODS, ImageOptions
+from preprocessing import ImageOptions
 from reporting.console import Console
 from reporting.result import Accuracy, Result
 from training.checkpoints import has_ended
-from validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
+from validation import Share, ValidationInput, array_examples, record_examples
 
 pytestmark = pytest.mark.graph
 
-PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
+PROGRAM = tf_cnn_benchmarks.__file__
 # Neither divides the other, nor a batch of two towers.
 NUM_VALIDATION, BATCH, SIZE = 23, 4, 28
 SETTINGS: dict[str, Any] = {
@@ -143,61 +143,6 @@ def test_every_mode_evaluates_what_its_checkpoint_holds(mode: dict[str, Any], da
     assert during.num_top_5 > 0
 
 
-def labels_of(num_towers: int, share: Share) -> list[int]:
-    """What a process reads, image by image, until nothing is left. Images and labels tell each other."""
-    images = np.arange(NUM_VALIDATION, dtype=np.uint8)[:, None, None, None] * np.ones([1, 2, 2, 1], np.uint8)
-    labels = np.arange(NUM_VALIDATION, dtype=np.int32)
-    found: list[int] = []
-    with tf.Graph().as_default(), open_session(num_towers) as session:
-        pipeline = ValidationInput(cpus(num_towers), BATCH, lambda: array_examples(images, labels, share))
-        session.run(pipeline.initializers)
-        batches = [pipeline.tower_batch(tower) for tower in range(num_towers)]
-        while not found or found[-1] != NO_IMAGE:
-            for batch in session.run([(batch.images, batch.labels) for batch in batches]):
-                pixels, read = batch
-                assert np.allclose(pixels[read >= 0, 0, 0, 0], read[read >= 0] / 127.5 - 1)
-                found += read.tolist()
-    return [label for label in found if label != NO_IMAGE]
-
-
-@pytest.mark.parametrize(('num_processes', 'num_towers'), [(1, 1), (1, 3), (3, 2), (5, 1)])
-def test_processes_share_the_images(num_processes: int, num_towers: int) -> None:
-    shares = [labels_of(num_towers, Share(process, num_processes)) for process in range(num_processes)]
-    assert sorted(label for share in shares for label in share) == list(range(NUM_VALIDATION))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def test_round_robin_goes_by_the_number_of_the_image_whoever_looks_at_it(data_dir: Path) -> None:
-    paths = sorted(str(path) for path in data_dir.glob('validation-*'))
-    arrays = np.random.default_rng(0).integers(0, 256, [6, 20, 20, 1], np.uint8)
-
-    def look(method: str, share: Share, num_records: int) -> tuple[list[Any], list[Any]]:
-        options = ImageOptions(SIZE, SIZE, 3, training=False, resize_method=method)
-        with tf.Graph().as_default(), open_session() as session:
-            of_records = record_examples(paths, 1001, options, share).take(num_records)
-            of_arrays = array_examples(arrays, np.zeros(6, np.int32), share, replace(options, channels=1))
-            found = []
-            for examples in (of_records, of_arrays):
-                iterator = tf.data.make_initializable_iterator(examples.batch(9))
-                session.run(iterator.initializer)
-                found.append(session.run(iterator.get_next()[0]))
-        return found[0], found[1]
-
-    of_methods = [look(method, Share(), 6) for method in RESIZE_METHODS[:-1]]
-    whole, second = look('round_robin', Share(), 6), look('round_robin', Share(1, 2), 3)
-    for kind in (0, 1):
-        expected = np.array([of_methods[number % 4][kind][number] for number in range(6)])
-        assert np.array_equal(whole[kind], expected)
-        assert np.array_equal(second[kind], expected[1::2])
-        assert not np.array_equal(whole[kind], of_methods[0][kind])
-
-
-def test_a_share_may_end_early_and_may_go_round() -> None:
-    assert labels_of(1, Share(num_examples=5)) == list(range(5))
-    twice = sorted([*range(1, NUM_VALIDATION, 2), *range(0, NUM_VALIDATION, 2)])
-    assert sorted(labels_of(2, Share(1, 2, 2 * NUM_VALIDATION))) == twice
-
-
 @pytest.mark.parametrize(
     ('flags', 'num_images'),
     [
@@ -209,14 +154,16 @@ def test_a_share_may_end_early_and_may_go_round() -> None:
     ],
     ids=str,
 )
-def test_flags_say_how_many_images(
+def test_flags_limit_the_number_of_images(
     flags: dict[str, Any], num_images: int, trained: tuple[Path, Result], data_dir: Path
 ) -> None:
     [accuracy] = evaluate(trained[0], data_dir, **flags)
     assert accuracy.num_images == num_images
 
 
-def test_the_lines_are_those_that_scripts_read(trained: tuple[Path, Result], data_dir: Path, tmp_path: Path) -> None:
+def test_an_evaluation_prints_the_lines_that_scripts_read(
+    trained: tuple[Path, Result], data_dir: Path, tmp_path: Path
+) -> None:
     out = io.StringIO()
     flags = ['--model=lenet', '--device=cpu', '--eval', f'--train_dir={trained[0]}', f'--data_dir={data_dir}']
     [found] = Evaluator(parse_argv([*flags, f'--eval_dir={tmp_path}']).params, Console(out)).run()
@@ -234,22 +181,23 @@ def test_the_lines_are_those_that_scripts_read(trained: tuple[Path, Result], dat
     assert written['eval_top_5_accuracy'] == (4, pytest.approx(found.top_5))
 
 
-def test_training_stops_at_the_accuracy_that_was_asked_for(data_dir: Path, tmp_path: Path) -> None:
+def test_training_stops_at_the_requested_accuracy(data_dir: Path, tmp_path: Path) -> None:
     flags = {'data_dir': str(data_dir), 'train_dir': str(tmp_path), 'eval_during_training_every_n_steps': 3}
     settings = {**SETTINGS, 'num_batches': 50}
     told = io.StringIO()
     result = BenchmarkCNN(make_params(**settings, **flags, stop_at_top_1_accuracy=0.0), Console(None, told)).run()
-    assert 'warning' not in told.getvalue()
+    assert warnings_in(told.getvalue()) == []
     assert [accuracy.step for accuracy in result.evaluations] == [3]
     assert (len(result.timed_steps), result.complete) == (2, True)
     assert has_ended(str(tmp_path))
     flags['eval_during_training_every_n_steps'] = 9
     BenchmarkCNN(make_params(**SETTINGS, **flags), Console(None, told)).run()
-    assert 'warning: training goes from 3 to 7 steps: there is no evaluation' in told.getvalue()
+    # It goes on from step 3 to step 7; the first evaluation would be after step 9.
+    check_warning(told.getvalue(), '3', '7', '9')
 
 
 def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(data_dir: Path, tmp_path: Path) -> None:
-    """The evaluator is there first."""
+    """The evaluator starts before there is a checkpoint."""
     common = ['--model=lenet', '--device=cpu', f'--batch_size={BATCH}', f'--data_dir={data_dir}']
     train_dir = tmp_path / 'train'
     environ = json.dumps({'cluster': {'worker': ['localhost:1']}, 'task': {'type': 'evaluator', 'index': 0}})
@@ -264,7 +212,8 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(data_dir: Pa
     BenchmarkCNN(make_params(**flags, save_model_steps=3)).run()
     out, err = follower.communicate(timeout=240)
     assert follower.returncode == 0, err
-    evaluated = re.findall(r'^Evaluating .*model\.ckpt-(\d+)$', err, re.MULTILINE)
+    # Each is announced by its name, in a line that ends with it.
+    evaluated = re.findall(r'/train/model\.ckpt-(\d+)$', err, re.MULTILINE)
     assert evaluated[-1] == '6'
     assert out.count(COUNTED) == len(evaluated) == len(set(evaluated))
 
@@ -285,19 +234,19 @@ def test_a_signal_ends_an_evaluator_as_it_ends_a_run(trained: tuple[Path, Result
 
 
 def test_without_a_checkpoint_the_folder_is_named(data_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=f'--train_dir={tmp_path}: it holds no checkpoint'):
+    with failed(f'--train_dir={tmp_path}'):
         evaluate(tmp_path, data_dir)
 
 
 def test_a_checkpoint_of_another_model_is_refused(trained: tuple[Path, Result], data_dir: Path) -> None:
-    with pytest.raises(RunError, match=r'another model or optimizer: missing: .*; left over: conv1'):
+    with failed(trained[0] / 'model.ckpt-4', 'fc2/bias', 'conv1/bias'):
         evaluate(trained[0], data_dir, model='trivial')
 
 
 def test_a_damaged_validation_image_is_named(trained: tuple[Path, Result], data_dir: Path, tmp_path: Path) -> None:
     shard = tmp_path / shard_name('validation', 0, 1)
     write_shard(shard, [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(b'\xff\xd8\xffnothing', 1)])
-    with pytest.raises(RunError, match=f'{shard}, record 1'):
+    with failed(f'{shard}, record 1'):
         evaluate(trained[0], tmp_path)
 
 
@@ -306,14 +255,15 @@ def test_a_validation_shard_that_is_cut_short_is_named(
 ) -> None:
     shard = tmp_path / shard_name('validation', 0, 1)
     whole = (data_dir / shard_name('validation', 0, 2)).read_bytes()
-    for num_bytes in (len(whole) - 5, len(whole) + 7):
+    # In the last of its nine records, and in the header of a tenth.
+    for num_bytes, record in ((len(whole) - 5, 8), (len(whole) + 7, 9)):
         shard.write_bytes((whole + whole)[:num_bytes])
-        with pytest.raises(RunError, match=f'{shard}.*cut short'):
+        with failed(f'{shard}, record {record}'):
             evaluate(trained[0], tmp_path)
 
 
 def test_images_without_their_label_among_five_logits_do_not_count() -> None:
-    """Held against ranks that are known: the network hands its input on."""
+    """The ranks are known: weights are zero, and biases alone order the classes."""
     images = np.zeros([3, 28, 28, 1], np.uint8)
     with tf.Graph().as_default(), open_session() as session:
         variables = OwnVariables('/cpu:0', 'v')
@@ -330,7 +280,7 @@ def test_images_without_their_label_among_five_logits_do_not_count() -> None:
 
 @pytest.mark.parametrize(('num_images', 'seconds'), [(3, 20.0), (4, 20.0), (5, 30.0), (0, 10.0)])
 def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seconds: float) -> None:
-    """In batches of 2, by a clock of 10 seconds a batch."""
+    """In batches of 2; each takes 10 seconds by the clock of this test."""
     images, labels = np.zeros([num_images, 28, 28, 1], np.uint8), np.zeros(num_images, np.int32)
     with tf.Graph().as_default(), open_session() as session:
         variables = OwnVariables('/cpu:0', 'v')
@@ -350,7 +300,7 @@ def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seco
 
 
 @pytest.mark.parametrize('num_classes', [3, 12])
-def test_as_many_guesses_count_as_numpy_makes_however_many_logits_are_equal(num_classes: int) -> None:
+def test_top_k_agrees_with_numpy_also_where_logits_are_equal(num_classes: int) -> None:
     generator = np.random.default_rng(4)
     logits = generator.integers(0, 3, [60, num_classes]).astype(np.float32)
     logits[0] = 0
@@ -362,59 +312,3 @@ def test_as_many_guesses_count_as_numpy_makes_however_many_logits_are_equal(num_
             assert np.array_equal(found, (ranking[:, :k] == labels[:, None]).any(axis=1))
         logits[0, 1] = np.nan
         assert not session.run(is_among_best(tf.constant(logits[:1]), tf.constant([0]), num_classes))
-
-
-@pytest.mark.parametrize(
-    ('every', 'due'), [('3', [3, 6, 9]), ('2.5', [3, 5, 8, 10]), ('0.5', list(range(1, 11))), ('100', [])]
-)
-def test_evaluations_come_with_the_step_that_reaches_their_time(every: str, due: Sequence[int]) -> None:
-    from fractions import Fraction
-
-    schedule = EvalSchedule(every=Fraction(every))
-    assert [step for step in range(1, 11) if schedule.is_due(step, step - 1)] == due
-
-
-def test_evaluations_that_never_come_are_told_before_training() -> None:
-    from fractions import Fraction
-
-    every, at = EvalSchedule(every=Fraction('2.5')), EvalSchedule(at=frozenset([3, 8, 12]))
-    assert every.lacks(0, 3) is None
-    assert every.lacks(3, 4) == ('training goes from 3 to 4 steps: there is no evaluation, the next one is due after 5')
-    assert at.lacks(5, 12) is None
-    assert at.lacks(0, 7) == 'training ends after 7 steps: there is no evaluation after 8, 12'
-
-
-def test_an_evaluation_is_due_though_others_took_its_step() -> None:
-    from fractions import Fraction
-
-    for schedule in (EvalSchedule(every=Fraction(4)), EvalSchedule(at=frozenset([4, 8]))):
-        assert [step for step in (3, 6, 7, 9, 11) if schedule.is_due(step, step - 3)] == [6, 9]
-
-
-@pytest.mark.parametrize(
-    ('flags', 'told'),
-    [
-        ('--eval', '--eval: it needs the folder of the checkpoints; add --train_dir=DIR'),
-        ('--eval --forward_only --train_dir=d', 'clashes with --eval'),
-        ('--eval --train_dir=d --eval_during_training_every_n_steps=1', 'clashes'),
-        ('--eval_during_training_every_n_steps=1 --eval_during_training_every_n_epochs=1', 'leave one out'),
-        ('--eval_during_training_at_specified_steps=1,x', '=1,x: it must be a list of steps'),
-        ('--eval_during_training_at_specified_epochs=0', '=0: it must be a list of epochs'),
-        ('--eval_during_training_every_n_epochs=0', 'it must be above 0'),
-        ('--stop_at_top_1_accuracy=0.5', 'add --eval_during_training_every_n_epochs=1'),
-        ('--eval --train_dir=d --num_eval_epochs=1', 'synthetic images have no epochs'),
-        ('--eval --train_dir=d --num_eval_epochs=1 --num_eval_batches=1', 'clashes'),
-    ],
-)
-def test_flags_that_cannot_be_had_together(flags: str, told: str) -> None:
-    with pytest.raises(UsageError) as error:
-        parse_argv(flags.split())
-    assert told in str(error.value)
-
-
-def test_flags_without_effect_are_told() -> None:
-    lines = parse_argv(['--eval', '--train_dir=d', '--momentum=0.5', '--save_model_steps=5']).warnings
-    assert len(lines) == 2
-    assert all('--eval trains nothing' in line for line in lines)
-    [line] = parse_argv(['--num_eval_batches=5']).warnings
-    assert 'nothing is evaluated' in line

@@ -1,4 +1,4 @@
-"""Every optimizer takes the steps of its textbook formulas and of TensorFlow's own, where the variable lives."""
+"""Every optimizer takes the steps of its textbook formulas and of TensorFlow's own, on the device of the variable."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A whole step: towers on parts of a batch take the step that one tower takes on all of it."""
+"""A training step: several towers, each with a part of a batch, take the step of one tower with the whole batch."""
 
 from typing import Any
 
@@ -92,7 +92,7 @@ def test_towers_take_the_step_of_one_tower_with_the_whole_batch(mode: str, optim
         np.testing.assert_allclose(weights[name], value, rtol=0, atol=1e-5 * np.abs(value).max())
 
 
-def test_independent_towers_do_not() -> None:
+def test_independent_towers_take_another_step() -> None:
     expected, _ = train(1)
     fetched, _ = train(4, 'independent')
     assert fetched[-1]['loss'] != pytest.approx(expected[-1]['loss'], rel=1e-4)
@@ -106,7 +106,7 @@ def test_a_clipped_gradient_moves_no_weight_further_than_the_rate_allows() -> No
     assert furthest[0] <= 1e-4 * (1 + 1e-3) < furthest[1]
 
 
-def test_weight_decay_is_of_kernels_only() -> None:
+def test_weight_decay_applies_to_kernels_only() -> None:
     _, start = train(1, num_steps=0)
     base: dict[str, Any] = {'num_steps': 1, 'learning_rate': 1.0}
     _, without = train(1, weight_decay=0.0, **base)
@@ -129,7 +129,7 @@ def test_one_operation_for_the_decay_of_all_kernels_changes_nothing_else() -> No
         assert sum(op.type == 'L2Loss' for op in graph.get_operations()) == num_ops
 
 
-def test_lars_decays_by_itself_what_the_loss_reports() -> None:
+def test_lars_applies_the_weight_decay_itself_and_the_loss_includes_it() -> None:
     fetched, weights = train(1, optimizer='lars')
     base, same = train(1, optimizer='lars', loss_type_to_report='base_loss', weight_decay=0.0)
     assert fetched[0]['loss'] > base[0]['loss'] + 0.01
@@ -137,7 +137,7 @@ def test_lars_decays_by_itself_what_the_loss_reports() -> None:
         np.testing.assert_array_equal(same[name], value)
 
 
-def test_an_update_has_the_rate_of_the_steps_before_it() -> None:
+def test_the_rate_of_an_update_follows_from_the_number_of_steps_before_it() -> None:
     schedule = LearningRate((0.0, 0.001), (2.0,))
     _, start = train(1, num_steps=0)
     fetched, still = train(1, num_steps=2, learning_rate=schedule)

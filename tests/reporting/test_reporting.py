@@ -1,4 +1,4 @@
-"""Statistics against NumPy and by hand, the result, and each line of the console as scripts parse it."""
+"""Statistics held against the standard library, the result of a run, and the console lines that scripts parse."""
 
 import dataclasses
 import io
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import check_line
 
 from params import Params
 from reporting import console
@@ -140,7 +141,7 @@ def test_the_banner_of_training() -> None:
     )
 
 
-def test_the_banner_tells_what_differs() -> None:
+def test_the_banner_shows_settings_that_are_not_the_defaults() -> None:
     banner = dataclasses.replace(
         BANNER,
         is_synthetic=False,
@@ -161,7 +162,7 @@ def test_the_banner_tells_what_differs() -> None:
 
 
 @pytest.mark.parametrize('num_workers', [1, 2])
-def test_the_banner_of_a_cluster_tells_what_is_held_and_moved(num_workers: int) -> None:
+def test_the_banner_of_a_cluster_shows_the_bytes_of_each_server_and_of_a_step(num_workers: int) -> None:
     banner = dataclasses.replace(
         BANNER, num_workers=num_workers, bytes_of_servers=(1_000_000, 2_340_000), bytes_of_step=6_680_000
     )
@@ -188,7 +189,7 @@ def test_the_header_and_a_step_line_with_accuracy() -> None:
     assert line == '1\timages/sec: 1234.6 +/- 1.2 (jitter = 10.0)\t0.500\t0.000\t1.000'
 
 
-def test_a_loss_that_is_no_number_is_shown_as_it_is() -> None:
+def test_a_loss_that_is_not_finite_is_shown_as_it_is() -> None:
     assert console.format_step(1, Rate(1.0, 0.0, 0.0), StepValues(math.nan)).endswith('\tnan')
 
 
@@ -201,9 +202,8 @@ def test_the_total_is_the_line_that_scripts_look_for() -> None:
 
 def test_errors_and_warnings_are_one_line() -> None:
     assert console.format_error('a\n  b') == 'tf_cnn_benchmarks: error: a b'
-    assert console.format_warning(console.format_incomplete(3, 100)) == (
-        'tf_cnn_benchmarks: warning: the run is incomplete: 3 of 100 batches were timed'
-    )
+    assert console.format_warning('a\n  b') == 'tf_cnn_benchmarks: warning: a b'
+    check_line(console.format_incomplete(3, 100), '3', '100')
 
 
 class Flushes(io.StringIO):

@@ -1,0 +1,144 @@
+"""Flags that have no effect in a run: each is named in a warning, with the flag that decides so."""
+
+import pytest
+from refusals import check_line
+
+from params import parse_argv
+
+pytestmark = pytest.mark.unit
+
+# A command line without a warning.
+ALL_HAVE_EFFECT = [
+    '--momentum=0.8 --optimizer=momentum',
+    '--momentum=0.8 --lars_eta=0.002 --optimizer=lars',
+    '--compute_lr_on_cpu',
+    '--nodistortions --nohierarchical_copy --gradient_repacking=0',
+    '--distortions --resize_method=area --data_dir=d',
+    '--local_parameter_device=cpu --variable_update=replicated --num_gpus=2',
+    '--allow_growth',
+    '--nocross_replica_sync --ps_hosts=a:1 --worker_hosts=b:1,c:1',
+    '--train_dir=t --save_summaries_steps=1 --summary_verbosity=1',
+    '--display_every=1000',
+    '--train_dir=t --export_saved_model=t/m --backbone_model_path=t',
+    '--export_saved_model=m --train_dir=t --eval',
+    '--compact_gradient_transfer --variable_update=replicated --num_gpus=2',
+    '--nocompact_gradient_transfer',
+]
+# What each of its warnings names, starting with the flag as it was read.
+HAVE_NO_EFFECT = [
+    ('--momentum=0.9', ['--momentum=0.9 --optimizer=momentum --optimizer=lars']),
+    ('--lars_eta=0.002', ['--lars_eta=0.002 --optimizer=lars']),
+    ('--adam_beta1=0.5', ['--adam_beta1=0.5 --optimizer=adam']),
+    ('--rmsprop_decay=0.5', ['--rmsprop_decay=0.5 --optimizer=rmsprop']),
+    ('--resnet_base_lr=0.1 --init_learning_rate=0.2 --model=lenet', ['--resnet_base_lr=0.1 --model']),
+    ('--minimum_learning_rate=0.1', ['--minimum_learning_rate=0.1 --num_epochs_per_decay']),
+    ('--single_l2_loss_op --weight_decay=0', ['--single_l2_loss_op=True --weight_decay=0']),
+    ('--compute_lr_on_cpu=False', ['--compute_lr_on_cpu=False CPU']),
+    (
+        '--num_learning_rate_warmup_epochs=1 --label_smoothing=0.1 --forward_only',
+        ['--num_learning_rate_warmup_epochs=1 --forward_only', '--label_smoothing=0.1 --forward_only'],
+    ),
+    (
+        '--distortions --resize_method=area',
+        ['--distortions=True --data_dir', '--resize_method=area --data_dir'],
+    ),
+    ('--distortions --data_dir=d --forward_only', ['--distortions=True --forward_only']),
+    (
+        '--optimizer=adam --weight_decay=0 --forward_only',
+        ['--optimizer=adam --forward_only', '--weight_decay=0.0 --forward_only'],
+    ),
+    ('--use_nccl=True', ['--use_nccl=True --variable_update=replicated distributed_all_reduce']),
+    ('--hierarchical_copy --variable_update=replicated', ['--hierarchical_copy=True --num_gpus=1']),
+    (
+        '--network_topology=dgx1 --variable_update=replicated --num_gpus=2',
+        ['--network_topology=dgx1 --hierarchical_copy'],
+    ),
+    (
+        '--peer_timeout_secs=9 --nodistinct_worker_data --variable_update=horovod',
+        ['--peer_timeout_secs=9.0 horovod'],
+    ),
+    ('--allow_growth --device=cpu', ['--allow_growth=True CPU']),
+    ('--nouse_chrome_trace_format', ['--use_chrome_trace_format=False --trace_file']),
+    (
+        '--train_dir=t --forward_only',
+        ['--train_dir=t --forward_only --save_summaries_steps --summary_verbosity'],
+    ),
+    ('--save_model_secs=5', ['--save_model_secs=5.0 --train_dir']),
+    (
+        '--nocross_replica_sync --peer_timeout_secs=9',
+        ['--cross_replica_sync=False', '--peer_timeout_secs=9.0'],
+    ),
+    ('--num_ps=2 --ps_hosts=a:1 --worker_hosts=b:1,c:1', ['--num_ps=2 hosts']),
+    (
+        '--backbone_model_path=b --profile_steps=1,2 --profile_dir=p --train_dir=t --eval',
+        ['--backbone_model_path=b --eval', '--profile_steps=1,2 --eval', '--profile_dir=p --eval'],
+    ),
+    (
+        '--backbone_model_path=b --export_saved_model=m --forward_only',
+        ['--backbone_model_path=b --forward_only', '--export_saved_model=m --forward_only'],
+    ),
+    ('--compact_gradient_transfer', ['--compact_gradient_transfer=True --variable_update=replicated']),
+    (
+        '--precision=bf16 --fp16_enable_auto_loss_scale',
+        ['--fp16_enable_auto_loss_scale=True --precision=fp16'],
+    ),
+    (
+        '--use_fp16 --fp16_inc_loss_scale_every_n=9',
+        ['--fp16_inc_loss_scale_every_n=9 --fp16_enable_auto_loss_scale'],
+    ),
+    ('--fp16_vars', ['--fp16_vars=True --precision=fp16 bf16']),
+    (
+        '--eval --train_dir=t --graph_file=g --variable_update=replicated --batch_size=8',
+        ['--variable_update=replicated --eval', '--graph_file=g --eval'],
+    ),
+    (
+        '--eval --train_dir=t --data_dir=d --batch_size=8 --eval_batch_size=4 --tf_random_seed=5',
+        ['--batch_size=8 --eval_batch_size', '--tf_random_seed=5 --eval'],
+    ),
+    (
+        '--eval --train_dir=d --momentum=0.5 --save_model_steps=5',
+        ['--momentum=0.5 --eval', '--save_model_steps=5 --eval'],
+    ),
+    ('--num_eval_batches=5', ['--num_eval_batches=5 --eval']),
+]
+
+
+@pytest.mark.parametrize('argv', ALL_HAVE_EFFECT)
+def test_flags_that_have_an_effect_or_ask_for_the_default_are_not_warned_of(argv: str) -> None:
+    assert parse_argv(argv.split()).warnings == ()
+
+
+@pytest.mark.parametrize(('argv', 'expected'), HAVE_NO_EFFECT)
+def test_a_flag_without_effect_is_named_with_the_flag_that_decides(argv: str, expected: list[str]) -> None:
+    lines = parse_argv(argv.split()).warnings
+    assert len(lines) == len(expected), lines
+    # The order is not part of the promise.
+    for facts in expected:
+        flag, *others = facts.split()
+        (line,) = (line for line in lines if line.startswith(flag))
+        check_line(line.removeprefix(flag).lower(), *(other.lower() for other in others))
+
+
+@pytest.mark.parametrize(
+    ('environ', 'is_alone'),
+    [
+        ({}, True),
+        ({'SLURM_STEP_NUM_TASKS': '1', 'PMIX_RANK': '0'}, True),
+        ({'SLURM_STEP_NUM_TASKS': '2', 'PMIX_RANK': '0'}, False),
+        # mpirun's daemon is the one task of a step of Slurm.
+        ({'OMPI_COMM_WORLD_SIZE': '2', 'SLURM_STEP_NUM_TASKS': '1'}, False),
+        ({'PMIX_RANK': '0'}, False),
+        ({'TF_CONFIG': '{}'}, False),
+    ],
+)
+def test_cluster_flags_have_no_effect_in_a_process_that_a_launcher_starts_alone(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], is_alone: bool
+) -> None:
+    for name in ('TF_CONFIG', 'PMIX_RANK', 'OMPI_COMM_WORLD_SIZE', 'SLURM_STEP_NUM_TASKS'):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    of_cluster = parse_argv(['--peer_timeout_secs=9']).warnings
+    assert [line.startswith('--peer_timeout_secs=9') for line in of_cluster] == ([True] if is_alone else [])
+    of_one = parse_argv(['--local_parameter_device=cpu', '--variable_update=replicated', '--num_gpus=2']).warnings
+    assert (not of_one) == is_alone

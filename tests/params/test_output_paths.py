@@ -1,0 +1,80 @@
+"""Files and folders that a run is to write: tried before the run, and refused by flag and path."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from refusals import refused
+
+from output_files import check_outputs
+from params import Params
+
+pytestmark = pytest.mark.unit
+
+
+def outputs(folder: Path, **names: str) -> Params:
+    paths: dict[str, Any] = {name: str(folder / path) for name, path in names.items()}
+    return Params(**paths)
+
+
+def test_outputs_that_can_be_written_leave_no_trace(tmp_path: Path) -> None:
+    (tmp_path / 'old').write_text('kept')
+    (tmp_path / 'link').symlink_to(tmp_path / 'not yet')
+    check_outputs(outputs(tmp_path, trace_file='old', graph_file='new', tfprof_file='link'))
+    check_outputs(outputs(tmp_path, partitioned_graph_file_prefix='part'))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['link', 'old']
+    assert (tmp_path / 'old').read_text() == 'kept'
+    assert (tmp_path / 'link').is_symlink()
+
+
+def test_the_train_dir_is_made(tmp_path: Path) -> None:
+    check_outputs(outputs(tmp_path, train_dir='a/b'))
+    assert list((tmp_path / 'a' / 'b').iterdir()) == []
+
+
+def test_only_the_chief_prepares_what_it_alone_writes(tmp_path: Path) -> None:
+    params = outputs(tmp_path, profile_dir='p', export_saved_model='models/1')
+    check_outputs(params, is_chief=False)
+    assert list(tmp_path.iterdir()) == []
+    check_outputs(params)
+    assert sorted(tmp_path.rglob('*')) == [tmp_path / 'models', tmp_path / 'p']
+    (tmp_path / 'models' / '1').mkdir()
+    check_outputs(params)
+    (tmp_path / 'models' / '1' / 'saved_model.pb').touch()
+    check_outputs(params, is_chief=False)
+
+
+@pytest.mark.parametrize(
+    ('name', 'path', 'fact'),
+    [
+        ('trace_file', 'none/t', '{}/none'),
+        ('graph_file', '.', 'is a directory'),
+        ('tfprof_file', 'file/t', ''),
+        ('partitioned_graph_file_prefix', 'none/t', '{}/none'),
+        ('train_dir', 'file', ''),
+        ('train_dir', 'x' * 300, 'file name too long'),
+        ('profile_dir', 'file/p', ''),
+        ('export_saved_model', '', ''),
+        ('export_saved_model', 'file', ''),
+        ('export_saved_model', 'file/m', ''),
+        ('export_saved_model', 'link', ''),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, name: str, path: str, fact: str) -> None:
+    (tmp_path / 'file').touch()
+    (tmp_path / 'link').symlink_to(tmp_path / 'elsewhere')
+    flag = f'--{name}={tmp_path / path}'
+    with refused(flag) as caught:
+        check_outputs(outputs(tmp_path, **{name: path}))
+    # The folder that is missing, or the system's own words.
+    assert fact.format(tmp_path).lower() in str(caught.value).removeprefix(flag).lower()
+
+
+def test_an_export_does_not_replace_a_mounted_folder() -> None:
+    with refused('--export_saved_model=/proc'):
+        check_outputs(Params(export_saved_model='/proc'))
+
+
+def test_an_output_elsewhere_than_on_this_machine_is_refused() -> None:
+    with refused('--train_dir=gs://b/t'):
+        check_outputs(Params(train_dir='gs://b/t'))

@@ -1,0 +1,173 @@
+"""What a command line and Python may say: the forms of a flag, its types and bounds, and flag files."""
+
+import dataclasses
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from refusals import refused
+
+from params import SPECS, Params, make_params, parse_argv
+
+pytestmark = pytest.mark.unit
+
+
+def test_no_flags_give_the_defaults() -> None:
+    parsed = parse_argv([])
+    assert parsed.params == Params() == make_params()
+    assert parsed.warnings == ()
+    assert (parsed.params.batch_size, parsed.params.num_warmup_batches) == (0, 10)
+
+
+def test_every_flag_accepts_its_default() -> None:
+    for name, spec in SPECS.items():
+        if spec.default is not None:
+            assert spec.read(spec.default) == spec.read(str(spec.default)) == spec.default, name
+        assert (spec.default is None) <= spec.optional, name
+
+
+def test_each_form_of_a_flag_is_read() -> None:
+    argv = ['--batch_size=32', '--num_gpus', '2', '-model=lenet', '--forward_only', '--nouse_chrome_trace_format']
+    params = parse_argv([*argv, '--allow_growth=T', '--gradient_clip=1e-2', '--trace_file=t']).params
+    expected = Params(
+        batch_size=32,
+        num_gpus=2,
+        model='lenet',
+        forward_only=True,
+        use_chrome_trace_format=False,
+        allow_growth=True,
+        gradient_clip=0.01,
+        trace_file='t',
+    )
+    assert params == expected
+
+
+def test_the_last_of_two_values_counts() -> None:
+    assert parse_argv(['--batch_size=1', '--batch_size=2']).params.batch_size == 2
+
+
+def test_flags_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / 'flags'
+    file.write_text('--batch_size=8\n--model=lenet\n')
+    assert parse_argv([f'--flagfile={file}', '--num_batches=3']).params == Params(
+        model='lenet', batch_size=8, num_batches=3
+    )
+    with refused('--flagfile', f'{tmp_path}/none'):
+        parse_argv([f'--flagfile={tmp_path}/none'])
+    file.write_text('--batch_size=8\nstray\n')
+    with refused("'stray'"):
+        parse_argv([f'--flagfile={file}'])
+
+
+@pytest.mark.parametrize(
+    ('text', 'name', 'value'),
+    [('CPU', 'device', 'cpu'), ('nhwc', 'data_format', 'NHWC'), ('GPU', 'local_parameter_device', 'gpu')],
+)
+def test_choices_are_read_in_any_case(text: str, name: str, value: str) -> None:
+    assert getattr(parse_argv([f'--{name}={text}']).params, name) == value
+
+
+def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
+    assert parse_argv(['--data_dir=', '--device=', '--trace_file=', '--init_learning_rate=']).params == Params()
+
+
+@pytest.mark.parametrize(
+    ('argv', 'facts'),
+    [
+        # Unknown flags and choices are refused with the nearest known one.
+        (['--batchsize=3'], ['--batchsize', '--batch_size']),
+        (['--nodistortion'], ['--nodistortion', '--distortions']),
+        (['--qqq'], ['--qqq', '--help']),
+        (['--model=renset50'], ['--model=renset50', 'resnet50']),
+        (
+            ['--optimizer=sdg'],
+            ['--optimizer=sdg', 'sgd', 'momentum', 'rmsprop', 'adam', 'lars', '--optimizer=sgd'],
+        ),
+        (
+            ['--data_name=imagnet'],
+            ['--data_name=imagnet', 'cifar10', 'mnist', 'records', '--data_name=imagenet'],
+        ),
+        # Stray words.
+        (['--forward_only', 'True'], ["'True'", '--forward_only=True']),
+        (['--batch_size', '32', '64'], ["'64'", '--batch_size=64']),
+        # Values of another type, out of bounds, or missing.
+        (['--batch_size=x'], ['--batch_size=x', '0']),
+        (['--batch_size=1.5'], ['--batch_size=1.5', '0']),
+        (['--batch_size=-1'], ['--batch_size=-1', '0']),
+        (['--batch_size='], ['--batch_size=', '0']),
+        (['--batch_size'], ['--batch_size', '--batch_size=VALUE', '--help']),
+        (['--batch_size=a\nb'], ["--batch_size='a\\nb'", '0']),
+        (['--num_batches=0'], ['--num_batches=0', '1']),
+        (['--momentum=1.1'], ['--momentum=1.1', '0', '1']),
+        (['--weight_decay=nan'], ['--weight_decay=nan', '0']),
+        (['--summary_verbosity=4'], ['--summary_verbosity=4', '0', '3']),
+        (['--forward_only=maybe'], ['--forward_only=maybe', 'true', 'false']),
+        (['--fp16_loss_scale=0.5'], ['--fp16_loss_scale=0.5', '1']),
+        (['--learning_rate=-1'], ['--learning_rate=-1', '0']),
+        (['--num_epochs=-1'], ['--num_epochs=-1', '0', '1e+09']),
+        (['--num_eval_epochs=1e300'], ['--num_eval_epochs=1e300', '0', '1e+09']),
+        (['--label_smoothing=1.5'], ['--label_smoothing=1.5', '0', '1']),
+        ([f'--batch_size={2**31}'], [f'--batch_size={2**31}', str(2**31 - 1)]),
+    ],
+)
+def test_an_unknown_flag_and_a_wrong_value_are_refused(argv: list[str], facts: list[str]) -> None:
+    with refused(*facts):
+        parse_argv(argv)
+
+
+@pytest.mark.parametrize(
+    ('overrides', 'facts'),
+    [
+        ({'batchsize': 1}, ['--batchsize', '--batch_size']),
+        ({'batch_size': -1}, ['--batch_size=-1', '0']),
+        ({'batch_size': True}, ['--batch_size=True', '0']),
+        ({'batch_size': 1.0}, ['--batch_size=1.0', '0']),
+        ({'batch_size': None}, ['--batch_size=', '0']),
+        ({'forward_only': 1}, ['--forward_only=1', 'true', 'false']),
+        ({'momentum': []}, ['--momentum=[]', '0', '1']),
+        ({'weight_decay': float('inf')}, ['--weight_decay=inf', '0']),
+        ({'data_dir': 3}, ['--data_dir=3']),
+        ({'gradient_clip': 0}, ['--gradient_clip=0']),
+    ],
+)
+def test_python_is_refused_what_the_command_line_is_refused(overrides: dict[str, Any], facts: list[str]) -> None:
+    with refused(*facts):
+        make_params(**overrides)
+
+
+def test_python_and_the_command_line_say_the_same() -> None:
+    with pytest.warns(UserWarning, match=r'--momentum=0\.5'):
+        params = make_params(batch_size=4, momentum=0.5, device='CPU', use_fp16=False)
+    assert params == parse_argv(['--batch_size=4', '--momentum=0.5', '--device=cpu']).params
+
+
+def test_python_may_give_paths() -> None:
+    assert make_params(graph_file=Path('a') / 'b').graph_file == 'a/b'
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            'batch_size': st.integers(0, (1 << 31) - 1),
+            'tf_random_seed': st.integers(1 - (1 << 31), (1 << 31) - 1),
+            'weight_decay': st.floats(0, 1e300),
+            'forward_only': st.booleans(),
+            'data_format': st.sampled_from([None, 'NHWC', 'NCHW']),
+            'graph_file': st.none() | st.text(min_size=1),
+        }
+    )
+)
+def test_the_command_line_can_say_what_python_says(overrides: dict[str, Any]) -> None:
+    argv = [f'--{name}={"" if value is None else value}' for name, value in overrides.items()]
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        assert make_params(**overrides) == parse_argv(argv).params
+
+
+def test_params_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        # That mypy refuses it too is the point.
+        make_params().batch_size = 3  # type: ignore[misc]

@@ -1,0 +1,95 @@
+"""A small model whose variables all hold one number, to save and to restore, and faults of its files."""
+
+import contextlib
+import resource
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from sessions import cpus, open_session
+
+from training.checkpoints import Checkpointer, Slice, whole
+from training.variables import create_variable
+
+DATA = 'data-00000-of-00001'
+
+
+class Model:
+    """Variables on some devices, all of whose values are the same number, in the current graph.
+
+    kernel and bias are whole; table [6, 4] has two rows on the first device and four on the last.
+    """
+
+    def __init__(self, folder: Path, devices: Sequence[str], writer: str = '/cpu:0', max_to_keep: int = 5) -> None:
+        first, last = devices[0], devices[-1]
+        step = create_variable('global_step', [], scope='v', device=first, dtype=tf.int64)
+        kernel = create_variable('kernel', [50, 40], scope='v', device=last)
+        bias = create_variable('bias', [3], scope='v', device=first, dtype=tf.float16)
+        top = create_variable('table', [2, 4], scope='top', device=first)
+        bottom = create_variable('table', [4, 4], scope='bottom', device=last)
+        self.slices = {
+            'global_step': [whole(step)],
+            'net/kernel': [whole(kernel)],
+            'net/bias': [whole(bias)],
+            'net/table': [Slice(top, (0, 0), (6, 4)), Slice(bottom, (2, 0), (6, 4))],
+        }
+        self.variables = [step, kernel, bias, top, bottom]
+        self.number = tf.placeholder(tf.int64, [])
+        self.set = tf.group(*(v.assign(tf.fill(v.shape, tf.cast(self.number, v.value.dtype))) for v in self.variables))
+        self.add = tf.group(*(v.assign(v.value + tf.cast(1, v.value.dtype)) for v in self.variables))
+        self.checkpointer = Checkpointer(str(folder), self.slices, writer, max_to_keep)
+
+    def save(self, session: tf.Session, number: int, step: int) -> str:
+        session.run(self.set, {self.number: number})
+        return self.checkpointer.save(session, step)
+
+    def number_in(self, session: tf.Session) -> int:
+        """The number that all variables hold."""
+        values = session.run([variable.value for variable in self.variables])
+        (number,) = {int(number) for value in values for number in np.unique(np.float64(value))}
+        return number
+
+
+@contextlib.contextmanager
+def open_model(folder: Path) -> Iterator[tuple[Model, Any]]:
+    """A model on two devices that keeps two checkpoints in the folder, and a session of it."""
+    with tf.Graph().as_default():
+        model = Model(folder, cpus(2), max_to_keep=2)
+        tf.get_default_graph().finalize()
+        with open_session(2) as session:
+            yield model, session
+
+
+def restored(folder: Path) -> int:
+    """The number in the latest checkpoint, read into variables that lie elsewhere and have no value yet."""
+    latest = Checkpointer.latest(str(folder))
+    assert latest is not None
+    with tf.Graph().as_default(), open_session() as session:
+        model = Model(folder, cpus(1))
+        model.checkpointer.restore(session, latest)
+        return model.number_in(session)
+
+
+def files_of(*names: str) -> set[str]:
+    """All that a folder with these checkpoints holds."""
+    return {'checkpoint', *(f'{name}.{suffix}' for name in names for suffix in ('index', DATA))}
+
+
+@contextlib.contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Files cannot grow beyond that many bytes, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def damage(file: Path) -> None:
+    """Changes a byte in the middle."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)

@@ -1,0 +1,171 @@
+"""Training steps of small networks in any precision, mode and number of towers, and what a checkpoint would hold."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from oracles import OPTIMIZERS, Weights
+from sessions import cpus, open_session
+
+from all_reduce import make_algorithm
+from benchmark_cnn import BenchmarkCNN
+from input_pipeline import Batch, InputPipeline
+from models.layers import LayerBuilder
+from models.networks import NETWORKS, Network
+from packing import Packing
+from params import make_params
+from reporting.console import Console
+from reporting.result import Result
+from step_graph import StepSettings, build_step_graph
+from training.precision import Precision
+from training.schedules import LearningRate
+from variable_mgr import Placement, make_variable_mgr
+
+FP16, BF16 = Precision('fp16'), Precision('bf16')
+# The largest relative error of one rounding.
+UNIT = {'fp16': 2.0**-11, 'bf16': 2.0**-8}
+NUM_CLASSES, BATCH, LEARNING_RATE, SEED = 5, 8, 0.1, 3
+IMAGES = np.random.default_rng(2).normal(size=(BATCH, 6, 6, 2)).astype(np.float32)
+LABELS = np.random.default_rng(3).integers(NUM_CLASSES, size=BATCH).astype(np.int32)
+# Of a loss scale: the scale, good steps since it changed, skipped steps.
+State = tuple[float, int, int]
+
+
+def plain(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    x = cnn.max_pool(cnn.relu(cnn.conv(x, 4, 3, 'conv')), 2, 2)
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+
+def faint(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits') * 2.0**-24
+
+
+def zero(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits') * 0.0
+
+
+def infinite(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits') * np.inf
+
+
+def residual(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """The layers of residual networks and of those with many branches."""
+    x = cnn.relu(cnn.batch_norm(cnn.conv(x, 8, 3, 'conv1', strides=2, padding=1, use_bias=False), 'conv1/bn'))
+    x = cnn.max_pool(x, 3, 2, padding=1)
+    y = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 1, 'conv2', use_bias=False), 'conv2/bn'))
+    y = cnn.batch_norm(cnn.conv(y, 8, 3, 'conv3', use_bias=False), 'conv3/bn')
+    x = cnn.concat([cnn.relu(x + y), cnn.avg_pool(x, 3, 1, 'SAME')])
+    x = cnn.conv(x, 8, 2, 'conv4', padding='VALID')
+    return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
+
+
+def modern(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    """The layers of mobile networks and of ConvNeXt."""
+    x = cnn.swish(cnn.conv(x, 8, 4, 'stem', strides=4, padding='VALID'))
+    y = cnn.gelu(cnn.layer_norm(cnn.depthwise_conv(x, 5, 'depthwise'), 'norm'))
+    x = x + cnn.layer_scale(cnn.relu6(cnn.conv(y, 8, 1, 'conv')), 'scale', 0.5)
+    x = cnn.gate(x, cnn.dense(cnn.global_avg_pool(x), 8, 'gate'))
+    return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
+
+
+def add_small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets build_network find the networks above by their names."""
+    for network in (plain, faint, zero, infinite, residual, modern):
+        monkeypatch.setitem(NETWORKS, network.__name__, Network(network))
+
+
+class FixedInput(InputPipeline):
+    """The same images in every step, parted among the towers."""
+
+    def __init__(self, num_towers: int) -> None:
+        super().__init__()
+        self._parts = list(zip(np.split(IMAGES, num_towers), np.split(LABELS, num_towers), strict=True))
+
+    def tower_batch(self, tower: int) -> Batch:
+        images, labels = self._parts[tower]
+        return Batch(tf.constant(images), tf.constant(labels))
+
+
+@dataclass(frozen=True)
+class Way:
+    """How steps are taken."""
+
+    mode: str = 'parameter_server'
+    num_towers: int = 1
+    model: str = 'plain'
+    optimizer: str = 'sgd'
+    clip: float | None = None
+    transfer: tf.DType | None = None
+    weight_decay: float = 0.01
+    staged: bool = False
+
+
+def train(precision: Precision, way: Way, num_steps: int) -> list[Weights]:
+    """What a checkpoint would hold before the first step and after each, and the variables of other towers."""
+    towers = cpus(way.num_towers)
+    placement = Placement(
+        towers,
+        SEED,
+        cpus(1),
+        make_algorithm('xring', towers, cpus(1)[0]),
+        Packing(),
+        transfer=way.transfer,
+        variable_dtype=precision.variables,
+    )
+    settings = StepSettings(
+        model=way.model,
+        num_classes=NUM_CLASSES,
+        data_format='NHWC',
+        forward_only=False,
+        with_accuracy=False,
+        loss_type_to_report='total_loss',
+        weight_decay=way.weight_decay,
+        gradient_clip=way.clip,
+        learning_rate=LearningRate((LEARNING_RATE,)),
+        seed=SEED,
+        precision=precision,
+    )
+    with tf.Graph().as_default(), open_session(way.num_towers) as session:
+        manager = make_variable_mgr(way.mode, placement, staged=way.staged)
+        graph = build_step_graph(settings, OPTIMIZERS[way.optimizer].ours, manager, FixedInput(way.num_towers))
+        session.run(graph.initializers)
+        if graph.post_init is not None:
+            session.run(graph.post_init)
+        values = {name: part.variable.value for name, (part,) in graph.slices.items()}
+        if manager.each_tower_has_variables():
+            for number, own in enumerate(manager.variables[1:], start=1):
+                values |= {f'tower {number}: {name}': variable.value for name, variable in own.items()}
+        seen = [session.run(values)]
+        for _ in range(num_steps):
+            session.run(graph.fetches)
+            seen.append(session.run(values))
+        return seen
+
+
+def assert_near(weights: Weights, expected: Weights, tolerance: float) -> None:
+    """In relation to the largest magnitude of each."""
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(weights[name], value, rtol=0, atol=tolerance * np.abs(value).max(), err_msg=name)
+
+
+def state_of(weights: Weights) -> State:
+    scale, good_steps, skipped_steps = (
+        weights[f'loss_scale/{name}'] for name in ('scale', 'good_steps', 'skipped_steps')
+    )
+    return float(scale), int(good_steps), int(skipped_steps)
+
+
+def run_lenet(console: Console | None = None, **overrides: Any) -> Result:
+    """A whole run of LeNet, two steps by default."""
+    settings = {'model': 'lenet', 'device': 'cpu', 'batch_size': 8, 'num_batches': 2, 'num_warmup_batches': 0}
+    return BenchmarkCNN(make_params(**{**settings, **overrides}), console).run()
+
+
+def saved(folder: Path, step: int) -> Weights:
+    """The values in the checkpoint of a step."""
+    reader = tf.train.load_checkpoint(str(folder / f'model.ckpt-{step}'))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
