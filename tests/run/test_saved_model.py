@@ -12,7 +12,7 @@ from refusals import failed
 from sessions import cpus, open_session
 from single_tower import random_images, relative_error
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-from test_models import CONFORMANCE, Case, give_weights
+from conformance import CONFORMANCE, Case, give_weights
 
 from benchmark_cnn import BenchmarkCNN
 from evaluation import OwnVariables
