@@ -6,13 +6,14 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 RECORDS := data/.records-complete
 
-.PHONY: help install bench test check clean
+.PHONY: help install bench test test-fast check clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make install   make $(VENV) with everything in it (PYTHON=$(PYTHON), 3.10 to 3.13)'
 	@echo 'make bench     make photographs and records of them in data/, and train resnet50 on them'
 	@echo 'make test      run the tests'
+	@echo 'make test-fast run those that take at most 2 minutes together'
 	@echo 'make check     check format, lint and types'
 	@echo 'make clean     remove what the others made, $(VENV) and the records included'
 
@@ -34,9 +35,14 @@ bench: $(INSTALLED) $(RECORDS)
 	$(RUN) tf_cnn_benchmarks.py --model=resnet50 --data_dir=data/records --data_name=imagenet --batch_size=32 \
 	  --num_batches=20 --num_warmup_batches=2 --display_every=5
 
+PYTEST := $(RUN) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+
 # Files in their order: those that start clusters take longest, and come first.
 test: $(INSTALLED)
-	$(RUN) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+test-fast: $(INSTALLED)
+	$(PYTEST) -m '(unit or graph) and not long'
 
 check: $(INSTALLED)
 	$(RUN) -m ruff format --check

@@ -1,8 +1,11 @@
-"""The two ways a command ends badly, and the exit code of each."""
+"""The two kinds of error with their exit codes, how an error spells a flag, and the nearest known name."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class BenchmarkError(Exception):
-    """An error that is told in one line, without a traceback."""
+    """An error that is printed in one line, without a traceback."""
 
     exit_code: int
 
@@ -19,3 +22,15 @@ class RunError(BenchmarkError):
     exit_code = 1
     # What was measured before a run failed, a reporting.result.Result.
     result: object = None
+
+
+def spelled(name: str, value: object) -> str:
+    """A flag as a command line has it, --batch_size=64; always one line."""
+    text = '' if value is None else str(value)
+    return f'--{name}={text if text.isprintable() else repr(text)}'
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Returns the known name that is most similar to this one, or None if none is similar."""
+    matches = difflib.get_close_matches(name.lower(), list(known), n=1)
+    return matches[0] if matches else None

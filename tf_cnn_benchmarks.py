@@ -1,57 +1,73 @@
-"""The command: flags in, exit code out. Without a word before the flags it runs a benchmark."""
+"""The command: a table of subcommands, and exit codes. Without a subcommand it runs a benchmark."""
 
 import contextlib
 import importlib
-import io
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from typing import TextIO
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import flag_rules
-import output_files
-from cluster.members import Cluster, find_cluster, for_evaluator
 from cluster.signals import Terminated
-from errors import BenchmarkError, UsageError
-from flag_help import WORDS, format_help
-from flag_spec import nearest
-from params import parse_argv
+from commands.options import asks_for_help
+from errors import BenchmarkError, UsageError, nearest
 
-_HELP = ('--help', '-help', '-h', '--helpfull', '--helpshort')
 _INTERRUPTED, _TERMINATED = 130, 143
 
 
+@dataclass(frozen=True)
+class Subcommand:
+    """A row of the table. The subcommand NAME is the function main(argv) -> exit code of the module commands.NAME.
+
+    Attributes:
+      usage: what may follow the name; the module's DECLARATION.usage, repeated so that --help imports no module.
+      purpose: what it does.
+    """
+
+    usage: str
+    purpose: str
+
+
+SUBCOMMANDS: Mapping[str, Subcommand] = {
+    'checkpoint': Subcommand('PATH [--flag=value ...]', 'lists the tensors of a checkpoint'),
+    'cluster': Subcommand('[--flag=value ...] [-- FLAGS]', 'starts a whole cluster on this machine'),
+    'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
+    'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
+}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns the exit code: 0, 1 for a fault while running, 2 for wrong use, 130 if interrupted,
-    143 after SIGTERM.
+    """Runs the command.
 
     Args:
-      argv: without the program's name; by default that of this process.
+      argv: the arguments without the program's name; by default those of this process.
+
+    Returns:
+      The exit code: 0; 1 for a fault while running; 2 for wrong use; 130 if interrupted; 143 after SIGTERM.
     """
     _open_closed_streams()
-    words = list(sys.argv[1:] if argv is None else argv)
-    exit_code = _exit_code(words)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    exit_code = _exit_code(arguments)
     if argv is None and (server := sys.modules.get('cluster.server')):
         server.leave(exit_code)
     return exit_code
 
 
 def _open_closed_streams() -> None:
-    """Has nobody read or write those of the standard streams that are closed (`>&-`), as Python does with None.
+    """Replaces each closed standard stream (`>&-`), which Python represents as None, by one on /dev/null.
 
-    Else the next file that is opened would get the number of one, and what native code prints would go there.
+    Otherwise the next file that is opened would get its descriptor, and native code would print into that file.
     """
     for name, mode in (('stdin', 'r'), ('stdout', 'w'), ('stderr', 'w')):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
-def _exit_code(words: list[str]) -> int:
+def _exit_code(arguments: list[str]) -> int:
     try:
-        return _tool(words)
+        return _run(arguments)
     except BenchmarkError as error:
-        if _is_verbose(words):
+        if _is_verbose(arguments):
             traceback.print_exc()
         return _fail(str(error), error.exit_code)
     except Terminated:
@@ -59,89 +75,35 @@ def _exit_code(words: list[str]) -> int:
     except KeyboardInterrupt:
         return _fail('interrupted', _INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read standard output has left, as `| head` does. Python would complain again when it flushes at exit.
+        # The reader of standard output has exited, such as `| head`. Python would complain again when it flushes at
+        # exit.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
-def _tool(words: list[str]) -> int:
-    if not words or words[0].startswith('-'):
-        return _benchmark(words)
-    name, *argv = words
-    if name not in WORDS:
-        near = nearest(name, WORDS)
-        hint = f'did you mean {near}?' if near else f'flags look like --model=resnet50, words are: {", ".join(WORDS)}'
-        raise UsageError(f'{name}: there is no such word; {hint}')
-    return int(importlib.import_module(WORDS[name].module).main(argv))
+def _run(arguments: list[str]) -> int:
+    if arguments and not arguments[0].startswith('-'):
+        name, *argv = arguments
+        if name not in SUBCOMMANDS:
+            near = nearest(name, SUBCOMMANDS)
+            known = f'flags look like --model=resnet50, subcommands are: {", ".join(SUBCOMMANDS)}'
+            raise UsageError(f'{name}: there is no such subcommand; {f"did you mean {near}?" if near else known}')
+    elif asks_for_help(arguments):
+        from params.help import format_help
 
-
-def _benchmark(argv: list[str]) -> int:
-    if any(word.split('=')[0] in _HELP for word in argv):
-        print(format_help())
+        print(format_help(SUBCOMMANDS))
         return 0
-    from reporting.console import Console
-
-    # TensorFlow reads this when it is imported, which a --model_file may do; errors still come through.
+    else:
+        name, argv = 'benchmark', arguments
+    # TensorFlow reads this when it is imported: it drops notices about the machine and keeps errors.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-    parsed = parse_argv(argv)
-    params = for_evaluator(parsed.params, os.environ)
-    cluster = find_cluster(params, os.environ)
-    if cluster is None or cluster.job != 'ps':
-        flag_rules.check_inputs(params)
-    if not _is_server(cluster):
-        output_files.check_outputs(params, is_chief=cluster is None or cluster.is_chief)
-    with _own_stdout() as out:
-        console = Console(out, sys.stderr)
-        for line in parsed.warnings:
-            console.warning(line)
-        if cluster and _is_server(cluster):
-            from cluster.serve import run_server
-            from machine import server_config
-
-            run_server(params, cluster, server_config(params, computes=cluster.job == 'worker'), console.warning)
-        else:
-            if params.eval:
-                from evaluator import Evaluator
-
-                Evaluator(params, console).run()
-            else:
-                from benchmark_cnn import BenchmarkCNN
-
-                BenchmarkCNN(params, console=console).run()
-    return 0
+    return int(importlib.import_module(f'commands.{name}').main(argv))
 
 
-def _is_server(cluster: Cluster | None) -> bool:
-    return cluster is not None and cluster.serves
-
-
-@contextlib.contextmanager
-def _own_stdout() -> Iterator[TextIO]:
-    """Standard output for results alone: what else the process writes there goes to standard error, native code too."""
-    sys.stdout.flush()
-    try:
-        descriptor = sys.stdout.fileno()
-    except io.UnsupportedOperation:
-        # No file of the operating system, as where a Python program catches what is printed.
-        out = sys.stdout
-        with contextlib.redirect_stdout(sys.stderr):
-            yield out
-        return
-    out = os.fdopen(os.dup(descriptor), 'w', encoding=sys.stdout.encoding)
-    os.dup2(sys.stderr.fileno(), descriptor)
-    try:
-        yield out
-    finally:
-        os.dup2(out.fileno(), descriptor)
-        # Each line was flushed. What is left is one that could not be written, which has been told.
-        with contextlib.suppress(OSError):
-            out.close()
-
-
-def _is_verbose(argv: Sequence[str]) -> bool:
-    # Not from Params: there are none if the flags are what is wrong.
-    return any(word.lower() in ('--verbose', '-verbose', '--verbose=true', '--verbose=1') for word in argv)
+def _is_verbose(arguments: Sequence[str]) -> bool:
+    # Not read from Params, which do not exist if the flags are wrong.
+    return any(argument.lower() in ('--verbose', '-verbose', '--verbose=true', '--verbose=1') for argument in arguments)
 
 
 def _fail(message: str, exit_code: int) -> int:

@@ -20,9 +20,9 @@ import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
 from benchmarks.interleave import compare
-from models.catalog import find_model
 from models.layers import Initializer
 from models.networks import build_network
+from models.registry import MODELS
 from params import make_params
 
 _NUM_CLASSES = 1001
@@ -50,13 +50,13 @@ class PlainVariables:
 
 def minimal_loop(model: str, batch_size: int, weight_decay: float) -> Iterator[float]:
     """Yields the seconds of one training step after the other, without end."""
-    facts = find_model(model)
+    facts = MODELS.find_model(model)
     with tf.Graph().as_default() as graph:
         size = facts.image_size
         images = tf.Variable(tf.random.uniform([batch_size, size, size, 3], -1, 1), trainable=False, use_resource=True)
         labels = tf.Variable(tf.random.uniform([batch_size], 0, _NUM_CLASSES, tf.int32), trainable=False)
         variables = PlainVariables()
-        logits = build_network(model, images, _NUM_CLASSES, variables, 'NHWC', is_training=True).logits
+        logits = build_network(facts.network, images, _NUM_CLASSES, variables, 'NHWC', is_training=True).logits
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
         kernels = [variable for variable in tf.trainable_variables() if len(variable.shape) > 1]
         loss += weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])

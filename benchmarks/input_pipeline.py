@@ -24,9 +24,10 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from data_sets import DATA_SETS, Shards, find_shards
 from errors import UsageError
-from input_pipeline import Batch, InputPipeline, RecordPipeline
+from inputs.data_sets import DATA_SETS, Shards, find_shards
+from inputs.pipeline import Batch, InputPipeline
+from inputs.record_pipeline import RecordPipeline
 
 OURS = 'staged'
 NUM_CLASSES = DATA_SETS['imagenet'].num_classes

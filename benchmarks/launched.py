@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import command
 from cluster.launcher import Command, launch
+from commands import cluster as command
 
 _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
 _SAMPLE_SECS = 0.1

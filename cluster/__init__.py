@@ -1,1 +1,1 @@
-"""More than one process: who is in the cluster, how it starts, lives and ends."""
+"""More than one process: who is in the cluster, and how it starts, runs, survives failures and ends."""

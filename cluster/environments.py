@@ -1,4 +1,4 @@
-"""What the environment tells of a cluster: TF_CONFIG, Slurm, Open MPI, PMIx. Does not import TensorFlow."""
+"""What environment variables say about a cluster: TF_CONFIG, Slurm, Open MPI, PMIx. Does not import TensorFlow."""
 
 import itertools
 import json
@@ -12,29 +12,33 @@ from errors import UsageError
 Hosts = tuple[str, ...]
 Environment = Mapping[str, str]
 
-# HOST:PORT, where an IPv6 address is in brackets.
+# HOST:PORT; an IPv6 address stands in brackets.
 _HOST_PORT = re.compile(r'(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):(?P<port>[0-9]{1,5})', re.ASCII)
 
-# A node list of Slurm: names with numbers in brackets, "gpu[01-03,07],login1".
+# A node list of Slurm has names with ranges of numbers in brackets: "gpu[01-03,07],login1".
 _NUMBERS = r'[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*'
 _NODES = re.compile(rf'(?:[\w.-]|\[{_NUMBERS}\])+', re.ASCII)
 _NODE_LIST = re.compile(rf'{_NODES.pattern}(?:,{_NODES.pattern})*', re.ASCII)
-# Tasks on each node, "2(x3),1".
+# Tasks on each node: "2(x3),1".
 _COUNT = re.compile(r'([0-9]+)(?:\(x([0-9]+)\))?')
 
-# Ports of a job whose --cluster_port is 0: below 1024 are the system's, from 32768 Linux hands them out by itself, from
-# 30000 Kubernetes does.
+# Ports of a job whose --cluster_port is 0. They avoid the ranges of the system (below 1024), of Kubernetes (from 30000)
+# and of Linux's automatic ports (from 32768).
 _FIRST_PORT, _PORTS_OF_A_JOB, _PORT_BLOCKS = 10_000, 64, 300
 _LOOPBACK = '127.0.0.1'
 _EVALUATOR = 'evaluator'
-_NAME_IT = 'name this process with --job_name, --task_index, --ps_hosts and --worker_hosts'
+_SET_ROLE = 'set the role of this process with --job_name, --task_index, --ps_hosts and --worker_hosts'
 
 
 def read_hosts(items: Iterable[str], flag: str) -> Hosts:
-    """The hosts of a list, each as HOST:PORT without blanks; flag names the list in messages.
+    """Returns the hosts of a list, each as HOST:PORT without blanks.
+
+    Args:
+      items: the entries of the list.
+      flag: names the list in messages.
 
     Raises:
-      UsageError: one is not HOST:PORT with a port from 1 to 65535.
+      UsageError: an entry is not HOST:PORT with a port from 1 to 65535.
     """
     hosts = []
     for item in items:
@@ -51,7 +55,7 @@ def read_hosts(items: Iterable[str], flag: str) -> Hosts:
 
 @dataclass(frozen=True)
 class TfConfig:
-    """The cluster that TF_CONFIG names, and the task of this process; a chief (or master) is worker 0."""
+    """The cluster in TF_CONFIG and the role of this process; a chief (or master) is worker 0."""
 
     ps_hosts: Hosts
     worker_hosts: Hosts
@@ -60,11 +64,13 @@ class TfConfig:
 
 
 def read_tf_config(environ: Environment) -> TfConfig | None:
-    """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it; None if it names no cluster, or one
-    that this process is not in, as its evaluator.
+    """Reads TF_CONFIG, as tf.train.ClusterSpec and Kubeflow's TFJob define it.
 
-    Kubeflow lists chief, master, worker and ps; an evaluator has a role but is not in the cluster
+    Kubeflow lists chief, master, worker and ps; an evaluator has a role but is not listed in the cluster
     (training-operator, pkg/controller.v1/tensorflow/tensorflow.go, genClusterSpec).
+
+    Returns:
+      None if TF_CONFIG names no cluster, or if this process is an evaluator.
 
     Raises:
       UsageError: it is malformed.
@@ -87,32 +93,34 @@ def read_tf_config(environ: Environment) -> TfConfig | None:
         raise _bad_tf_config('"task" is not an object')
     if task.get('type') == _EVALUATOR:
         return None
-    # It takes no part in training, and nobody talks to it.
+    # An evaluator takes no part in training, and nobody connects to it.
     lists.pop(_EVALUATOR, None)
     if not lists:
         return None
     if unknown := sorted(lists.keys() - {'chief', 'master', 'worker', 'ps'}):
-        raise _bad_tf_config(f'its cluster has {", ".join(unknown)}, which is none of chief, master, worker, ps')
+        raise _bad_tf_config(
+            f'its cluster has {", ".join(unknown)}, which is unknown; it can have chief, master, worker and ps'
+        )
     chiefs = (*lists.get('chief', ()), *lists.get('master', ()))
     if len(chiefs) > 1:
-        raise _bad_tf_config(f'its cluster has {len(chiefs)} chiefs, {" and ".join(chiefs)}; there can be one')
+        raise _bad_tf_config(f'its cluster has {len(chiefs)} chiefs, {" and ".join(chiefs)}; there can be only one')
     if not chiefs and 'worker' not in lists:
-        raise _bad_tf_config('its cluster has ps and no worker (a TFJob needs enableDynamicWorker: false)')
+        raise _bad_tf_config('its cluster has ps but no worker (a TFJob needs enableDynamicWorker: false)')
     job, index = _tf_config_task(task)
     if index >= len(lists.get(job, ())):
-        raise _bad_tf_config(f'its task is {job} {index}, and its cluster lists {len(lists.get(job, ()))} of {job}')
+        raise _bad_tf_config(f'its task is {job} {index}, but its cluster has only {len(lists.get(job, ()))} {job}')
     if job != 'ps':
         job, index = 'worker', index if job != 'worker' else index + len(chiefs)
     return TfConfig(lists.get('ps', ()), (*chiefs, *lists.get('worker', ())), job, index)
 
 
 def is_evaluator(environ: Environment) -> bool:
-    """Whether TF_CONFIG has this process evaluate what others train."""
+    """Whether TF_CONFIG makes this process the evaluator of what others train."""
     try:
         task = json.loads(environ.get('TF_CONFIG', '') or '{}').get('task') or {}
         return task.get('type') == _EVALUATOR
     except (ValueError, AttributeError):
-        # What is wrong with it is told by read_tf_config.
+        # read_tf_config reports what is wrong with it.
         return False
 
 
@@ -127,7 +135,7 @@ def _tf_config_hosts(job: str, hosts: object) -> Hosts:
 def _tf_config_task(task: Mapping[str, object]) -> tuple[str, int]:
     job, index = task.get('type'), task.get('index')
     if not isinstance(job, str) or not re.fullmatch('[0-9]+', str(index)):
-        raise _bad_tf_config('it has a cluster, and no "task" that says which of it this process is')
+        raise _bad_tf_config('it has a cluster but no "task" with the "type" and "index" of this process')
     return job, int(str(index))
 
 
@@ -142,8 +150,13 @@ def _bad_tf_config(reason: str) -> UsageError:
 class Launch:
     """One of several processes that one command started.
 
-    source is who started it: 'Slurm', 'Open MPI' or 'PMIx'. rank numbers the processes from 0. size counts them; PMIx
-    does not tell it (None). rank_name and size_name are the variables that say so. job tells the job from others.
+    Attributes:
+      source: who started it: 'Slurm', 'Open MPI' or 'PMIx'.
+      rank: the number of this process, from 0.
+      rank_name: the environment variable that holds the rank.
+      size: the number of processes; None for PMIx, which does not say.
+      size_name: the environment variable that holds the size.
+      job: a number that differs from job to job; None if there is none.
     """
 
     source: str
@@ -155,30 +168,30 @@ class Launch:
 
     @property
     def own(self) -> str:
-        """What the environment says of this process, as it is written there: 'SLURM_PROCID=1'."""
+        """The variable that names this process, as messages quote it: 'SLURM_PROCID=1'."""
         return f'{self.rank_name}={self.rank}'
 
     @property
     def first_port(self) -> int | None:
         """The port of the first task on each node: 10000 + 64 * (job % 300); None if the job has no number.
 
-        For Slurm job is SLURM_JOB_ID + 101 * SLURM_STEP_ID, so that jobs in a row and steps at the same time differ;
-        else it is the CRC-32 of PMIX_NAMESPACE.
+        For Slurm, job is SLURM_JOB_ID + 101 * SLURM_STEP_ID, so that consecutive jobs and simultaneous steps differ.
+        Else it is the CRC-32 of PMIX_NAMESPACE.
         """
         return None if self.job is None else _FIRST_PORT + _PORTS_OF_A_JOB * (self.job % _PORT_BLOCKS)
 
 
 def find_launch(environ: Environment) -> Launch | None:
-    """Who started this process as one of several; None if it was started as the only one.
+    """Returns who started this process as one of several; None if it was started alone.
 
-    Open MPI comes first: its mpirun starts one daemon on each node with srun, so that its processes have the Slurm
-    variables of that daemon. So do those of other PMIx launchers, where only the namespace tells Slurm's own from them.
-    A batch script has SLURM_PROCID too, but only what srun starts has the SLURM_STEP_ variables (srun(1), OUTPUT
-    ENVIRONMENT VARIABLES). Open MPI 4 and 5 set the OMPI_ variables (mpirun(1)); PMIx_server_setup_fork sets PMIX_RANK
-    and PMIX_NAMESPACE, and no size.
+    Open MPI is checked first: its mpirun starts one daemon on each node with srun, so that its processes have the Slurm
+    variables of that daemon. The same holds for other PMIx launchers; only the namespace distinguishes them from Slurm.
+    A batch script has SLURM_PROCID too, but only processes that srun starts have the SLURM_STEP_ variables (srun(1),
+    OUTPUT ENVIRONMENT VARIABLES). Open MPI 4 and 5 set the OMPI_ variables (mpirun(1)); PMIx_server_setup_fork sets
+    PMIX_RANK and PMIX_NAMESPACE, but no size.
 
     Raises:
-      UsageError: a variable is not a number, or the rank is none of the job.
+      UsageError: a variable is not a number, or the rank is not below the size.
     """
     if 'OMPI_COMM_WORLD_SIZE' in environ:
         launch = _launch('Open MPI', 'OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', environ, _namespace(environ))
@@ -195,8 +208,8 @@ def find_launch(environ: Environment) -> Launch | None:
 def _launch(source: str, rank_name: str, size_name: str, environ: Environment, job: int | None) -> Launch:
     rank, size = _number(rank_name, environ), _number(size_name, environ)
     if rank >= size:
-        # A heterogeneous job of Slurm counts the tasks of each part, and numbers those of all.
-        raise UsageError(f'{rank_name}={rank}: it must be below {size_name}={size}; {_NAME_IT}')
+        # A heterogeneous job of Slurm counts the tasks of one component, but numbers those of all components.
+        raise UsageError(f'{rank_name}={rank}: it must be below {size_name}={size}; {_SET_ROLE}')
     return Launch(source, rank, rank_name, size, size_name, job)
 
 
@@ -206,17 +219,18 @@ def _namespace(environ: Environment) -> int | None:
 
 
 def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple[str, int]]:
-    """For each rank the node that it runs on, and which of the ranks there it is; a single node is 127.0.0.1.
+    """Returns for each rank the node that it runs on and its number among the ranks of that node.
 
-    Slurm tells how many tasks each node has, and fills a node before the next (srun --distribution=block). Open MPI
-    tells how many ranks this node has; under Slurm the nodes are then those of the job, with as many ranks each (the
-    SLURM_STEP_ variables are those of Open MPI's daemons). The place that this process has in truth is held against it.
+    A single node is called 127.0.0.1. Slurm says how many tasks each node has, and fills a node before the next
+    (srun --distribution=block). Open MPI says how many ranks this node has; under Slurm, every node of the job is then
+    assumed to have as many (the SLURM_STEP_ variables are those of Open MPI's daemons). The result is checked against
+    the node and local rank of this process.
 
     Args:
-      num_ps: how many ranks are to be parameter servers, for messages.
+      num_ps: how many ranks will be parameter servers, for messages.
 
     Raises:
-      UsageError: the environment does not name the nodes, or ranks are placed in another way.
+      UsageError: the environment does not name the nodes, or the ranks are distributed in another way.
     """
     nodes: list[str] = []
     counts: list[int] = []
@@ -235,7 +249,7 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
         counts = [local_size] * len(nodes)
     if not nodes:
         raise UsageError(
-            f'{launch.own}: the environment of {launch.source} does not tell on which hosts the other processes are; '
+            f'{launch.own}: the environment of {launch.source} does not say on which hosts the other processes run; '
             f'write {_hosts_to_write(launch, num_ps)}'
         )
     if len(nodes) == 1:
@@ -244,12 +258,12 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
         here = environ.get('SLURMD_NODENAME', '')
     places = [(node, i) for node, count in zip(nodes, counts, strict=False) for i in range(count)]
     is_filled = len(nodes) == len(counts) and len(places) == launch.size
-    # With one task a node all distributions are the same, and Slurm calls its default cyclic.
+    # With one task on each node all distributions are the same, and Slurm calls its default cyclic.
     if launch.source == 'Slurm' and max(counts) > 1:
         is_filled &= environ.get('SLURM_DISTRIBUTION', 'block').startswith('block')
     if not is_filled or places[launch.rank] != (here, local_rank):
         filled = ', '.join(f'{node} with {count}' for node, count in zip(nodes, counts, strict=False))
-        srun = 'srun --distribution=block' if launch.source == 'Slurm' else 'srun in place of mpirun'
+        srun = 'srun --distribution=block' if launch.source == 'Slurm' else 'srun instead of mpirun'
         raise UsageError(
             f'{launch.own}: {launch.source} did not fill one node after the other ({filled}); '
             f'use {srun}, or write {_hosts_to_write(launch, num_ps)}'
@@ -262,21 +276,21 @@ def _hosts_to_write(launch: Launch, num_ps: int) -> str:
     ps = f'--ps_hosts=HOST:PORT,... with {num_ps} and ' if num_ps else ''
     return (
         f'{ps}--worker_hosts=HOST:PORT,... with {workers} in the order of the ranks, '
-        'and leave out --job_name and --task_index'
+        'without --job_name and --task_index'
     )
 
 
 def expand_nodes(text: str) -> list[str]:
-    """The names of a compressed node list of Slurm, as `scontrol show hostnames` writes them.
+    """Expands a compressed node list of Slurm, as `scontrol show hostnames` does.
 
-    Numbers are as wide as the first of their range: n[08-10] is n08, n09, n10. Of several brackets the last one runs
-    fastest.
+    Numbers are as wide as the first of their range: n[08-10] is n08, n09, n10. With several brackets, the last one
+    varies fastest.
 
     Raises:
-      UsageError: it is not such a list.
+      UsageError: the text is not such a list.
     """
     if not _NODE_LIST.fullmatch(text):
-        raise UsageError(f'the node list of Slurm, {text!r}, cannot be read; {_NAME_IT}')
+        raise UsageError(f'the node list of Slurm, {text!r}, cannot be read; {_SET_ROLE}')
     names: list[str] = []
     for item in _NODES.findall(text):
         texts_and_numbers = re.split(r'\[(.*?)\]', item)
@@ -294,16 +308,16 @@ def _expand_numbers(text: str) -> list[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """The tasks of each node: 2(x3),1 is [2, 2, 2, 1].
+    """Returns the number of tasks on each node: 2(x3),1 is [2, 2, 2, 1].
 
     Raises:
-      UsageError: it is not such a list.
+      UsageError: the text is not such a list.
     """
     counts: list[int] = []
     for item in text.split(','):
         match = _COUNT.fullmatch(item)
         if not match:
-            raise UsageError(f'SLURM_STEP_TASKS_PER_NODE={text}: it cannot be read; {_NAME_IT}')
+            raise UsageError(f'SLURM_STEP_TASKS_PER_NODE={text}: it cannot be read; {_SET_ROLE}')
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
@@ -311,5 +325,5 @@ def expand_counts(text: str) -> list[int]:
 def _number(name: str, environ: Environment) -> int:
     text = environ.get(name, '')
     if not re.fullmatch('[0-9]+', text):
-        raise UsageError(f'{name}={text}: it must be a number, see what started this process; or {_NAME_IT}')
+        raise UsageError(f'{name}={text}: it must be a number; check the launcher of this process, or {_SET_ROLE}')
     return int(text)

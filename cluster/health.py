@@ -1,4 +1,4 @@
-"""Which tasks of a cluster are there: every TensorFlow server answers who it is, and a new one has a new number."""
+"""Which tasks of a cluster are up: a TensorFlow server answers with its incarnation, which is new in each process."""
 
 import functools
 import time
@@ -10,42 +10,43 @@ import grpc
 # protobuf ships no types.
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 
-from cluster.members import Task
+from cluster.topology import Task
 
 # tensorflow/core/protobuf/worker_service.proto. The request is empty.
 _METHOD = '/tensorflow.WorkerService/GetStatus'
-# Machines with more processes than cores take their time; a process that was killed refuses at once.
+# On a machine with more processes than cores a process may answer late. One that was killed refuses connections at
+# once.
 _BUSY_SECS = 30.0
 _CHANNEL_OPTIONS = (
-    # A task may come back at any moment: ask anew twice a second rather than in growing intervals.
+    # A task may come back at any moment: try to connect twice a second instead of at growing intervals.
     ('grpc.initial_reconnect_backoff_ms', 100),
     ('grpc.max_reconnect_backoff_ms', 500),
-    # In spite of its name: how long an attempt may take. Far hosts, or busy ones, need their time.
+    # In spite of its name, how long an attempt to connect may take. Distant or busy hosts need that long.
     ('grpc.min_reconnect_backoff_ms', 5000),
-    # Tasks are reached as TensorFlow reaches them: directly.
+    # Connect directly, as TensorFlow does.
     ('grpc.enable_http_proxy', 0),
     ('grpc.use_local_subchannel_pool', 1),
 )
 
 
 class Health:
-    """Asks tasks for their incarnation, a number that each server process draws when it starts."""
+    """Asks tasks for their incarnation, a random number that each server process draws when it starts."""
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self.tasks = tuple(tasks)
         self._last_answers: dict[Task, tuple[int, float]] = {}
         self._channels = {task: grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS) for task in self.tasks}
-        self._asks = {
+        self._requests = {
             task: channel.unary_unary(_METHOD, response_deserializer=_incarnation)
             for task, channel in self._channels.items()
         }
 
-    def ask(self, timeout_secs: float) -> Mapping[Task, int | None]:
-        """The incarnation of each task, None where no server answers.
+    def incarnations(self, timeout_secs: float) -> Mapping[Task, int | None]:
+        """The incarnation of each task, None for one whose server does not answer.
 
-        A task that does not answer in time on a connection that stands is only busy: it counts as there for a while.
+        A task that answers too late on an open connection is only busy: for 30 seconds it still counts as up.
         """
-        calls = {task: ask.future(b'', timeout=timeout_secs) for task, ask in self._asks.items()}
+        calls = {task: request.future(b'', timeout=timeout_secs) for task, request in self._requests.items()}
         return {task: self._answer(task, call) for task, call in calls.items()}
 
     def _answer(self, task: Task, call: Any) -> int | None:
@@ -65,7 +66,7 @@ class Health:
 
 def _incarnation(response: bytes) -> int:
     devices = _status_message().FromString(response).device_attributes
-    # Of the first CPU: servers have other devices, too, and list them in any order.
+    # That of the first CPU: servers list all their devices, in any order.
     return next(device.incarnation for device in devices if device.name.endswith('CPU:0'))
 
 

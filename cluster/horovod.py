@@ -1,4 +1,4 @@
-"""A process that Horovod started, as a worker: Horovod meets the others, and ends all when one is lost."""
+"""A process that Horovod started: Horovod connects the processes, and ends them all when one is lost."""
 
 import itertools
 import json
@@ -7,12 +7,14 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from cluster.members import Cluster
+from cluster.topology import Cluster
+from cluster.worker import WithoutServer
 from errors import UsageError
+from params.modes import modes_that
 
 
 def load_horovod() -> Any:
-    """The module horovod.tensorflow, ready for use.
+    """Returns the module horovod.tensorflow, initialized.
 
     Raises:
       UsageError: it is not installed, or does not fit this TensorFlow.
@@ -21,36 +23,44 @@ def load_horovod() -> Any:
         import horovod.tensorflow as horovod
     except Exception as error:
         # Horovod raises errors of several kinds when its library was built for another TensorFlow.
+        own = modes_that(lambda mode: mode.launcher is not None)
+        other = modes_that(lambda mode: mode.has_cluster and not mode.needs_servers and not mode.has_controller)
         raise UsageError(
-            f'--variable_update=horovod: the package horovod cannot be imported ({" ".join(str(error).split())}); '
-            'install it for this TensorFlow, or write --variable_update=collective_all_reduce'
+            f'{own}: the package horovod cannot be imported ({" ".join(str(error).split())}); '
+            f'install it for this TensorFlow, or write {other}'
         ) from error
     horovod.init()
     return horovod
 
 
 def horovod_cluster(horovod: Any) -> Cluster:
-    """The processes that Horovod started; their hosts are its business."""
+    """The processes that Horovod started. Only Horovod knows their addresses, so the hosts are placeholders."""
     hosts = tuple(f'rank-{rank}:0' for rank in range(horovod.size()))
     return Cluster((), hosts, 'worker', horovod.rank(), 'Horovod')
 
 
-class HorovodWorker:
-    """What cluster.worker.Worker is for other clusters. Processes take their steps together, none can be replaced."""
+class HorovodWorker(WithoutServer):
+    """One of the processes that Horovod started. Implements cluster.worker.Worker.
 
-    device = None
-    target = ''
-    together = True
-    generation = 1
+    They take their steps together. Horovod detects lost processes; none can be replaced.
+
+    Args:
+      horovod: the module, as load_horovod returns it.
+      cluster: as horovod_cluster returns it.
+      config: the settings of sessions.
+    """
 
     def __init__(self, horovod: Any, cluster: Cluster, config: tf.ConfigProto) -> None:
-        self.cluster = cluster
-        self.legacy: dict[str, Any] = {}
-        self.agreed: Mapping[str, Any] = {}
-        self._horovod = horovod
-        self.config = tf.ConfigProto.FromString(config.SerializeToString())
+        super().__init__(tf.ConfigProto.FromString(config.SerializeToString()))
         # One process for each GPU.
         self.config.gpu_options.visible_device_list = str(horovod.local_rank())
+        self.cluster = cluster
+        self.is_chief = cluster.is_chief
+        self.index = cluster.index
+        self.num_trainers = cluster.num_trainers
+        # Each sum needs all processes: if the others ended first, the chief could not finish its step and save.
+        self.ends_after_chief = not cluster.is_chief
+        self._horovod = horovod
 
     def join(self, state_step: int | None) -> Mapping[str, Any]:
         """All start from the variables of rank 0, at its step."""
@@ -59,12 +69,10 @@ class HorovodWorker:
         return self.agreed
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
-        """The images and seconds that rank 0 measured."""
         images, seconds = self._from_chief([images, seconds])
         return int(images), float(seconds)
 
     def gather(self, name: str, value: Any) -> list[Any]:
-        """What all processes gave, in their order; value is what JSON can hold."""
         with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
             own = tf.constant(list(json.dumps(value).encode()), tf.int32)
             texts = self._horovod.allgather(own, name=f'gather_{name}')
@@ -82,19 +90,12 @@ class HorovodWorker:
         with tf.Session(graph=graph, config=self.config) as session:
             return session.run(received)
 
-    def watch(self, session: tf.Session) -> None:
-        """Horovod watches."""
+    def explain(self, error: tf.errors.OpError, line: str) -> str:
+        """Says that another process was lost if that may have failed the step.
 
-    def unwatch(self) -> None:
-        """What a process of Horovod does when the others end is not decided here."""
-
-    def verdict(self) -> None:
-        """The error of a step tells: see is_of_others."""
-
-    def is_of_others(self, error: tf.errors.OpError) -> bool:
-        """Whether a step failed since another process is gone. Not all errors of Horovod's operations name these."""
-        is_ours = error.op is not None and not error.op.type.startswith('Horovod')
-        return isinstance(error, tf.errors.UnknownError) and not is_ours
-
-    def end(self, exit_code: int, reason: str = '') -> None:
-        """Horovod notices."""
+        Horovod raises an UnknownError then, which does not always name one of its operations.
+        """
+        is_own = error.op is not None and not error.op.type.startswith('Horovod')
+        if is_own or not isinstance(error, tf.errors.UnknownError):
+            return line
+        return f'Horovod lost another process; see the error of that process for the cause ({line})'

@@ -1,4 +1,4 @@
-"""Starts the processes of a cluster on this machine, shows their lines, and ends them all. Linux only."""
+"""Starts the processes of a cluster on this machine, prints their output, and ends them all. Linux only."""
 
 import contextlib
 import functools
@@ -20,11 +20,12 @@ from errors import RunError
 from reporting.console import format_error, format_warning
 
 _TETHER = str(Path(__file__).with_name('tether.py'))
-# What would end this process. SIGHUP comes when its terminal is closed.
+# The signals that would end this process. SIGHUP comes when its terminal is closed.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# No red, which looks like an error.
+# Without red, which looks like an error.
 _COLOURS = ('cyan', 'green', 'magenta', 'yellow', 'blue')
-# For the lines of a process that has ended. They end at once, unless a process that left its session holds the pipe.
+# How long to wait for the last lines of a process that has ended. They come at once, unless a process that left its
+# session still holds the pipe.
 _LAST_LINES_SECS = 5.0
 
 
@@ -32,10 +33,13 @@ _LAST_LINES_SECS = 5.0
 class Command:
     """One process of a cluster.
 
-    name: stands in front of its lines; no two have the same. argv: the program and its arguments. env: its whole
-    environment; None is that of this process. cores: those it may run on; None is all that this process may use.
-    is_server: it ends by itself when all processes that are no servers have ended. has_result: its standard output is
-    the result of the cluster.
+    Attributes:
+      name: the prefix of its lines; unique.
+      argv: the program and its arguments.
+      env: its whole environment; None is that of this process.
+      cores: the logical cores it may run on; None is all that this process may use.
+      is_server: whether it ends by itself when all processes that are not servers have ended.
+      has_result: whether its standard output is the result of the cluster.
     """
 
     name: str
@@ -56,29 +60,29 @@ def launch(
     grace_secs: float = 15.0,
     servers_end_secs: float = 30.0,
 ) -> int:
-    """Runs the commands side by side until all have ended; to be called from the main thread.
+    """Runs the commands in parallel until all have ended; to be called from the main thread.
 
     A process fails if it ends by itself with an exit code other than 0. The first failure stops the others: SIGTERM,
-    and SIGKILL when grace_secs are over. Servers are stopped after the others have ended, since a worker that saves a
-    checkpoint on SIGTERM reads the variables from them. SIGINT, SIGTERM and SIGHUP to this process stop all in the same
-    way. If this process is killed by SIGKILL, the kernel kills the others.
+    and SIGKILL after grace_secs. Servers are stopped after the others have ended, since a worker that saves a
+    checkpoint on SIGTERM reads the variables from them. SIGINT, SIGTERM and SIGHUP to this process stop all processes
+    in the same way. If SIGKILL ends this process, the kernel kills the others.
 
     Args:
-      out: where the standard output of commands that have_result goes, as it is; by default standard output.
-      err: where all other lines go, each with the name of its process in front; by default standard error.
-      keep_going: a failure does not stop the others.
-      num_restarts: how often each process that fails is started again before that counts as a failure.
+      out: receives the standard output of commands with has_result, unchanged; by default standard output.
+      err: receives all other lines, each prefixed with the name of its process; by default standard error.
+      keep_going: whether the others go on after a failure.
+      num_restarts: how often each process that fails is restarted before that counts as a failure.
       grace_secs: the time from SIGTERM to SIGKILL, in seconds.
-      servers_end_secs: how long servers may stay when the others have ended, in seconds; those that are still there
-        are stopped, and have failed with exit code 1.
+      servers_end_secs: how long servers may run after the others have ended, in seconds; those that run longer are
+        stopped and count as failed with exit code 1.
 
     Returns:
-      0 if no process failed. Else the exit code of the first failure, as those after it are mostly its consequences;
-      128 + n if signal n ended the process. 128 + n also if signal n to this process came before any failure.
+      0 if no process failed. Else the exit code of the first failure, since later ones are mostly its consequences;
+      128 + n if signal n ended the process. Also 128 + n if this process received signal n before any failure.
 
     Raises:
-      RunError: a process cannot be started, or the lines cannot be written.
-      BrokenPipeError: the reader of out or err has left.
+      RunError: a process cannot be started, or the output cannot be written.
+      BrokenPipeError: the reader of out or err has closed it.
     """
     lines = _Lines(out or sys.stdout, err or sys.stderr, [command.name for command in commands])
     cluster = _Cluster(lines, keep_going, num_restarts, grace_secs, servers_end_secs)
@@ -87,12 +91,12 @@ def launch(
     if isinstance(lines.error, BrokenPipeError):
         raise lines.error
     if lines.error:
-        raise RunError(f'the lines of the cluster cannot be written: {lines.error}')
+        raise RunError(f'the output of the cluster cannot be written: {lines.error}')
     return cluster.exit_code
 
 
 class _Lines:
-    """Writes whole lines, from any thread. After the first error, which it keeps, it writes no more."""
+    """Writes whole lines, from any thread. Stops writing at the first error, which it keeps."""
 
     def __init__(self, out: TextIO, err: TextIO, names: Sequence[str]) -> None:
         self._out = out
@@ -117,16 +121,16 @@ class _Lines:
             try:
                 stream.write(f'{line}\n')
                 stream.flush()
-            except (OSError, ValueError) as error:  # the latter for what has no place in the stream's encoding
+            except (OSError, ValueError) as error:  # ValueError: the stream's encoding lacks a character
                 self.error = error
 
 
 def _prefixes(names: Sequence[str], stream: TextIO) -> dict[str, str]:
-    """What stands in front of the lines of each process, all equally wide; in colour on a terminal."""
+    """The prefix of the lines of each process, all of the same width; in colour on a terminal."""
     width = max(map(len, names), default=0)
     prefixes = {name: f'{name:<{width}} | ' for name in names}
     if stream.isatty():
-        # Rich knows what the terminal can do, and what its user wants of colours.
+        # Rich knows which colours the terminal has, and whether its user wants any.
         from rich.console import Console
         from rich.text import Text
 
@@ -139,11 +143,11 @@ def _prefixes(names: Sequence[str], stream: TextIO) -> dict[str, str]:
 
 
 class _Process:
-    """A started process. It leads a session of its own, so that the Ctrl-C of a terminal does not reach it."""
+    """A started process. It has a session of its own, so that the Ctrl-C of a terminal does not reach it."""
 
     def __init__(self, command: Command) -> None:
         self.command = command
-        # Whether it was told to end.
+        # Whether this process has sent it a signal that ends it.
         self.is_stopped = False
         cores = ','.join(map(str, command.cores or ()))
         self._popen = subprocess.Popen(
@@ -160,7 +164,7 @@ class _Process:
         self._readers: list[threading.Thread] = []
 
     def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
-        """Calls these from other threads: with each line of its two streams, and when it has ended."""
+        """Calls these on other threads: with each line of its two streams, and when it has ended."""
         for stream, receiver in ((self._popen.stdout, show), (self._popen.stderr, show_error)):
             assert stream is not None
             reader = threading.Thread(target=_read, args=(stream, receiver), daemon=True)
@@ -168,7 +172,7 @@ class _Process:
             self._readers.append(reader)
 
         def wait() -> None:
-            # Where not all could be started, those that were are reaped unasked.
+            # If another process could not be started, run() reaps this one first.
             with contextlib.suppress(ChildProcessError):
                 self._wait()
                 ended()
@@ -176,12 +180,12 @@ class _Process:
         threading.Thread(target=wait, daemon=True).start()
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal that ends it, to whatever it started too."""
+        """Sends it, and all processes that it started, a signal that ends them."""
         self.is_stopped = True
         os.killpg(self.pid, number)
 
     def reap(self) -> int:
-        """Waits for its end, ends what it left behind, and waits for its last lines; returns the exit code."""
+        """Waits until it has ended, kills what it left behind, and waits for its last lines; returns the exit code."""
         self._wait()
         os.killpg(self.pid, signal.SIGKILL)
         code = self._popen.wait()
@@ -191,7 +195,7 @@ class _Process:
         return code
 
     def _wait(self) -> None:
-        # It stays a zombie, so that its number is not given to others before its group is ended.
+        # Leave it a zombie, so that its number is not reused before its process group is killed.
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
 
@@ -202,7 +206,7 @@ def _read(stream: IO[str], receiver: Callable[[str], None]) -> None:
 
 
 class _Cluster:
-    """The processes under way. Other threads and signals put what is to be done in a queue, the main thread does it."""
+    """The running processes. Other threads and signal handlers queue events, which the main thread handles."""
 
     def __init__(
         self, lines: _Lines, keep_going: bool, num_restarts: int, grace_secs: float, servers_end_secs: float
@@ -215,15 +219,15 @@ class _Cluster:
         self._servers_end_secs = servers_end_secs
         self._running: list[_Process] = []
         self._restarts: Counter[str] = Counter()
-        # Of all queues, signal handlers may use only this one.
+        # The only queue that signal handlers may use.
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_stopping = False
-        # Of the processes that are stopped, or of the servers that are left.
+        # Until when the stopped processes, or the remaining servers, may run.
         self._deadline: float | None = None
 
     @contextlib.contextmanager
     def signals_as_events(self) -> Iterator[None]:
-        """Takes the signals that end a process, apart from those that the caller ignores, as nohup does SIGHUP."""
+        """Queues the signals that would end this process, except those it ignores, such as SIGHUP under nohup."""
 
         def handle(number: int, _frame: object) -> None:
             self._events.put(functools.partial(self._interrupted, number))
@@ -239,14 +243,14 @@ class _Cluster:
                 signal.signal(number, handler)
 
     def run(self, commands: Sequence[Command]) -> None:
-        """Starts the commands, and sees to them until none is left."""
+        """Starts the commands, and handles events until all have ended."""
         try:
             for command in commands:
                 self._start(command)
             while self._running:
                 self._next_event()()
         finally:
-            # None, unless something was raised.
+            # Some are left only if something was raised.
             for process in self._running:
                 process.signal(signal.SIGKILL)
             for process in self._running:
@@ -270,7 +274,7 @@ class _Cluster:
                 show_error=show_error,
                 ended=lambda: self._events.put(functools.partial(self._ended, process)),
             )
-        except (OSError, RuntimeError) as error:  # the latter where there can be no more threads
+        except (OSError, RuntimeError) as error:  # RuntimeError: there can be no more threads
             reason = getattr(error, 'strerror', error)
             raise RunError(f'{command.name} cannot be started: {reason}; start fewer processes') from error
         cores = '' if command.cores is None else f' on cores {",".join(map(str, command.cores))}'
@@ -300,7 +304,7 @@ class _Cluster:
             what, exit_code = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})', 128 - code
         if self._restarts[name] < self._num_restarts:
             self._restarts[name] += 1
-            again = f'it is started again ({self._restarts[name]} of {self._num_restarts} times)'
+            again = f'restarting it ({self._restarts[name]} of {self._num_restarts} times)'
             self._lines.message(format_warning(f'{what}; {again}'))
             self._start(command)
         elif self._keep_going:
@@ -319,12 +323,12 @@ class _Cluster:
 
     def _stop_for(self, what: str, exit_code: int) -> None:
         self.exit_code = self.exit_code or exit_code
-        # First, since telling takes as long as the reader of standard error likes.
+        # Stop first, since the reader of standard error may delay the message.
         self._stop()
         self._lines.message(format_error(f'{what}; stopping {names}' if (names := self._names()) else what))
 
     def _stop(self) -> None:
-        """Tells the workers to end; if none is left, the servers."""
+        """Sends SIGTERM to the workers; if none is left, to the servers."""
         self._is_stopping = True
         workers = [process for process in self._running if not process.command.is_server]
         for process in workers or self._running:
@@ -337,7 +341,7 @@ class _Cluster:
             if process.is_stopped:
                 process.signal(signal.SIGKILL)
                 self._lines.message(
-                    format_warning(f'{process.command.name} did not end within {self._grace_secs:g} s, it is killed')
+                    format_warning(f'{process.command.name} did not end within {self._grace_secs:g} s; killing it')
                 )
 
     def _names(self) -> str:

@@ -1,123 +1,143 @@
-"""What a server does: it is there until those that train are done."""
+"""What a server does in a run: it answers until the trainers are done."""
 
 import time
 from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from cluster.crew import Crew, End, Timeout
-from cluster.members import Cluster, Task
+from cluster.rendezvous import End, Rendezvous, Timeout
 from cluster.server import start_server
 from cluster.signals import Stop
+from cluster.topology import Cluster, Task
 from errors import RunError
-from params import Params
 
 _INTERVAL_SECS = 0.25
-# Who does not answer for so long is not only slow.
+# A task that has not answered for so long is gone, not only slow.
 _GONE_SECS = 3.0
-# How long a server that is told to end stays for workers that were told so, too, and may be saving their state.
-_FAREWELL_SECS = 15.0
+# After a signal, how long a server stays for trainers that may have received the signal too and save their state.
+_STAY_SECS = 15.0
 
 
-def run_server(params: Params, cluster: Cluster, config: tf.ConfigProto, warn: Callable[[str], None]) -> None:
-    """Runs this process as a server until those that train are done.
-
-    Raises:
-      RunError: one of them never came, was lost for good, or ended with an error.
-    """
-    # Nobody goes on without a controller.
-    together = (params.cross_replica_sync and not params.forward_only) or bool(cluster.controller_hosts)
-    crew = Crew(cluster, start_server(cluster, config).target, together=together)
-
-    def farewell(exit_code: int, signal_name: str) -> None:
-        _await_trainers(crew, _FAREWELL_SECS)
-        crew.end(exit_code, f'stopped by {signal_name}')
-        # Their sessions close sooner while this server answers.
-        _await_trainers(crew, _GONE_SECS)
-        crew.see_off()
-        warn(f'stopped by {signal_name}')
-
-    connect = Timeout('connect_timeout_secs', params.connect_timeout_secs)
-    peer = Timeout('peer_timeout_secs', params.peer_timeout_secs)
-    stop = Stop(farewell)
-    with stop.listening():
-        try:
-            serve(crew, connect, peer, params.ps_linger_secs, warn, stop.check, together=together)
-        except RunError as fault:
-            crew.end(fault.exit_code, str(fault))
-            crew.see_off()
-            raise
-        crew.end(0)
-        crew.see_off()
-
-
-def _await_trainers(crew: Crew, secs: float) -> None:
-    """Waits until those that train have ended, for so long at most."""
-    deadline = time.monotonic() + secs
-    while time.monotonic() < deadline and _remaining(crew):
-        time.sleep(_INTERVAL_SECS)
-
-
-def _remaining(crew: Crew) -> list[Task]:
-    """The workers that are still there."""
-    there, facts = crew.ask(), crew.facts() or {}
-    ended = crew.ends(facts, there)
-    return [task for task in crew.cluster.trainers if there[task] and task not in ended]
-
-
-def serve(
-    crew: Crew,
+def run_server(
+    cluster: Cluster,
+    config: tf.ConfigProto,
+    *,
+    together: bool,
     connect: Timeout,
     peer: Timeout,
     linger_secs: float,
     warn: Callable[[str], None],
-    check_stop: Callable[[], None],
+) -> None:
+    """Runs this process as a server until the trainers are done.
+
+    Args:
+      cluster: all tasks, and the role of this one.
+      config: the settings of the server.
+      together: whether no trainer can go on without the others.
+      connect: how long to wait for the trainers at the start.
+      peer: how long to wait for a lost trainer.
+      linger_secs: how long to stay after all trainers have ended, in seconds.
+      warn: prints a warning.
+
+    Raises:
+      RunError: a trainer never came, was lost for good, or ended with an error.
+    """
+    rendezvous = Rendezvous(cluster, start_server(cluster, config).target, together=together)
+
+    def finish(exit_code: int, signal_name: str) -> None:
+        _await_trainers(rendezvous, _STAY_SECS)
+        rendezvous.end(exit_code, f'stopped by {signal_name}')
+        # The sessions of trainers close sooner while this server answers.
+        _await_trainers(rendezvous, _GONE_SECS)
+        rendezvous.stay_for_others()
+        warn(f'stopped by {signal_name}')
+
+    stop = Stop(finish)
+
+    def end_if_requested() -> None:
+        if stop.is_requested():
+            stop.await_end()
+
+    with stop.listening():
+        try:
+            serve(rendezvous, connect, peer, linger_secs, warn, end_if_requested, together=together)
+        except RunError as fault:
+            rendezvous.end(fault.exit_code, str(fault))
+            rendezvous.stay_for_others()
+            raise
+        rendezvous.end(0)
+        rendezvous.stay_for_others()
+
+
+def _await_trainers(rendezvous: Rendezvous, secs: float) -> None:
+    """Waits until the trainers have ended, for so long at most."""
+    deadline = time.monotonic() + secs
+    while time.monotonic() < deadline and _remaining(rendezvous):
+        time.sleep(_INTERVAL_SECS)
+
+
+def _remaining(rendezvous: Rendezvous) -> list[Task]:
+    """The trainers that are still up."""
+    found, entries = rendezvous.incarnations(), rendezvous.entries() or {}
+    ends = rendezvous.ends(entries, found)
+    return [task for task in rendezvous.cluster.trainers if found[task] and task not in ends]
+
+
+def serve(
+    rendezvous: Rendezvous,
+    connect: Timeout,
+    peer: Timeout,
+    linger_secs: float,
+    warn: Callable[[str], None],
+    end_if_requested: Callable[[], None],
     *,
     together: bool,
 ) -> None:
-    """Returns when every worker has ended well.
+    """Returns when every trainer has ended well.
 
-    What to do about a lost worker is for the others to decide: it is only given up when none of them is left.
+    A lost trainer is first of all the others' business: the server gives up only if none of them is left.
 
     Args:
-      check_stop: called now and then; does not return when a signal is about to end the process.
-      together: whether the workers need each other. If not, a lost one counts as ended once its time is over.
+      end_if_requested: called between two looks at the trainers; does not return after a signal.
+      together: whether the trainers need each other. If not, a lost one counts as ended when its timeout is over.
 
     Raises:
-      RunError: a worker never came, was lost for good, or ended with an error.
+      RunError: a trainer never came, was lost for good, or ended with an error.
     """
-    workers = crew.cluster.trainers
-    limits = dict.fromkeys(workers, connect)
-    last_answer = dict.fromkeys(workers, time.monotonic())
+    trainers = rendezvous.cluster.trainers
+    limits = dict.fromkeys(trainers, connect)
+    last_answer = dict.fromkeys(trainers, time.monotonic())
     ended: dict[Task, End] = {}
     given_up: list[Task] = []
-    while len(ended.keys() | set(given_up)) < len(workers):
-        there, facts = crew.ask(), crew.facts()
-        ends = ended | crew.ends(crew.own_facts(), there) if facts is None else crew.ends(facts, there)
-        ended = {worker: ends[worker] for worker in workers if worker in ends}
+    while len(ended.keys() | set(given_up)) < len(trainers):
+        found, entries = rendezvous.incarnations(), rendezvous.entries()
+        if entries is None:
+            ends = ended | rendezvous.ends(rendezvous.own_entries(), found)
+        else:
+            ends = rendezvous.ends(entries, found)
+        ended = {trainer: ends[trainer] for trainer in trainers if trainer in ends}
         now = time.monotonic()
-        for worker in workers:
-            if there[worker] is not None:
-                limits[worker], last_answer[worker] = peer, now
-        # Those that do not need each other end when all steps are taken: then there is nothing left to come back for.
+        for trainer in trainers:
+            if found[trainer] is not None:
+                limits[trainer], last_answer[trainer] = peer, now
+        # Trainers that do not need each other end when all steps are taken: nothing is left for a lost one to do.
         is_over = not together and any(end.exit_code == 0 for end in ended.values())
         given_up = [
-            worker
-            for worker in workers
-            if worker not in ended and now - last_answer[worker] > (_GONE_SECS if is_over else limits[worker].secs)
+            trainer
+            for trainer in trainers
+            if trainer not in ended and now - last_answer[trainer] > (_GONE_SECS if is_over else limits[trainer].secs)
         ]
         time.sleep(_INTERVAL_SECS)
-        check_stop()
-    for worker, end in ended.items():
+        end_if_requested()
+    for trainer, end in ended.items():
         if end.exit_code:
-            raise RunError(f'{worker} ended with exit code {end.exit_code}: {end.reason}')
-    for worker in given_up:
-        if together or limits[worker] is connect:
-            raise RunError(
-                limits[worker].tell(f'{worker} did not {"come" if limits[worker] is connect else "come back"}')
-            )
-        warn(f'{worker} was lost; the others went on')
+            raise RunError(f'{trainer} ended with exit code {end.exit_code}: {end.reason}')
+    for trainer in given_up:
+        if together or limits[trainer] is connect:
+            never_came = limits[trainer] is connect
+            raise RunError(limits[trainer].message(f'{trainer} did not {"come" if never_came else "come back"}'))
+        warn(f'{trainer} was lost; the others went on')
     until = time.monotonic() + linger_secs
     while time.monotonic() < until:
-        check_stop()
+        end_if_requested()
         time.sleep(_INTERVAL_SECS)

@@ -1,4 +1,4 @@
-"""The server by which other tasks reach this process."""
+"""The TensorFlow server through which other tasks reach this process."""
 
 import contextlib
 import ctypes
@@ -8,26 +8,26 @@ import sys
 
 import tensorflow.compat.v1 as tf
 
-from cluster.members import HOSTS_FLAGS, Cluster
+from cluster.topology import HOSTS_FLAGS, Cluster
 from errors import RunError
 
-# By their numbers in glibc's malloc.h: M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD.
+# Keys are the numbers of M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD in glibc's malloc.h.
 _MALLOC_OPTIONS = {-4: 0, -1: 2**31 - 1, -2: 64 << 20}
 _NO_PROXY = 'no_grpc_proxy'
 _started: list[tf.train.Server] = []
 
 
 def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
-    """Starts TensorFlow's server of this task. It listens until the process ends.
+    """Starts the server of this task. It listens until the process ends.
 
     Raises:
       RunError: its port is taken.
     """
-    # Tasks reach each other directly, whatever proxy there is for the rest of the world.
+    # Tasks connect directly to each other, whatever proxy is set for other hosts.
     direct = [os.environ.get(_NO_PROXY, ''), *(task.host.rpartition(':')[0] for task in cluster.tasks)]
     os.environ[_NO_PROXY] = ','.join(dict.fromkeys(filter(None, direct)))
     port = int(cluster.own.host.rpartition(':')[2])
-    # TensorFlow would share the port with whoever has it.
+    # TensorFlow would silently share the port with another process that listens there.
     with contextlib.closing(_new_socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with contextlib.suppress(AttributeError, OSError):
@@ -36,8 +36,8 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
             probe.bind(('', port))
         except OSError as error:
             raise RunError(
-                f'--{HOSTS_FLAGS[cluster.job]}: port {port} of {cluster.own} is not free '
-                f'({os.strerror(error.errno or 0)}); end the process that has it, or write another port'
+                f'--{HOSTS_FLAGS[cluster.job]}: port {port} of {cluster.own} cannot be used '
+                f'({os.strerror(error.errno or 0)}); end the process that uses it, or write another port'
             ) from error
     _keep_memory()
     server = tf.train.Server(
@@ -48,7 +48,7 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
 
 
 def _new_socket() -> socket.socket:
-    """For both families, or for IPv4 where the kernel has no other (socket.has_ipv6 tells of Python alone)."""
+    """A socket for IPv6 and IPv4, or IPv4 alone if the kernel lacks IPv6 (socket.has_ipv6 only describes Python)."""
     try:
         return socket.socket(socket.AF_INET6)
     except OSError:
@@ -56,8 +56,8 @@ def _new_socket() -> socket.socket:
 
 
 def _keep_memory() -> None:
-    """Has glibc keep what is freed. Each step receives all variables into new buffers, and mapping and clearing large
-    ones anew took a third of the processor time of an exchange (AlexNet, loopback)."""
+    """Makes glibc keep freed memory. Each step receives all variables into new buffers, and mapping and clearing large
+    buffers anew took a third of the processor time of an exchange (AlexNet, loopback)."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         for parameter, value in _MALLOC_OPTIONS.items():
@@ -65,7 +65,7 @@ def _keep_memory() -> None:
 
 
 def leave(exit_code: int) -> None:
-    """Ends the process if it has a server, whose threads do not survive the end of Python."""
+    """Ends the process at once if it has a server, whose threads would crash while Python shuts down."""
     if _started:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C, also for a process whose main thread may be waiting for others, within TensorFlow, for ever."""
+"""SIGTERM and Ctrl-C, also for a process whose main thread may be blocked within TensorFlow, waiting for others."""
 
 import contextlib
 import os
@@ -6,21 +6,22 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# How long a step may take to its end, at least, so that what is saved is the end of a step of ours.
+# A step may take at least this long to end after a signal, so that what is saved is the state between two steps.
 _GRACE_SECS = 5.0
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, told as Ctrl-C is."""
+    """Raised by SIGTERM, as KeyboardInterrupt is by Ctrl-C."""
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM raises Terminated in the main thread until the block ends, after what that runs within TensorFlow.
+    """Within this block SIGTERM raises Terminated in the main thread, once a running call to TensorFlow has returned.
 
-    For a process that waits for no other. Where the program has a handler of its own, that stays.
+    For a process that waits for no other. If the program has a handler of its own, that one stays.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -40,9 +41,11 @@ def terminable() -> Iterator[None]:
 class Stop:
     """Ends the process after a signal: between two steps of the main thread if it gets there soon, else anyway.
 
+    Between steps the main thread calls is_requested and, if that is true, await_end.
+
     Args:
-      finish: called before the end, on a thread of its own, with the exit code and the name of the signal.
-      begin: called on that thread at once.
+      finish: called before the process ends, on another thread, with the exit code and the name of the signal.
+      begin: called on that thread as soon as the signal arrives.
     """
 
     def __init__(self, finish: Callable[[int, str], None], begin: Callable[[], None] = lambda: None) -> None:
@@ -52,39 +55,43 @@ class Stop:
         self._between_steps = threading.Event()
         self._grace_secs = _GRACE_SECS
 
-    def check(self, step_secs: float = 0.0) -> None:
-        """To be called between steps. Does not return once there was a signal: the process is about to end.
+    def is_requested(self, step_secs: float = 0.0) -> bool:
+        """Whether a signal has arrived.
 
         Args:
-          step_secs: what the last step took. The next one may take twice that.
+          step_secs: how long the last step took, in seconds. After a signal the next one may take twice that.
         """
         self._grace_secs = max(_GRACE_SECS, 2 * step_secs)
-        if self._requested.is_set():
-            self._between_steps.set()
+        return self._requested.is_set()
+
+    def await_end(self) -> NoReturn:
+        """Lets the process end now, between two steps, and blocks until it does. Only after is_requested was true."""
+        self._between_steps.set()
+        while True:
             threading.Event().wait()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Acts on signals until the block ends. Only the main thread can; in others nothing changes."""
+        """Acts on signals within this block. Only the main thread can; on others the block changes nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
-        # Handlers of Python run between steps only; the byte is written at once.
+        # Python runs signal handlers only between calls to TensorFlow; the wakeup byte is written at once.
         before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
         earlier = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        threading.Thread(target=self._await, args=(reading,), name='signals', daemon=True).start()
+        threading.Thread(target=self._await_signal, args=(reading,), name='signals', daemon=True).start()
         try:
             yield
         finally:
             signal.set_wakeup_fd(earlier)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            # The thread ends with its pipe.
+            # Ends the thread too.
             os.close(writing)
 
-    def _await(self, reading: int) -> None:
+    def _await_signal(self, reading: int) -> None:
         while data := os.read(reading, 1):
             if data[0] in _SIGNALS:
                 break
@@ -94,7 +101,7 @@ class Stop:
         self._requested.set()
         self._begin()
         self._between_steps.wait(self._grace_secs)
-        # As shells tell that a signal ended a process.
+        # The exit code that shells use for a process that a signal ended.
         exit_code = 128 + data[0]
         try:
             self._finish(exit_code, signal.Signals(data[0]).name)

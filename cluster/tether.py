@@ -1,7 +1,8 @@
-"""A script that becomes the command it is given: `tether.py PARENT_PID CORES COMMAND...`. Linux only.
+"""Runs a command that dies with its parent: `tether.py PARENT_PID CORES COMMAND...`. Linux only.
 
-The command dies with its parent, also when that is killed by SIGKILL, and runs on CORES (0,1,2; empty for all).
-A script of its own does this rather than code between fork and exec, which is not safe where there are threads.
+This script turns itself into the command. The kernel kills the command when its parent ends, even by SIGKILL, and runs
+it on CORES (such as 0,1,2; empty for all). A separate script does this because code between fork and exec is not safe
+in a process with threads.
 """
 
 import ctypes
@@ -17,14 +18,14 @@ def _main() -> None:
     parent, cores, *command = sys.argv[1:]
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
-        # It was gone before it could be told.
+        # The parent ended before prctl was called.
         os._exit(1)
     if cores:
         os.sched_setaffinity(0, [int(core) for core in cores.split(',')])
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        print(f'{command[0]}: it cannot be started ({error.strerror})', file=sys.stderr)
+        print(f'{command[0]}: cannot be started ({error.strerror})', file=sys.stderr)
         sys.exit(_NOT_FOUND)
 
 

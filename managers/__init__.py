@@ -1,1 +1,1 @@
-"""Where variables live and how gradients meet: one class for each way."""
+"""Where variables live and how gradients are combined: one class for each mode."""

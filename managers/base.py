@@ -1,7 +1,8 @@
-"""What every variable manager is: where variables live and how gradients meet.
+"""The base class of the variable managers, which place the variables and combine the gradients.
 
-Every class changes the speed, never the mathematics: T towers of batch b take the step of one tower with batch T*b.
-Only "independent" says that it is something else. A list "T x V" holds for each of T towers a list of V things.
+A manager changes the speed, never the mathematics: T towers with batch size b take the same step as one tower with
+batch size T*b. The exceptions (independent, staged and asynchronous updates) are documented as such.
+A "T x V" list holds a list of V items for each of T towers.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from managers.masters import Meeting
+from managers.synchronous_step import SynchronousStep
 from models.layers import Initializer
 from training.checkpoints import Slice, whole
 from training.optimizers import OptimizerStep, Slots
@@ -22,42 +23,42 @@ Tensor = Any
 
 
 class TowerVariables:
-    """The variables of one tower, which the layer builder reads and assigns by their model names."""
+    """The variables of one tower, which the layer builder reads and assigns by their names in the model."""
 
     def __init__(self, manager: 'VariableMgr', device_num: int) -> None:
         self._manager = manager
         self._device_num = device_num
 
     def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
-        """The variable's value, float32 of that shape. The first use creates the variable."""
-        own = self._manager.variables[self._device_num]
-        if name not in own:
-            own[name] = self._manager.create(self._device_num, name, shape, initializer, trainable)
-        return own[name].value
+        """Returns the variable's value, float32 of that shape. The first call for a name creates the variable."""
+        variables = self._manager.variables[self._device_num]
+        if name not in variables:
+            variables[name] = self._manager.create(self._device_num, name, shape, initializer, trainable)
+        return variables[name].value
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        """Says where in its order the model has a variable that is not trainable and that this tower does not use."""
+        """Reserves the creation order of a non-trainable variable that this tower does not use."""
         self._manager.declare(name, shape, initializer)
 
     def assign(self, name: str, value: Tensor) -> None:
-        """Has every step end with this value in a variable that is not trainable."""
+        """Makes each training step assign this value to a non-trainable variable."""
         self._manager.assignments.append((self._manager.variables[self._device_num][name], value))
 
 
 class VariableMgr(ABC):
-    """Creates the variables of T towers, and turns the towers' gradients into those to apply.
+    """Creates the variables of T towers, and combines the gradients of the towers into those to apply.
 
     Args:
-      devices: the T devices on which the towers compute.
-      seed: initial values depend on it and on a variable's name alone, so that they are the same in every mode.
+      devices: the devices of the T towers.
+      seed: the initial value of a variable depends only on the seed and its name, so that all modes start alike.
 
     Attributes:
-      variables: for each tower its variables by model name. This is the one record of which variable is whose.
-      initializers: ops that give every variable its initial value, but those that get_post_init_ops() fills.
-      assignments: what a training step assigns to variables that are not trainable.
-      meeting: where the gradients of several workers meet, if they do on parameter servers.
-      scalars: what create_scalar has made.
-      variable_dtype: the type in which the variables are kept that gradients change. Set before there are any.
+      variables: the variables of each tower, by their names in the model.
+      initializers: ops that initialize the variables, except those that get_post_init_ops() initializes.
+      assignments: the (variable, value) pairs of non-trainable variables that each training step assigns.
+      synchronous_step: combines the gradients of several workers on parameter servers; None in other modes.
+      scalars: the variables that create_scalar made.
+      variable_dtype: the dtype of the trainable variables. Set it before the first variable is created.
     """
 
     variable_dtype: tf.DType = tf.float32
@@ -68,53 +69,53 @@ class VariableMgr(ABC):
         self.variables: list[dict[str, Variable]] = [{} for _ in devices]
         self.initializers: list[tf.Operation] = []
         self.assignments: list[tuple[Variable, Tensor]] = []
-        self.meeting: Meeting | None = None
+        self.synchronous_step: SynchronousStep | None = None
         self.scalars: list[Variable] = []
 
     @property
     def num_averaged_towers(self) -> int:
-        """How many towers share one model, and so take one step with the average of their gradients."""
+        """The number of towers that train one model together: each step applies the average of their gradients."""
         return len(self._devices)
 
     def leads(self, device_num: int) -> bool:
-        """Whether a tower adds what is once in the loss of a model, weight decay."""
+        """Whether this tower adds the weight decay, which each model's loss contains once."""
         return device_num % self.num_averaged_towers == 0
 
     def keeps_statistics(self, device_num: int) -> bool:
-        """Whether a tower updates batch norm's moving averages, which is done once for each model."""
+        """Whether this tower updates batch norm's moving averages. By default one tower of each model does."""
         return self.leads(device_num)
 
     @property
     def initializes(self) -> bool:
-        """Whether this process gives the optimizer's variables their initial values."""
+        """Whether this process initializes the optimizer's variables."""
         return True
 
     def create_global_step(self) -> Variable:
-        """The number of steps taken, a scalar int64."""
+        """Creates the variable that counts the steps taken, scalar int64."""
         return create_variable('global_step', [], scope='v', device=self._shared_device, dtype=tf.int64)
 
     def create_scalar(self, name: str, dtype: tf.DType) -> Variable:
-        """A scalar beside the global step, which all workers that take their steps together see alike."""
+        """Creates a scalar on the device of the global step. It has the same value on all synchronous workers."""
         scalar = create_variable(name, [], scope='v', device=self._shared_device, dtype=dtype)
         self.scalars.append(scalar)
         return scalar
 
     @property
     def _shared_device(self) -> str:
-        """Where that lives which belongs to no tower."""
+        """The device of the variables that belong to no tower."""
         return HOST_DEVICE
 
     @abstractmethod
     def each_tower_has_variables(self) -> bool:
-        """Whether every tower computes with variables of its own."""
+        """Whether every tower computes with its own copies of the variables."""
 
     def get_devices(self) -> list[str]:
-        """The devices on which the towers compute."""
+        """Returns the devices of the towers."""
         return list(self._devices)
 
     @contextlib.contextmanager
     def create_outer_variable_scope(self, device_num: int) -> Iterator[TowerVariables]:
-        """Where a tower's network is built: ops go to the tower's device, variables come from what is yielded."""
+        """The scope for building a tower's network: places its ops on the tower's device and yields its variables."""
         with tf.device(self._devices[device_num]), tf.name_scope(f'tower_{device_num}'):
             yield TowerVariables(self, device_num)
 
@@ -122,95 +123,103 @@ class VariableMgr(ABC):
     def create(
         self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> Variable:
-        """The variable that a tower uses under a name it has not used before."""
+        """Returns the variable for a name that the tower has not used before."""
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        """Takes note of a variable that another tower keeps. A tower of this process has created it by itself."""
+        """Registers a variable that another tower updates. In a single process that tower creates it itself."""
         del name, shape, initializer
 
     def trainable_variables_on_device(self, device_num: int) -> list[Variable]:
-        """The variables of a tower that gradients change, in the order of their first use."""
+        """Returns the trainable variables of a tower, in the order of their first use."""
         return [variable for variable in self.variables[device_num].values() if variable.trainable]
 
     @abstractmethod
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Lets the gradients of all towers meet: T x V -> A x V, for the A towers that apply gradients.
+        """Combines the gradients of all towers: T x V -> A x V, for the A towers that apply gradients.
 
-        Each tower's gradients are of its part of the loss, whose sum over the towers is the whole, so they are summed.
+        The losses of the towers add up to the loss of the model, so their gradients are summed.
         """
 
     def get_gradients_to_apply(
-        self, device_num: int, met_grads: Sequence[Sequence[Tensor]]
+        self, device_num: int, combined_grads: Sequence[Sequence[Tensor]]
     ) -> list[tuple[Tensor, Variable]]:
-        """The (gradient, variable) pairs that a tower applies, given what preprocess_device_grads returned."""
+        """Returns the (gradient, variable) pairs that a tower applies.
+
+        Args:
+          combined_grads: the gradients that preprocess_device_grads returned.
+        """
         variables = self.trainable_variables_on_device(device_num)
-        return list(zip(met_grads[device_num], variables, strict=True))
+        return list(zip(combined_grads[device_num], variables, strict=True))
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        """The op that takes a step, given gradients T x V, and the (gradient, variable) pairs of the first model."""
-        met_grads = self.preprocess_device_grads(device_grads)
-        pairs = [self.get_gradients_to_apply(number, met_grads) for number in range(len(met_grads))]
+        """Returns the op that takes a step, and the (gradient, variable) pairs of the first tower.
+
+        Args:
+          device_grads: the gradients of all towers, T x V.
+        """
+        combined_grads = self.preprocess_device_grads(device_grads)
+        pairs = [self.get_gradients_to_apply(number, combined_grads) for number in range(len(combined_grads))]
         # Towers that share a model have the same gradients.
-        distinct = [gradient for own in pairs[:: self.num_averaged_towers] for gradient, _ in own]
-        with tf.control_dependencies(self._before_update(met_grads)):
-            done = step.take([[pair] for own in pairs for pair in own], distinct, self.assign_ops)
+        distinct = [gradient for tower in pairs[:: self.num_averaged_towers] for gradient, _ in tower]
+        with tf.control_dependencies(self._before_update(combined_grads)):
+            done = step.take([[pair] for tower in pairs for pair in tower], distinct, self.assign_ops)
             return self.count_step(global_step, done), pairs[0]
 
-    def _before_update(self, met_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
-        """What must be done before the first variable changes."""
-        del met_grads
+    def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
+        """Returns the ops and tensors that must be computed before the first variable changes."""
+        del combined_grads
         return []
 
     def assign_ops(self) -> list[tf.Operation]:
-        """Ops that carry out the assignments."""
+        """Returns the ops that carry out the assignments."""
         return [variable.assign(value) for variable, value in self.assignments]
 
     def count_step(self, global_step: Variable, done: Sequence[tf.Operation]) -> tf.Operation:
-        """Counts a step when all of it is done, and the number of those before it was read."""
+        """Increments the global step after the ops `done`, and after this step has read its value."""
         with tf.device(global_step.device), tf.control_dependencies([*done, global_step.value.op]):
             return tf.raw_ops.AssignAddVariableOp(
                 resource=global_step.handle, value=tf.constant(1, tf.int64), name='train_step'
             )
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        """Ops that run once after the initializers (or a restored checkpoint): they make the towers alike.
+        """Returns the ops that make the towers alike; run once, after the initializers or after restoring a checkpoint.
 
         Args:
-          slots: the optimizer's variables, as OptimizerStep has them.
+          slots: the optimizer's variables, see OptimizerStep.slots.
         """
         del slots
         return []
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
-        """Ops that all workers run at once before they evaluate together: all then have what a checkpoint would."""
+        """Returns the ops that all workers run together before an evaluation, to use the values of a checkpoint."""
         return []
 
     def savable_variables(self) -> dict[str, Variable]:
-        """Each variable of the model once, by its model name."""
+        """Returns each variable of the model once, by its name in the model."""
         return dict(self.variables[0])
 
     def bytes_of_servers(self) -> dict[str, int]:
-        """The bytes of variables on each parameter server of a cluster, by its device."""
+        """Returns the bytes of variables on each parameter server of a cluster, by device."""
         return {}
 
     def bytes_of_step(self) -> int:
-        """The bytes that all workers of a cluster send and receive for a training step."""
+        """Returns the bytes that all workers of a cluster send and receive in a training step."""
         return 0
 
     def bytes_of_reads(self) -> int:
-        """The bytes that all workers of a cluster receive for a step in which nobody trains."""
+        """Returns the bytes that all workers of a cluster receive in a forward-only step."""
         return 0
 
     def slices(self) -> dict[str, list[Slice]]:
-        """Where the parts of each variable of the model are, by its model name; what a checkpoint holds."""
+        """Returns the parts of each variable that a checkpoint holds, by its name in the model."""
         return {name: [whole(variable)] for name, variable in self.savable_variables().items()}
 
     def _create(
         self, scope: str, device: str, name: str, shape: Sequence[int], trainable: bool, value: Tensor | None = None
     ) -> Variable:
-        # Moving averages change too little at a time for 16 bits.
+        # The updates of moving averages are too small for 16 bits.
         dtype = self.variable_dtype if trainable else tf.float32
         variable = create_variable(name, shape, scope=scope, device=device, trainable=trainable, dtype=dtype)
         if value is not None:

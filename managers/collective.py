@@ -1,4 +1,4 @@
-"""Variable managers of several workers without parameter servers, which sum their gradients among themselves."""
+"""Variable managers of several workers without parameter servers: the workers all-reduce their gradients."""
 
 import functools
 from collections.abc import Sequence
@@ -6,24 +6,24 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from all_reduce import Algorithm
+from managers.all_reduce import Algorithm
+from managers.buckets import Packing
 from managers.local import VariableMgrLocalReplicated
-from packing import Packing
 from training.optimizers import OptimizerStep, Slots
 from training.variables import HOST_DEVICE, Variable, num_bytes
 
 Tensor = Any
 
 _ALL_TOWERS, _ALL_WORKERS = 1, 2  # group keys
-_INITIAL, _STATISTICS = 1 << 20, 1 << 21  # the instance keys of broadcasts come behind those of the sums
+_INITIAL, _STATISTICS = 1 << 20, 1 << 21  # instance keys of broadcasts, above those of the reductions
 
 
 def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | None, *, on_towers: bool) -> Algorithm:
     """Sums over the towers of all workers: TensorFlow's ring between hosts, or NCCL between all GPUs.
 
     Args:
-      transfer: the type that tensors have on their way, or None to leave them as they are.
-      on_towers: NCCL, every tower takes part; else the towers of a worker are summed on its host first.
+      transfer: the dtype in which tensors are sent and summed, or None for their own dtype.
+      on_towers: whether every tower takes part, by NCCL; else each worker first sums its towers on its host.
     """
 
     def collect(tensor: Tensor, group: int, size: int, index: int) -> Tensor:
@@ -49,19 +49,20 @@ def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | 
                     totals.append(collect(tensor, _ALL_TOWERS, num_workers * len(towers), index))
             return totals
         with tf.device(HOST_DEVICE):
-            own = tf.add_n(tensors) if len(tensors) > 1 else tensors[0]
-            return [collect(own, _ALL_WORKERS, num_workers, index)] * len(tensors)
+            local_sum = tf.add_n(tensors) if len(tensors) > 1 else tensors[0]
+            return [collect(local_sum, _ALL_WORKERS, num_workers, index)] * len(tensors)
 
     return reduce
 
 
 def bytes_of_ring(variables: Sequence[Variable], num_workers: int, transfer: tf.DType | None) -> int:
-    """The bytes that a ring of workers moves to sum the gradients of these variables.
+    """Returns the bytes that a ring of workers moves to sum the gradients of these variables.
 
-    Each sends 2 (W - 1) / W of them to its neighbour: Patarasuk & Yuan 2009 (doi:10.1016/j.jpdc.2008.09.002).
+    Each worker sends 2 (W - 1) / W of the bytes of the gradients to its neighbour: Patarasuk & Yuan 2009
+    (doi:10.1016/j.jpdc.2008.09.002).
 
     Args:
-      transfer: the type of 16 bits that gradients have on their way, or None for float32.
+      transfer: the 16-bit dtype in which gradients are sent, or None for float32.
     """
     size = sum(num_bytes(variable.shape) for variable in variables)
     return 2 * (num_workers - 1) * size // (1 if transfer is None else 2)
@@ -73,8 +74,10 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     worker 0: v0 <- g0 + g1 + ...        worker 1: v1 <- g0 + g1 + ...
 
     Args:
-      worker, num_workers: which of how many workers this is.
-      root: the worker whose variables all others start from.
+      worker: the index of this worker.
+      num_workers: the number of workers.
+      transfer, on_towers: see by_collective.
+      root: the index of the worker whose initial variables all others copy.
     """
 
     def __init__(
@@ -104,28 +107,28 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return device_num == 0 and self._worker == 0
 
     def keeps_statistics(self, device_num: int) -> bool:
-        # Of every worker: each may be the one from which the others go on.
+        # One tower of every worker: any worker may become the one whose variables the others copy.
         return device_num == 0
 
-    def _before_update(self, met_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
-        # All or nothing: when a worker is lost in the middle of a step, each of the others has taken it or has not.
-        return [total for own in met_grads for total in own]
+    def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
+        # Wait for all sums: if a worker is lost during a step, each other worker applies the whole step or none of it.
+        return [total for tower in combined_grads for total in tower]
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         first = [*self.variables[0].values(), *self.scalars]
         first += [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
         with tf.device(HOST_DEVICE):
             received = self._receive(first, self._root, _INITIAL)
-        # The copies of the other towers read anew, what came.
+        # The other towers copy the received values, which need another read.
         with tf.control_dependencies(received):
             copies = [
-                own.assign(tf.raw_ops.ReadVariableOp(resource=model.handle, dtype=model.value.dtype))
-                for own, model in self._copies(slots)
+                copy.assign(tf.raw_ops.ReadVariableOp(resource=source.handle, dtype=source.value.dtype))
+                for copy, source in self._copies(slots)
             ]
         return received + copies
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
-        # Moving averages are of a worker's own images; those that are saved are worker 0's.
+        # Each worker averages over its own images only; checkpoints hold the moving averages of worker 0.
         statistics = [variable for variable in self.variables[0].values() if not variable.trainable]
         with tf.device(HOST_DEVICE):
             return self._receive(statistics, 0, _STATISTICS)
@@ -134,7 +137,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         return bytes_of_ring(self.trainable_variables_on_device(0), self._num_workers, self._transfer)
 
     def _receive(self, variables: Sequence[Variable], root: int, first_key: int) -> list[tf.Operation]:
-        """Gives the variables the values that they have on one worker."""
+        """Returns the ops that assign the values of the worker `root` to the variables of all workers."""
         return [variable.assign(self._broadcast(first_key + i, variable, root)) for i, variable in enumerate(variables)]
 
     def _broadcast(self, key: int, variable: Variable, root: int) -> Tensor:
@@ -150,7 +153,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
 
 
 class VariableMgrDistributedAllReduce(VariableMgrLocalReplicated):
-    """--variable_update=distributed_all_reduce: as replicated, where one process has the devices of all workers.
+    """--variable_update=distributed_all_reduce: as replicated, but one process uses the devices of all workers.
 
     worker 0: v0 <- g0 + g1 + ..., v1 <- g0 + g1 + ...        worker 1: v2 <- g0 + g1 + ..., v3 <- g0 + g1 + ...
     """
@@ -164,7 +167,7 @@ class VariableMgrDistributedAllReduce(VariableMgrLocalReplicated):
         return update
 
     def bytes_of_step(self) -> int:
-        # Each algorithm has its own. TensorFlow sends a tensor once to each device.
+        # The transfers depend on the algorithm, so count them. TensorFlow sends a tensor once to each device.
         moved = {
             (tensor.ref(), op.device): tensor.dtype.size * (tensor.shape.num_elements() or 1)
             for op in self._update

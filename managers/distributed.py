@@ -1,4 +1,4 @@
-"""Variable managers of several processes: the variables live on parameter servers, which workers read and update."""
+"""Variable managers of several processes: workers read and update variables on parameter servers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,11 +7,12 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr
-from managers.masters import Masters, Meeting, Pairs, ParameterServers
+from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
+from managers.synchronous_step import SynchronousStep
 from models.layers import Initializer
-from staging import staged_value
 from training.checkpoints import Slice
 from training.optimizers import OptimizerStep, Slots
+from training.staging import staged_value
 from training.variables import HOST_DEVICE, Variable, create_variable, num_bytes
 
 Tensor = Any
@@ -20,30 +21,30 @@ Tensor = Any
 class VariableMgrDistributedFetchFromPS(VariableMgr):
     """--variable_update=parameter_server on several machines: workers read the variables from parameter servers.
 
-    ps: v -> worker 0, worker 1 ...; v <- sum of all gradients (--cross_replica_sync), or each worker's when it comes
+    ps: v -> worker 0, worker 1 ...; v <- sum of all gradients (--cross_replica_sync), else of each worker on arrival
 
     Args:
       servers: the parameter servers.
-      sync: whether workers take their steps together.
+      sync: whether the workers take each step together (--cross_replica_sync).
     """
 
     def __init__(self, devices: Sequence[str], seed: int, servers: ParameterServers, *, sync: bool) -> None:
         super().__init__(devices, seed)
-        self.masters = Masters(servers)
+        self.server_variables = ParameterServerVariables(servers)
         self._servers = servers
-        self.meeting = Meeting(servers) if sync else None
-        # What reads the variables for a later step, before this one changes them.
+        self.synchronous_step = SynchronousStep(servers) if sync else None
+        # Ops that read the variables for the next step; they must run before this step updates the variables.
         self._reads: list[tf.Operation] = []
-        if self.meeting and servers.is_chief:
-            self.initializers.append(self.meeting.begun.assign(tf.constant(0, tf.int64)))
+        if self.synchronous_step and servers.is_chief:
+            self.initializers.append(self.synchronous_step.begun.assign(tf.constant(0, tf.int64)))
 
     @property
     def num_averaged_towers(self) -> int:
-        return len(self._devices) * (self._servers.num_workers if self.meeting else 1)
+        return len(self._devices) * (self._servers.num_workers if self.synchronous_step else 1)
 
     def leads(self, device_num: int) -> bool:
-        # Workers that do not wait for each other have a loss each.
-        return device_num == 0 and (self._servers.is_chief or not self.meeting)
+        # Asynchronous workers each have a loss of their own.
+        return device_num == 0 and (self._servers.is_chief or not self.synchronous_step)
 
     def keeps_statistics(self, device_num: int) -> bool:
         return device_num == 0 and self._servers.is_chief
@@ -64,53 +65,57 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     ) -> Variable:
         if device_num > 0 and name in self.variables[0]:
             return self.variables[0][name]
-        return self._create_master(name, shape, initializer, trainable)
+        return self._create_on_servers(name, shape, initializer, trainable)
 
-    def _create_master(self, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool) -> Variable:
+    def _create_on_servers(
+        self, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
+    ) -> Variable:
         self.initializers.append(
-            self.masters.create(name, shape, trainable, lambda: self._initial_value(name, shape, initializer))
+            self.server_variables.create(name, shape, trainable, lambda: self._initial_value(name, shape, initializer))
         )
-        first = self.masters.parts[name][0].variable
-        return replace(first, name=name, shape=tuple(shape), value=self.masters.fetch(name))
+        first = self.server_variables.parts[name][0].variable
+        return replace(first, name=name, shape=tuple(shape), value=self.server_variables.fetch(name))
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        # The chief's first tower keeps it. Every worker must know of it: where the next variables are depends on where
-        # this one is, and evaluations read it.
-        if name not in self.masters.parts:
+        # Only the first tower of the chief updates it. Every worker creates it, because it affects the placement of the
+        # variables that follow, and because evaluations read it.
+        if name not in self.server_variables.parts:
             self.initializers.append(
-                self.masters.create(name, shape, False, lambda: self._initial_value(name, shape, initializer))
+                self.server_variables.create(name, shape, False, lambda: self._initial_value(name, shape, initializer))
             )
 
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         with tf.device(HOST_DEVICE):
-            return [[tf.add_n(own) if len(own) > 1 else own[0] for own in zip(*device_grads, strict=True)]]
+            return [[tf.add_n(grads) if len(grads) > 1 else grads[0] for grads in zip(*device_grads, strict=True)]]
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
         (sums,) = self.preprocess_device_grads(device_grads)
         variables = self.trainable_variables_on_device(0)
-        cargoes = self.masters.ship([(variable.name, total) for variable, total in zip(variables, sums, strict=True)])
+        buckets = self.server_variables.send(
+            [(variable.name, total) for variable, total in zip(variables, sums, strict=True)]
+        )
 
         def take_step(pairs: Pairs) -> tf.Operation:
-            groups = self.masters.join(pairs)
+            groups = self.server_variables.join(pairs)
             return self.count_step(global_step, step.take(groups, [gradient for gradient, _ in pairs], self.assign_ops))
 
-        if self.meeting:
-            op = self.meeting.build(cargoes, global_step, take_step, self._reads)
+        if self.synchronous_step:
+            op = self.synchronous_step.build(buckets, global_step, take_step, self._reads)
         else:
             with tf.control_dependencies(self._reads):
-                op = take_step([pair for cargo in cargoes for pair in cargo.unpack(cargo.tensors)])
+                op = take_step([pair for bucket in buckets for pair in bucket.unpack(bucket.tensors)])
         return op, list(zip(sums, variables, strict=True))
 
     def slices(self) -> dict[str, list[Slice]]:
-        return dict(self.masters.parts)
+        return dict(self.server_variables.parts)
 
     def bytes_of_servers(self) -> dict[str, int]:
-        return dict(self.masters.held_bytes)
+        return dict(self.server_variables.held_bytes)
 
     def bytes_of_step(self) -> int:
-        # Variables come, gradients go.
+        # Workers read the variables and send the gradients.
         trainable = sum(num_bytes(variable.shape) for variable in self.trainable_variables_on_device(0))
         return 2 * trainable * self._servers.num_workers // (1 if self._servers.transfer is None else 2)
 
@@ -125,11 +130,11 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
 
 class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS):
-    """--staged_vars: as above, but a step computes with the variables that were read during the step before it.
+    """--staged_vars: as above, but each step computes with the variables that the previous step read.
 
-    step k: compute with what was staged; v -> staged, for step k + 1; v <- sum of all gradients
+    step k: compute with the staged values; v -> staged, for step k + 1; v <- sum of all gradients
 
-    The reads take place beside the computation, which so uses values that lack one update: v_k+1 = v_k - r g(v_k-1).
+    Reads and computation overlap, and the gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1).
     """
 
     def __init__(self, devices: Sequence[str], seed: int, servers: ParameterServers, *, sync: bool) -> None:
@@ -140,7 +145,7 @@ class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS)
         self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> Variable:
         if name not in self._fetched:
-            self._fetched[name] = self._create_master(name, shape, initializer, trainable)
+            self._fetched[name] = self._create_on_servers(name, shape, initializer, trainable)
         fetched = self._fetched[name]
         if not trainable:
             return fetched
@@ -149,7 +154,7 @@ class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS)
         return replace(fetched, value=value)
 
     def savable_variables(self) -> dict[str, Variable]:
-        # Not those of a tower, whose values are what was staged.
+        # Not the variables of a tower: their values are the staged ones.
         return dict(self._fetched)
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
@@ -157,7 +162,7 @@ class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS)
 
 
 class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
-    """--variable_update=distributed_replicated: every tower computes with a copy; the masters are on parameter servers.
+    """--variable_update=distributed_replicated: every tower has a copy of the variables on the parameter servers.
 
     tower: v (its copy) -> g;  ps: v <- sum of all gradients;  then every worker: copies <- v
     """
@@ -173,9 +178,11 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
     ) -> Variable:
         if not trainable:
             return super().create(device_num, name, shape, initializer, trainable)
-        if name not in self.masters.parts:
+        if name not in self.server_variables.parts:
             self.initializers.append(
-                self.masters.create(name, shape, trainable, lambda: self._initial_value(name, shape, initializer))
+                self.server_variables.create(
+                    name, shape, trainable, lambda: self._initial_value(name, shape, initializer)
+                )
             )
         return create_variable(
             name,
@@ -186,13 +193,13 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
         )
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return self._copy_masters()
+        return self._copy_from_servers()
 
-    def _copy_masters(self) -> list[tf.Operation]:
+    def _copy_from_servers(self) -> list[tf.Operation]:
         copies = []
         for variable in self.trainable_variables_on_device(0):
-            value = self.masters.fetch(variable.name)
-            copies += [own[variable.name].assign(value) for own in self.variables]
+            value = self.server_variables.fetch(variable.name)
+            copies += [tower[variable.name].assign(value) for tower in self.variables]
         return copies
 
     def build_update(
@@ -200,4 +207,4 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
         updated, pairs = super().build_update(step, global_step, device_grads)
         with tf.control_dependencies([updated]):
-            return tf.group(*self._copy_masters()), pairs
+            return tf.group(*self._copy_from_servers()), pairs

@@ -5,10 +5,10 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from all_reduce import Algorithm, compacted
+from managers.all_reduce import Algorithm, compacted
+from managers.buckets import Packing
 from managers.collective import bytes_of_ring
 from managers.local import VariableMgrLocalReplicated
-from packing import Packing
 from training.optimizers import Slots
 from training.variables import Variable
 
@@ -16,17 +16,17 @@ Tensor = Any
 
 
 def by_horovod(horovod: Any, device: str | None) -> Algorithm:
-    """Sums the tensor of the one tower of each process.
+    """Sums a tensor over all processes. Each process has one tower.
 
     Args:
       horovod: the module horovod.tensorflow.
-      device: where Horovod sums; None leaves it to the device of the tensor.
+      device: the device on which Horovod sums; None for the device of the tensor.
     """
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
-        (own,) = tensors
-        total = horovod.allreduce(own, op=horovod.Sum, device_dense=device or '', name=f'gradient_{index}')
-        total.set_shape(own.shape)
+        (tensor,) = tensors
+        total = horovod.allreduce(tensor, op=horovod.Sum, device_dense=device or '', name=f'gradient_{index}')
+        total.set_shape(tensor.shape)
         return [total]
 
     return reduce
@@ -39,9 +39,9 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
 
     Args:
       horovod: the module horovod.tensorflow.
-      device: where Horovod sums gradients; None leaves it to the devices of the gradients.
-      transfer: the type that gradients have on their way and are summed in, one that Horovod knows (so not bfloat16),
-        or None to leave them as they are.
+      horovod_device: the device on which Horovod sums gradients; None for the devices of the gradients.
+      transfer: the dtype in which gradients are sent and summed, or None for their own dtype. Horovod must support it
+        (it does not support bfloat16).
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         packing: Packing,
         horovod: Any,
         *,
-        device: str | None,
+        horovod_device: str | None,
         transfer: tf.DType | None,
     ) -> None:
-        algorithm = by_horovod(horovod, device)
+        algorithm = by_horovod(horovod, horovod_device)
         super().__init__(devices, seed, compacted(algorithm, devices, transfer) if transfer else algorithm, packing)
         self._horovod = horovod
         self._transfer = transfer
@@ -67,7 +67,7 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         return self._horovod.rank() == 0
 
     def keeps_statistics(self, device_num: int) -> bool:
-        # Of every process: each evaluates with them.
+        # Every process needs moving averages, because each evaluates with its own.
         return True
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
@@ -76,14 +76,15 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         return self._receive(first, 'initial')
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
-        # Moving averages are of a process's own images; those that are saved are rank 0's.
-        return self._receive([own for own in self.variables[0].values() if not own.trainable], 'statistics')
+        # Each process averages over its own images only; checkpoints hold the moving averages of rank 0.
+        statistics = [variable for variable in self.variables[0].values() if not variable.trainable]
+        return self._receive(statistics, 'statistics')
 
     def bytes_of_step(self) -> int:
         return bytes_of_ring(self.trainable_variables_on_device(0), self._horovod.size(), self._transfer)
 
     def _receive(self, variables: Sequence[Variable], name: str) -> list[tf.Operation]:
-        """Gives the variables the values that they have in the process of rank 0."""
+        """Returns the ops that assign the values of rank 0 to the variables of all processes."""
         return [
             variable.assign(self._horovod.broadcast(variable.value, root_rank=0, name=f'{name}_{number}'))
             for number, variable in enumerate(variables)

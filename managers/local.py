@@ -1,4 +1,4 @@
-"""Variable managers of one process: variables that towers share, replicate, or have for themselves."""
+"""Variable managers of one process: towers share the variables, replicate them, or train independent models."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,19 +6,19 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from all_reduce import Algorithm, all_reduce
+from managers.all_reduce import Algorithm, all_reduce
 from managers.base import VariableMgr
+from managers.buckets import Packing
 from models.layers import Initializer
-from packing import Packing
-from staging import staged_value
 from training.optimizers import Slots
+from training.staging import staged_value
 from training.variables import Variable, num_bytes
 
 Tensor = Any
 
 
 class _OwnVariables(VariableMgr):
-    """Every tower has all variables. At the start they are those of tower 0."""
+    """Every tower has its own copy of all variables, initialized from tower 0."""
 
     def each_tower_has_variables(self) -> bool:
         return True
@@ -26,31 +26,31 @@ class _OwnVariables(VariableMgr):
     def create(
         self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> Variable:
-        # Other towers copy tower 0's values: initialisers of their own would be most of the graph's nodes.
+        # Other towers copy the values of tower 0: separate initializers would be most of the nodes of the graph.
         value = self._initial_value(name, shape, initializer) if device_num == 0 else None
         return self._create(f'v{device_num}', self._devices[device_num], name, shape, trainable, value)
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return [own.assign(model.value) for own, model in self._copies(slots)]
+        return [copy.assign(source.value) for copy, source in self._copies(slots)]
 
     def _copies(self, slots: Slots) -> list[tuple[Variable, Variable]]:
-        """Each variable and slot of the towers after the first, and the one of the first that it is a copy of."""
+        """Returns (copy, source) pairs for all variables and slots: copies are on other towers, sources on tower 0."""
         pairs = []
         for tower in self.variables[1:]:
-            for name, own in tower.items():
-                model = self.variables[0][name]
-                pairs.append((own, model))
-                of_model = slots.get(model.handle.ref(), {})
-                pairs += [(slot, of_model[key]) for key, slot in slots.get(own.handle.ref(), {}).items()]
+            for name, copy in tower.items():
+                source = self.variables[0][name]
+                pairs.append((copy, source))
+                source_slots = slots.get(source.handle.ref(), {})
+                pairs += [(slot, source_slots[key]) for key, slot in slots.get(copy.handle.ref(), {}).items()]
         return pairs
 
 
 class VariableMgrIndependent(_OwnVariables):
-    """--variable_update=independent: every tower is a model of its own, and they never talk.
+    """--variable_update=independent: every tower trains its own model, without communication.
 
     tower 0: v0 <- g0        tower 1: v1 <- g1
 
-    A checkpoint has the model of tower 0, from which all go on.
+    A checkpoint holds the model of tower 0; restoring it gives all towers that model.
     """
 
     @property
@@ -62,12 +62,12 @@ class VariableMgrIndependent(_OwnVariables):
 
 
 class VariableMgrLocalFetchFromPS(VariableMgr):
-    """--variable_update=parameter_server: the variables live once, every tower reads them at each step.
+    """--variable_update=parameter_server: one copy of the variables, which every tower reads at each step.
 
     ps: v -> tower 0, tower 1 ...; v <- g0 + g1 + ...
 
     Args:
-      parameter_devices: where the variables live. A new one goes to the device that holds the fewest bytes so far.
+      parameter_devices: the devices of the variables. A new variable is placed on the one with the fewest bytes so far.
     """
 
     def __init__(self, devices: Sequence[str], seed: int, parameter_devices: Sequence[str]) -> None:
@@ -89,59 +89,60 @@ class VariableMgrLocalFetchFromPS(VariableMgr):
         return self._create('v', device, name, shape, trainable, value)
 
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        met = []
+        sums = []
         for variable, gradients in zip(
             self.trainable_variables_on_device(0), zip(*device_grads, strict=True), strict=True
         ):
             with tf.device(variable.device):
-                met.append(tf.add_n(gradients) if len(gradients) > 1 else gradients[0])
-        return [met]
+                sums.append(tf.add_n(gradients) if len(gradients) > 1 else gradients[0])
+        return [sums]
 
 
 class VariableMgrLocalFetchFromStagedPS(VariableMgrLocalFetchFromPS):
-    """--variable_update=parameter_server --staged_vars: as above, with what was read during the step before.
+    """--variable_update=parameter_server --staged_vars: as above, with the values that the previous step read.
 
-    step k: compute with what was staged; v -> staged, for step k + 1; v <- g0 + g1 + ...
+    step k: compute with the staged values; v -> staged, for step k + 1; v <- g0 + g1 + ...
 
-    The reads take place beside the computation, which so uses values that lack one update: v_k+1 = v_k - r g(v_k-1).
+    Reads and computation overlap, and the gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1).
     """
 
     def __init__(self, devices: Sequence[str], seed: int, parameter_devices: Sequence[str]) -> None:
         super().__init__(devices, seed, parameter_devices)
-        self._masters: dict[str, Variable] = {}
+        self._shared: dict[str, Variable] = {}
         self._puts: list[tf.Operation] = []
 
     def create(
         self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> Variable:
-        if name not in self._masters:
-            self._masters[name] = super().create(0, name, shape, initializer, trainable)
-        master = self._masters[name]
+        if name not in self._shared:
+            self._shared[name] = super().create(0, name, shape, initializer, trainable)
+        shared = self._shared[name]
         if not trainable:
-            return master
-        value, put = staged_value(master.value, self._devices[device_num])
+            return shared
+        value, put = staged_value(shared.value, self._devices[device_num])
         self._puts.append(put)
-        return replace(master, value=value)
+        return replace(shared, value=value)
 
-    def _before_update(self, met_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
-        # What is staged must be read before it changes.
+    def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
+        # The values for the next step must be read before this step updates the variables.
         return self._puts
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         return list(self._puts)
 
     def savable_variables(self) -> dict[str, Variable]:
-        # Not those of a tower, whose values are what was staged.
-        return dict(self._masters)
+        # Not the variables of a tower: their values are the staged ones.
+        return dict(self._shared)
 
 
 class VariableMgrLocalReplicated(_OwnVariables):
-    """--variable_update=replicated: every tower has all variables, and applies the sum of all gradients to its own.
+    """--variable_update=replicated: every tower has all variables, and applies the sum of all gradients to its copy.
 
     tower 0: v0 <- g0 + g1 + ...        tower 1: v1 <- g0 + g1 + ...
 
     Args:
-      algorithm, packing: how the gradients are summed.
+      algorithm: sums a tensor over the towers.
+      packing: how gradients are packed before they are summed.
     """
 
     def __init__(self, devices: Sequence[str], seed: int, algorithm: Algorithm, packing: Packing) -> None:

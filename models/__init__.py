@@ -1,1 +1,1 @@
-"""The zoo: each network once, for both data formats."""
+"""The models: each network is written once, for both data formats."""

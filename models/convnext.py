@@ -6,7 +6,7 @@ from models.layers import LayerBuilder, Tensor, truncated_normal
 _STAGES = ((96, 3), (192, 3), (384, 9), (768, 3))
 _NUM_BLOCKS = sum(num_blocks for _, num_blocks in _STAGES)
 # Appendix A.1, table 5.
-_DROP_PATH = 0.1  # stochastic depth's rate at the last block, linearly less before
+_DROP_PATH = 0.1  # rate of stochastic depth at the last block; it grows linearly from block to block
 _LAYER_SCALE = 1e-6
 _initial = truncated_normal(0.02)  # of every kernel, as in the authors' code
 
@@ -14,7 +14,7 @@ _initial = truncated_normal(0.02)  # of every kernel, as in the authors' code
 def convnext_tiny(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     """The logits [N, num_classes] of images x.
 
-    Its layer norms and layer scales have vectors alone, which weight decay leaves out, as the authors' code does.
+    Weight decay excludes layer norms and layer scales, as in the authors' code, since their variables are vectors.
     """
     blocks_before = 0
     for stage, (channels, num_blocks) in enumerate(_STAGES):

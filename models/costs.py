@@ -1,8 +1,8 @@
-"""What the models of the catalog cost, from a table that was counted once, so that no graph is built to look it up.
+"""Parameters and GFLOPs of the models. Those of built-in models are in a table, so that no graph must be built.
 
     python -m models.costs
 
-counts all of them anew, and writes the table (models/costs.csv) and the list of models in docs/models.md.
+counts all built-in models again, and writes the table (models/costs.csv) and the list of models in docs/models.md.
 """
 
 import csv
@@ -12,31 +12,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.catalog import ModelFacts, list_facts
-from models.registry import is_registered
+from models.facts import ModelFacts
+from models.registry import MODELS, Registry
 
 _TABLE = Path(__file__).with_name('costs.csv')
 _DOCS = Path(__file__).resolve().parent.parent / 'docs' / 'models.md'
-# In docs/models.md the list begins with this line and ends with the next empty one.
+# The list in docs/models.md begins with this line and ends at the next empty line.
 _DOCS_HEAD = '| model | data set | parameters | GFLOPs per image | image size | batch size | learning rate |\n'
 _COLUMNS = ('name', 'data_set', 'image_size', 'parameters', 'multiply_adds')
 
 
 @dataclass(frozen=True)
 class ModelCost:
-    """A model for a data set, its trainable parameters, and its forward GFLOPs for an image (counting.Cost.gflops)."""
+    """A model for a data set, its trainable parameters, and the GFLOPs of one image's forward pass."""
 
     facts: ModelFacts
     parameters: int
     gflops: float
 
 
-def list_costs(pattern: str = '*') -> list[ModelCost]:
-    """The models that a pattern with shell wildcards matches. Those that the table lacks are counted."""
+def list_costs(pattern: str = '*', registry: Registry = MODELS) -> list[ModelCost]:
+    """The models whose names match a pattern with shell wildcards. Models that are not in the table are counted."""
     counted = read_table()
     costs = []
-    for facts in list_facts(pattern):
-        found = None if is_registered(facts.name) else counted.get((facts.name, facts.data_set, facts.image_size))
+    for facts in registry.list_facts(pattern):
+        key = (facts.name, facts.data_set, facts.image_size)
+        found = counted.get(key) if facts.network.is_builtin else None
         parameters, multiply_adds = found or _count(facts)
         costs.append(ModelCost(facts, parameters, multiply_adds / 1e9))
     return costs
@@ -52,7 +53,7 @@ def read_table() -> dict[tuple[str, str, int], tuple[int, int]]:
 
 
 def _count(facts: ModelFacts) -> tuple[int, int]:
-    # Imports TensorFlow, which reads this then.
+    # TensorFlow reads this when it is imported.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
     from models.counting import cost_of
 
@@ -61,11 +62,11 @@ def _count(facts: ModelFacts) -> tuple[int, int]:
 
 
 def write_table() -> None:
-    """Counts all models of the catalog and writes the table."""
+    """Counts all built-in models and writes the table."""
     with _TABLE.open('w', newline='') as file:
         writer = csv.writer(file, lineterminator='\n')
         writer.writerow(_COLUMNS)
-        for facts in list_facts():
+        for facts in MODELS.list_facts():
             writer.writerow((facts.name, facts.data_set, facts.image_size, *_count(facts)))
 
 
@@ -80,7 +81,7 @@ def format_docs(costs: Sequence[ModelCost]) -> str:
 
 
 def replace_docs(text: str, costs: Sequence[ModelCost]) -> str:
-    """The text of docs/models.md with this list of models in place of the one that it has."""
+    """The text of docs/models.md with its list of models replaced by this one."""
     return re.sub(f'{re.escape(_DOCS_HEAD)}(?:.+\n)*', lambda _: format_docs(costs), text, count=1)
 
 

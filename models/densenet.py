@@ -20,13 +20,13 @@ def densenet(
     """The logits [N, num_classes] of images x.
 
     Args:
-      blocks: how many layers each dense block has.
-      growth_rate: how many channels each layer adds (the paper's k).
-      bottleneck: a 1x1 convolution to 4k channels comes first in a layer ("DenseNet-B").
-      compression: the share of the channels that a transition between blocks keeps ("DenseNet-C", theta).
-      stem_filters: the channels before the first block.
-      small_images: as for CIFAR (section 3, "implementation details"), the first block sees the image at its full size.
-        Otherwise it is one fourth (table 1).
+      blocks: the number of layers of each dense block.
+      growth_rate: the number of channels that each layer adds (the paper's k).
+      bottleneck: whether each layer begins with a 1x1 convolution to 4k channels ("DenseNet-B").
+      compression: the fraction of the channels that a transition between blocks keeps ("DenseNet-C", theta).
+      stem_filters: the number of channels before the first block.
+      small_images: whether the first block sees the image at its full size, as for CIFAR (section 3, "implementation
+        details"); otherwise at a fourth of its height and width (table 1).
     """
 
     def composite(x: Tensor, filters: int, kernel_size: int) -> Tensor:

@@ -1,11 +1,11 @@
 """GoogLeNet, Inception v1: Szegedy et al. 2014 (arXiv:1409.4842), table 1 and figure 2b.
 
-As benchmarks have it: without local response normalisation and without the two heads that help while training.
+As usual in benchmarks, it has neither local response normalisation nor the two auxiliary heads.
 """
 
 from models.layers import LayerBuilder, Tensor, he_normal
 
-# Table 1: filters of 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5 and pool proj, by module. Pooling comes before 4a and 5a.
+# Table 1: filters of 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5 and pool proj, by module. 4a and 5a follow a pooling layer.
 _MODULES = {
     '3a': (64, 96, 128, 16, 32, 32),
     '3b': (128, 128, 192, 32, 96, 64),

@@ -1,8 +1,6 @@
 """Inception v3: Szegedy et al. 2015 (arXiv:1512.00567), table 1 and figures 5 to 8."""
 
-from models.layers import BatchNorm, LayerBuilder, Padding, Tensor, he_normal, truncated_normal
-
-BATCH_NORM = BatchNorm(decay=0.9, epsilon=1e-3, scale=False)
+from models.layers import LayerBuilder, Padding, Tensor, he_normal, truncated_normal
 
 
 def inception3(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
@@ -11,7 +9,7 @@ def inception3(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 
 
 def inception3_aux(cnn: LayerBuilder, x: Tensor, num_classes: int) -> tuple[Tensor, Tensor | None]:
-    """The logits of images x and, while training, those of the auxiliary head on the last 17x17 block."""
+    """The logits of images x and, while training, those of the auxiliary head after the last 17x17 block."""
     x = _mixed_17x17(cnn, _stem_and_35x35(cnn, x))
     auxiliary = _auxiliary_head(cnn, x, num_classes) if cnn.is_training else None
     return _head(cnn, _mixed_8x8(cnn, x), num_classes), auxiliary
@@ -92,7 +90,7 @@ def _mixed_8x8(cnn: LayerBuilder, x: Tensor) -> Tensor:
 
 
 def _split_3x3(cnn: LayerBuilder, x: Tensor, name: str) -> Tensor:
-    """A 1x3 and a 3x1 convolution side by side: figure 7."""
+    """A 1x3 and a 3x1 convolution in parallel: figure 7."""
     return cnn.concat([conv(cnn, x, 384, (1, 3), f'{name}/conv_1x3'), conv(cnn, x, 384, (3, 1), f'{name}/conv_3x1')])
 
 

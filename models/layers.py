@@ -1,15 +1,13 @@
-"""The layer builder, the one place that knows data format and precision.
-
-Networks speak of layers, it speaks TensorFlow.
-"""
+"""The layer builder, which hides TensorFlow, the data format and the precision from the networks."""
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
+
+from models.facts import BatchNorm
 
 Tensor = Any  # TensorFlow ships no types
 Initializer = Callable[[Sequence[int], int], Tensor]  # (shape, seed) -> float32 tensor of that shape
@@ -17,16 +15,16 @@ Padding = str | int  # 'SAME', 'VALID', or that many zeros on every side
 
 
 class VariableSource(Protocol):
-    """Where a tower's variables come from. Variable managers implement it."""
+    """The source of a tower's variables, which variable managers implement."""
 
     def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
-        """The value of the variable, which is created at its first use."""
+        """Returns the variable's value, float32. The first call for a name creates the variable."""
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        """Says where in its order the model has a variable that is not trainable and that this tower does not use."""
+        """Reserves the creation order of a non-trainable variable that this tower does not use."""
 
     def assign(self, name: str, value: Tensor) -> None:
-        """Registers the new value that a step gives to a variable that is not trainable."""
+        """Makes each step assign a value to a non-trainable variable."""
 
 
 def zeros(shape: Sequence[int], seed: int) -> Tensor:
@@ -40,7 +38,7 @@ def ones(shape: Sequence[int], seed: int) -> Tensor:
 
 
 def constant(value: float) -> Initializer:
-    """The same value everywhere."""
+    """Returns an initializer that fills the variable with a value."""
 
     def initialize(shape: Sequence[int], seed: int) -> Tensor:
         del seed
@@ -50,7 +48,7 @@ def constant(value: float) -> Initializer:
 
 
 def truncated_normal(stddev: float) -> Initializer:
-    """A normal distribution cut at two standard deviations; stddev is the one before the cut."""
+    """A normal distribution truncated at two standard deviations; stddev is that before truncation."""
 
     def initialize(shape: Sequence[int], seed: int) -> Tensor:
         return tf.raw_ops.TruncatedNormal(shape=list(shape), dtype=tf.float32, seed=seed, seed2=1) * stddev
@@ -62,9 +60,9 @@ def variance_scaling(scale: float, mode: str) -> Initializer:
     """A truncated normal distribution whose variance is scale / fan; mode is 'fan_in', 'fan_out' or 'fan_avg'.
 
     scale=2, fan_in: He et al. 2015 (arXiv:1502.01852), eq. 10; fan_out: eq. 14. scale=1, fan_avg: Glorot & Bengio 2010,
-    eq. 12. The fan_out of a depthwise kernel [H, W, C, 1] is H*W, and so is what one of its outputs sees.
+    eq. 12. A depthwise kernel [H, W, C, 1] has a fan_out of H*W, which is also the number of inputs of each output.
     """
-    # A standard normal cut at +-2 has this standard deviation; the quotient makes up for it.
+    # The standard deviation of a standard normal distribution truncated at +-2.
     cut_stddev = 0.87962566103423978
 
     def initialize(shape: Sequence[int], seed: int) -> Tensor:
@@ -81,33 +79,22 @@ he_normal_fan_out = variance_scaling(2.0, 'fan_out')
 glorot_normal = variance_scaling(1.0, 'fan_avg')
 
 
-@dataclass(frozen=True)
-class BatchNorm:
-    """The settings of a network's batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167).
-
-    decay: what the moving averages keep of themselves at each step. scale: whether there is a learned factor (gamma).
-    """
-
-    decay: float = 0.9
-    epsilon: float = 1e-5
-    scale: bool = True
-
-
 class LayerBuilder:
     """Adds the layers of one tower to the current graph.
 
-    Activations are [N, H, W, C] or [N, C, H, W] of the dtype, as data_format says. Kernels are [H, W, in, out], dense
-    weights [in, out] (in the order of a flattened [H, W, C]) in both, so that weights of one data format serve the
-    other. A variable is cast to the dtype where it is read, whatever type it is kept in, so its gradient has that type.
+    Activations have the type dtype and the shape [N, H, W, C] or [N, C, H, W], depending on data_format. In both data
+    formats kernels are [H, W, in, out], and dense weights [in, out] in the order of a flattened [H, W, C], so that both
+    formats share their weights. A variable is cast to dtype where it is read; its gradient has the variable's type.
 
     Args:
-      variables: where the tower's variables come from.
+      variables: the source of the tower's variables.
       data_format: 'NHWC' or 'NCHW'.
-      is_training: batch norm uses the batch's own statistics, dropout drops.
-      keep_statistics: batch norm updates its moving averages while training. One tower does it for all of a model.
+      is_training: whether batch norm uses the statistics of the batch, and dropout is active.
+      keep_statistics: whether batch norm updates its moving averages while training. One tower does so for each model.
       batch_norm: the settings of every batch norm layer.
-      seed: of the dropout layers, each of which adds its number. Towers must differ by more than the number of layers.
-      dtype: what layers compute in. Batch norm's own arithmetic is in float32 whatever it is.
+      seed: the seed of the dropout layers; each one adds its number to it, so the seeds of two towers must differ by
+        more than the number of dropout layers.
+      dtype: the type that layers compute in, except the arithmetic of batch norm, which is always float32.
     """
 
     def __init__(
@@ -135,13 +122,13 @@ class LayerBuilder:
 
     @contextlib.contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Puts the names of all variables made inside under name/."""
+        """Prefixes the names of the variables that the block creates with name/."""
         self._scopes.append(name)
         yield
         self._scopes.pop()
 
     def images(self, images: Tensor) -> Tensor:
-        """Brings a batch of images [N, H, W, C] into the builder's data format and dtype."""
+        """Converts a batch of images [N, H, W, C] to the builder's data format and dtype."""
         images = tf.cast(images, self._dtype)
         return tf.transpose(images, [0, 3, 1, 2]) if self._channels_first else images
 
@@ -157,7 +144,7 @@ class LayerBuilder:
         use_bias: bool = True,
         initializer: Initializer = glorot_normal,
     ) -> Tensor:
-        """A 2-D convolution. kernel_size is (height, width) or the side of a square."""
+        """A 2-D convolution. kernel_size is (height, width), or one number for both."""
         height, width = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
         kernel = self._variable(f'{name}/kernel', [height, width, self._num_channels(x), filters], initializer)
         x, padding = self._padded(x, height, strides, padding)
@@ -182,7 +169,7 @@ class LayerBuilder:
         use_bias: bool = True,
         initializer: Initializer = he_normal_fan_out,
     ) -> Tensor:
-        """A 2-D convolution of each channel by itself. The kernel is [kernel_size, kernel_size, channels, 1]."""
+        """A 2-D convolution of each channel separately. The kernel is [kernel_size, kernel_size, channels, 1]."""
         kernel = self._variable(f'{name}/kernel', [kernel_size, kernel_size, self._num_channels(x), 1], initializer)
         x, padding = self._padded(x, kernel_size, strides, padding)
         x = tf.raw_ops.DepthwiseConv2dNative(
@@ -196,7 +183,7 @@ class LayerBuilder:
         return self._bias(x, name) if use_bias else x
 
     def batch_norm(self, x: Tensor, name: str) -> Tensor:
-        """Fused batch normalisation over all but the channels. Factors, offsets and averages are float32."""
+        """Fused batch normalisation of each channel. Factors, offsets and moving averages are float32."""
         config, shape = self._batch_norm, [self._num_channels(x)]
         scale = self._variable(f'{name}/gamma', shape, ones, dtype=tf.float32) if config.scale else tf.ones(shape)
         offset = self._variable(f'{name}/beta', shape, zeros, dtype=tf.float32)
@@ -218,7 +205,7 @@ class LayerBuilder:
         variance = self._variable(f'{name}/moving_variance', shape, ones, trainable=False, dtype=tf.float32)
         if not self.is_training:
             return tf.raw_ops.FusedBatchNormV3(x=x, mean=mean, variance=variance, **common).y
-        # Given a factor below one, the kernel itself returns the moving averages after this batch.
+        # With a factor below one, the kernel returns the updated moving averages.
         normalised = tf.raw_ops.FusedBatchNormV3(
             x=x, mean=mean, variance=variance, exponential_avg_factor=1 - config.decay, **common
         )
@@ -227,7 +214,10 @@ class LayerBuilder:
         return normalised.y
 
     def layer_norm(self, x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
-        """Normalises the channels at each place, or [N, C], by mean and variance in float32 (arXiv:1607.06450)."""
+        """Layer normalisation over the channels of each pixel, or of [N, C]: Ba et al. 2016 (arXiv:1607.06450).
+
+        Mean and variance are float32. The default of epsilon is that of ConvNeXt's authors' code.
+        """
         axis = 1 if self._channels_first or x.shape.rank == 2 else 3
         exact = tf.cast(x, tf.float32)
         mean, variance = tf.nn.moments(exact, [axis], keepdims=True)
@@ -239,11 +229,11 @@ class LayerBuilder:
         return normalised * scale + offset
 
     def layer_scale(self, x: Tensor, name: str, initial: float) -> Tensor:
-        """A learned factor for each channel that starts at initial (Touvron et al. 2021, arXiv:2103.17239)."""
+        """A learned factor for each channel, initially `initial`: Touvron et al. 2021 (arXiv:2103.17239)."""
         return x * self._per_channel(self._variable(f'{name}/gamma', [self._num_channels(x)], constant(initial)))
 
     def gate(self, x: Tensor, logits: Tensor) -> Tensor:
-        """Multiplies each channel of each image by the sigmoid of its logit in [N, C] (Hu et al. 2018, eqs. 3, 4)."""
+        """Multiplies each channel of each image by the sigmoid of its logit, [N, C]: Hu et al. 2018, eqs. 3 and 4."""
         return x * self._per_channel(tf.sigmoid(logits))
 
     def relu(self, x: Tensor) -> Tensor:
@@ -258,7 +248,7 @@ class LayerBuilder:
         return tf.nn.swish(x)
 
     def gelu(self, x: Tensor) -> Tensor:
-        """x times the normal distribution function of x, exactly: Hendrycks & Gimpel 2016 (arXiv:1606.08415)."""
+        """x * Phi(x), Phi being the normal distribution function: Hendrycks & Gimpel 2016 (arXiv:1606.08415)."""
         return 0.5 * x * (1 + tf.math.erf(x * math.sqrt(0.5)))
 
     def max_pool(self, x: Tensor, size: int, strides: int, padding: Padding = 'VALID') -> Tensor:
@@ -271,7 +261,7 @@ class LayerBuilder:
         )
 
     def avg_pool(self, x: Tensor, size: int, strides: int, padding: str = 'VALID') -> Tensor:
-        """Average pooling; with 'SAME' the padding does not count in the average."""
+        """Average pooling; the averages exclude the padding of 'SAME'."""
         return tf.nn.avg_pool2d(x, self._spatial(size), self._spatial(strides), padding, data_format=self._data_format)
 
     def global_avg_pool(self, x: Tensor) -> Tensor:
@@ -279,7 +269,7 @@ class LayerBuilder:
         return tf.reduce_mean(x, [2, 3] if self._channels_first else [1, 2])
 
     def pad_same(self, x: Tensor, size: int, strides: int) -> Tensor:
-        """Adds the zeros that 'SAME' stands for. Pooling that is given them counts them, other than with 'SAME'."""
+        """Pads as 'SAME' does. The averages of a pooling layer that follows include these zeros."""
         pads = []
         for pixels in self.shape(x)[:2]:
             missing = max((-(-pixels // strides) - 1) * strides + size - pixels, 0)
@@ -287,7 +277,7 @@ class LayerBuilder:
         return tf.pad(x, self._around(*pads))
 
     def shift(self, x: Tensor) -> Tensor:
-        """Moves activations one pixel up and one to the left; zeros come in at the bottom and on the right."""
+        """Shifts activations one pixel up and one to the left; the last row and column become zero."""
         begin = [0, 0, 1, 1] if self._channels_first else [0, 1, 1, 0]
         return tf.pad(tf.slice(x, begin, [-1] * 4), self._around([0, 1], [0, 1]))
 
@@ -298,27 +288,27 @@ class LayerBuilder:
         return height, width, channels
 
     def concat(self, branches: Sequence[Tensor]) -> Tensor:
-        """Joins activations along the channels."""
+        """Concatenates activations along the channels."""
         return tf.concat(branches, 1 if self._channels_first else 3)
 
     def pad_channels(self, x: Tensor, count: int) -> Tensor:
-        """Adds channels of zeros after those of x, so that there are count."""
-        none, some = [0, 0], [0, count - self._num_channels(x)]
-        return tf.pad(x, [none, some, none, none] if self._channels_first else [none, none, none, some])
+        """Appends channels of zeros, up to `count` channels."""
+        none, added = [0, 0], [0, count - self._num_channels(x)]
+        return tf.pad(x, [none, added, none, none] if self._channels_first else [none, none, none, added])
 
     def local_response_norm(self, x: Tensor, *, radius: int, bias: float, alpha: float, beta: float) -> Tensor:
-        """x / (bias + alpha * s) ** beta, where s sums the squares of x and its neighbours, radius channels either way.
+        """x / (bias + alpha * s) ** beta, s being the sum of squares of the channels that are up to radius away.
 
         Krizhevsky et al. 2012 (doi:10.1145/3065386), section 3.3.
         """
-        # The kernels know NHWC alone, and those of GPUs float32 alone.
+        # The kernels support only NHWC, and those for GPUs only float32.
         x = tf.transpose(x, [0, 2, 3, 1]) if self._channels_first else x
         x = tf.nn.local_response_normalization(tf.cast(x, tf.float32), radius, bias, alpha, beta)
         x = tf.cast(x, self._dtype)
         return tf.transpose(x, [0, 3, 1, 2]) if self._channels_first else x
 
     def flatten(self, x: Tensor) -> Tensor:
-        """[N, H, W, C] or [N, C, H, W] -> [N, H*W*C], in the order of the first in both data formats."""
+        """[N, H, W, C] or [N, C, H, W] -> [N, H*W*C]; both data formats give the order of [H, W, C]."""
         if self._channels_first:
             x = tf.transpose(x, [0, 2, 3, 1])
         return tf.reshape(x, [-1, math.prod(x.shape.as_list()[1:])])
@@ -330,16 +320,16 @@ class LayerBuilder:
         return tf.nn.bias_add(tf.matmul(x, kernel), bias, name=self._scoped(name))
 
     def dropout(self, x: Tensor, rate: float) -> Tensor:
-        """Sets a fraction of the values to zero while training and scales the others up (Srivastava et al. 2014)."""
+        """Sets a fraction of the values to zero while training, and scales the others up: Srivastava et al. 2014."""
         if not self.is_training:
             return x
         self._num_dropouts += 1
         return tf.nn.dropout(x, rate=rate, seed=self._seed + self._num_dropouts)
 
     def drop_path(self, x: Tensor, rate: float) -> Tensor:
-        """Sets all of an image's values to zero, for a fraction of the images, while training; scales the others up.
+        """Sets all values of a fraction of the images to zero while training, and scales the other images up.
 
-        Before it joins a shortcut it leaves out a block: stochastic depth, Huang et al. 2016 (arXiv:1603.09382).
+        On a branch beside a shortcut this is stochastic depth: Huang et al. 2016 (arXiv:1603.09382).
         """
         if not self.is_training or rate == 0:
             return x
@@ -355,7 +345,7 @@ class LayerBuilder:
         trainable: bool = True,
         dtype: tf.DType | None = None,
     ) -> Tensor:
-        """The variable's value in that dtype; by default the one that layers compute in."""
+        """The variable's value as dtype, by default the type that layers compute in."""
         value = self._variables.read(self._scoped(name), shape, initializer, trainable=trainable)
         return tf.cast(value, dtype or self._dtype)
 
@@ -370,7 +360,7 @@ class LayerBuilder:
         return x.shape.as_list()[1 if self._channels_first else 3]
 
     def _per_channel(self, values: Tensor) -> Tensor:
-        """[C] or [N, C] in a shape that multiplies activations."""
+        """Reshapes [C] or [N, C] so that it broadcasts against activations."""
         num_channels = values.shape.as_list()[-1]
         return tf.reshape(values, [-1, num_channels, 1, 1] if self._channels_first else [-1, 1, 1, num_channels])
 
@@ -378,9 +368,9 @@ class LayerBuilder:
         return [1, 1, size, size] if self._channels_first else [1, size, size, 1]
 
     def _padded(self, x: Tensor, kernel_size: int, strides: int, padding: Padding) -> tuple[Tensor, str]:
-        """Turns zeros on every side into 'SAME' or 'VALID'.
+        """Replaces padding by a number of pixels with 'SAME' or 'VALID', after tf.pad where necessary.
 
-        On a CPU, the gradient of a convolution that is given explicit padding takes half as long again as these do.
+        On a CPU, the gradient of a convolution with explicit padding takes 1.5 times as long as with these.
         """
         if isinstance(padding, str):
             return x, padding
@@ -394,6 +384,6 @@ class LayerBuilder:
         return self._around([padding, padding], [padding, padding])
 
     def _around(self, rows: list[int], columns: list[int]) -> list[list[int]]:
-        """How many zeros tf.pad adds, given [above, below] and [left, right]."""
+        """The paddings argument of tf.pad for [above, below] and [left, right]."""
         none = [0, 0]
         return [none, none, rows, columns] if self._channels_first else [none, rows, columns, none]

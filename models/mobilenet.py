@@ -1,20 +1,18 @@
-"""MobileNet v2: Sandler et al. 2018 (arXiv:1801.04381). EfficientNet is made of its blocks, too."""
+"""MobileNet v2: Sandler et al. 2018 (arXiv:1801.04381). EfficientNet has its blocks, too."""
 
 from collections.abc import Callable
 
-from models.layers import BatchNorm, LayerBuilder, Tensor, he_normal_fan_out, truncated_normal
+from models.layers import LayerBuilder, Tensor, he_normal_fan_out, truncated_normal
 
-BATCH_NORM = BatchNorm(decay=0.999, epsilon=1e-3)  # as in keras.applications; the paper gives neither
-
-# Expansion, filters, blocks and strides of the first one: table 2.
+# Expansion, filters, number of blocks, and strides of the first block: table 2.
 _STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
-_DROPOUT = 0.2  # as in the authors' code (TF-Slim) and torchvision; the paper gives none
+_DROPOUT = 0.2  # as in the authors' code (TF-Slim) and torchvision; the paper gives no rate
 
 
 def mobilenet_v2(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x, by the network of width 1.
+    """The logits [N, num_classes] of images x; the width multiplier is 1.
 
-    Weight decay, where there is any, counts depthwise kernels in. (The authors' code leaves them out.)
+    Weight decay includes depthwise kernels, which the authors' code excludes.
     """
     x = conv_norm(cnn, x, 32, 3, 'conv1', cnn.relu6, strides=2)
     for stage, (expansion, filters, num_blocks, strides) in enumerate(_STAGES):
@@ -41,7 +39,7 @@ def conv_norm(
     *,
     strides: int = 1,
 ) -> Tensor:
-    """A convolution with batch norm and, unless it is linear, an activation."""
+    """A convolution, batch norm and, if given, an activation."""
     x = cnn.conv(x, filters, kernel_size, name, strides=strides, use_bias=False, initializer=he_normal_fan_out)
     x = cnn.batch_norm(x, f'{name}/bn')
     return activation(x) if activation else x
@@ -59,13 +57,13 @@ def inverted_residual(
     squeeze: int | None = None,
     drop_rate: float = 0.0,
 ) -> Tensor:
-    """Widen, convolve each channel, narrow without an activation: figure 3b.
+    """A 1x1 convolution that widens, a depthwise one, and a linear 1x1 convolution that narrows: figure 3b.
 
     Args:
-      expansion: how many times as wide as x the inside is; nothing widens by 1.
-      squeeze: how many of x's channels a unit of squeeze-and-excitation stands for (Hu et al. 2018, arXiv:1709.01507);
-        None leaves it out.
-      drop_rate: of stochastic depth, where there is a shortcut.
+      expansion: the number of inner channels over that of x; with 1 there is no widening convolution.
+      squeeze: the number of x's channels over the units of squeeze-and-excitation (Hu et al. 2018, arXiv:1709.01507);
+        None for a block without it.
+      drop_rate: the rate of stochastic depth, for blocks with a shortcut.
     """
     shortcut = x
     *_, in_channels = cnn.shape(x)

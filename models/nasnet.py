@@ -1,8 +1,6 @@
 """NASNet-A: Zoph et al. 2018 (arXiv:1707.07012), figure 4 and appendix A."""
 
-from models.layers import BatchNorm, LayerBuilder, Tensor, he_normal_fan_out
-
-BATCH_NORM = BatchNorm(decay=0.9997, epsilon=1e-3)  # as in the authors' code (TF-Slim) and keras.applications
+from models.layers import LayerBuilder, Tensor, he_normal_fan_out
 
 _DROPOUT = 0.5  # as in the authors' code
 
@@ -19,14 +17,14 @@ def nasnet(
 ) -> Tensor:
     """The logits [N, num_classes] of images x.
 
-    The auxiliary head of the paper's training is left out, and so is ScheduledDropPath (large alone has it), since a
-    network does not know how far its training is.
+    It has neither the auxiliary head nor the ScheduledDropPath of the paper's training (which only NASNet-A large has),
+    since a network does not know the progress of training.
 
     Args:
-      num_cells: normal cells in each of the three stages (N in "N @ penultimate filters").
-      penultimate_filters: channels before the logits, 24 times the filters of a cell of the first stage.
-      stem_filters: of the first convolution.
-      skip_reduction: the second input of the first cell of a stage is older by one cell.
+      num_cells: the number of normal cells in each of the three stages (N in "N @ penultimate filters").
+      penultimate_filters: the number of channels before the logits, 24 times the filters of a cell of the first stage.
+      stem_filters: the filters of the first convolution.
+      skip_reduction: whether the second input of the first cell of a stage comes from one cell earlier.
     """
 
     def reduce(x: Tensor, previous: Tensor | None, filters: int, name: str) -> Tensor:
@@ -70,7 +68,7 @@ def _normal_cell(cnn: LayerBuilder, x: Tensor, previous: Tensor, filters: int) -
 def _reduction_cell(cnn: LayerBuilder, x: Tensor, previous: Tensor | None, filters: int) -> Tensor:
     """Figure 4, on the right: [N, H, W, C] -> [N, ceil(H/2), ceil(W/2), 4 * filters].
 
-    The zeros around the image count in its pooling, as in keras.applications.
+    The averages of its pooling include the padding, as in keras.applications.
     """
     previous = x if previous is None else _fit(cnn, previous, x, filters)
     x = _project(cnn, x, filters, 'input')
@@ -90,10 +88,10 @@ def _project(cnn: LayerBuilder, x: Tensor, filters: int, name: str) -> Tensor:
 
 
 def _fit(cnn: LayerBuilder, previous: Tensor, x: Tensor, filters: int) -> Tensor:
-    """The input from the cell before the last one, with that many filters and the size of x."""
+    """Converts the output of the last cell but one to the size of x and to that number of filters."""
     if cnn.shape(previous)[:2] == cnn.shape(x)[:2]:
         return _project(cnn, previous, filters, 'previous')
-    # Every other pixel, and those diagonally between them: no pixel is lost.
+    # Every second pixel, and every second pixel of the image moved by one, so that both parities contribute.
     previous = cnn.relu(previous)
     halves = [
         cnn.conv(
@@ -105,7 +103,7 @@ def _fit(cnn: LayerBuilder, previous: Tensor, x: Tensor, filters: int) -> Tensor
 
 
 def _separable(cnn: LayerBuilder, x: Tensor, filters: int, kernel_size: int, name: str, strides: int = 1) -> Tensor:
-    """ReLU, a depthwise and a pointwise convolution, and batch norm: twice (appendix A); the first strides."""
+    """Twice ReLU, depthwise and pointwise convolution, and batch norm; the first has the strides: appendix A."""
     for number, step in ((1, strides), (2, 1)):
         conv = f'{name}/conv{number}'
         x = cnn.depthwise_conv(cnn.relu(x), kernel_size, f'{conv}/depthwise', strides=step, use_bias=False)

@@ -1,58 +1,114 @@
-"""Models that people add from files of their own. Does not import TensorFlow; such a file may."""
+"""Every model of this process: the built-in ones, and those that users register. Does not import TensorFlow."""
 
 import contextlib
+import difflib
+import fnmatch
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from data_sets import DATA_SETS
-from errors import BenchmarkError, UsageError
-from flag_spec import spelled
-from models.catalog import ModelFacts, add_model, remove_model
-
-if TYPE_CHECKING:
-    from models.layers import BatchNorm, LayerBuilder
-
-Build = Callable[['LayerBuilder', Any, int], Any]
+from errors import BenchmarkError, UsageError, spelled
+from inputs.data_sets import DATA_SETS, RECORDS
+from models.catalog import CATALOG, NOT_CLASSIFIERS
+from models.facts import BatchNorm, Build, ModelFacts, Network
 
 
-@dataclass(frozen=True)
-class RegisteredNetwork:
-    """What register_model was given of a network; file is the one of --model_file that it comes from, if any.
+class Registry:
+    """Models by name and data set.
 
-    Raises:
-      UsageError: it fails, or does not return what register_model asks for.
+    Args:
+      rows: the first models.
+      not_classifiers: names that no model may have, each with what it stands for, for an error.
     """
 
-    name: str
-    build: Build
-    batch_norm: 'BatchNorm | None'
-    file: str | None
+    def __init__(self, rows: Iterable[ModelFacts] = (), not_classifiers: Mapping[str, str] | None = None) -> None:
+        self._rows: list[ModelFacts] = []
+        self._not_classifiers = not_classifiers or {}
+        self.register(*rows)
 
-    def __call__(self, cnn: 'LayerBuilder', images: Any, num_classes: int) -> Any:
-        with _told_of(self.file) if self.file else contextlib.nullcontext():
-            built = self.build(cnn, images, num_classes)
-        logits, *others = built if isinstance(built, tuple) else (built,)
-        for head in (logits, *(other for other in others if other is not None)):
-            shape = getattr(head, 'shape', None)
-            if len(others) > 1 or shape is None or shape.rank != 2 or shape.as_list()[1] != num_classes:
-                found = type(head).__name__ if shape is None else f'{len(others) + 1} of shape {shape}'
-                raise UsageError(
-                    f'{spelled("model", self.name)}: its network returns {found}; it must return logits [N, '
-                    f'{num_classes}], or these and those of an auxiliary head'
-                )
-        return built
+    def register(self, *rows: ModelFacts) -> None:
+        """Adds models. All rows of a model are added in one call; the first one has its default data set.
+
+        Raises:
+          ValueError: a name is taken, a model is there twice for a data set, or a value makes no sense.
+        """
+        taken = {row.name for row in self._rows} | {*self._not_classifiers}
+        for row in rows:
+            if row.name in taken:
+                raise ValueError(f'{row.name}: there is already a model of this name; choose another name')
+            if row.data_set not in DATA_SETS:
+                raise ValueError(f'data_set={row.data_set!r}: there is no such data set; write {", ".join(DATA_SETS)}')
+            for setting in ('image_size', 'batch_size', 'learning_rate'):
+                if not getattr(row, setting) > 0:
+                    raise ValueError(f'{setting}={getattr(row, setting)}: it must be above 0')
+        for (name, data_set), times in Counter((row.name, row.data_set) for row in rows).items():
+            if times > 1:
+                raise ValueError(f'{name}: it is registered {times} times for {data_set}; remove all rows but one')
+        self._rows += rows
+
+    def unregister(self, *names: str) -> None:
+        """Removes models."""
+        self._rows = [row for row in self._rows if row.name not in names]
+
+    def list_models(self, pattern: str = '*') -> list[str]:
+        """The names that match a pattern with shell wildcards, sorted."""
+        return list(dict.fromkeys(facts.name for facts in self.list_facts(pattern)))
+
+    def list_facts(self, pattern: str = '*') -> list[ModelFacts]:
+        """The rows of the models whose names match a pattern with shell wildcards, sorted by name."""
+        rows = sorted(self._rows, key=lambda row: row.name)
+        return [facts for facts in rows if fnmatch.fnmatchcase(facts.name, pattern)]
+
+    def find_model(self, name: str, data_set: str | None = None, source: str | None = None) -> ModelFacts:
+        """The facts of a model for a data set, or for the model's default data set.
+
+        Every model trains on a folder made by `records`, with the settings of its default data set.
+
+        Args:
+          source: for an error, the data set and where it comes from, if not from --data_name.
+
+        Raises:
+          UsageError: there is no such model, or it is not defined for that data set.
+        """
+        flag = spelled('model', name)
+        if name in self._not_classifiers:
+            raise UsageError(f'{flag}: {self._not_classifiers[name]}; this program has image classifiers only')
+        rows = [facts for facts in self._rows if facts.name == name]
+        if not rows:
+            raise UsageError(
+                f'{flag}: there is no such model; {self._suggestion(name)}models: {", ".join(self.list_models())}'
+            )
+        for facts in rows:
+            if data_set in (None, facts.data_set):
+                return facts
+        if data_set == RECORDS:
+            return replace(rows[0], data_set=RECORDS)
+        if source:
+            others = dict.fromkeys(facts.name for facts in self.list_facts() if facts.data_set == data_set)
+            raise UsageError(f'{flag}: it is not defined for {source}; models for this data set: {", ".join(others)}')
+        sets = ' or '.join(facts.data_set for facts in rows)
+        raise UsageError(f'{flag}: it is not defined for --data_name={data_set}; write --data_name={sets}')
+
+    def _suggestion(self, name: str) -> str:
+        if not self._rows:
+            return ''
+        # Of equally similar names, the first of the catalog, where well-known models come first.
+        near = max(
+            (facts.name for facts in self._rows), key=lambda known: difflib.SequenceMatcher(None, known, name).ratio()
+        )
+        return f'did you mean {near}? All '
 
 
-_networks: dict[str, RegisteredNetwork] = {}
-# The files that were loaded; the last one while it is.
-_loaded: set[Path] = set()
-_loading: list[str] = []
+MODELS = Registry(CATALOG, NOT_CLASSIFIERS)
+
+# While a file is loaded: where register_model adds its models, and the path as the user wrote it.
+_loading: ContextVar[tuple[Registry, str] | None] = ContextVar('_loading', default=None)
 
 
 def register_model(
@@ -63,89 +119,74 @@ def register_model(
     image_size: int = 224,
     batch_size: int = 32,
     learning_rate: float = 0.005,
-    batch_norm: 'BatchNorm | None' = None,
+    batch_norm: BatchNorm | None = None,
 ) -> None:
-    """Adds a model, which --model=name then finds.
+    """Adds a model, so that --model=name finds it.
 
     Args:
-      build: (cnn, images, num_classes) -> logits [N, num_classes] float32, or (logits, logits of an auxiliary head or
-        None). cnn is a models.layers.LayerBuilder, which makes every layer; images are [N, H, W, C], or [N, C, H, W]
-        with --data_format=NCHW, float32 in [-1, 1].
-      data_set: imagenet, cifar10 or mnist. On a folder made by the word records every model trains.
+      name: its name. A model with 'resnet' in its name counts as a residual network, to which --resnet_base_lr applies.
+      build: (cnn, images, num_classes) -> logits [N, num_classes], or (logits, logits of an auxiliary head or None).
+        cnn is a models.layers.LayerBuilder, which makes every layer; images are [N, H, W, C], or [N, C, H, W] with
+        --data_format=NCHW, in [-1, 1], float32 or the 16-bit type of --use_fp16.
+      data_set: imagenet, cifar10 or mnist. Every model also trains on a folder made by `records`.
       image_size: height and width of the images in pixels.
-      batch_size: the default of --batch_size. learning_rate: that of --init_learning_rate.
+      batch_size: the default of --batch_size.
+      learning_rate: the default of --init_learning_rate.
       batch_norm: the settings of its batch normalisation; by default models.layers.BatchNorm().
 
     Raises:
-      ValueError: there is a model of this name, or a value makes no sense.
+      ValueError: there is already a model of this name, or a value makes no sense.
     """
-    if data_set not in DATA_SETS:
-        raise ValueError(f'data_set={data_set!r}: there is no such data set; write {", ".join(DATA_SETS)}')
-    for what, value in (('image_size', image_size), ('batch_size', batch_size), ('learning_rate', learning_rate)):
-        if not value > 0:
-            raise ValueError(f'{what}={value}: it must be above 0')
-    add_model(ModelFacts(name, data_set, image_size, batch_size, learning_rate))
-    _networks[name] = RegisteredNetwork(name, build, batch_norm, _loading[-1] if _loading else None)
+    registry, file = _loading.get() or (MODELS, None)
+    network = Network(build, batch_norm=batch_norm or BatchNorm(), file=file)
+    registry.register(
+        ModelFacts(name, data_set, image_size, batch_size, learning_rate, network, residual='resnet' in name)
+    )
 
 
-def registered_network(name: str) -> RegisteredNetwork:
-    """The network of a model that was registered. Raises KeyError if none was."""
-    return _networks[name]
+def load_model_file(path: str, registry: Registry = MODELS) -> None:
+    """Runs a Python file that calls register_model, unless the registry has its models already.
 
-
-def is_registered(name: str) -> bool:
-    """Whether a model is one that register_model added."""
-    return name in _networks
-
-
-def load_model_file(path: str) -> None:
-    """Runs a Python file, which calls register_model, once in this process. What it prints goes to standard error.
-
-    Modules beside the file can be imported by it, as if it were run by itself.
+    What the file prints goes to standard error. It can import modules of its own folder.
 
     Raises:
-      UsageError: it cannot be read, or it fails; the line names the file and its line. It registers no model.
+      UsageError: the file cannot be read, fails (the message names its line) or registers no model. The registry is
+        unchanged then, so that the corrected file can be loaded.
     """
-    file = Path(path)
+    flag = spelled('model_file', path)
+    file = Path(path).resolve()
     if not file.is_file():
-        raise UsageError(f'{spelled("model_file", path)}: there is no such file; write the path of a Python file')
-    if (resolved := file.resolve()) in _loaded:
+        raise UsageError(f'{flag}: there is no such file; write the path of a Python file')
+    facts = registry.list_facts()
+    if any(row.network.file and Path(row.network.file).resolve() == file for row in facts):
         return
-    before = set(_networks)
-    loader = SourceFileLoader(f'model_file_{len(_loaded)}', str(resolved))
+    before = {row.name for row in facts}
+    loader = SourceFileLoader(f'model_file_{file.stem}', str(file))
     module = types.ModuleType(loader.name)
     module.__file__ = loader.path
-    if str(resolved.parent) not in sys.path:
-        sys.path.append(str(resolved.parent))
-    _loading.append(path)
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    token = _loading.set((registry, path))
     try:
-        with _told_of(path), contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr):
             loader.exec_module(module)
-    except UsageError:
-        # So that the file can be loaded again when it is mended.
-        for name in set(_networks) - before:
-            remove_model(name)
-            del _networks[name]
-        raise
-    finally:
-        _loading.pop()
-    if before == set(_networks):
-        raise UsageError(f'{spelled("model_file", path)}: it registers no model; let it call register_model')
-    _loaded.add(resolved)
-
-
-@contextlib.contextmanager
-def _told_of(path: str) -> Iterator[None]:
-    """What fails within is told in one line, with the line of the file at which it failed."""
-    try:
-        yield
-    except BenchmarkError:
-        raise
     except (Exception, SystemExit) as error:
-        file = str(Path(path).resolve())
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-        reason = ' '.join(str(error).split())
-        if isinstance(error, SyntaxError) and error.filename == file:
-            lines, reason = [error.lineno], error.msg
-        place = f', line {lines[-1]}' if lines else ''
-        raise UsageError(f'{spelled("model_file", path)}{place}: {type(error).__name__}: {reason}') from error
+        registry.unregister(*{*registry.list_models()} - before)
+        if isinstance(error, BenchmarkError):
+            raise
+        raise error_in_file(path, error) from error
+    finally:
+        _loading.reset(token)
+    if before == {*registry.list_models()}:
+        raise UsageError(f'{flag}: it registers no model; call register_model in it')
+
+
+def error_in_file(path: str, error: BaseException) -> UsageError:
+    """The error that reports an exception from a file of --model_file, with the line of that file."""
+    file = str(Path(path).resolve())
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    reason = ' '.join(str(error).split())
+    if isinstance(error, SyntaxError) and error.filename == file:
+        lines, reason = [error.lineno], error.msg
+    place = f', line {lines[-1]}' if lines else ''
+    return UsageError(f'{spelled("model_file", path)}{place}: {type(error).__name__}: {reason}')

@@ -1,16 +1,16 @@
 """Residual networks: He et al. 2015 (arXiv:1512.03385), v1.5 of it, and v2, He et al. 2016 (arXiv:1603.05027).
 
-Those named official_resnet are the ones of the TensorFlow "official models" (github.com/tensorflow/models): v1.5 or v2,
-with longer averages in batch norm, a pooling layer that pads only where it must, and a projection in the first block of
-every stage, where 18 and 34 elsewhere have none in the first stage.
+The models named official_resnet are those of the TensorFlow "official models" (github.com/tensorflow/models). They are
+v1.5 or v2, have a larger decay in batch norm, 'SAME' padding in the pooling layer, and a projection in the first block
+of every stage, also for depths 18 and 34, which elsewhere have none in the first stage.
 """
 
 import math
 from dataclasses import dataclass
 
-from models.layers import BatchNorm, LayerBuilder, Padding, Tensor, he_normal
+from models.layers import LayerBuilder, Padding, Tensor, he_normal
 
-# Blocks in each of the four stages, by depth: He et al. 2015, table 1; 200 from He et al. 2016, section 5.
+# Number of blocks in each of the four stages, by depth: He et al. 2015, table 1; 200 from He et al. 2016, section 5.
 BLOCKS = {
     18: (2, 2, 2, 2),
     34: (3, 4, 6, 3),
@@ -20,8 +20,7 @@ BLOCKS = {
     200: (3, 24, 36, 3),
 }
 _WITHOUT_BOTTLENECKS = (18, 34)
-_EXPANSION = 4  # a bottleneck block's output channels over its inner ones
-OFFICIAL_BATCH_NORM = BatchNorm(decay=0.997)
+_EXPANSION = 4  # the output channels of a bottleneck block over its inner channels
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,8 @@ def resnet(
 ) -> Tensor:
     """The logits [N, num_classes] of images x.
 
-    version is 'v1', 'v1.5' or 'v2'. v1 puts a block's stride on its first convolution, v1.5 on the first 3x3 one (as
-    most published ResNet-50 figures do). v2 normalises and activates before each convolution, stride on a 3x3 one.
+    version is 'v1', 'v1.5' or 'v2'. The first convolution of a block has the stride in v1, the first 3x3 convolution in
+    v1.5 (as in most published ResNet-50 results) and in v2, which normalises and activates before each convolution.
     """
     x = _conv(cnn, x, _Conv(64, 7, 2), 'conv1')
     if version != 'v2':
@@ -58,10 +57,10 @@ def resnet(
 def resnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int, version: str) -> Tensor:
     """The logits [N, num_classes] of images x of 32x32 pixels: He et al. 2015, section 4.2.
 
-    depth is 6n + 2, version 'v1' or 'v2'. No shortcut has parameters: where the channels double, it takes every second
-    pixel and adds channels of zeros (option A).
+    depth is 6n + 2, version 'v1' or 'v2'. Shortcuts have no parameters: where the number of channels doubles, they take
+    every second pixel and append channels of zeros (option A).
     """
-    # In v2, too, the first activation comes before the paths part: He et al. 2016, appendix.
+    # Also in v2, the first activation precedes the first shortcut: He et al. 2016, appendix.
     x = cnn.relu(cnn.batch_norm(_conv(cnn, x, _Conv(16, 3), 'conv1'), 'conv1/bn'))
     for stage in range(3):
         for index in range((depth - 2) // 6):
@@ -83,7 +82,7 @@ def _bottleneck(width: int, strides: int, *, stride_first: bool) -> list[_Conv]:
 
 
 def _conv(cnn: LayerBuilder, x: Tensor, conv: _Conv, name: str) -> Tensor:
-    # Zeros on both sides, whatever the image's size: 'SAME' would shift the grid of strided convolutions.
+    # Equal padding on both sides: 'SAME' would pad strided convolutions unequally.
     padding = conv.kernel_size // 2
     return cnn.conv(
         x,
@@ -100,9 +99,10 @@ def _conv(cnn: LayerBuilder, x: Tensor, conv: _Conv, name: str) -> Tensor:
 def _block(
     cnn: LayerBuilder, x: Tensor, convs: list[_Conv], version: str, *, project: bool, activated: bool = False
 ) -> Tensor:
-    """Convolutions beside a shortcut: He et al. 2015, figure 2; v2: He et al. 2016, figure 4e.
+    """Convolutions in parallel with a shortcut: He et al. 2015, figure 2; v2: He et al. 2016, figure 4e.
 
-    activated tells that x is normalised and activated already, which only v2 would do.
+    project: whether the shortcut is a convolution. activated: whether x is already normalised and activated, so that a
+    v2 block need not do it.
     """
     if version == 'v2':
         preactivated = x if activated else cnn.relu(cnn.batch_norm(x, 'bn'))

@@ -20,8 +20,8 @@ def alexnet(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 def alexnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
     """The logits [N, num_classes] of images x of 32x32 pixels, by the CIFAR-10 network of TensorFlow's tutorials.
 
-    It is AlexNet's little brother: Krizhevsky's cuda-convnet, with the local response normalisation of Krizhevsky et
-    al. 2012, section 3.3, over 9 channels, and two hidden layers.
+    It is Krizhevsky's cuda-convnet with two hidden layers and the local response normalisation of Krizhevsky et al.
+    2012, section 3.3, over 9 channels.
     """
     x = cnn.relu(cnn.conv(x, 64, 5, 'conv1', initializer=he_normal))
     x = _normalised_responses(cnn, cnn.max_pool(x, 3, 2, 'SAME'))
@@ -50,9 +50,9 @@ def overfeat(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
 
 
 def lenet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, units: int) -> Tensor:
-    """The logits [N, num_classes] of images x, by two convolutions and a hidden layer of that many units.
+    """The logits [N, num_classes] of images x, by two convolutions and a hidden layer of `units` units.
 
-    After LeCun et al. 1998 (doi:10.1109/5.726791), with max pooling and ReLU. 1024 units make the MNIST network.
+    After LeCun et al. 1998 (doi:10.1109/5.726791), with max pooling and ReLU. The MNIST network has 1024 units.
     """
     for name, filters in (('conv1', 32), ('conv2', 64)):
         x = cnn.max_pool(cnn.relu(cnn.conv(x, filters, 5, name, initializer=he_normal)), 2, 2)
@@ -61,7 +61,7 @@ def lenet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, units: int) -> Tens
 
 
 def trivial(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x, at next to no cost: what is left is the harness and the input."""
+    """The logits [N, num_classes] of images x, at almost no cost, to measure the harness and the input pipeline."""
     x = cnn.relu(cnn.dense(cnn.flatten(x), 1, 'fc1'))
     x = cnn.relu(cnn.dense(x, 4096, 'fc2'))
     return cnn.dense(x, num_classes, 'logits')

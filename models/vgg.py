@@ -2,7 +2,7 @@
 
 from models.layers import LayerBuilder, Tensor, he_normal
 
-# 3x3 convolutions in each of the five blocks, by weight layers: table 1, columns A, D and E.
+# Number of 3x3 convolutions in each of the five blocks, by depth: table 1, columns A, D and E.
 CONVS = {11: (1, 1, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _FILTERS = (64, 128, 256, 512, 512)
 

@@ -1,4 +1,4 @@
-"""Finds what is wrong with shards, whoever wrote them. TensorFlow is imported when a check starts."""
+"""Finds faults in shards, whichever program wrote them. TensorFlow is imported when a check starts."""
 
 import concurrent.futures
 import contextlib
@@ -20,14 +20,20 @@ from records.parallel import num_cores, ordered_map
 _HEADER_BYTES = 12
 _FRAME_BYTES = _HEADER_BYTES + 4
 _LENGTH = struct.Struct('<Q')
-# Lengths are read one by one: more threads than cores, since they wait for the disk.
+# More threads than cores, since reading the lengths one by one mostly waits for the disk.
 _WALKING_THREADS = 16
 _JPEG_START = b'\xff\xd8\xff'
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong. record counts from 0 within its shard and is None where the whole shard is meant."""
+    """One fault.
+
+    Attributes:
+      path: the shard. record: its index in the shard, from 0; None if the fault concerns the whole shard.
+      filename: the image file that the record names, or ''.
+      kind: one of a few fixed names, by which faults are counted. reason: the fault in words.
+    """
 
     path: str
     record: int | None
@@ -42,9 +48,9 @@ class Fault:
 
 @dataclass(frozen=True)
 class Checked:
-    """A record or, where a shard ends badly, its end.
+    """The result for one record, or for the end of a shard if that is faulty.
 
-    num_bytes is what it takes of the shard (0 for an end), image_bytes of them are the encoded image.
+    num_bytes is the size of the record in the shard (0 for an end); image_bytes of them are the encoded image.
     """
 
     num_bytes: int
@@ -64,7 +70,7 @@ _CUT_HEADER = 'the shard is cut short: {} bytes of a header are left of it'
 
 
 def _records(path: str) -> Iterator[_Framed | Fault]:
-    """The records of a shard, and last what ends it before its time, if anything does."""
+    """Yields the records of a shard, and last the fault, if any, that hides the rest of it or concerns all of it."""
     import tensorflow.compat.v1 as tf
 
     index, end = 0, 0
@@ -82,7 +88,7 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
     except tf.errors.OpError as error:
         yield Fault(path, None, '', 'unreadable', f'it cannot be read ({error.message})')
     else:
-        # TensorFlow takes a shard that ends within a header for one that ends before it.
+        # If a shard ends within the header of a record, TensorFlow treats it as ending before that header.
         if end != size:
             reason = _CUT_HEADER.format(size - end)
             yield Fault(path, index, '', 'cut short', reason)
@@ -91,7 +97,10 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
 
 
 def _quietly(tf: Any, make: Callable[[], Any]) -> Any:
-    """Makes the one public iterator that needs neither session nor eager mode, without its deprecation notice."""
+    """Calls make, which creates a tf_record_iterator, without that function's deprecation notice.
+
+    It is the only public record reader that needs neither a session nor eager mode.
+    """
     before = tf.logging.get_verbosity()
     tf.logging.set_verbosity(tf.logging.ERROR)
     try:
@@ -101,12 +110,12 @@ def _quietly(tf: Any, make: Callable[[], Any]) -> Any:
 
 
 def _jpeg_decoder(num_threads: int) -> tuple[Any, Callable[[bytes], Any]]:
-    """A session, and a function that decodes a JPEG in it, raising tf.errors.OpError if that fails."""
+    """Returns a session, and a function that decodes a JPEG in it and raises tf.errors.OpError if that fails."""
     import tensorflow.compat.v1 as tf
 
     with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
         jpeg = tf.placeholder(tf.string, [])
-        # The shape is all that has to come back.
+        # Fetching the shape decodes the image without copying its pixels to Python.
         shape = tf.shape(tf.raw_ops.DecodeJpeg(contents=jpeg, channels=3))
     config = tf.ConfigProto(device_count={'GPU': 0}, inter_op_parallelism_threads=num_threads)
     session = tf.Session(graph=graph, config=config)
@@ -142,7 +151,7 @@ def _check_record(decode: Callable[[bytes], Any], num_classes: int, item: _Frame
 def _fault_of(
     decode: Callable[[bytes], Any], num_classes: int, image: bytes, label: int | None
 ) -> tuple[str, str] | None:
-    """The kind and reason of what is wrong with an image and a label."""
+    """Returns the kind and reason of the first fault in an image and its label, or None."""
     import tensorflow.compat.v1 as tf
 
     if not image:
@@ -151,7 +160,7 @@ def _fault_of(
         return 'no label', 'it has no label (image/class/label)'
     if not 0 <= label < num_classes:
         return 'label out of range', f'label {label} is outside 0..{num_classes - 1}'
-    # TensorFlow's JPEG decoder decodes a PNG as well, but not where decoding and cropping are fused.
+    # TensorFlow's DecodeJpeg also decodes a PNG, but its fused decoding and cropping does not.
     if not image.startswith(_JPEG_START):
         return 'not a JPEG', f'the image is not a JPEG, it begins with {image[:4]!r}'
     try:
@@ -165,7 +174,10 @@ def check_shards(paths: Sequence[str], num_classes: int, num_threads: int = 0) -
     """Checks shards record by record, in order: checksums, features, label, and that TensorFlow decodes the JPEG.
 
     A record needs a JPEG in image/encoded and one label in [0, num_classes) in image/class/label; grey and CMYK JPEGs
-    are good, as TensorFlow decodes them to three channels. num_threads decode at a time, 0 is one for each core.
+    are accepted, since TensorFlow decodes them to three channels.
+
+    Args:
+      num_threads: how many threads decode; 0: one for each core.
     """
     num_threads = num_threads or num_cores()
     session, decode = _jpeg_decoder(num_threads)
@@ -175,9 +187,9 @@ def check_shards(paths: Sequence[str], num_classes: int, num_threads: int = 0) -
 
 
 def first_fault(paths: Sequence[str], num_classes: int, deadline_secs: float) -> str | None:
-    """Names the first fault in shards in one line, or None if none was found within deadline_secs seconds.
+    """Describes the first fault in shards in one line; None if none was found within deadline_secs seconds.
 
-    Looks for cut and corrupt shards first, which takes no longer than reading them, then into the records.
+    First looks for truncated and corrupt shards, which takes no longer than reading them, then checks the records.
     """
     deadline = time.monotonic() + deadline_secs
     framing = (item if isinstance(item, Fault) else None for path in paths for item in _records(path))
@@ -192,12 +204,12 @@ def first_fault(paths: Sequence[str], num_classes: int, deadline_secs: float) ->
 
 
 def first_cut_shard(paths: Sequence[str], deadline_secs: float) -> tuple[str | None, int]:
-    """Names in one line the first shard that does not end where its last record does, without reading the records.
+    """Finds the first shard that does not end where its last record ends, without reading the records.
 
-    TensorFlow's readers take a shard that ends within the header of a record for complete, and the record is lost.
+    TensorFlow's readers accept a shard that ends within the header of a record, and lose that record silently.
 
     Returns:
-      The line, or None, and how many shards could not be looked at within deadline_secs seconds.
+      One line about the shard, or None; and the number of shards not checked within deadline_secs seconds.
     """
     num_unknown = 0
     walk = functools.partial(_walk, time.monotonic() + deadline_secs)
@@ -210,10 +222,10 @@ def first_cut_shard(paths: Sequence[str], deadline_secs: float) -> tuple[str | N
 
 
 def count_records(paths: Sequence[str]) -> int:
-    """How many records shards hold, by the lengths in them.
+    """Counts the records of shards by the record lengths in them, without reading the records.
 
     Raises:
-      RunError: one is cut short or cannot be read.
+      RunError: a shard is truncated or cannot be read.
     """
     total = 0
     with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
@@ -225,14 +237,17 @@ def count_records(paths: Sequence[str]) -> int:
 
 
 def _walk(deadline: float, path: str) -> Fault | int | None:
-    """From length to length to the end of a shard: what is wrong there, else how many records it has, None if that took
-    too long."""
+    """Steps through a shard from one record length to the next.
+
+    Returns:
+      The fault that it found, or the number of records, or None if time.monotonic() passed the deadline.
+    """
     index = end = 0
     try:
         with open(path, 'rb', buffering=0) as shard:
             size, file = os.fstat(shard.fileno()).st_size, shard.fileno()
             if hasattr(os, 'posix_fadvise'):
-                # Reading ahead would read all of the shard.
+                # Without this, read-ahead would read the entire shard.
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
             while end + _HEADER_BYTES <= size:
                 if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""One image file -> one JPEG that every decoder reads alike. Runs in the decoding processes, without TensorFlow."""
+"""One image file -> one JPEG that all decoders decode alike. Runs in the decoding processes, without TensorFlow."""
 
 import io
 import warnings
@@ -8,7 +8,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 _ORIENTATION_TAG = 0x0112
-# EXIF 2.3 (JEITA CP-3451C), section 4.6.4, tag Orientation: what brings the stored picture upright.
+# EXIF 2.3 (JEITA CP-3451C), section 4.6.4, tag Orientation: the operation that turns the stored picture upright.
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -18,15 +18,15 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# ITU-T T.81, table B.1. The start-of-frame markers that every JPEG decoder knows: baseline, extended, progressive, all
-# Huffman coded. The others are lossless, hierarchical or arithmetic coding.
+# ITU-T T.81, table B.1. The start-of-frame markers that every JPEG decoder supports: baseline, extended, progressive,
+# all with Huffman coding. The others mean lossless, hierarchical or arithmetic coding.
 _PLAIN_FRAMES = (0xC0, 0xC1, 0xC2)
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """A JPEG of three channels, height x width pixels; passed_through tells that it is the file's own bytes."""
+    """A JPEG of three channels, height x width pixels; passed_through: it is the file, byte for byte."""
 
     jpeg: bytes
     height: int
@@ -36,19 +36,19 @@ class EncodedImage:
 
 @dataclass(frozen=True)
 class Undecodable:
-    """Why a file gave no image."""
+    """The result for a file that cannot be decoded: the reason."""
 
     reason: str
 
 
 def encode_image(path: str, jpeg_quality: int) -> EncodedImage | Undecodable:
-    """Decodes an image file to the end, and gives it as a JPEG of three channels, upright.
+    """Decodes an image file completely, and returns it as an upright JPEG of three channels.
 
-    A Huffman-coded JPEG of three 8-bit channels that needs no turning passes through byte for byte. Everything else is
-    encoded anew as RGB with jpeg_quality in [1, 100]: 16-bit samples keep their upper byte, transparency is laid over
-    white, embedded colour profiles are dropped.
+    A Huffman-coded JPEG of three 8-bit channels that is upright passes through byte for byte. Everything else is
+    encoded again as RGB with jpeg_quality in [1, 100]: 16-bit samples keep their upper byte, transparent images are
+    laid over white, embedded colour profiles are dropped.
     """
-    # One file never ends the run: whatever a damaged one raises (PIL raises many types) is its reason to be left out.
+    # One file must not end the run: PIL raises many types of exception for a damaged file, and each becomes the reason.
     try:
         return _encode(Path(path).read_bytes(), jpeg_quality)
     except UnidentifiedImageError:
@@ -67,7 +67,7 @@ def _encode(data: bytes, jpeg_quality: int) -> EncodedImage | Undecodable:
         with Image.open(io.BytesIO(data), formats=('JPEG', 'PNG')) as image:
             image.load()
             turn = _UPRIGHT.get(_orientation(image))
-            # A file of several pictures has the format MPO: only its first one is meant.
+            # PIL names a file of several pictures MPO: such a file is encoded again, with its first picture only.
             if image.format == 'JPEG' and image.mode == 'RGB' and turn is None and _frame(data) in _PLAIN_FRAMES:
                 return EncodedImage(data, image.height, image.width, passed_through=True)
             upright = _to_rgb(image)
@@ -79,7 +79,7 @@ def _encode(data: bytes, jpeg_quality: int) -> EncodedImage | Undecodable:
 
 
 def _orientation(image: Image.Image) -> int:
-    # Metadata that cannot be read does not spoil the picture.
+    # An image with unreadable metadata is still usable.
     try:
         return image.getexif().get(_ORIENTATION_TAG, 1)
     except Exception:
@@ -94,14 +94,14 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         layers = image.convert('RGBA')
         white = Image.new('RGBA', image.size, 'white')
         image = Image.alpha_composite(white, layers)
-    # A fresh image has no metadata that save() would carry over.
+    # A new image has no metadata that save() would write.
     plain = Image.new('RGB', image.size)
     plain.paste(image.convert('RGB'))
     return plain
 
 
 def _frame(jpeg: bytes) -> int | None:
-    """The start-of-frame marker of a JPEG: ITU-T T.81, annex B.1.1."""
+    """The start-of-frame marker of a JPEG, or None: ITU-T T.81, annex B.1.1."""
     at = 2
     while at + 4 <= len(jpeg):
         if jpeg[at] != 0xFF:

@@ -17,7 +17,7 @@ IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png')
 
 @dataclass(frozen=True)
 class SourceImage:
-    """An image file: its path below the folder ('class/file.jpg'), and the index of its class in classes."""
+    """An image file: its path relative to the folder ('class/file.jpg'), and the index of its class in classes."""
 
     path: str
     class_index: int
@@ -25,7 +25,7 @@ class SourceImage:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """A folder of class folders. classes and images are sorted; passed_over holds the other paths, by the reason."""
+    """A folder of class folders. classes and images are sorted; passed_over maps reasons to the other paths."""
 
     root: str
     classes: tuple[str, ...]
@@ -42,7 +42,7 @@ def _listing(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
-    """The path of each file at any depth, starting with prefix, and the reason to pass it over if there is one."""
+    """Yields the path of each file at any depth, with prefix in front, and the reason to pass it over or None."""
     for entry in _listing(folder):
         path = f'{prefix}/{entry.name}'
         if entry.name.startswith('.'):
@@ -54,7 +54,7 @@ def _files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
                 yield from _files(entry.path, path)
         elif not entry.name.lower().endswith(IMAGE_SUFFIXES):
             yield path, 'not named as a JPEG or PNG'
-        # A broken link is left to be told by name, with the files that cannot be read.
+        # A broken link counts as an image, so that it is reported by name with the files that cannot be decoded.
         elif not entry.is_file() and Path(entry.path).exists():
             yield path, 'not a file'
         else:
@@ -64,18 +64,18 @@ def _files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
 def scan_folder(root: str) -> ImageFolder:
     """Lists the class folders of root and, at any depth, the JPEG and PNG files in each.
 
-    Classes are sorted by folder name. A class folder may be a link; below it, links to files are followed and links to
-    folders are not. Whether a file can be decoded is found out later.
+    Classes are sorted by folder name. A class folder may be a link; inside it, links to files are followed and links
+    to folders are not. Files are not decoded here.
 
     Raises:
-      UsageError: root is missing, not a folder, or holds no class folder with an image; or a class name does not fit
-        into labels.txt.
-      RunError: a folder below root cannot be read.
+      UsageError: root is missing, not a folder, or has no class folder with an image; or a class name cannot be
+        written to labels.txt.
+      RunError: a folder inside root cannot be read.
     """
     folder = Path(root)
     if not folder.is_dir():
         reason = 'it is not a folder' if folder.exists() else 'there is no such folder'
-        raise UsageError(f'--input={root}: {reason}; give the folder that holds a folder of images for each class')
+        raise UsageError(f'--input={root}: {reason}; write the folder that contains a folder of images for each class')
     passed_over: defaultdict[str, list[str]] = defaultdict(list)
     classes: list[str] = []
     images: list[SourceImage] = []
@@ -93,10 +93,10 @@ def scan_folder(root: str) -> ImageFolder:
                     images.append(SourceImage(path, len(classes)))
             classes.append(entry.name)
     if not images:
-        holds = f'{len(classes)} class folders and {len(passed_over["in no class folder"])} files beside them'
+        contents = f'{len(classes)} class folders and {len(passed_over["in no class folder"])} files beside them'
         raise UsageError(
-            f'--input={root}: there is no JPEG or PNG in a class folder (it holds {holds}); '
-            'give a folder that holds a folder of images for each class, as in train/cat/1.jpg'
+            f'--input={root}: there is no JPEG or PNG in a class folder (it contains {contents}); '
+            'write a folder that contains a folder of images for each class, as in train/cat/1.jpg'
         )
     return ImageFolder(root, tuple(classes), tuple(images), {why: tuple(paths) for why, paths in passed_over.items()})
 
@@ -105,21 +105,21 @@ def _check_class_name(root: str, name: str) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise UsageError(f'--input={root}: the class folder {name!r} is not named in UTF-8; rename it') from None
+        raise UsageError(f'--input={root}: the name of the class folder {name!r} is not UTF-8; rename it') from None
     if '\n' in name or '\r' in name:
-        raise UsageError(f'--input={root}: the class folder {name!r} has a line break in its name; rename it')
+        raise UsageError(f'--input={root}: the name of the class folder {name!r} contains a line break; rename it')
 
 
 def label_names(classes: tuple[str, ...], first_label: int) -> tuple[str, ...]:
-    """The name of each label: 'background' for the labels below first_label (0 or 1), then the classes in order.
+    """Returns the name of each label: 'background' for the labels below first_label (0 or 1), then the classes.
 
     Raises:
-      UsageError: a class is named 'background' too.
+      UsageError: first_label is 1 and a class is named 'background' too.
     """
     if first_label and BACKGROUND in classes:
         raise UsageError(
-            f'--first_label={first_label}: label 0 is then named {BACKGROUND!r}, which is a class folder as well; '
-            'rename the folder, or number it as a class like the others with --first_label=0'
+            f'--first_label={first_label}: label 0 gets the name {BACKGROUND!r}, which is a class folder too; '
+            'rename the folder, or number it like the other classes with --first_label=0'
         )
     return (BACKGROUND,) * first_label + classes
 
@@ -130,7 +130,7 @@ def labels_text(names: tuple[str, ...]) -> str:
 
 
 def read_labels(folder: str) -> tuple[str, ...] | None:
-    """The names in folder's labels.txt, or None if it has none: name i is that of label i, so labels are in [0, len).
+    """Reads the names in the folder's labels.txt: name i is that of label i. None if there is no labels.txt.
 
     Raises:
       UsageError: labels.txt cannot be read, is not UTF-8, or is empty.
@@ -141,17 +141,17 @@ def read_labels(folder: str) -> tuple[str, ...] | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f'{path}: it cannot be read ({error}); write it anew, with one class name a line') from error
+        raise UsageError(f'{path}: it cannot be read ({error}); write it again, with one class name a line') from error
     if lines[-1] == '':
         lines.pop()
     if not lines:
-        raise UsageError(f'{path}: it is empty; write it anew, with one class name a line')
+        raise UsageError(f'{path}: it is empty; write it again, with one class name a line')
     return tuple(lines)
 
 
 @dataclass(frozen=True)
 class SubsetFacts:
-    """What dataset.json tells of the shards of a subset: height and width, in pixels, are None if images differ."""
+    """What dataset.json says about the shards of a subset; height and width, in pixels, are None if images differ."""
 
     images: int
     shards: int
@@ -165,23 +165,23 @@ def facts_text(facts: dict[str, SubsetFacts]) -> str:
 
 
 def read_facts(folder: str) -> dict[str, SubsetFacts]:
-    """What folder's dataset.json tells, by subset; nothing if it has none, as folders that are older than this file.
+    """Reads the folder's dataset.json, by subset. Empty if there is none, as in folders older than this file.
 
     Raises:
-      UsageError: dataset.json cannot be read, or does not hold what facts_text writes.
+      UsageError: dataset.json cannot be read, or is not in the format of facts_text.
     """
     path = Path(folder) / FACTS_FILE
     try:
-        facts = {subset: SubsetFacts(**told) for subset, told in json.loads(path.read_bytes()).items()}
-        if not all(_is_plausible(told) for told in facts.values()):
-            raise ValueError('a number is none, or below 1')
+        facts = {subset: SubsetFacts(**values) for subset, values in json.loads(path.read_bytes()).items()}
+        if not all(_is_plausible(of_subset) for of_subset in facts.values()):
+            raise ValueError('a value is not an integer of at least 1')
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f'{path}: it cannot be used ({error}); remove it, and the shards are counted') from error
+        raise UsageError(f'{path}: it cannot be used ({error}); remove it, then the shards are counted') from error
     return facts
 
 
-def _is_plausible(told: SubsetFacts) -> bool:
-    numbers = [told.images, told.shards, *(side for side in (told.height, told.width) if side is not None)]
+def _is_plausible(facts: SubsetFacts) -> bool:
+    numbers = [facts.images, facts.shards, *(side for side in (facts.height, facts.width) if side is not None)]
     return all(type(number) is int and number > 0 for number in numbers)

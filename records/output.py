@@ -1,4 +1,4 @@
-"""The output folder: nothing in it is ever overwritten unasked, mixed, or half written. Does not import TensorFlow."""
+"""The output folder: replaced only if asked, never a mixture of two runs, never half written. Without TensorFlow."""
 
 import contextlib
 import fcntl
@@ -6,36 +6,36 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from data_sets import shard_name, subset_of
 from errors import UsageError
+from inputs.data_sets import shard_name, subset_of
 from records.layout import FACTS_FILE, LABELS_FILE, SubsetFacts, facts_text, labels_text, read_facts, read_labels
 from records.parallel import interrupts_held
 
 
 def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input_dir: str, overwrite: bool) -> None:
-    """Refuses an output folder whose shards or labels would not fit together with the new ones.
+    """Refuses an output folder whose shards or labels conflict with the new ones.
 
     Raises:
-      UsageError: it is below the input folder or no folder; it has shards of the subset and overwrite is off; or its
-        labels.txt names other classes, and shards of another subset rely on it or overwrite is off.
+      UsageError: it is inside the input folder or is no folder; it has shards of the subset and overwrite is off; or
+        its labels.txt names other classes, and shards of another subset need it or overwrite is off.
     """
     output = Path(output_dir)
     if output.resolve().is_relative_to(Path(input_dir).resolve()):
         raise UsageError(
-            f'--output={output}: it is below --input={input_dir} and would be taken for a class; '
-            'give a folder beside it'
+            f'--output={output}: it is inside --input={input_dir} and would be taken for a class; '
+            'write a folder outside it'
         )
     try:
         names = sorted(entry.name for entry in output.iterdir())
     except FileNotFoundError:
         return
     except OSError as error:
-        raise UsageError(f'--output={output}: {error.strerror}; give a folder that can be written to') from error
+        raise UsageError(f'--output={output}: {error.strerror}; write a folder that this user may write to') from error
     present = {found for name in names if (found := subset_of(name))}
     if subset in present and not overwrite:
         raise UsageError(
             f'--output={output}: it already has {subset} shards; '
-            'add --overwrite to replace them, or give another folder'
+            'add --overwrite to replace them, or write another folder'
         )
     old_labels = read_labels(output_dir)
     others = sorted(present - {subset})
@@ -43,13 +43,13 @@ def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input
         return
     assert old_labels is not None
     remedy = (
-        f'the {" and ".join(others)} shards there rely on it: make the class folders (and --first_label) agree with it'
+        f'the {" and ".join(others)} shards there need it: make the class folders (and --first_label) agree with it'
         if others
         else 'make the class folders (and --first_label) agree with it, add --overwrite to replace it'
     )
     raise UsageError(
         f'--output={output}: its {LABELS_FILE} does not agree with the classes of --input={input_dir} '
-        f'({_difference(old_labels, labels)}); {remedy}, or give another folder'
+        f'({_difference(old_labels, labels)}); {remedy}, or write another folder'
     )
 
 
@@ -66,13 +66,20 @@ def _difference(old: tuple[str, ...], new: tuple[str, ...]) -> str:
 
 @contextlib.contextmanager
 def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) -> Iterator[Path]:
-    """A hidden folder for what is not finished, gone afterwards. What a killed run left in it goes first."""
+    """Makes a hidden folder for unfinished files, and removes it with its files when the block ends.
+
+    Args:
+      report: prints a line, for example about files that a killed run left, which are removed first.
+
+    Raises:
+      UsageError: the output folder cannot be written to, or another process is writing shards of the subset there.
+    """
     folder = output / f'.{subset}-unfinished'
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f'--output={output}: it cannot be written to ({error.strerror}); give another folder'
+            f'--output={output}: it cannot be written to ({error.strerror}); write another folder'
         ) from error
     lock = os.open(folder, os.O_RDONLY)
     try:
@@ -83,7 +90,7 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
                 f'--output={output}: another process is writing {subset} shards there; wait for it to end'
             ) from None
         except OSError as error:
-            report(f'{output}: this file system has no locks ({error.strerror}); do not write to it twice at a time')
+            report(f'{output}: this file system has no locks ({error.strerror}); do not let two processes write to it')
         try:
             if leftovers := _remove_files(folder):
                 report(f'{output}: removed {leftovers} unfinished files that an interrupted run left')
@@ -103,6 +110,7 @@ def _remove_files(folder: Path) -> int:
 
 
 def sync(path: Path) -> None:
+    """Waits until a file, or the list of a folder's files, is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -111,7 +119,11 @@ def sync(path: Path) -> None:
 
 
 def publish(unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts, output: Path, subset: str) -> None:
-    """Gives whole shards their names. Old ones go first: a crash in between leaves shards missing, not mixed."""
+    """Moves finished shards to their final names.
+
+    Removes the old shards first, so that a crash in between leaves shards missing rather than mixed. labels.txt and
+    dataset.json are replaced too; dataset.json keeps the facts about the shards of other subsets.
+    """
     new_labels, new_facts = (unfinished[0].parent / name for name in (LABELS_FILE, FACTS_FILE))
     new_labels.write_bytes(labels_text(labels).encode())
     new_facts.write_text(facts_text({**_facts_of_others(output, subset), subset: facts}))
@@ -129,11 +141,11 @@ def publish(unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts,
 
 
 def _facts_of_others(output: Path, subset: str) -> dict[str, SubsetFacts]:
-    """What is known of the shards of other subsets in the output folder."""
+    """The facts about the shards of other subsets in the output folder."""
     try:
         known = read_facts(str(output))
     except UsageError:
-        # It is written anew, and without facts the shards are counted when they are used.
+        # dataset.json gets replaced; shards without facts are counted when they are used.
         return {}
     there = {subset_of(entry.name) for entry in output.iterdir()}
     return {other: facts for other, facts in known.items() if other != subset and other in there}

@@ -1,4 +1,4 @@
-"""Work on all cores, in order and in bounded memory; processes that do not outlive the one that started them."""
+"""Parallel work with results in order and bounded memory, in processes that exit with the one that started them."""
 
 import concurrent.futures
 import contextlib
@@ -14,7 +14,7 @@ from typing import TypeVar
 Item = TypeVar('Item')
 Result = TypeVar('Result')
 
-# Enough that no worker waits for the one that consumes the results, little enough for images of many megabytes.
+# Enough that no worker waits for the consumer of the results, few enough for images of many megabytes.
 _TASKS_PER_WORKER = 4
 
 
@@ -26,13 +26,13 @@ def num_cores() -> int:
 def ordered_map(
     executor: concurrent.futures.Executor, num_workers: int, function: Callable[[Item], Result], items: Iterable[Item]
 ) -> Iterator[Result]:
-    """Yields function(item) for each item, in order, with a few tasks a worker under way. Starts at once."""
+    """Yields function(item) for each item, in order. Starts at once, and keeps a few tasks per worker under way."""
     remaining = iter(items)
     under_way: deque[concurrent.futures.Future[Result]] = deque()
 
     def start_next() -> None:
         for item in remaining:
-            # This may start a worker. Ctrl-C goes to every process of a terminal, but is for this one to act on.
+            # This may start a worker. Ctrl-C reaches every process of a terminal, but only this one should act on it.
             with interrupts_held():
                 under_way.append(executor.submit(function, item))
             break
@@ -51,7 +51,7 @@ def ordered_map(
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Holds Ctrl-C back until the block ends. Processes that are started inside never see it."""
+    """Delays Ctrl-C until the block ends. Processes that are started in the block never receive it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -61,7 +61,7 @@ def interrupts_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def process_pool(num_processes: int) -> Iterator[concurrent.futures.Executor]:
-    """Spawned worker processes. They end with the block, also on Ctrl-C, and when this process is killed."""
+    """Spawns worker processes. They exit with the block, also on Ctrl-C, and if this process is killed."""
     executor = concurrent.futures.ProcessPoolExecutor(
         num_processes, mp_context=multiprocessing.get_context('spawn'), initializer=_end_with_parent
     )
@@ -72,7 +72,8 @@ def process_pool(num_processes: int) -> Iterator[concurrent.futures.Executor]:
 
 
 def _end_with_parent() -> None:
-    """Ends this worker when its parent dies: it would wait for a task for ever, as its siblings hold the queue open."""
+    """Makes this worker exit when its parent dies; otherwise it would wait for tasks forever, as its siblings keep the
+    queue open."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, and the lines that are told above it."""
+"""A progress bar on standard error, and lines printed above it."""
 
 import sys
 from types import TracebackType
@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Monitor:
-    """Shows how far a job of `total` steps is, for as long as the with block lasts, and tells lines meanwhile."""
+    """Shows the progress of a job of `total` steps while the with block lasts."""
 
     def __init__(self, description: str, total: int) -> None:
         self._progress = Progress(
@@ -31,8 +31,9 @@ class Monitor:
         self._progress.stop()
 
     def advance(self, steps: int = 1) -> None:
+        """Counts this many more steps as done."""
         self._progress.advance(self._task, steps)
 
-    def say(self, line: str) -> None:
-        """Prints a line as it is: file names may look like markup."""
+    def print_line(self, line: str) -> None:
+        """Prints a line above the bar, without interpreting it: file names may look like markup."""
         self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True, emoji=False)

@@ -1,4 +1,4 @@
-"""Image folder -> TFRecord shards in ImageNet's layout. TensorFlow is imported when the writing starts."""
+"""Image folder -> TFRecord shards in ImageNet's layout. TensorFlow is imported when writing starts."""
 
 import functools
 import itertools
@@ -21,7 +21,7 @@ from records.progress import Monitor
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How to write: the flags of the same names. jpeg_quality is in [1, 100], first_label is 0 or 1."""
+    """The flags of the same names, with all defaults decided. jpeg_quality is in [1, 100], first_label is 0 or 1."""
 
     output: str
     subset: str
@@ -34,7 +34,7 @@ class WriteOptions:
 
 @dataclass
 class Written:
-    """What was written, in images and bytes of shards; sizes are the heights and widths in pixels that there are."""
+    """Counts of the images written and left out, bytes of shards, and the distinct (height, width) in pixels."""
 
     num_bytes: int = 0
     num_passed_through: int = 0
@@ -72,15 +72,15 @@ def _example(tf: Any, image: SourceImage, encoded: EncodedImage, class_name: str
         'image/channels': number(3),
         'image/colorspace': text(b'RGB'),
     }
-    # Maps have no order of their own; the same input is to give the same bytes.
+    # The same input must give the same bytes, and protobuf maps have no order unless asked.
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
 
 
 def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOptions, monitor: Monitor) -> Written:
     """Writes all images of the folder, shuffled across the shards by options.seed, labels.txt and dataset.json.
 
-    Images are decoded and encoded by options.num_processes processes; this one writes the shards. They stay in a hidden
-    folder until all are whole and on disk. The monitor is told each file that is left out, and advances by images.
+    options.num_processes processes decode and encode images; this process writes the shards. They stay in a hidden
+    folder until all are complete and on disk. The monitor prints each file that is left out, and advances by images.
 
     Raises:
       UsageError: another process is writing to the output folder.
@@ -93,12 +93,12 @@ def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOpt
     written = Written()
     try:
         with (
-            unfinished_folder(Path(options.output), options.subset, monitor.say) as staging,
+            unfinished_folder(Path(options.output), options.subset, monitor.print_line) as staging,
             process_pool(num_processes) as pool,
         ):
             paths = (os.path.join(folder.root, image.path) for image in order)
             images = zip(order, ordered_map(pool, num_processes, encode, paths), strict=True)
-            # Imported here: the decoding processes are at work meanwhile.
+            # Imported here, while the decoding processes already work.
             import tensorflow.compat.v1 as tf
 
             unfinished = [staging / f'{shard:05d}' for shard in range(options.num_shards)]
@@ -126,7 +126,7 @@ def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOpt
             publish(unfinished, labels, written.facts(options.num_shards), Path(options.output), options.subset)
     except BrokenProcessPool as error:
         raise RunError(
-            f'--input={folder.root}: a decoding process died, most likely for want of memory; '
+            f'--input={folder.root}: a decoding process died, most likely because memory ran out; '
             f'use fewer than --num_processes={options.num_processes}'
         ) from error
     except OSError as error:
@@ -148,7 +148,7 @@ def _write_shard(
             monitor.advance()
             if isinstance(encoded, Undecodable):
                 written.num_left_out += 1
-                monitor.say(f'left out {image.path}: {encoded.reason}')
+                monitor.print_line(f'left out {image.path}: {encoded.reason}')
                 continue
             label = image.class_index + options.first_label
             writer.write(_example(tf, image, encoded, folder.classes[image.class_index], label))

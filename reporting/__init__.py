@@ -1,1 +1,1 @@
-"""What was measured: the result, its statistics, and the lines that the console shows."""
+"""The result of a run, its statistics, and the console output."""

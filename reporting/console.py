@@ -1,4 +1,4 @@
-"""The lines that a run shows. format_* functions return text without a final newline; Console prints it."""
+"""The console output of a run. format_* functions return text without a final newline; Console prints it."""
 
 import contextlib
 import io
@@ -17,8 +17,11 @@ _LABEL_WIDTH = 13
 
 @dataclass(frozen=True)
 class Banner:
-    """What is told before a run. batch_size is per device; num_batches is None if that
-    depends on the images there are; num_epochs is in terms of the published data set."""
+    """The facts shown before a run.
+
+    batch_size is per device. num_batches is None if all images are evaluated. num_epochs are passes over the data set.
+    bytes_of_servers are those of the variables on each parameter server; bytes_of_step are those that a step transfers.
+    """
 
     tensorflow_version: str
     model: str
@@ -44,7 +47,7 @@ class Banner:
 
 
 def format_banner(banner: Banner) -> str:
-    """The lines before a run, closed by a line of ten equal signs. Of the TensorFlow version, major.minor is told."""
+    """The lines before a run, ending with ten equal signs; the TensorFlow version is shortened to major.minor."""
     rows = [
         ('TensorFlow', '.'.join(banner.tensorflow_version.split('.')[:2])),
         ('Model', banner.model),
@@ -64,7 +67,7 @@ def format_banner(banner: Banner) -> str:
         *([('AllReduce', banner.all_reduce_spec)] if banner.all_reduce_spec else []),
         ('Sync', banner.sync),
     ]
-    # A worker may be alone with its parameter servers.
+    # A cluster may consist of one worker and parameter servers.
     if banner.num_workers > 1 or banner.bytes_of_servers:
         rows.append(('Workers', banner.num_workers))
         rows += [(f'On ps {index}', _megabytes(held)) for index, held in enumerate(banner.bytes_of_servers)]
@@ -84,7 +87,7 @@ def format_step_header(loss_name: str = 'total_loss', *, with_accuracy: bool = F
 
 
 def format_step(index: int, rate: Rate, values: StepValues) -> str:
-    """The line of a step: its index from 1, the rate over the timed steps so far, its loss, accuracies if computed."""
+    """The line of a step: its index from 1, the rate over the timed steps so far, its loss, its accuracies if any."""
     speed = f'images/sec: {rate.images_per_second:.1f} +/- {rate.standard_error:.1f} (jitter = {rate.jitter:.1f})'
     numbers = [number for number in (values.loss, values.top_1, values.top_5) if number is not None]
     return '\t'.join([str(index), speed, *(f'{number:.3f}' for number in numbers)])
@@ -96,18 +99,18 @@ def format_total(images_per_second: float) -> str:
 
 
 def format_accuracy(accuracy: Accuracy) -> str:
-    """What an evaluation found, in one line, and its throughput as format_total has it."""
+    """The result of an evaluation in one line, then its throughput like format_total."""
     found = f'Accuracy @ 1 = {accuracy.top_1:.4f} Accuracy @ 5 = {accuracy.top_5:.4f} [{accuracy.num_images} examples]'
     return f'{found}\n{format_total(accuracy.images_per_second)}'
 
 
 def format_incomplete(num_timed: int, num_batches: int) -> str:
-    """What is said of a run that ended early."""
+    """The warning about a run that ended early."""
     return f'the run is incomplete: {num_timed} of {num_batches} batches were timed'
 
 
 def format_skipped(num_skipped: int) -> str:
-    """What is said of steps that an automatic loss scale skipped."""
+    """The warning about steps that an automatic loss scale skipped."""
     return (
         f'{num_skipped} steps, warm-up included, changed no variable: their gradients overflowed, and each halved the '
         'loss scale'
@@ -115,17 +118,17 @@ def format_skipped(num_skipped: int) -> str:
 
 
 def format_error(message: str) -> str:
-    """An error in one line."""
+    """Returns the one line that reports an error; line breaks in the message become spaces."""
     return f'{_PROGRAM}: error: {" ".join(message.split())}'
 
 
 def format_warning(message: str) -> str:
-    """A warning in one line."""
+    """Returns the one line that reports a warning; line breaks in the message become spaces."""
     return f'{_PROGRAM}: warning: {" ".join(message.split())}'
 
 
 class Console:
-    """Prints results to one stream, messages to another, each at once; to neither if there is none."""
+    """Prints results to one stream and messages to another, and flushes each; without a stream it discards them."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         """out gets results and nothing else (standard output), err progress and warnings (standard error)."""
@@ -136,7 +139,7 @@ class Console:
         """Prints lines of the result.
 
         Raises:
-          RunError: they cannot be written. BrokenPipeError: their reader has left.
+          RunError: the stream cannot be written. BrokenPipeError: its reader has closed the pipe.
         """
         if self._out:
             try:
@@ -144,15 +147,15 @@ class Console:
             except BrokenPipeError:
                 raise
             except OSError as error:
-                raise RunError(f'standard output cannot be written: {error.strerror}; send it elsewhere') from error
+                raise RunError(f'standard output cannot be written: {error.strerror}; redirect it elsewhere') from error
 
     def progress(self, message: str) -> None:
-        """Prints what is being done."""
+        """Prints what the program is doing."""
         if self._err:
             print(message, file=self._err, flush=True)
 
     def hand_over(self) -> None:
-        """Makes the stream of results the standard output of the program that is about to take this process over."""
+        """Makes the stream of results the standard output of the program that will replace this one in the process."""
         if self._out:
             with contextlib.suppress(io.UnsupportedOperation):
                 os.dup2(self._out.fileno(), 1)

@@ -1,18 +1,42 @@
-"""What a run measured: raw values, from which everything else is derived."""
+"""What a run measured: raw values and the numbers derived from them."""
 
+import enum
 import math
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from params import Params
 from reporting.statistics import Rate, summarize, throughput
-from training.step_loop import Phase, Step
+
+Values = TypeVar('Values')
+
+
+class Phase(enum.Enum):
+    """The phase of a step: WARMUP steps are kept, but do not count in any rate."""
+
+    WARMUP = 'warmup'
+    TIMED = 'timed'
+
+
+@dataclass(frozen=True)
+class Step(Generic[Values]):
+    """One completed step.
+
+    index counts from 1 within the phase, seconds are the wall seconds of the step alone, values are its results.
+    """
+
+    phase: Phase
+    index: int
+    seconds: float
+    values: Values
 
 
 @dataclass(frozen=True)
 class StepValues:
-    """What a step computed: the loss, and the fractions of images whose label is the best or among the best five.
+    """The results of a step.
 
-    learning_rate is that of its update.
+    loss: the loss of --loss_type_to_report. top_1, top_5: the fractions of images whose label is the best guess, or
+    among the best five. learning_rate: the rate of its update.
     """
 
     loss: float
@@ -23,9 +47,9 @@ class StepValues:
 
 @dataclass(frozen=True)
 class ClusterTotal:
-    """The images of all workers between the start of the chief's first timed step and the end of its last.
+    """The images of all workers from the start of the chief's first timed step to the end of its last.
 
-    Where the run ended early, between those of the worker whose result it is.
+    If the run ended early, the steps are those of the worker that reports the result.
     """
 
     images: int
@@ -34,10 +58,10 @@ class ClusterTotal:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What an evaluation found, over all workers.
+    """The result of an evaluation, over all workers.
 
-    step: the steps that the model was trained for. num_images: those looked at, of which num_top_1 had their label as
-    the best guess, num_top_5 among the best five. seconds: wall seconds that took.
+    step: the number of steps for which the model was trained. num_images: the number of evaluated images, of which
+    num_top_1 had their label as the best guess, num_top_5 among the best five. seconds: wall seconds of the evaluation.
     """
 
     step: int
@@ -66,12 +90,11 @@ class Accuracy:
 class Result:
     """One run of the benchmark.
 
-    batch_size is per device and as used, not 0. devices are those of one worker, one tower each. steps are all steps in
-    their order, warm-ups included. complete is False if the run ended before its last step.
-    takes_steps_together is False for workers of a cluster that do not wait for each other.
-    num_missing_shards counts those that the names of the others promise and that were not there. evaluations are those
-    for which training waited. num_skipped_steps are those whose gradients overflowed, so that they changed no variable;
-    in a cluster whoever took them.
+    batch_size is per device, with the default of the model in place of 0. devices are those of one worker, one for each
+    tower. steps are all steps in order, including warm-up. complete is False if the run ended before its last step.
+    takes_steps_together is False for workers of a cluster that do not wait for each other. num_missing_shards is the
+    number of shards in their file names minus the number of files. evaluations are those that interrupted training.
+    num_skipped_steps counts the steps that changed no variable because gradients overflowed, over all workers.
     """
 
     params: Params
@@ -94,22 +117,22 @@ class Result:
 
     @property
     def global_batch_size(self) -> int:
-        """Images of one step over all towers of all workers."""
+        """Images of one step, over all towers of all workers."""
         return self.batch_size * len(self.devices) * self.num_workers
 
     @property
     def _images_of_step(self) -> int:
-        """Images of one step of this worker; those of all workers if they take it together."""
+        """Images of one step of this worker, or of all workers if they take steps together."""
         return self.batch_size * len(self.devices) * (self.num_workers if self.takes_steps_together else 1)
 
     @property
     def timed_steps(self) -> tuple[Step[StepValues], ...]:
-        """The steps that count."""
+        """The steps of the phase TIMED."""
         return tuple(step for step in self.steps if step.phase is Phase.TIMED)
 
     @property
     def wall_seconds(self) -> float:
-        """The sum of the timed steps' seconds; of a cluster, what its chief measured by one clock."""
+        """The sum of the timed steps' seconds; in a cluster, the time by the clock of its chief."""
         if self.cluster_total:
             return self.cluster_total.seconds
         return math.fsum(step.seconds for step in self.timed_steps)
@@ -128,5 +151,5 @@ class Result:
 
     @property
     def rate(self) -> Rate:
-        """images_per_second with the spread of the timed steps' rates; there must be a timed step."""
+        """images_per_second with the spread of the timed steps' rates; requires a timed step."""
         return summarize(self._images_of_step, [step.seconds for step in self.timed_steps])

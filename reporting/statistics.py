@@ -14,7 +14,7 @@ MAD_TO_STANDARD_DEVIATION = 1.4826
 
 @dataclass(frozen=True)
 class Rate:
-    """Throughput over some steps, with the spread of the single steps' rates; all in images/sec."""
+    """Throughput over some steps, with the spread of the rates of single steps; all in images/sec."""
 
     images_per_second: float
     standard_error: float
@@ -38,15 +38,15 @@ def standard_error(rates: ArrayLike) -> float:
 
 
 def jitter(rates: ArrayLike) -> float:
-    """1.4826 times the median absolute deviation of [num_steps] rates, at least one: outliers do not move it."""
+    """1.4826 times the median absolute deviation of [num_steps] rates, at least one; robust against outliers."""
     values = np.asarray(rates, dtype=np.float64)
     return float(MAD_TO_STANDARD_DEVIATION * np.median(np.abs(values - np.median(values))))
 
 
 def summarize(images_per_step: int, seconds: Sequence[float]) -> Rate:
-    """The rate over steps of these wall seconds, at least one step.
+    """The rate over steps with these wall seconds, at least one step.
 
-    images_per_second is all images over all seconds, not the mean of the steps' rates: a slow step weighs what it cost.
+    images_per_second is all images over all seconds, not the mean of rates, so that a step counts by its duration.
     """
     rates = step_rates(images_per_step, seconds)
     return Rate(throughput(images_per_step * len(seconds), math.fsum(seconds)), standard_error(rates), jitter(rates))

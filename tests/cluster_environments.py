@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cluster.members import Cluster, find_cluster
+from cluster.discovery import Cluster, find_cluster
 from params import Params
 
 # How a cluster that the flags name calls its source.

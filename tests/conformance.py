@@ -38,9 +38,10 @@ from keras_networks import (
 from oracles import Weights
 from single_tower import random_weight
 
-from data_sets import DATA_SETS
-from models.catalog import ModelFacts, find_model
+from inputs.data_sets import DATA_SETS
+from models.facts import ModelFacts
 from models.networks import Logits, build_network
+from models.registry import MODELS
 from variable_mgr import VariableMgr
 
 
@@ -63,7 +64,7 @@ class Case:
 
     @property
     def facts(self) -> ModelFacts:
-        return find_model(self.model, self.data_set)
+        return MODELS.find_model(self.model, self.data_set)
 
 
 RESNET_18 = partial(keras_resnet, num_blocks=(2, 2, 2, 2), bottleneck=False, same_pool=True)
@@ -124,7 +125,7 @@ def build(
     data_set: str | None = None,
 ) -> Logits:
     """Builds a network on images. Networks with one manager share the variables that have the same names."""
-    facts = find_model(model, data_set)
+    facts = MODELS.find_model(model, data_set)
     num_classes = DATA_SETS[facts.data_set].num_classes
     with manager.create_outer_variable_scope(0) as variables:
         return build_network(facts.network, images, num_classes, variables, data_format, is_training=is_training)

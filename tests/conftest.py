@@ -15,14 +15,11 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 @pytest.fixture
 def forget_models() -> Iterator[None]:
     """What a test registers is gone after it."""
-    from models import catalog, registry
+    from models.registry import MODELS
 
-    networks, loaded = dict(registry._networks), set(registry._loaded)
+    before = {*MODELS.list_models()}
     yield
-    for name in set(registry._networks) - set(networks):
-        catalog.remove_model(name)
-        del registry._networks[name]
-    registry._loaded.intersection_update(loaded)
+    MODELS.unregister(*{*MODELS.list_models()} - before)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from PIL import Image
 
-from data_sets import shard_name
+from inputs.data_sets import shard_name
 
 
 def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **options: Any) -> bytes:

@@ -10,9 +10,10 @@ import numpy as np
 from examples import encoded
 from PIL import Image
 
-import records
+import tf_cnn_benchmarks
+from commands import records
 
-REPOSITORY = Path(records.__file__).resolve().parent.parent
+REPOSITORY = Path(tf_cnn_benchmarks.__file__).resolve().parent
 
 
 def picture(width: int = 64, height: int = 48, mode: str = 'RGB') -> Image.Image:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from input_pipeline import InputPipeline
+from inputs.pipeline import InputPipeline
 
 
 def step(session: Any, pipeline: InputPipeline, towers: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -14,9 +14,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 from relay import Relay
 
-from cluster.crew import Crew, Generation, Timeout
-from cluster.members import Cluster, Task
-from cluster.watch import Watch
+from cluster.failure_detector import FailureDetector
+from cluster.rendezvous import Generation, Rendezvous
+from cluster.topology import Cluster, Task, Timeout
 
 DEADLINE_SECS = 60.0
 # How long a test watches for what must not happen.
@@ -31,7 +31,7 @@ PEER = Timeout('peer_timeout_secs', 1.0)
 class Member:
     """What the tests know of one process of a cluster."""
 
-    rendezvous: Crew
+    rendezvous: Rendezvous
     target: str
     incarnation: int
 
@@ -66,7 +66,7 @@ class LocalCluster:
     def __init__(self, num_ps: int, num_workers: int, *, together: bool = True) -> None:
         names = [f'ps {index}' for index in range(num_ps)] + [f'worker {index}' for index in range(num_workers)]
         self.relays = {name: relays()[name] for name in names}
-        self.detectors: list[Watch] = []
+        self.detectors: list[FailureDetector] = []
         self._num_starts = dict.fromkeys(names, 0)
         self._together = together
 
@@ -88,7 +88,7 @@ class LocalCluster:
         server = server_of(name, self._num_starts[name])
         self._num_starts[name] += 1
         self.relays[name].lead_to(server.target.removeprefix('grpc://'))
-        rendezvous = Crew(cluster, server.target, together=self._together)
+        rendezvous = Rendezvous(cluster, server.target, together=self._together)
         return Member(rendezvous, server.target, await_answer(rendezvous, cluster.own))
 
     def stop(self, name: str) -> None:
@@ -113,8 +113,8 @@ class LocalCluster:
                 _wipe(server_of(name, number), self.task(name))
 
 
-# What cluster.board calls its table.
-TABLE_NAME = 'board'
+# What cluster.key_value_store calls its table.
+TABLE_NAME = 'key_value_store'
 
 
 def _wipe(server: tf.train.Server, keeper: Task) -> None:
@@ -140,10 +140,10 @@ def local_clusters() -> Iterator[Callable[..., LocalCluster]]:
         cluster.close()
 
 
-def await_answer(rendezvous: Crew, task: Task) -> int:
+def await_answer(rendezvous: Rendezvous, task: Task) -> int:
     """Waits until the task answers, and returns its incarnation."""
     deadline = time.monotonic() + DEADLINE_SECS
-    while (incarnation := rendezvous.ask()[task]) is None:
+    while (incarnation := rendezvous.incarnations()[task]) is None:
         assert time.monotonic() < deadline
     return incarnation
 

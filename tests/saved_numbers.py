@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from sessions import cpus, open_session
 
+from training.checkpoint_files import latest_checkpoint
 from training.checkpoints import Checkpointer, Slice, whole
 from training.variables import create_variable
 
@@ -64,7 +65,7 @@ def open_model(folder: Path) -> Iterator[tuple[Model, Any]]:
 
 def restored(folder: Path) -> int:
     """The number in the latest checkpoint, read into variables that lie elsewhere and have no value yet."""
-    latest = Checkpointer.latest(str(folder))
+    latest = latest_checkpoint(str(folder))
     assert latest is not None
     with tf.Graph().as_default(), open_session() as session:
         model = Model(folder, cpus(1))

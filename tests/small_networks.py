@@ -1,25 +1,23 @@
 """Small networks, and the graph that a worker of a cluster builds of one in each mode."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow.compat.v1 as tf
+from mode_managers import make_manager
 from oracles import OPTIMIZERS, Weights
 from sessions import cpus, open_session
+from step_settings import training_step
 
-from all_reduce import make_algorithm
-from input_pipeline import Batch, InputPipeline
+from inputs.pipeline import Batch, InputPipeline
+from models.facts import Build
 from models.layers import LayerBuilder
-from models.networks import NETWORKS, Network
-from packing import Packing
-from step_graph import StepGraph, StepSettings, build_step_graph
+from params.modes import MODES, Place
+from run.step_graph import StepGraph, StepSettings, build_step_graph
 from training.precision import FP32, Precision
-from training.schedules import LearningRate
-from variable_mgr import Placement, VariableMgr, make_variable_mgr
+from variable_mgr import VariableMgr
 
 SEED, LEARNING_RATE, NUM_STEPS = 5, 0.1, 3
 NUM_WORKERS, NUM_TOWERS, NUM_SERVERS, BATCH = 2, 2, 2, 2
@@ -64,12 +62,6 @@ def waiting(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     return plain(cnn, x + tf.reshape(number, []), num_classes)
 
 
-def add_small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adds these networks to the catalog for the time of a test."""
-    for function in (plain, wide, normalised, waiting):
-        monkeypatch.setitem(NETWORKS, function.__name__, Network(function))
-
-
 class FixedInput(InputPipeline):
     """The same images in each step. They depend on the number of a tower among the towers of all workers."""
 
@@ -97,53 +89,45 @@ class Built:
         return [op for op in self.graph.get_operations() if op.type in types]
 
 
-def settings(model: str, precision: Precision = FP32) -> StepSettings:
-    return StepSettings(
-        model=model,
-        num_classes=NUM_CLASSES,
-        data_format='NHWC',
-        forward_only=False,
-        with_accuracy=False,
-        loss_type_to_report='total_loss',
-        weight_decay=0.01,
-        gradient_clip=None,
-        learning_rate=LearningRate((LEARNING_RATE,)),
-        seed=SEED,
-        precision=precision,
-    )
+def settings(network: Build, precision: Precision = FP32, **more: Any) -> StepSettings:
+    return training_step(network, NUM_CLASSES, seed=SEED, learning_rate=LEARNING_RATE, precision=precision, **more)
 
 
-def place(towers: Sequence[str], **more: Any) -> Placement:
-    """The placement of one process on these devices. more adds fields, or replaces them."""
-    algorithm = make_algorithm('pscpu', towers, cpus(1)[0])
-    alone = Placement(towers, SEED, parameter_devices=cpus(1), algorithm=algorithm, packing=Packing())
-    return dataclasses.replace(alone, **more)
+def manager_of(mode: str, devices: Sequence[str], **parts: Any) -> VariableMgr:
+    """The manager of a mode of clusters. parts are those of make_manager."""
+    row = MODES[mode.split()[0]]
+    place = Place.AS_PEERS
+    if row.needs_servers:
+        place = Place.WITH_SERVERS
+    elif row.has_controller:
+        place = Place.CONTROLLED
+    return make_manager(row.name, devices, place=place, staged=mode == STAGED, seed=SEED, **parts)
 
 
 def build(
     mode: str,
     worker: int = 0,
     *,
-    model: str = 'plain',
+    network: Build = plain,
     optimizer: str = 'sgd',
     precision: Precision = FP32,
     forward_only: bool = False,
     job: str = 'worker',
-    **placed: Any,
+    devices: Sequence[str] = tuple(cpus(NUM_TOWERS)),
+    **parts: Any,
 ) -> Built:
-    """Builds the graph of a worker, or of the controller, in a mode. placed are further fields of its Placement."""
-    at = {'server_devices': servers(NUM_SERVERS), 'worker': worker, 'num_workers': NUM_WORKERS, **placed}
-    towers = at.pop('devices', cpus(NUM_TOWERS))
-    images = [[worker * len(towers) + tower] for tower in range(len(towers))]
+    """Builds the graph of a worker, or of the controller, in a mode. parts are further ones of its manager."""
+    parts = {'server_devices': servers(NUM_SERVERS), 'num_workers': NUM_WORKERS, **parts}
+    images = [[worker * len(devices) + tower] for tower in range(len(devices))]
     with tf.Graph().as_default() as graph, tf.device(task(job, worker)):
-        manager = make_variable_mgr(mode.split()[0], place(towers, **at), distributed=True, staged=mode == STAGED)
-        computed = dataclasses.replace(settings(model, precision), forward_only=forward_only)
+        manager = manager_of(mode, devices, worker=worker, **parts)
+        computed = settings(network, precision, forward_only=forward_only)
         step = build_step_graph(computed, OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
     return Built(graph, manager, step)
 
 
 def train_alone(
-    model: str,
+    network: Build,
     optimizer: str,
     images: Sequence[Sequence[int]],
     num_steps: int = NUM_STEPS,
@@ -151,11 +135,11 @@ def train_alone(
 ) -> Weights:
     """What a checkpoint holds after the steps of one process, whose towers have the images of these numbers."""
     with tf.Graph().as_default(), open_session(len(images)) as session:
-        manager = make_variable_mgr('parameter_server', place(cpus(len(images))))
-        step = build_step_graph(settings(model, precision), OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
+        manager = make_manager('parameter_server', cpus(len(images)), seed=SEED)
+        step = build_step_graph(settings(network, precision), OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
         session.run(step.initializers)
         for _ in range(num_steps):
-            session.run(step.fetches)
+            session.run(step.fetches.present())
         return session.run({name: part.variable.value for name, (part,) in step.slices.items()})
 
 

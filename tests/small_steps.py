@@ -5,24 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow.compat.v1 as tf
+from mode_managers import make_manager
 from oracles import OPTIMIZERS, Weights
 from sessions import cpus, open_session
+from step_settings import training_step
 
-from all_reduce import make_algorithm
 from benchmark_cnn import BenchmarkCNN
-from input_pipeline import Batch, InputPipeline
+from inputs.pipeline import Batch, InputPipeline
+from managers.all_reduce import make_algorithm
+from models.facts import Build
 from models.layers import LayerBuilder
-from models.networks import NETWORKS, Network
-from packing import Packing
 from params import make_params
+from params.all_reduce_spec import parse_spec
 from reporting.console import Console
 from reporting.result import Result
-from step_graph import StepSettings, build_step_graph
+from run.step_graph import build_step_graph
 from training.precision import Precision
-from training.schedules import LearningRate
-from variable_mgr import Placement, make_variable_mgr
 
 FP16, BF16 = Precision('fp16'), Precision('bf16')
 # The largest relative error of one rounding.
@@ -71,12 +70,6 @@ def modern(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
 
 
-def add_small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets build_network find the networks above by their names."""
-    for network in (plain, faint, zero, infinite, residual, modern):
-        monkeypatch.setitem(NETWORKS, network.__name__, Network(network))
-
-
 class FixedInput(InputPipeline):
     """The same images in every step, parted among the towers."""
 
@@ -95,7 +88,7 @@ class Way:
 
     mode: str = 'parameter_server'
     num_towers: int = 1
-    model: str = 'plain'
+    network: Build = plain
     optimizer: str = 'sgd'
     clip: float | None = None
     transfer: tf.DType | None = None
@@ -106,30 +99,25 @@ class Way:
 def train(precision: Precision, way: Way, num_steps: int) -> list[Weights]:
     """What a checkpoint would hold before the first step and after each, and the variables of other towers."""
     towers = cpus(way.num_towers)
-    placement = Placement(
-        towers,
-        SEED,
-        cpus(1),
-        make_algorithm('xring', towers, cpus(1)[0]),
-        Packing(),
-        transfer=way.transfer,
-        variable_dtype=precision.variables,
-    )
-    settings = StepSettings(
-        model=way.model,
-        num_classes=NUM_CLASSES,
-        data_format='NHWC',
-        forward_only=False,
-        with_accuracy=False,
-        loss_type_to_report='total_loss',
+    settings = training_step(
+        way.network,
+        NUM_CLASSES,
+        seed=SEED,
+        learning_rate=LEARNING_RATE,
         weight_decay=way.weight_decay,
         gradient_clip=way.clip,
-        learning_rate=LearningRate((LEARNING_RATE,)),
-        seed=SEED,
         precision=precision,
     )
     with tf.Graph().as_default(), open_session(way.num_towers) as session:
-        manager = make_variable_mgr(way.mode, placement, staged=way.staged)
+        manager = make_manager(
+            way.mode,
+            towers,
+            staged=way.staged,
+            seed=SEED,
+            variable_dtype=precision.variables,
+            algorithm=make_algorithm(parse_spec('xring'), towers, cpus(1)[0]),
+            transfer=way.transfer,
+        )
         graph = build_step_graph(settings, OPTIMIZERS[way.optimizer].ours, manager, FixedInput(way.num_towers))
         session.run(graph.initializers)
         if graph.post_init is not None:
@@ -140,16 +128,9 @@ def train(precision: Precision, way: Way, num_steps: int) -> list[Weights]:
                 values |= {f'tower {number}: {name}': variable.value for name, variable in own.items()}
         seen = [session.run(values)]
         for _ in range(num_steps):
-            session.run(graph.fetches)
+            session.run(graph.fetches.present())
             seen.append(session.run(values))
         return seen
-
-
-def assert_near(weights: Weights, expected: Weights, tolerance: float) -> None:
-    """In relation to the largest magnitude of each."""
-    assert weights.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_allclose(weights[name], value, rtol=0, atol=tolerance * np.abs(value).max(), err_msg=name)
 
 
 def state_of(weights: Weights) -> State:

@@ -1,6 +1,7 @@
-"""Who may import whom, and what importing does."""
+"""Who may import whom, what importing does, and which names stand where."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,144 +9,264 @@ from pathlib import Path
 
 import pytest
 
+from params.modes import MODES
+from params.optimizers import OPTIMIZERS
+
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = sorted(
-    path.relative_to(ROOT)
-    for path in [
-        *ROOT.glob('*.py'),
-        *(
-            p
-            for room in ('cluster', 'managers', 'models', 'training', 'reporting', 'records')
-            for p in (ROOT / room).glob('*.py')
-        ),
-    ]
-    if path.name != 'setup.py'
+ROOMS = (
+    'cluster',
+    'commands',
+    'inputs',
+    'managers',
+    'models',
+    'params',
+    'records',
+    'reporting',
+    'run',
+    'training',
 )
-OWN = {module.parts[0].removesuffix('.py') for module in MODULES}
-# Modules that must work before TensorFlow is there, or do not need it to do their job.
+AT_THE_TOP = ('benchmark_cnn', 'errors', 'preprocessing', 'tf_cnn_benchmarks', 'variable_mgr')
+PATHS = [ROOT / f'{name}.py' for name in AT_THE_TOP] + sorted(
+    path for room in ROOMS for path in (ROOT / room).glob('*.py')
+)
+
+
+def dotted(path: Path) -> str:
+    """The name under which a file is imported."""
+    return '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__')
+
+
+MODULES = {dotted(path): path for path in PATHS}
+# What works before TensorFlow is there, or has no need of it.
 WITHOUT_TENSORFLOW = [
     'tf_cnn_benchmarks',
-    'params',
-    'flag_table',
     'errors',
-    'data_sets',
-    'data_folder',
-    'array_files',
-    'models.catalog',
+    'cluster.discovery',
+    'cluster.environments',
+    'cluster.launcher',
+    'cluster.topology',
+    'commands.benchmark',
+    'commands.checkpoint',
+    'commands.cluster',
+    'commands.models',
+    'commands.records',
+    'inputs.array_files',
+    'inputs.catalog',
+    'inputs.data_folder',
+    'inputs.data_sets',
+    'models.costs',
+    'models.facts',
     'models.registry',
-    'models.command',
+    'params',
+    'params.help',
+    'params.modes',
+    'params.optimizers',
+    'records',
     'reporting.console',
     'reporting.result',
     'reporting.statistics',
-    'training.command',
+    'run.outputs',
+    'run.plan',
+    'run.resolve',
+    'run.schedule',
+    'run.step_loop',
     'training.schedules',
-    'training.step_loop',
-    'records',
-    'cluster.members',
-    'cluster.environments',
-    'cluster.command',
-    'cluster.launcher',
 ]
-# What a module must not know.
-FORBIDDEN = {
-    'models': {'params', 'benchmark_cnn', 'step_graph', 'variable_mgr', 'machine', 'reporting', 'input_pipeline'},
-    'training': {'params', 'benchmark_cnn', 'step_graph', 'variable_mgr', 'machine', 'models', 'reporting'},
-    'reporting': {'benchmark_cnn', 'step_graph', 'variable_mgr', 'machine', 'models', 'input_pipeline', 'tensorflow'},
-    'records': {'params', 'benchmark_cnn', 'step_graph', 'variable_mgr', 'machine', 'models', 'input_pipeline'},
-    'cluster': {
-        'benchmark_cnn',
-        'run_state',
-        'step_graph',
-        'machine',
-        'models',
-        'managers',
-        'variable_mgr',
-        'input_pipeline',
-    },
-    'managers': {
-        'params',
-        'benchmark_cnn',
-        'run_state',
-        'step_graph',
-        'machine',
-        'reporting',
-        'input_pipeline',
-        'cluster',
-    },
-    'variable_mgr.py': {'params', 'benchmark_cnn', 'step_graph', 'machine', 'reporting', 'input_pipeline', 'cluster'},
-    'packing.py': {
-        'params',
-        'benchmark_cnn',
-        'step_graph',
-        'machine',
-        'models',
-        'managers',
-        'variable_mgr',
-        'training',
-    },
-    'staging.py': {
-        'params',
-        'benchmark_cnn',
-        'step_graph',
-        'machine',
-        'models',
-        'managers',
-        'variable_mgr',
-        'training',
-    },
-    'run_state.py': {'benchmark_cnn', 'machine', 'models', 'managers', 'variable_mgr', 'input_pipeline'},
-    'all_reduce.py': {'params', 'benchmark_cnn', 'step_graph', 'machine', 'models', 'variable_mgr', 'training'},
-    'input_pipeline.py': {'params', 'benchmark_cnn', 'step_graph', 'machine', 'models', 'variable_mgr', 'training'},
-    'preprocessing.py': {'params', 'benchmark_cnn', 'step_graph', 'machine', 'models', 'variable_mgr', 'training'},
-    'step_graph.py': {'params', 'benchmark_cnn', 'run_state', 'reporting', 'records', 'data_sets', 'cluster'},
-    'params.py': {'benchmark_cnn', 'step_graph', 'machine', 'tensorflow'},
+# The rooms, and modules at the top, that each room may know: directly, and through whatever it imports.
+MAY_KNOW = {
+    'errors': set(),
+    'params': {'errors', 'inputs', 'models', 'training', 'records'},
+    'records': {'errors', 'inputs', 'params'},
+    'training': {'errors'},
+    'models': {'errors', 'inputs', 'params', 'training', 'records'},
+    'preprocessing': set(),
+    'inputs': {'errors', 'preprocessing', 'records', 'training', 'params'},
+    'managers': {'errors', 'models', 'training', 'params', 'inputs', 'records'},
+    'variable_mgr': {'errors', 'managers', 'models', 'training', 'params', 'inputs', 'records'},
+    'reporting': {'errors', 'params', 'inputs', 'models', 'training', 'records'},
+    'cluster': {'errors', 'params', 'reporting', 'inputs', 'models', 'training', 'records'},
 }
+# Where Params may be read: before the plan is made, or for the record.
+PARAMS_READERS = {'benchmark_cnn', 'cluster', 'commands', 'params', 'reporting', 'run'}
 
 
-def imports_of(module: Path) -> Iterator[str]:
-    """The modules that a file imports, anywhere in it, by their dotted names."""
-    for node in ast.walk(ast.parse((ROOT / module).read_text())):
+def imports_of(path: Path, *, at_runtime: bool = True) -> Iterator[str]:
+    """The modules that a file imports, anywhere in it, by their dotted names.
+
+    Args:
+      at_runtime: leaves out what is imported for type annotations only.
+    """
+    skipped = set()
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if at_runtime and isinstance(node, ast.If) and ast.unparse(node.test) == 'TYPE_CHECKING':
+            skipped |= {id(inner) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
+            yield from (
+                f'{node.module}.{alias.name}' for alias in node.names if f'{node.module}.{alias.name}' in MODULES
+            )
 
 
-@pytest.mark.parametrize('module', MODULES, ids=str)
-def test_no_module_knows_what_is_none_of_its_business(module: Path) -> None:
-    forbidden = FORBIDDEN.get(module.parts[0], set())
-    known = {name.split('.')[0] for name in imports_of(module)}
-    # The table is where Params comes from.
-    known = {'params' if name == 'flag_table' else name for name in known}
-    assert not known & forbidden
+def reachable(start: str) -> set[str]:
+    """The modules of this program that one imports, and that those import, at any time."""
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for name in imports_of(MODULES[waiting.pop()]):
+            if name in MODULES and name not in found:
+                found.add(name)
+                waiting.append(name)
+    return found - {start}
+
+
+def room_of(module: str) -> str:
+    return module.partition('.')[0]
+
+
+def docstrings(tree: ast.AST) -> set[int]:
+    """The ids of the constants that are docstrings."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            found.add(id(node.body[0].value))  # type: ignore[attr-defined]
+    return found
+
+
+def strings_in(path: Path) -> Iterator[tuple[int, str]]:
+    """The line and the text of every string of a file that is no docstring."""
+    tree = ast.parse(path.read_text())
+    skipped = docstrings(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            yield node.lineno, node.value
+
+
+def test_the_whole_house_stands_on_one_screen() -> None:
+    assert {path.stem for path in ROOT.glob('*.py')} == {*AT_THE_TOP, 'setup'}
+    rooms = {path.parent.name for path in ROOT.glob('*/__init__.py')}
+    assert rooms == {*ROOMS, 'benchmarks'}
+
+
+@pytest.mark.parametrize('module', MODULES)
+def test_no_module_knows_what_is_none_of_its_business(module: str) -> None:
+    room = room_of(module)
+    if room in MAY_KNOW:
+        known = {room_of(name) for name in reachable(module)} - {room}
+        assert known <= MAY_KNOW[room], known - MAY_KNOW[room]
+
+
+def test_only_few_rooms_know_the_flags() -> None:
+    users = {room_of(module) for module, path in MODULES.items() if {'params', 'params.table'} & set(imports_of(path))}
+    assert users <= PARAMS_READERS
+    # After the plan is made nobody reads a flag: these make it, or keep the settings for the record.
+    readers = {module for module, path in MODULES.items() if room_of(module) == 'run' and 'params' in imports_of(path)}
+    planning = ('machine', 'outputs', 'plan', 'resolve', 'resolve_files', 'resolve_training')
+    assert readers == {f'run.{module}' for module in planning}
+    assert [
+        module for module in MODULES if room_of(module) == 'cluster' and 'params' in imports_of(MODULES[module])
+    ] == ['cluster.discovery']
 
 
 def test_only_the_command_knows_the_benchmark() -> None:
-    users = [str(module) for module in MODULES if 'benchmark_cnn' in set(imports_of(module))]
-    assert users == ['tf_cnn_benchmarks.py']
+    users = [module for module, path in MODULES.items() if 'benchmark_cnn' in set(imports_of(path))]
+    assert users == ['commands.benchmark']
+
+
+def test_only_the_plan_refuses_settings() -> None:
+    graph_builders = [
+        module
+        for module in MODULES
+        if room_of(module) in ('managers', 'training', 'preprocessing', 'variable_mgr')
+        or module in ('run.build', 'run.step_graph', 'run.evaluation', 'run.state', 'models.layers', 'models.networks')
+        or module in ('inputs.pipeline', 'inputs.synthetic', 'inputs.staged', 'inputs.record_pipeline')
+        or module in ('inputs.array_pipeline', 'inputs.validation')
+    ]
+    raising = [module for module in graph_builders if 'raise UsageError' in MODULES[module].read_text()]
+    # The last one finds the checkpoint that a flag names, while the plan is made.
+    assert raising == ['training.checkpoint_files']
+
+
+@pytest.mark.parametrize(
+    ('table', 'names'),
+    [('params.modes', [name for name in MODES if name not in ('independent', 'horovod')]), ('params.optimizers', [])],
+)
+def test_the_names_of_a_table_stand_nowhere_else(table: str, names: list[str]) -> None:
+    words = re.compile(rf'\b({"|".join(names)})\b') if names else None
+    exact = {*MODES} if table == 'params.modes' else {*OPTIMIZERS} - {'momentum'}
+    found = [
+        f'{module}:{line}: {text}'
+        for module, path in MODULES.items()
+        if module != table
+        for line, text in strings_in(path)
+        if text in exact or (words and words.search(text))
+    ]
+    assert found == []
 
 
 def test_only_one_module_reaches_behind_tensorflows_public_names() -> None:
     users = [
-        str(module) for module in MODULES if any(name.startswith('tensorflow.python') for name in imports_of(module))
+        module
+        for module, path in MODULES.items()
+        if any(name.startswith('tensorflow.python') for name in imports_of(path))
     ]
-    assert users == ['training/instruments.py']
+    assert users == ['run.instruments']
 
 
 @pytest.mark.parametrize('module', WITHOUT_TENSORFLOW)
-def test_importing_loads_no_tensorflow(module: str) -> None:
-    code = f'import {module}, sys; assert "tensorflow" not in sys.modules'
+def test_importing_reaches_no_tensorflow(module: str) -> None:
+    found = [name for name in (module, *sorted(_imported_at_once(module))) if _imports_tensorflow(name)]
+    assert found == []
+
+
+def _imported_at_once(start: str) -> set[str]:
+    """The modules of this program that are imported together with one, packages included."""
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        tree = ast.parse(MODULES[waiting.pop()].read_text())
+        for name in _top_level_imports(tree):
+            parts = name.split('.')
+            for prefix in ('.'.join(parts[:end]) for end in range(1, len(parts) + 1)):
+                if prefix in MODULES and prefix not in found:
+                    found.add(prefix)
+                    waiting.append(prefix)
+    return found
+
+
+def _top_level_imports(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f'{node.module}.{alias.name}' for alias in node.names)
+
+
+def _imports_tensorflow(module: str) -> bool:
+    return any(
+        name.split('.')[0] == 'tensorflow' for name in _top_level_imports(ast.parse(MODULES[module].read_text()))
+    )
+
+
+def test_the_command_and_the_plan_load_no_tensorflow() -> None:
+    names = ', '.join(WITHOUT_TENSORFLOW)
+    code = f'import {names}, sys; assert "tensorflow" not in sys.modules'
     subprocess.run([sys.executable, '-c', code], check=True, cwd=ROOT, timeout=60)
 
 
 def test_importing_everything_leaves_no_trace() -> None:
-    names = ', '.join('.'.join(module.with_suffix('').parts).removesuffix('.__init__') for module in MODULES)
     code = (
         'import os, sys, tensorflow.compat.v1 as tf; from absl import flags\n'
         'before = dict(os.environ), set(flags.FLAGS), list(sys.argv)\n'
-        f'import {names}\n'
+        f'import {", ".join(MODULES)}\n'
         'assert before == (dict(os.environ), set(flags.FLAGS), list(sys.argv))\n'
         'assert not tf.get_default_graph().get_operations()\n'
     )
@@ -155,5 +276,5 @@ def test_importing_everything_leaves_no_trace() -> None:
 
 
 def test_modules_stay_short() -> None:
-    lengths = {str(module): len((ROOT / module).read_text().splitlines()) for module in MODULES}
-    assert {module: length for module, length in lengths.items() if length > 450} == {}
+    lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    assert {module: length for module, length in lengths.items() if length > 400} == {}

@@ -16,14 +16,13 @@ from warned import check_warning, warnings_in
 
 from benchmark_cnn import BenchmarkCNN
 from cluster.signals import Terminated
-from data_sets import shard_name
+from inputs.data_sets import shard_name
 from params import make_params
 from reporting.console import Console
-from reporting.result import Result
-from training.checkpoints import Checkpointer, has_ended
-from training.step_loop import Phase
+from reporting.result import Phase, Result
+from training.checkpoint_files import has_ended, latest_checkpoint
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 _STEP_LINE = re.compile(
     r'^\d+\timages/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\)\t\d+\.\d{3}(\t\d\.\d{3}\t\d\.\d{3})?$'
@@ -211,15 +210,21 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_run(tmp_path: Pa
 
 
 def test_the_banner_names_the_all_reduce_that_is_used() -> None:
-    def banner(**overrides: Any) -> str:
-        out = io.StringIO()
-        run(Console(out), num_batches=1, **overrides)
-        return out.getvalue()
+    def printed(mode: str) -> tuple[str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        run(Console(out, err), num_batches=1, variable_update=mode, num_gpus=2, all_reduce_spec='xring')
+        return out.getvalue(), err.getvalue()
 
-    settings = {'num_gpus': 2, 'all_reduce_spec': 'xring'}
-    assert 'AllReduce:   xring' in banner(variable_update='replicated', **settings)
+    banner, _ = printed('replicated')
+    assert 'AllReduce:   xring' in banner
+    banner, err = printed('parameter_server')
+    assert 'AllReduce' not in banner
+    check_warning(err, '--all_reduce_spec=xring')
+
+
+def test_without_a_console_warnings_become_those_of_python() -> None:
     with pytest.warns(UserWarning, match='--all_reduce_spec=xring'):
-        assert 'AllReduce' not in banner(variable_update='parameter_server', **settings)
+        BenchmarkCNN(make_params(device='cpu', all_reduce_spec='xring'))
 
 
 def test_an_error_of_tensorflow_is_reduced_to_its_cause() -> None:
@@ -260,7 +265,7 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
         run(Console(out, err), num_batches=1000, train_dir=str(tmp_path))
     assert stopped.type is raised
     check_warning(err.getvalue(), '1', '1000')
-    assert Checkpointer.latest(str(tmp_path)) == str(tmp_path / 'model.ckpt-2')
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-2')
     assert not has_ended(str(tmp_path))
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     after = run(train_dir=str(tmp_path), num_batches=1, num_warmup_batches=0)

@@ -123,13 +123,13 @@ def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ['graph.pbtxt']
 
 
-# A stand-in for the benchmark, since no flag makes TensorFlow write to standard output or makes the user interrupt.
+# Stand-ins for the plan and the benchmark: no flag makes TensorFlow write to standard output or the user interrupt.
 SCRIPT = """
 import os, signal, sys, types
 import tf_cnn_benchmarks
 
 class BenchmarkCNN:
-    def __init__(self, params, console):
+    def __init__(self, plan, console):
         self.console = console
     def run(self):
         self.console.result('before')
@@ -137,6 +137,7 @@ class BenchmarkCNN:
         self.console.result('after')
 
 sys.modules['benchmark_cnn'] = types.SimpleNamespace(BenchmarkCNN=BenchmarkCNN)
+sys.modules['run.resolve'] = types.SimpleNamespace(resolve=lambda params, environ: params)
 sys.exit(tf_cnn_benchmarks.main([]))
 """
 

@@ -11,10 +11,11 @@ import skimage.data
 import tensorflow.compat.v1 as tf
 from examples import encoded, example
 from PIL import Image
-from refusals import refused
+from refusals import check_line, refused
 from sessions import open_session
 from sklearn.datasets import load_sample_image
 
+from params import make_params
 from preprocessing import RESIZE_METHODS, ImageOptions, distort_colors, normalize, parse_example, preprocess
 from preprocessing import random_window as random_window_of
 
@@ -289,7 +290,16 @@ def test_half_a_jpeg_fails_the_step() -> None:
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
-    with refused('--resize_method=lanczos', *RESIZE_METHODS):
+    with pytest.raises(ValueError, match='lanczos') as error:
         replace(EVALUATION, resize_method='lanczos')
-    with refused('--distortions', '1', '3', '--nodistortions'):
+    check_line(error.value, 'resize_method', *RESIZE_METHODS)
+    with pytest.raises(ValueError, match='distortions') as error:
         replace(TRAINING, distortions=True, channels=1)
+    check_line(error.value, ' 1 ')
+
+
+def test_the_flag_of_the_resize_method_takes_every_method_and_no_other() -> None:
+    for method in RESIZE_METHODS:
+        assert make_params(resize_method=method).resize_method == method
+    with refused('--resize_method=lanczos', *RESIZE_METHODS):
+        make_params(resize_method='lanczos')

@@ -3,14 +3,16 @@
 import ast
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cluster.command import Options
-from flag_spec import specs_of
-from models.costs import list_costs
-from params import parse_argv
+from commands import checkpoint, cluster, models, records
+from commands.options import Declaration
+from models.registry import MODELS
+from params import RunFacts, find_idle, parse_argv
 
 pytestmark = pytest.mark.unit
 
@@ -30,26 +32,29 @@ def test_there_are_commands() -> None:
     assert len(COMMANDS) >= 5
 
 
+def idle_flags(argv: Sequence[str], *, alone: bool = True) -> list[str]:
+    params = parse_argv(argv).params
+    return find_idle(params, RunFacts(alone=alone, residual=MODELS.find_model(params.model).residual))
+
+
+DECLARATIONS: dict[str, Declaration[Any]] = {
+    module.DECLARATION.name: module.DECLARATION for module in (checkpoint, cluster, models, records)
+}
+
+
 @pytest.mark.parametrize('words', COMMANDS, ids=' '.join)
 def test_every_command_is_there(words: list[str]) -> None:
     script, *flags = words[1:]
-    source = (ROOT / script).read_text()
     if script != 'tf_cnn_benchmarks.py':
+        source = (ROOT / script).read_text()
         assert all(f"'{flag.split('=')[0]}'" in source for flag in flags)
-    elif flags[0] == 'records':
-        help_text = (ROOT / 'records' / 'command.py').read_text()
-        assert all(flag.split('=')[0].lstrip('-') in help_text for flag in flags if flag.startswith('--'))
-    elif flags[0] == 'checkpoint':
-        help_text = (ROOT / 'training' / 'command.py').read_text()
-        assert all(flag in help_text for flag in flags if flag.startswith('--'))
-    elif flags[0] == 'models':
-        assert list_costs(*flags[1:])
-    elif flags[0] == 'cluster':
-        end = flags.index('--')
-        assert {flag.split('=')[0].lstrip('-') for flag in flags[1:end]} <= specs_of(Options).keys()
-        assert parse_argv(flags[end + 1 :]).warnings == ()
+    elif flags[0] in DECLARATIONS:
+        rest = DECLARATIONS[flags[0]].parse(flags[1:]).rest
+        assert parse_argv(rest).warnings == ()
+        assert idle_flags(rest, alone=False) == []
     elif flags != ['--help']:
         assert parse_argv(flags).warnings == ()
+        assert idle_flags(flags) == []
 
 
 def test_every_make_target_is_there() -> None:

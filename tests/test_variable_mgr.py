@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from mode_managers import make_manager
 from oracles import OPTIMIZERS, Fed, Weights
-from refusals import refused
 from sessions import cpus, open_session
 
-from all_reduce import Algorithm, Packing, by_halves, make_algorithm
+from managers.all_reduce import Algorithm, by_halves, make_algorithm
+from managers.buckets import Packing
 from models.layers import LayerBuilder, VariableSource, truncated_normal, zeros
+from params.all_reduce_spec import parse_spec
 from training.optimizers import OptimizerStep
-from variable_mgr import Placement, VariableMgr, make_variable_mgr
+from variable_mgr import VariableMgr
 
 pytestmark = pytest.mark.graph
 
@@ -29,7 +31,7 @@ LABELS = np.random.default_rng(3).integers(NUM_CLASSES, size=(NUM_STEPS, GLOBAL_
 
 
 def of_spec(spec: str) -> Callable[[Sequence[str]], Algorithm]:
-    return lambda towers: make_algorithm(spec, towers, '/device:CPU:0')
+    return lambda towers: make_algorithm(parse_spec(spec), towers, '/device:CPU:0')
 
 
 BY_COPIES, UNPACKED = of_spec('pscpu'), Packing()
@@ -46,9 +48,13 @@ class Mode:
 
     def make(self, num_towers: int, seed: int = SEED) -> VariableMgr:
         towers = cpus(num_towers)
-        algorithm = self.algorithm(towers)
-        return make_variable_mgr(
-            self.variable_update, Placement(towers, seed, self.parameter_devices, algorithm, self.packing)
+        return make_manager(
+            self.variable_update,
+            towers,
+            seed=seed,
+            parameter_devices=self.parameter_devices,
+            algorithm=self.algorithm(towers),
+            packing=self.packing,
         )
 
 
@@ -287,8 +293,3 @@ def test_replicas_live_on_their_towers_and_post_init_makes_them_alike_after_a_re
         session.run(post_init)
         for value in session.run([replica.value for replica in replicas]):
             np.testing.assert_array_equal(value, restored)
-
-
-def test_an_unknown_mode_is_refused_with_the_known_ones() -> None:
-    with refused('--variable_update=replicate', 'parameter_server', 'replicated', 'independent'):
-        Mode('replicate').make(2)

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from oracles import Weights
 from small_networks import DEADLINE_SECS, NUM_WORKERS, Built, build
 
-from managers.masters import Meeting
+from managers.synchronous_step import SynchronousStep
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Member:
             self.session.run(self.built.step.post_init)
 
     @property
-    def meeting(self) -> Meeting:
-        """The synchronisation of its steps with the other workers."""
-        assert self.built.step.meeting
-        return self.built.step.meeting
+    def synchronous_step(self) -> SynchronousStep:
+        """How its gradients meet those of the other workers."""
+        assert self.built.step.synchronous_step
+        return self.built.step.synchronous_step
 
     def take_step(self) -> None:
-        self.session.run(self.built.step.fetches)
+        self.session.run(self.built.step.fetches.present())
 
     def open_gate(self) -> None:
         """Lets one step of the network that waits go on."""

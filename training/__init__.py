@@ -1,1 +1,1 @@
-"""What happens in a step, and around the steps."""
+"""Variables, optimizers, precision, learning rates and checkpoints."""

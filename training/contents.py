@@ -1,4 +1,4 @@
-"""What a checkpoint holds: names, types and shapes, and what each is there for."""
+"""The contents of a checkpoint: the names, dtypes, shapes and purposes of its tensors."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,27 +10,26 @@ from errors import RunError
 # (dtype, shape) by name.
 Tensors = Mapping[str, tuple[str, Sequence[int]]]
 
-# The variables that a model trains, batch norm's moving averages, what an optimizer has beside them, and the rest.
+# The trainable variables, batch norm's moving averages, the slots of the optimizer, and all other training state.
 MODEL, STATISTICS, OPTIMIZER, TRAINING = GROUPS = ('model', 'statistics', 'optimizer', 'training')
-# What has this in front is no part of the model and its training, but of how one run computed: a checkpoint may have it
-# or lack it, whoever reads it.
+# Names with this prefix are optional run state: any checkpoint may contain or omit them.
 OPTIONAL = 'loss_scale/'
 
 
 def open_checkpoint(prefix: str) -> tf.train.NewCheckpointReader:
-    """A reader of single tensors of a checkpoint.
+    """Returns a reader of the tensors of a checkpoint.
 
     Raises:
-      RunError: its index is gone or damaged.
+      RunError: the index is missing or damaged.
     """
     try:
         return tf.train.load_checkpoint(prefix)
     except tf.errors.OpError as error:
-        raise RunError(f'{prefix}.index: it cannot be read ({cause(error)}); restore another checkpoint') from error
+        raise RunError(f'{prefix}.index: cannot be read ({cause(error)}); restore another checkpoint') from error
 
 
 def read_contents(prefix: str) -> dict[str, tuple[str, Sequence[int]]]:
-    """The types and shapes of all tensors of a checkpoint.
+    """Returns the dtypes and shapes of all tensors of a checkpoint.
 
     Raises:
       RunError: as open_checkpoint.
@@ -41,10 +40,13 @@ def read_contents(prefix: str) -> dict[str, tuple[str, Sequence[int]]]:
 
 
 def group_of(name: str, names: Collection[str]) -> str:
-    """Which of GROUPS a tensor is in, by its name among those of a checkpoint.
+    """Returns the group, one of GROUPS, of a tensor.
 
-    What has no layer (global_step) belongs to training alone, as does OPTIONAL; an optimizer's slot stands under the
-    name of its variable (conv1/kernel/momentum); batch norm's moving averages are called so.
+    Names without a layer (global_step) and names that start with OPTIONAL are TRAINING; names below the name of a
+    variable (conv1/kernel/momentum) are OPTIMIZER; names moving_* in a layer are STATISTICS; all others are MODEL.
+
+    Args:
+      names: all names in the checkpoint.
     """
     parent, _, own = name.rpartition('/')
     if not parent or name.startswith(OPTIONAL):
@@ -55,7 +57,7 @@ def group_of(name: str, names: Collection[str]) -> str:
 
 
 def difference(expected: Tensors, found: Tensors) -> str:
-    """What tells two sets of tensors apart; empty if nothing does."""
+    """Describes how two sets of tensors differ; empty if they are equal."""
     changed = [
         f'{name} ({found[name][0]} {list(found[name][1])}, here {dtype} {list(shape)})'
         for name, (dtype, shape) in expected.items()
@@ -63,19 +65,19 @@ def difference(expected: Tensors, found: Tensors) -> str:
     ]
     parts = {
         'missing': expected.keys() - found.keys(),
-        'left over': found.keys() - expected.keys(),
-        'of another shape or type': changed,
+        'unexpected': found.keys() - expected.keys(),
+        'with another shape or dtype': changed,
     }
-    return '; '.join(f'{what}: {some(names)}' for what, names in parts.items() if names)
+    return '; '.join(f'{problem}: {first_names(names)}' for problem, names in parts.items() if names)
 
 
-def some(names: Iterable[str], count: int = 3) -> str:
-    """The first names, and how many more there are."""
+def first_names(names: Iterable[str], count: int = 3) -> str:
+    """Lists the first names in sorted order, and the number of the others."""
     listed = sorted(names)
     return ', '.join(listed[:count]) + (f' and {len(listed) - count} more' if len(listed) > count else '')
 
 
 def cause(error: tf.errors.OpError) -> str:
-    """The line of TensorFlow's message that tells what went wrong: the one above the name of the node, or all of it."""
+    """Returns the cause from TensorFlow's message: the line above the name of the node, else the whole message."""
     above_node = re.search(r'(.+)\n\s*\[\[', error.message)
     return above_node[1].strip() if above_node else ' '.join(error.message.split())

@@ -1,6 +1,6 @@
-"""The optimizers, each as the fused kernel that applies one gradient to one variable.
+"""The optimizers. Each uses a fused kernel that applies one gradient to one variable.
 
-The kernels lock the variables, so that workers that do not wait for each other lose no update.
+The kernels lock the variables, so that no update of asynchronous workers is lost.
 """
 
 from abc import ABC, abstractmethod
@@ -14,35 +14,35 @@ from training.precision import LossScale
 from training.variables import Variable, create_variable
 
 Tensor = Any
-# Makes a slot, a variable beside a variable: (variable, name of the slot, its initial value everywhere) -> slot.
+# Makes a slot, an optimizer variable that belongs to a variable: (variable, slot name, fill value) -> slot.
 MakeSlot = Callable[[Variable, str, float], Variable]
 Apply = Callable[[Variable, Tensor], tf.Operation]
-# Of each variable, by a reference to its handle, its slots by their names.
+# The slots of each variable by slot name; the key of a variable is a reference to its handle.
 Slots = dict[Any, dict[str, Variable]]
 
 
 class Optimizer(ABC):
-    """The rule that turns gradients into new values.
+    """An update rule.
 
     Attributes:
-      decays_weights: whether weight decay is part of the rule; then it must not be in the loss that is descended.
+      decays_weights: whether the rule includes weight decay; then the loss must not include it.
     """
 
     decays_weights: ClassVar[bool] = False
 
     def prepare(self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
-        """What is applied to each part of one variable, given (gradient, part): for most rules the gradients alone."""
+        """Returns the tensor to apply to each (gradient, part) of one variable: by default the gradient itself."""
         del learning_rate
         return [gradient for gradient, _ in parts]
 
     @abstractmethod
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
-        """Adds to the graph what variables of one device share, and returns what applies a gradient to one of them.
+        """Adds the ops that all variables of one device share, and returns a function that applies a gradient to one.
 
         Args:
-          learning_rate: scalar of the variables' dtype.
+          learning_rate: scalar, of the dtype of the variables.
           step: scalar int64, the number of steps taken before this one.
-          make_slot: creates the optimizer's own variables.
+          make_slot: creates the slots of a variable.
         """
 
 
@@ -88,7 +88,7 @@ class Momentum(Optimizer):
 class RmsProp(Optimizer):
     """s <- decay * s + (1 - decay) * g^2; m <- momentum * m + learning_rate * g / sqrt(s + epsilon); v <- v - m.
 
-    Tieleman & Hinton 2012, lecture 6.5; s starts at 1 and epsilon stands inside the root, as in TensorFlow.
+    Tieleman & Hinton 2012, lecture 6.5; s starts at 1 and epsilon is inside the root, as in TensorFlow.
     """
 
     decay: float
@@ -117,7 +117,7 @@ class RmsProp(Optimizer):
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Kingma & Ba 2015 (arXiv:1412.6980), in the form just before their section 2.1, whose epsilon is not corrected."""
+    """Kingma & Ba 2015 (arXiv:1412.6980), in the form just before section 2.1, without bias correction of epsilon."""
 
     beta1: float
     beta2: float
@@ -125,7 +125,7 @@ class Adam(Optimizer):
 
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         beta1, beta2, epsilon = (tf.constant(x) for x in (self.beta1, self.beta2, self.epsilon))
-        # In float64: powers near 1 lose the digits that the bias correction is about.
+        # float64, because the bias correction subtracts powers near 1 from 1.
         steps_taken = tf.cast(step + 1, tf.float64)
         beta1_power, beta2_power = (
             tf.cast(tf.pow(tf.constant(beta, tf.float64), steps_taken), tf.float32) for beta in (self.beta1, self.beta2)
@@ -154,7 +154,7 @@ class Lars(Optimizer):
     """a <- momentum * a + learning_rate * trust * (g + weight_decay * v); v <- v - a.
 
     You, Gitman & Ginsburg 2017 (arXiv:1708.03888), algorithm 1, with trust = eta * |v| / (|g| + weight_decay * |v|) of
-    the whole variable, and 1 where a norm is 0, so that zeros can move. Biases and batch norm have trust 1 and no
+    the whole variable, and 1 if a norm is 0, so that zeros can change. Biases and batch norm have trust 1 and no
     decay, as in Grill et al. 2020 (arXiv:2006.07733), "Optimization".
     """
 
@@ -175,11 +175,11 @@ class Lars(Optimizer):
     def _adapt(
         self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]
     ) -> tuple[Tensor, list[tuple[Tensor, Variable]]]:
-        """The rate by trust, and the parts with the gradient of weight decay added."""
+        """Returns the learning rate times trust, and the parts with weight decay added to their gradients."""
         squares, decayed = [], []
         for gradient, variable in parts:
             with tf.device(variable.device):
-                # Towers may have computed with an older value.
+                # Read the current value: towers may have computed with an older one.
                 value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=gradient.dtype)
                 squares.append(tf.stack([tf.reduce_sum(tf.square(value)), tf.reduce_sum(tf.square(gradient))]))
                 decayed.append((gradient + self.weight_decay * value, variable))
@@ -189,23 +189,23 @@ class Lars(Optimizer):
             return learning_rate * tf.where(tf.minimum(value_norm, gradient_norm) > 0, trust, 1.0), decayed
 
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
-        # It is in the gradients already.
+        # prepare has already multiplied the gradients by the learning rate.
         return Momentum(self.momentum).applier(tf.constant(1.0), step, make_slot)
 
 
 class OptimizerStep:
-    """Applies gradients to variables wherever they live, and keeps the optimizer's slots beside them.
+    """Applies gradients to variables on any device, and keeps the slots of each variable on its device.
 
     Args:
-      optimizer: the rule.
+      optimizer: the update rule.
       learning_rate: scalar float32 tensor.
       step: scalar int64 tensor, the number of steps taken before this one.
-      gradient_clip: each element of a gradient is clipped to [-gradient_clip, gradient_clip]; None leaves it.
-      loss_scale: what gradients are scaled by, which is undone before they are clipped.
+      gradient_clip: each element of a gradient is clipped to [-gradient_clip, gradient_clip]; None for no clipping.
+      loss_scale: the scale of the loss; gradients are unscaled before clipping.
 
     Attributes:
-      initializers: ops that give the slots their initial values.
-      slots: what was made so far.
+      initializers: ops that initialize the slots.
+      slots: the slots made so far.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class OptimizerStep:
         self._optimizer = optimizer
         self._learning_rate = learning_rate
         self._loss_scale = loss_scale or LossScale(1.0)
-        # Skipped steps updated nothing: to what counts updates they are none.
+        # Skipped steps are not updates, and optimizers count updates.
         self._step = step if self._loss_scale.num_skipped is None else step - self._loss_scale.num_skipped
         self._gradient_clip = gradient_clip
         self._appliers: dict[tuple[str, tf.DType], Apply] = {}
@@ -231,25 +231,26 @@ class OptimizerStep:
         self,
         variables: Sequence[Sequence[tuple[Tensor, Variable]]],
         distinct: Sequence[Tensor],
-        more: Callable[[], Sequence[tf.Operation]],
+        make_other_updates: Callable[[], Sequence[tf.Operation]],
     ) -> Sequence[tf.Operation]:
-        """Ops that are done when the step is: all of it is taken, or none if the loss scale has it skipped.
+        """Returns the ops of a step, which updates everything, or nothing if the loss scale skips the step.
 
         Args:
-          variables: of each variable its parts, as for apply_parts.
-          distinct: their gradients, each once if some are copies of others.
-          more: adds what the step changes besides.
+          variables: the (gradient, part) pairs of each variable, see apply_parts.
+          distinct: the gradients without copies of the same gradient.
+          make_other_updates: adds the other updates of the step and returns their ops.
         """
         return self._loss_scale.guard(
-            distinct, lambda: [*(op for parts in variables for op in self.apply_parts(parts)), *more()]
+            distinct,
+            lambda: [*(op for parts in variables for op in self.apply_parts(parts)), *make_other_updates()],
         )
 
     def apply(self, gradient: Tensor, variable: Variable) -> tf.Operation:
-        """An op on the variable's device that takes the step, given a float32 gradient of the scaled loss."""
+        """Returns the op on the variable's device that applies a float32 gradient of the scaled loss."""
         return self.apply_parts([(gradient, variable)])[0]
 
     def apply_parts(self, parts: Sequence[tuple[Tensor, Variable]]) -> list[tf.Operation]:
-        """As apply, given each part (gradient, variable) of a variable that is spread over several devices."""
+        """Like apply, for all (gradient, part) pairs of a variable that is split across several devices."""
         parts = [(self._prepare(gradient, variable), variable) for gradient, variable in parts]
         applied = []
         for gradient, (_, variable) in zip(self._optimizer.prepare(self._learning_rate, parts), parts, strict=True):
@@ -262,7 +263,7 @@ class OptimizerStep:
         return applied
 
     def _prepare(self, gradient: Tensor, variable: Variable) -> Tensor:
-        """The gradient of the loss itself, clipped."""
+        """Returns the gradient of the unscaled loss, clipped."""
         with tf.device(variable.device):
             gradient = self._loss_scale.unscaled(gradient)
             if self._gradient_clip is None:
@@ -270,7 +271,7 @@ class OptimizerStep:
             return tf.clip_by_value(gradient, -self._gradient_clip, self._gradient_clip)
 
     def _make_slot(self, variable: Variable, name: str, fill: float) -> Variable:
-        # Its initial value waits for nothing that an update waits for.
+        # The initializer must not depend on the control inputs of the update.
         with tf.control_dependencies(None):
             dtype = variable.value.dtype
             slot = create_variable(

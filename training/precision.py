@@ -1,8 +1,8 @@
-"""What is computed in 16 bits, and the scale of the loss that keeps small gradients from vanishing there.
+"""Mixed precision, and the loss scale that keeps small float16 gradients from becoming zero.
 
-Mixed precision is that of Micikevicius et al. 2018 (arXiv:1710.03740): networks compute in 16 bits, the variables that
-are trained stay in float32 (section 3.1), and the loss is multiplied by a scale, by which gradients are divided again
-before they are used (section 3.2), since float16 has no magnitudes below 2^-24. bfloat16 has those of float32.
+Micikevicius et al. 2018 (arXiv:1710.03740): networks compute in 16 bits, the trainable variables stay in float32
+(section 3.1), and the loss is multiplied by a scale, by which the gradients are divided before use (section 3.2). The
+smallest positive float16 is 2^-24; bfloat16 has the range of float32.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,21 +17,21 @@ from training.variables import Variable
 Tensor = Any
 
 DTYPES = {'fp32': tf.float32, 'fp16': tf.float16, 'bf16': tf.bfloat16}
-# Within what worked in the experiments of Micikevicius et al. (8 to 32768), and in published results of this command.
+# Within the range that Micikevicius et al. used (8 to 32768); used in published results of this benchmark.
 DEFAULT_FP16_SCALE = 128.0
-# Between these an automatic scale moves, unless it starts above: it must end where all gradients are zero.
+# The range of an automatic scale, unless it starts above: without a limit, zero gradients would double it for ever.
 _SMALLEST, _LARGEST = 1.0, 2.0**24
 
 
 @dataclass(frozen=True)
 class Precision:
-    """What a run computes in.
+    """The precision of a run.
 
     Attributes:
       name: one of DTYPES.
-      keeps_variables: whether the variables that are trained are kept in that type, too.
-      loss_scale: what the loss is multiplied with.
-      doubled_every: if there is one, the scale is automatic and starts from loss_scale: see AutomaticLossScale.
+      keeps_variables: whether the trainable variables have that dtype, too.
+      loss_scale: the factor of the loss.
+      doubled_every: if not None, the scale is automatic and starts at loss_scale: see AutomaticLossScale.
     """
 
     name: str = 'fp32'
@@ -41,12 +41,12 @@ class Precision:
 
     @property
     def compute(self) -> tf.DType:
-        """The type of activations and kernels."""
+        """The dtype of activations and kernels."""
         return DTYPES[self.name]
 
     @property
     def variables(self) -> tf.DType:
-        """The type in which those variables are kept that are trained."""
+        """The dtype of the trainable variables."""
         return self.compute if self.keeps_variables else tf.float32
 
     def __str__(self) -> str:
@@ -64,13 +64,13 @@ FP32 = Precision()
 
 
 class LossScale:
-    """What gradients are scaled by: a number.
+    """A constant scale of the loss.
 
     Attributes:
-      value: scalar float32.
-      num_skipped: scalar int64, the steps before this one that changed no variable; None where none is skipped.
-      state: the variables that a checkpoint holds, by name. One without them is read, too.
-      initializers: ops that give those their first values.
+      value: the scale, scalar float32.
+      num_skipped: scalar int64, the number of skipped steps before this one; None if no step is ever skipped.
+      state: the variables of the scale, by name. Checkpoints contain them, but may omit them.
+      initializers: ops that initialize these variables.
     """
 
     num_skipped: Tensor = None
@@ -82,13 +82,13 @@ class LossScale:
         self._inverse = None if factor == 1 else tf.constant(1 / factor, tf.float32)
 
     def unscaled(self, gradient: Tensor) -> Tensor:
-        """The gradient of the loss itself, given that of the scaled loss; both float32."""
+        """Converts a gradient of the scaled loss to the gradient of the loss; both float32."""
         return gradient if self._inverse is None else gradient * self._inverse
 
     def guard(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Adds an update, and whatever keeps it from being made with these gradients. All is done when the ops are."""
+        """Adds an update that the scale may skip because of these gradients. Returns the ops to run."""
         del gradients
         return make_update()
 
@@ -96,16 +96,17 @@ class LossScale:
 class AutomaticLossScale(LossScale):
     """A scale that is as large as float16 allows (Micikevicius et al. 2018, section 3.2, last paragraph).
 
-    A step some gradient of which is not finite changes nothing: no variable, no slot of the optimizer, no moving
-    average. It halves the scale, and counts as a step, so that schedules and the end of training stay where they are.
-    After doubled_every steps in a row that were good, the scale doubles.
+    If a gradient is not finite, the step is skipped: it changes no variable, no optimizer slot and no moving average,
+    and it halves the scale. It counts as a step, so that schedules and the end of training do not shift. After
+    doubled_every consecutive good steps, the scale doubles.
 
-    Workers that do not wait for each other share the scale, and check their own gradients. Of good steps that they end
-    at the same moment, one may not be counted.
+    Asynchronous workers share the scale and check their own gradients. If two of them finish good steps at the same
+    moment, only one step may be counted.
 
     Args:
       create_scalar: (name, dtype) -> a variable that all towers of all workers share.
-      start: the first scale.
+      start: the initial scale.
+      doubled_every: the number of consecutive good steps after which the scale doubles.
     """
 
     def __init__(self, create_scalar: Callable[[str, tf.DType], Variable], start: float, doubled_every: int) -> None:
@@ -127,14 +128,14 @@ class AutomaticLossScale(LossScale):
     def guard(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Adds an update that is made if the gradients are finite, and what adjusts the scale."""
+        """Adds an update that runs only if all gradients are finite, and adjusts the scale."""
         finite = []
         for gradient in gradients:
             with tf.device(gradient.device):
                 finite.append(tf.reduce_all(tf.math.is_finite(gradient)))
         with tf.device(self._scale.device):
             is_good = tf.reduce_all(tf.stack(finite))
-            # What depends on the branch that is not taken is not run; the merge is, with whichever branch was.
+            # Ops that depend on the branch not taken do not run. Merge runs after either branch.
             branches = tf.raw_ops.Switch(data=is_good, pred=is_good)
             good, bad = tf.identity(branches.output_true), tf.identity(branches.output_false)
         with tf.control_dependencies([good]):
@@ -151,7 +152,7 @@ class AutomaticLossScale(LossScale):
         higher = tf.where(is_due, tf.maximum(scale, tf.minimum(2 * scale, _LARGEST)), scale)
         lower = tf.minimum(scale, tf.maximum(scale / 2, _SMALLEST))
         counted = tf.where(is_good & ~is_due, good_steps, tf.zeros_like(good_steps))
-        # How many were skipped before this step is read before it is counted.
+        # Count this step only after num_skipped has been read.
         with tf.control_dependencies([self.num_skipped.op]):
             count = tf.raw_ops.AssignAddVariableOp(
                 resource=self._skipped_steps.handle, value=tf.cast(~is_good, tf.int64), name='count_skipped_step'
@@ -160,7 +161,7 @@ class AutomaticLossScale(LossScale):
 
 
 def make_loss_scale(precision: Precision, create_scalar: Callable[[str, tf.DType], Variable]) -> LossScale:
-    """The scale that a precision asks for; create_scalar as in AutomaticLossScale."""
+    """Makes the loss scale of a precision. create_scalar: see AutomaticLossScale."""
     if precision.doubled_every is None:
         return LossScale(precision.loss_scale)
     return AutomaticLossScale(create_scalar, precision.loss_scale, precision.doubled_every)

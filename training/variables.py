@@ -1,7 +1,7 @@
-"""A variable as the ops it is made of, and nothing more.
+"""Variables made of raw resource ops.
 
-tf.Variable adds ops and Python objects to each variable that no step runs; with a copy of every variable on each of
-eight towers they take seconds to build. These raw resource ops are the same on every supported TensorFlow.
+tf.Variable adds ops and Python objects that no step uses. With eight towers that each have a copy of every variable,
+they take seconds to build. The raw resource ops are the same in every supported TensorFlow version.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 Tensor = Any
 
-# Where everything lives that belongs to no tower.
+# The device of everything that belongs to no tower.
 HOST_DEVICE = '/cpu:0'
 
 
@@ -22,12 +22,12 @@ class Variable:
 
     Attributes:
       name: its name in the model, which is the same on every tower.
-      scope: what tells it from the variables of that name on other towers.
+      scope: distinguishes it from the variables of the same name on other towers.
       shape: its shape.
       trainable: whether gradients change it.
-      device: where it lives.
-      handle: the resource that names it to ops.
-      value: the one read of it in a step; every user of the variable shares it.
+      device: its device.
+      handle: its resource handle.
+      value: the result of the single read per step, which all users share.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Variable:
     value: Tensor
 
     def assign(self, value: Tensor) -> tf.Operation:
-        """An op on the variable's device that sets it."""
+        """Returns the op, on the variable's device, that assigns a value."""
         with tf.device(self.device):
             return tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
 
@@ -53,7 +53,7 @@ def create_variable(
     trainable: bool = False,
     dtype: tf.DType = tf.float32,
 ) -> Variable:
-    """Adds a variable to the current graph, as the resource scope/name. It has no value until one is assigned."""
+    """Adds a variable to the current graph, as the resource scope/name. It has no value before the first assignment."""
     with tf.device(device):
         handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=f'{scope}/{name}', name=f'{scope}/{name}')
         value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
@@ -62,7 +62,7 @@ def create_variable(
 
 
 def num_bytes(shape: Sequence[int]) -> int:
-    """The bytes of a float32 tensor."""
+    """Returns the bytes of a float32 tensor."""
     size = 4
     for length in shape:
         size *= length

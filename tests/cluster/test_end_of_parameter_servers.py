@@ -21,10 +21,10 @@ from local_cluster import (
 )
 from refusals import check_line, failed
 
-from cluster.crew import Timeout
 from cluster.serve import serve
+from cluster.topology import Timeout
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
 @pytest.fixture

@@ -18,12 +18,11 @@ from local_cluster import (
 )
 from refusals import check_line
 
-from cluster.crew import Timeout
+from cluster.failure_detector import FailureDetector, PeerFailure
 from cluster.health import Health
-from cluster.members import Task
-from cluster.watch import Verdict, Watch
+from cluster.topology import Task, Timeout
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
 @pytest.fixture
@@ -36,9 +35,9 @@ def test_a_server_answers_with_a_number_that_a_new_one_does_not_have(make_cluste
     cluster = make_cluster(0, 1)
     task, first = cluster.task('worker 0'), cluster.start('worker 0')
     health = Health([task])
-    assert health.ask(1) == health.ask(1) == {task: first.incarnation}
+    assert health.incarnations(1) == health.incarnations(1) == {task: first.incarnation}
     second = cluster.start('worker 0')
-    assert health.ask(1) == {task: second.incarnation}
+    assert health.incarnations(1) == {task: second.incarnation}
     assert first.incarnation != second.incarnation
     health.close()
 
@@ -49,7 +48,7 @@ def test_only_tasks_that_are_there_answer() -> None:
         tasks = [Task('worker', index, f'127.0.0.1:{end.getsockname()[1]}') for index, end in enumerate((mute, silent))]
         health = Health(tasks)
         # One accepts connections and says nothing, at the other nobody listens.
-        assert health.ask(0.2) == dict.fromkeys(tasks)
+        assert health.incarnations(0.2) == dict.fromkeys(tasks)
         health.close()
 
 
@@ -67,7 +66,7 @@ class Detecting:
         self.warnings: list[str] = []
         self._interrupted: Future[None] = Future()
         generation = join_all(members)[0]
-        self.detector = Watch(
+        self.detector = FailureDetector(
             members['worker 0'].rendezvous,
             generation,
             lambda _: can_return,
@@ -78,15 +77,15 @@ class Detecting:
         cluster.detectors.append(self.detector)
         self.detector.start()
 
-    def verdict(self) -> Verdict:
-        """What it says about the first task that is lost."""
+    def failure(self) -> PeerFailure:
+        """What it finds out about the first task that is lost."""
         result(self._interrupted)
-        assert self.detector.verdict is not None
-        return self.detector.verdict
+        assert self.detector.failure is not None
+        return self.detector.failure
 
     def assert_calm(self) -> None:
         assert_waits(self._interrupted)
-        assert self.detector.verdict is None
+        assert self.detector.failure is None
 
 
 def test_a_worker_that_is_replaced_counts_as_back(make_cluster: Callable[..., LocalCluster]) -> None:
@@ -95,9 +94,9 @@ def test_a_worker_that_is_replaced_counts_as_back(make_cluster: Callable[..., Lo
     cluster.stop('worker 1')
     cluster.start('worker 1')
     task = cluster.task('worker 1')
-    verdict = detecting.verdict()
-    assert (verdict.task, verdict.is_back) == (task, True)
-    check_line(verdict.line, task)
+    failure = detecting.failure()
+    assert (failure.task, failure.is_replaced) == (task, True)
+    check_line(failure.line, task)
 
 
 @pytest.mark.parametrize('lost', ['worker 1', 'ps 0'])
@@ -108,9 +107,9 @@ def test_a_task_that_does_not_come_back_is_lost_when_its_time_is_over(
     detecting = Detecting(cluster, cluster.start_all(), peer=PEER)
     cluster.stop(lost)
     task = cluster.task(lost)
-    verdict = detecting.verdict()
-    assert (verdict.task, verdict.is_back) == (task, False)
-    check_line(verdict.line, task, '--peer_timeout_secs=1')
+    failure = detecting.failure()
+    assert (failure.task, failure.is_replaced) == (task, False)
+    check_line(failure.line, task, '--peer_timeout_secs=1')
     [warning] = detecting.warnings
     check_line(warning, task, '1 s')
 
@@ -121,9 +120,9 @@ def test_a_server_whose_variables_are_lost_is_not_waited_for(make_cluster: Calla
     cluster.stop('ps 0')
     # The new process has none of the variables.
     cluster.start('ps 0')
-    verdict = detecting.verdict()
-    assert (verdict.task, verdict.is_back) == (cluster.task('ps 0'), False)
-    check_line(verdict.line, verdict.task, '--train_dir')
+    failure = detecting.failure()
+    assert (failure.task, failure.is_replaced) == (cluster.task('ps 0'), False)
+    check_line(failure.line, failure.task, '--train_dir')
 
 
 @pytest.mark.parametrize('has_gone', [False, True])
@@ -135,9 +134,9 @@ def test_a_task_that_failed_is_not_waited_for(has_gone: bool, make_cluster: Call
     if has_gone:
         cluster.stop('worker 1')
         task = cluster.task('worker 1')
-        verdict = detecting.verdict()
-        assert (verdict.task, verdict.is_back) == (task, False)
-        check_line(verdict.line, task, '143', 'stopped by SIGTERM')
+        failure = detecting.failure()
+        assert (failure.task, failure.is_replaced) == (task, False)
+        check_line(failure.line, task, '143', 'stopped by SIGTERM')
         assert not detecting.warnings
     else:
         # It may have something to finish.
@@ -153,9 +152,9 @@ def test_the_task_that_keeps_the_store_is_not_waited_for_once_it_has_announced_i
     # It stays until this was read: later nobody could read it.
     members['ps 0'].rendezvous.end(143, 'stopped by SIGTERM')
     task = cluster.task('ps 0')
-    verdict = detecting.verdict()
-    assert (verdict.task, verdict.is_back) == (task, False)
-    check_line(verdict.line, task, '143', 'stopped by SIGTERM')
+    failure = detecting.failure()
+    assert (failure.task, failure.is_replaced) == (task, False)
+    check_line(failure.line, task, '143', 'stopped by SIGTERM')
     assert not detecting.warnings
 
 
@@ -176,10 +175,10 @@ def test_a_task_that_was_only_slow_is_not_lost(make_cluster: Callable[..., Local
     server = members['worker 1'].target.removeprefix('grpc://')
     for _ in range(2):
         cluster.stop('worker 1')
-        while not detecting.detector.lost:
+        while not detecting.detector.silent_since:
             detecting.assert_calm()
         cluster.relays['worker 1'].lead_to(server)
-        while detecting.detector.lost:
+        while detecting.detector.silent_since:
             detecting.assert_calm()
     assert len(detecting.warnings) == 2
 
@@ -191,7 +190,7 @@ def test_a_failure_detector_that_was_stopped_finds_nothing(make_cluster: Callabl
     cluster.stop('worker 1')
     detecting.detector.join(DEADLINE_SECS)
     assert not detecting.detector.is_alive()
-    assert detecting.detector.verdict is None
+    assert detecting.detector.failure is None
 
 
 def test_workers_that_do_not_wait_for_each_other_only_miss_parameter_servers(
@@ -202,5 +201,5 @@ def test_workers_that_do_not_wait_for_each_other_only_miss_parameter_servers(
     cluster.stop('worker 1')
     assert detecting.detector.wait(2 * PEER.secs) is None
     cluster.stop('ps 0')
-    verdict = detecting.verdict()
-    assert verdict.task == cluster.task('ps 0')
+    failure = detecting.failure()
+    assert failure.task == cluster.task('ps 0')

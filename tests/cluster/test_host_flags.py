@@ -22,7 +22,7 @@ from cluster_environments import (
 )
 from refusals import refused
 
-from cluster.members import Cluster
+from cluster.topology import Cluster
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from local_cluster import DEADLINE_SECS, LocalCluster, local_clusters
 
-from cluster.board import Board, BoardError
+from cluster.key_value_store import KeyValueStore, StoreError
 
 pytestmark = pytest.mark.graph
 
@@ -21,28 +21,28 @@ def test_all_tasks_read_what_one_has_written(make_cluster: Callable[..., LocalCl
     cluster = make_cluster()
     members = cluster.start_all()
     keeper = cluster.task('ps 0')
-    stores = [Board(member.target, cluster.task(name), keeper) for name, member in members.items()]
-    assert stores[1].read() == {}
-    stores[1].post('großer Name', {'steps': [1, 2.5, None], 'is_done': False})
-    stores[2].post('other', 'first')
-    stores[2].post('other', 'second')
+    stores = [KeyValueStore(member.target, cluster.task(name), keeper) for name, member in members.items()]
+    assert stores[1].get_all() == {}
+    stores[1].put('großer Name', {'steps': [1, 2.5, None], 'is_done': False})
+    stores[2].put('other', 'first')
+    stores[2].put('other', 'second')
     expected = {'großer Name': {'steps': [1, 2.5, None], 'is_done': False}, 'other': 'second'}
-    assert [store.read() for store in stores] == [expected] * 3
+    assert [store.get_all() for store in stores] == [expected] * 3
 
 
 def test_the_store_is_lost_with_the_task_that_keeps_it(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster(1, 1)
     members = cluster.start_all()
     worker, keeper = cluster.task('worker 0'), cluster.task('ps 0')
-    store = Board(members['worker 0'].target, worker, keeper, timeout_secs=1)
-    store.post('fact', 1)
+    store = KeyValueStore(members['worker 0'].target, worker, keeper, timeout_secs=1)
+    store.put('fact', 1)
     cluster.stop('ps 0')
-    with pytest.raises(BoardError):
-        store.read()
+    with pytest.raises(StoreError):
+        store.get_all()
     cluster.start('ps 0')
-    with pytest.raises(BoardError):
-        store.read()
-    assert Board(members['worker 0'].target, worker, keeper, timeout_secs=10).read() == {}
+    with pytest.raises(StoreError):
+        store.get_all()
+    assert KeyValueStore(members['worker 0'].target, worker, keeper, timeout_secs=10).get_all() == {}
 
 
 def test_a_task_reads_nothing_while_the_store_is_lost_and_then_finds_the_new_one(
@@ -50,12 +50,12 @@ def test_a_task_reads_nothing_while_the_store_is_lost_and_then_finds_the_new_one
 ) -> None:
     cluster = make_cluster(1, 1)
     rendezvous = cluster.start_all()['worker 0'].rendezvous
-    rendezvous.post('fact', 1)
-    assert rendezvous.facts() == {'fact': 1}
+    rendezvous.put('fact', 1)
+    assert rendezvous.entries() == {'fact': 1}
     cluster.stop('ps 0')
-    assert rendezvous.facts() is None
+    assert rendezvous.entries() is None
     cluster.start('ps 0')
     deadline = time.monotonic() + DEADLINE_SECS
-    while (facts := rendezvous.facts()) is None:
+    while (facts := rendezvous.entries()) is None:
         assert time.monotonic() < deadline
     assert facts == {}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
 
-from cluster.members import Cluster
+from cluster.topology import Cluster
 
 pytestmark = pytest.mark.unit
 

@@ -20,8 +20,8 @@ import pytest
 from programs import CORES, Watched, check_error, check_warning, program, run, without_starts
 from refusals import check_line, failed
 
-from cluster import command as cluster_command
 from cluster.launcher import Command, launch
+from commands import cluster as cluster_command
 
 pytestmark = pytest.mark.distributed
 

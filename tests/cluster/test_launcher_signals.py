@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from programs import STARTED, Watched, check_error, program, run
 
-from cluster import command as cluster_command
 from cluster.launcher import Command
+from commands import cluster as cluster_command
 
 pytestmark = pytest.mark.distributed
 

@@ -6,7 +6,7 @@ import pytest
 from cluster_environments import FLAGS, HOSTS, PS, WORKERS, find, found, open_mpi
 from refusals import refused
 
-from cluster.members import Cluster, check_mode
+from cluster.discovery import Cluster, check_mode
 from params import Params
 
 pytestmark = pytest.mark.unit
@@ -34,7 +34,6 @@ MODES: dict[str, tuple[tuple[str, ...] | None, ...]] = {
         ('--controller_host=HOST:PORT', COLLECTIVE),
         HAS_NO_PS,
     ),
-    'horovod': (None,) * 3,
 }
 CLUSTERS = (None, Cluster((), WORKERS, 'worker', 0, FLAGS), Cluster(PS, WORKERS, 'worker', 0, FLAGS))
 
@@ -69,4 +68,5 @@ def test_synchronous_modes_refuse_to_be_asynchronous(mode: str, flags: dict[str,
 
 
 def test_horovod_finds_its_processes_itself() -> None:
-    assert find(open_mpi(1, 4, 2), variable_update='horovod') is None
+    for environ in ({}, open_mpi(1, 4, 2)):
+        assert find(environ, variable_update='horovod') is None

@@ -8,9 +8,9 @@ import pytest
 from local_cluster import SOON, LocalCluster, Member, assert_waits, begin, join_all, local_clusters, result
 from refusals import failed
 
-from cluster.crew import Generation
+from cluster.rendezvous import Generation
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
 @pytest.fixture
@@ -174,8 +174,8 @@ def test_only_the_task_that_keeps_the_store_stays_until_the_others_have_left(
     (_, keeper), (_, leaving), (lost, _) = members.items()
     keeper.rendezvous.end(0)
     leaving.rendezvous.end(0)
-    result(begin(leaving.rendezvous.see_off))
-    staying = begin(keeper.rendezvous.see_off)
+    result(begin(leaving.rendezvous.stay_for_others))
+    staying = begin(keeper.rendezvous.stay_for_others)
     assert_waits(staying)
     cluster.stop(lost)
     result(staying)

@@ -16,11 +16,12 @@ signals._GRACE_SECS = 0.1
 ended = ['step 1']
 stop = signals.Stop(lambda *how: print(*how, *ended))
 with stop.listening():
-    stop.check({last_step_secs})
+    stop.is_requested({last_step_secs})
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(1)
     ended.append('step 2')
-    stop.check(1)
+    if stop.is_requested(1):
+        stop.await_end()
 """
 
 

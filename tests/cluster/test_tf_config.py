@@ -8,7 +8,7 @@ import pytest
 from cluster_environments import COLLECTIVE, FLAGS, HOSTS, TF_JOB, find, found, replicas, tf_config
 from refusals import check_line, refused
 
-from cluster.members import find_cluster, for_evaluator
+from cluster.discovery import as_evaluator, find_cluster
 from params import Params, make_params
 
 pytestmark = pytest.mark.unit
@@ -89,7 +89,7 @@ def test_a_tf_config_without_a_cluster_leaves_the_flags_alone() -> None:
             ['ps', 'worker', 'enableDynamicWorker: false'],
         ),
         ('{"cluster": {"worker": ["a"]}}', ['cluster', 'worker', "'a'", 'HOST:PORT']),
-        ('{"cluster": {"tpu": ["a:1"]}}', ['tpu', 'chief, master, worker, ps']),
+        ('{"cluster": {"tpu": ["a:1"]}}', ['tpu', 'chief', 'master', 'worker', 'ps']),
         ('{"cluster": {"chief": ["a:1"], "master": ["b:1"]}}', ['chief', 'a:1', 'b:1']),
         ('{"cluster": {"worker": ["a:1"]}}', ['"task"']),
         ('{"cluster": {"worker": ["a:1"]}, "task": "ps"}', ['"task"']),
@@ -114,30 +114,30 @@ def test_a_malformed_tf_config_is_refused(text: str, facts: list[str]) -> None:
 def test_an_evaluator_is_in_no_cluster_and_evaluates_until_training_ends() -> None:
     environ = tf_config('evaluator', 0, **TF_JOB)
     given = make_params(train_dir='/train', eval_during_training_every_n_steps=5, stop_at_top_1_accuracy=0.9)
-    params = for_evaluator(given, environ)
+    params = as_evaluator(given, environ)
     assert (params.eval, params.eval_interval_secs > 0, params.evaluates_in_training) == (True, True, False)
     assert find_cluster(params, environ) is None
-    asked = for_evaluator(make_params(train_dir='/train', eval=True, eval_interval_secs=3), environ)
+    asked = as_evaluator(make_params(train_dir='/train', eval=True, eval_interval_secs=3), environ)
     assert asked.eval_interval_secs == 3
     with refused('TF_CONFIG', '--train_dir'):
-        for_evaluator(Params(), environ)
+        as_evaluator(Params(), environ)
 
 
 @pytest.mark.parametrize('mode', ['parameter_server', 'distributed_replicated', 'collective_all_reduce'])
 def test_an_evaluator_accepts_the_flags_of_the_training_tasks_in_any_mode(mode: str) -> None:
     environ = tf_config('evaluator', 0, **TF_JOB)
-    assert find_cluster(for_evaluator(make_params(train_dir='/train', variable_update=mode), environ), environ) is None
+    assert find_cluster(as_evaluator(make_params(train_dir='/train', variable_update=mode), environ), environ) is None
 
 
 @pytest.mark.parametrize('flags', [{'job_name': 'worker', **HOSTS}, HOSTS, {'job_name': 'ps'}])
 def test_an_evaluator_cannot_have_the_role_of_another_task(flags: dict[str, Any]) -> None:
     with refused('TF_CONFIG', 'evaluator', *(f'--{name}={value}' for name, value in flags.items())):
-        for_evaluator(make_params(train_dir='/train', **flags), tf_config('evaluator', 0, **TF_JOB))
+        as_evaluator(make_params(train_dir='/train', **flags), tf_config('evaluator', 0, **TF_JOB))
 
 
 @pytest.mark.parametrize('environ', [{}, tf_config('worker', 0, **TF_JOB), {'TF_CONFIG': '[1]'}, {'TF_CONFIG': '{'}])
 def test_only_an_evaluator_has_its_flags_changed(environ: Mapping[str, str]) -> None:
-    assert for_evaluator(Params(), environ) == Params()
+    assert as_evaluator(Params(), environ) == Params()
 
 
 def test_an_evaluator_beside_them_does_not_change_the_cluster_of_the_training_tasks() -> None:

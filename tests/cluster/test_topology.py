@@ -13,7 +13,7 @@ from cluster_environments import (
     controlled,
 )
 
-from cluster.members import Cluster, Task
+from cluster.topology import Cluster, Task, public_hosts
 
 pytestmark = pytest.mark.unit
 
@@ -31,9 +31,9 @@ def test_a_cluster_lists_its_tasks_and_knows_its_own() -> None:
     assert cluster.spec == {'ps': list(PS), 'worker': list(WORKERS)}
 
 
-def test_the_host_task_is_the_first_ps_or_else_the_first_worker() -> None:
-    assert Cluster(PS, WORKERS, 'worker', 1, FLAGS).host_task == Task('ps', 0, PS[0])
-    assert Cluster((), WORKERS, 'worker', 1, FLAGS).host_task == Task('worker', 0, WORKERS[0])
+def test_the_store_task_is_the_first_ps_or_else_the_first_worker() -> None:
+    assert Cluster(PS, WORKERS, 'worker', 1, FLAGS).store_task == Task('ps', 0, PS[0])
+    assert Cluster((), WORKERS, 'worker', 1, FLAGS).store_task == Task('worker', 0, WORKERS[0])
 
 
 def test_a_job_without_hosts_is_not_in_the_spec() -> None:
@@ -45,7 +45,7 @@ def test_workers_of_a_controller_serve_it() -> None:
     for own in (*workers, Task('controller', 0, '10.0.0.9:2222')):
         cluster = controlled(own.job, own.index)
         assert cluster.own == own
-        assert (cluster.servers, cluster.host_task) == (workers, workers[0])
+        assert (cluster.servers, cluster.store_task) == (workers, workers[0])
         assert cluster.tasks == (*workers, *cluster.trainers)
         assert cluster.spec == {'worker': list(WORKERS), 'controller': ['10.0.0.9:2222']}
         assert (cluster.serves, cluster.is_chief) == (own in workers, own not in workers)
@@ -81,7 +81,7 @@ def test_only_the_first_worker_is_the_chief(job: str, index: int, is_chief: bool
 )
 def test_hosts_outside_of_private_networks_are_public(host: str, is_public: bool) -> None:
     cluster = Cluster((), (f'{host}:2222', '127.0.0.1:2222'), 'worker', 0, FLAGS)
-    assert cluster.public_hosts() == ((host.strip('[]'),) if is_public else ())
+    assert public_hosts(cluster) == ((host.strip('[]'),) if is_public else ())
 
 
 def resolve_names(addresses: Mapping[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,14 +98,14 @@ def resolve_names(addresses: Mapping[str, list[str]], monkeypatch: pytest.Monkey
 def test_a_name_is_public_if_one_of_its_addresses_is(monkeypatch: pytest.MonkeyPatch) -> None:
     resolve_names({'inside': ['10.0.0.1'], 'both': ['10.0.0.2', '8.8.4.4']}, monkeypatch)
     cluster = Cluster(('both:1', 'gone:1'), ('inside:1', 'both:2'), 'worker', 0, FLAGS)
-    assert cluster.public_hosts() == ('both',)
+    assert public_hosts(cluster) == ('both',)
 
 
 def test_public_hosts_do_not_wait_for_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     answered = threading.Event()
     monkeypatch.setattr(socket, 'getaddrinfo', lambda name, port: answered.wait() and [])
-    monkeypatch.setattr('cluster.members._RESOLVE_SECS', 0.01)
+    monkeypatch.setattr('cluster.topology._RESOLVE_SECS', 0.01)
     try:
-        assert Cluster(('a:1',), ('b:1',), 'worker', 0, FLAGS).public_hosts() == ()
+        assert public_hosts(Cluster(('a:1',), ('b:1',), 'worker', 0, FLAGS)) == ()
     finally:
         answered.set()

@@ -10,7 +10,7 @@ from model_docs import DOC_COMMANDS, EXAMPLE, REPOSITORY
 from refusals import check_line
 
 import tf_cnn_benchmarks
-from models.catalog import list_facts
+from models.registry import MODELS
 from params import parse_argv
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
@@ -43,7 +43,7 @@ def test_models_are_listed_as_a_table(capsys: pytest.CaptureFixture[str]) -> Non
     lines = run_models(capsys).splitlines()
     assert lines[1].split() == ['model', 'data', 'set', 'parameters', 'GFLOPs/image', 'image', 'size', 'batch', 'size']
     rows = [line.split() for line in lines[3:] if line.strip()]
-    assert [row[0] for row in rows] == [facts.name for facts in list_facts()]
+    assert [row[0] for row in rows] == [facts.name for facts in MODELS.list_facts()]
     assert ['resnet50', 'imagenet', '25,559,081', '3.858', '224', '64'] in rows
     narrow = run_models(capsys, 'lenet')
     assert 'resnet50' not in narrow
@@ -90,4 +90,4 @@ def test_the_subcommand_runs_without_tensorflow() -> None:
     )
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=REPOSITORY, timeout=60)
     assert (done.returncode, done.stderr) == (0, '[] 0\n')
-    assert len(json.loads(done.stdout)) == len(list_facts())
+    assert len(json.loads(done.stdout)) == len(MODELS.list_facts())

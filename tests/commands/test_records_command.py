@@ -20,8 +20,8 @@ from image_folders import (
 )
 from refusals import failed, refused
 
-import records
-from data_sets import shard_name
+from commands import records
+from inputs.data_sets import shard_name
 
 pytestmark = pytest.mark.graph
 
@@ -55,7 +55,7 @@ def numbers(text: str) -> list[str]:
         (['--inptu=x'], ['--inptu', 'records', '--input']),
         (['--zzz'], ['--zzz', 'records --help']),
         (['photos'], ['photos', '--input=photos', 'records --help']),
-        (['--shards=x'], ['--shards', 'records --help']),
+        (['--shards=x'], ['--shards=x', 'integer', '0', '99999']),
         (['--shards=-1'], ['--shards', '-1']),
         (['--subset=test'], ['--subset', 'test', 'train', 'validation']),
         (['--first_label=2'], ['--first_label', '2']),
@@ -92,11 +92,11 @@ def test_without_pillow_the_command_to_install_it_is_named(
 
 def test_help_names_every_flag_and_loads_neither_tensorflow_nor_pil() -> None:
     code = (
-        'import sys, records; records.main(["--help"]); '
+        'import sys; from commands import records; records.main(["--help"]); '
         'print(sorted({"tensorflow", "PIL", "numpy", "rich"} & set(sys.modules)))'
     )
     output = subprocess.run([sys.executable, '-c', code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    names = re.findall(r'^  --(\w+):', output.stdout, re.MULTILINE)
+    names = re.findall(r'^  --(?:\[no\])?(\w+)', output.stdout, re.MULTILINE)
     assert names[:7] == ['input', 'output', 'shards', 'subset', 'seed', 'first_label', 'jpeg_quality']
     assert names[7:] == ['num_processes', 'overwrite', 'check']
     assert output.stdout.endswith('[]\n')

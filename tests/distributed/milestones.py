@@ -14,7 +14,7 @@ EVALUATING = r'^Evaluating after (\d+) steps$'
 # Training has reached its accuracy; the number of steps until then.
 STOPPING = r'^Stopping after (\d+) steps'
 # The chief goes on from a checkpoint; its path.
-GOING_ON = r'^Going on from (.*)$'
+GOING_ON = r'^Continuing from (.*)$'
 # A run that was interrupted has measured less than it should have; the number of timed steps.
 INCOMPLETE = r'the run is incomplete: (\d+) of'
 # Steps were skipped because their gradients overflowed; their number.

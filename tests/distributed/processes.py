@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cluster import tether
-from cluster.command import make_commands, reserved_addresses
 from cluster.launcher import Command
+from commands.cluster import make_commands, reserved_addresses
 
 # Of a loaded machine; a cluster of four processes takes 15 seconds.
 DEADLINE_SECS = 240.0

@@ -21,8 +21,8 @@ from scenarios import (
 )
 from sessions import open_session
 
-from cluster.members import Cluster
 from cluster.server import start_server
+from cluster.topology import Cluster
 
 pytestmark = pytest.mark.distributed
 

@@ -25,10 +25,9 @@ from whole_batch import NUM_STEPS, STEP_LINE, TOTAL_LINE, Trained, one_tower, tr
 
 from benchmark_cnn import BenchmarkCNN
 from cluster.launcher import Command
-from data_sets import shard_name
-from evaluator import Evaluator
+from inputs.data_sets import shard_name
 from params import make_params, parse_argv
-from training.checkpoints import Checkpointer
+from training.checkpoint_files import latest_checkpoint
 
 REASON = 'it has no wheel for this TensorFlow; docs/distributed.md tells how to build it'
 pytest.importorskip('horovod.tensorflow', reason=REASON)
@@ -146,7 +145,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
             flags = [*train_flags(row.optimizer, 2, folders[0]), *others]
             BenchmarkCNN(parse_argv(flags).params).run()
             # A copy: the processes save their first step once more.
-            start = Checkpointer.latest(str(shutil.copytree(folders[0], folder / 'earlier')))
+            start = latest_checkpoint(str(shutil.copytree(folders[0], folder / 'earlier')))
         flags = [*train_flags(row.optimizer, 1, folder / 'train-RANK'), *row.flags, f'--num_batches={NUM_STEPS}']
         return Finished(row, run(flags, folder), folders, start)
 
@@ -286,7 +285,7 @@ def test_under_horovodrun_each_validation_image_counts_once(tmp_path: Path) -> N
     evaluate = make_params(
         eval=True, model='lenet', device='cpu', precision='bf16', train_dir=str(train_dir), data_dir=str(data_dir)
     )
-    (alone,) = Evaluator(evaluate).run()
+    (alone,) = BenchmarkCNN(evaluate).run().evaluations
     assert alone.num_images == num_validation
     for rank in range(NUM_PROCESSES):
         lines = re.findall(rf'^\[{rank}\]<stdout>:(Accuracy @ 1 = .*)$', found.stdout, re.MULTILINE)

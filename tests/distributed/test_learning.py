@@ -20,9 +20,8 @@ from processes import DEADLINE_SECS, Process, await_line
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from cluster.launcher import Command
-from evaluator import Evaluator
 from params import parse_argv
-from training.checkpoints import Checkpointer, step_of
+from training.checkpoint_files import latest_checkpoint, step_of
 
 pytestmark = pytest.mark.distributed
 
@@ -89,7 +88,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
         assert process.exit_code == -signal.SIGKILL
         printed = ACCURACY.search(process.out)
     assert printed
-    latest = Checkpointer.latest(str(folder / 'train'))
+    latest = latest_checkpoint(str(folder / 'train'))
     assert latest
     return Killed(folder / 'train', step_of(latest), float(printed[1]))
 
@@ -104,7 +103,7 @@ def test_training_that_was_killed_goes_on_in_every_mode_and_learns(
     with running([*command, once, f'--train_dir={train_dir}'], tmp_path) as process:
         assert process.has_ended(DEADLINE_SECS)
     assert process.exit_code == 0
-    [found] = Evaluator(parse_argv([*EVALUATE[1:], f'--train_dir={train_dir}']).params).run()
+    [found] = BenchmarkCNN(parse_argv([*EVALUATE[1:], f'--train_dir={train_dir}']).params).run().evaluations
     assert (found.step, found.num_images) == (end, NUM_HELD_OUT)
     assert killed.step >= NUM_EARLIER
     assert killed.top_1 < GOAL - 0.05
@@ -121,7 +120,7 @@ def test_what_was_trained_is_listed_and_exported(
     assert tf_cnn_benchmarks.main([*LIST[1:-1], str(killed.train_dir)]) == 0
     assert f'model.ckpt-{killed.step}' in capsys.readouterr().out
     exported = [f'--train_dir={killed.train_dir}', f'--export_saved_model={tmp_path / "model"}']
-    [found] = Evaluator(parse_argv([*EXPORT[1:], *exported]).params).run()
+    [found] = BenchmarkCNN(parse_argv([*EXPORT[1:], *exported]).params).run().evaluations
     assert found.step == killed.step
     served = tf.compat.v2.saved_model.load(str(tmp_path / 'model')).signatures['serving_default']
     assert served(images=tf.zeros([2, 28, 28, 3], tf.uint8))['classes'].shape == [2]

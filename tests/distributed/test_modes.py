@@ -7,9 +7,10 @@ this process goes on from theirs. What modes of one process make of each other's
 import functools
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from whole_batch import (
 
 from benchmark_cnn import BenchmarkCNN
 from params import parse_argv
-from training.checkpoints import Checkpointer
+from training.checkpoint_files import latest_checkpoint
 
 pytestmark = pytest.mark.distributed
 
@@ -102,6 +103,21 @@ SYNCHRONOUS = {
 }
 ASYNCHRONOUS = {'ps-1-async': Row((PS, '--nocross_replica_sync'), 1, 'sgd')}
 ROWS = SYNCHRONOUS | ASYNCHRONOUS
+# tests/managers/ holds these ways of sending gradients in one process, in every run.
+OTHERS = (
+    'ps-1-repacked',
+    'ps-2-grouped',
+    'replicated-1',
+    'replicated-2-compact',
+    'collective-repacked',
+    'controlled-copies',
+)
+
+
+def names_of(rows: Iterable[str]) -> list[Any]:
+    """The names of rows as parameters of a test; those of OTHERS run with --all_modes."""
+    return [pytest.param(name, marks=pytest.mark.all_modes) if name in OTHERS else name for name in rows]
+
 
 LABELS = (
     'TensorFlow|Model|Dataset|Mode|SingleSess|Batch size|Num batches|Num epochs|Devices|NUMA bind|Data format'
@@ -161,7 +177,7 @@ def run(row: Row, folder: Path) -> Finished:
         others = ['--variable_update=replicated', '--data_format=NCHW', f'--num_batches={NUM_EARLIER_STEPS}']
         BenchmarkCNN(parse_argv([*train_flags, *others]).params).run()
         # A copy: the cluster saves its first step once more.
-        start = Checkpointer.latest(str(shutil.copytree(train_dir, folder / 'earlier')))
+        start = latest_checkpoint(str(shutil.copytree(train_dir, folder / 'earlier')))
     flags = [*row.flags, *train_flags, f'--num_batches={NUM_STEPS}']
     num_controllers = int(CONTROLLED in row.flags)
     with make_cluster(
@@ -197,7 +213,7 @@ def model_names(row: Row) -> set[str]:
     return {name for name in one_tower('sgd', staged=row.is_staged).after if name != 'global_step'}
 
 
-@pytest.mark.parametrize('name', SYNCHRONOUS)
+@pytest.mark.parametrize('name', names_of(SYNCHRONOUS))
 def test_the_weights_are_those_of_one_tower_with_the_whole_batch(finished: Finished) -> None:
     """Of each weight the largest difference counts, in terms of its largest magnitude.
 
@@ -222,7 +238,7 @@ def test_the_weights_are_those_of_one_tower_with_the_whole_batch(finished: Finis
         assert np.linalg.norm(partial.after[name] - value) > 0.5 * moved, name
 
 
-@pytest.mark.parametrize('name', [name for name, row in SYNCHRONOUS.items() if not row.is_compact])
+@pytest.mark.parametrize('name', names_of(name for name, row in SYNCHRONOUS.items() if not row.is_compact))
 def test_the_optimizers_variables_are_those_of_one_tower(finished: Finished) -> None:
     expected = expected_of(finished).after
     after = finished.checkpoint()
@@ -230,7 +246,7 @@ def test_the_optimizers_variables_are_those_of_one_tower(finished: Finished) -> 
         assert np.abs(after[name] - expected[name]).max() <= 1e-5 * np.abs(expected[name]).max(), name
 
 
-@pytest.mark.parametrize('name', [name for name, row in SYNCHRONOUS.items() if row.is_compact])
+@pytest.mark.parametrize('name', names_of(name for name, row in SYNCHRONOUS.items() if row.is_compact))
 def test_16_bits_do_travel(finished: Finished) -> None:
     expected = expected_of(finished).after
     after = finished.checkpoint()
@@ -240,7 +256,7 @@ def test_16_bits_do_travel(finished: Finished) -> None:
     )
 
 
-@pytest.mark.parametrize('name', SYNCHRONOUS)
+@pytest.mark.parametrize('name', names_of(SYNCHRONOUS))
 def test_workers_see_other_images_whose_losses_are_those_of_one_tower_on_average(finished: Finished) -> None:
     row = finished.row
     losses = [[loss for _, _, loss in lines] for lines in finished.step_lines()]
@@ -252,9 +268,9 @@ def test_workers_see_other_images_whose_losses_are_those_of_one_tower_on_average
     assert np.mean(losses, 0) == pytest.approx(expected, rel=row.tolerance, abs=1e-3)
 
 
-@pytest.mark.parametrize('name', [name for name, row in SYNCHRONOUS.items() if row.goes_on])
+@pytest.mark.parametrize('name', names_of(name for name, row in SYNCHRONOUS.items() if row.goes_on))
 def test_one_tower_goes_on_from_what_the_cluster_saved_as_if_it_had_taken_all_steps(finished: Finished) -> None:
-    saved = Checkpointer.latest(str(finished.train_dir))
+    saved = latest_checkpoint(str(finished.train_dir))
     assert saved
     start = finished.train_dir / f'model.ckpt-{finished.row.start}'
     assert re.findall(GOING_ON, finished.processes.logs(), re.MULTILINE) == [str(start)]
@@ -264,7 +280,9 @@ def test_one_tower_goes_on_from_what_the_cluster_saved_as_if_it_had_taken_all_st
     assert min(np.abs(np.diff(own.losses))) > 1e-3 * own.losses[0]
 
 
-@pytest.mark.parametrize('name', [name for name, row in SYNCHRONOUS.items() if set(SUMMARIES) <= set(row.flags)])
+@pytest.mark.parametrize(
+    'name', names_of(name for name, row in SYNCHRONOUS.items() if set(SUMMARIES) <= set(row.flags))
+)
 def test_summaries_are_the_chiefs_and_have_the_numbers_of_its_lines(finished: Finished) -> None:
     [file] = finished.train_dir.glob('events.*')
     found: dict[str, list[float]] = {}
@@ -277,7 +295,7 @@ def test_summaries_are_the_chiefs_and_have_the_numbers_of_its_lines(finished: Fi
     assert found['images_per_second'][0] == pytest.approx(lines[0][1], abs=0.06)
 
 
-@pytest.mark.parametrize('name', ROWS)
+@pytest.mark.parametrize('name', names_of(ROWS))
 def test_every_process_ends_by_itself_with_exit_code_0_and_leaves_nothing(finished: Finished) -> None:
     assert not finished.overdue
     assert {name: task.exit_code for name, task in finished.processes.tasks.items()} == dict.fromkeys(
@@ -287,7 +305,7 @@ def test_every_process_ends_by_itself_with_exit_code_0_and_leaves_nothing(finish
     assert not finished.listening
 
 
-@pytest.mark.parametrize('name', [name for name, row in ROWS.items() if row.num_servers])
+@pytest.mark.parametrize('name', names_of(name for name, row in ROWS.items() if row.num_servers))
 def test_servers_end_within_5_seconds_of_the_last_that_trains(finished: Finished) -> None:
     last = max(trainer.ended_at for trainer in finished.trainers)
     servers = finished.processes.servers
@@ -296,7 +314,7 @@ def test_servers_end_within_5_seconds_of_the_last_that_trains(finished: Finished
         assert server.ended_at - last < 5
 
 
-@pytest.mark.parametrize('name', ROWS)
+@pytest.mark.parametrize('name', names_of(ROWS))
 def test_workers_print_what_scripts_read_with_one_total_and_nothing_else(finished: Finished) -> None:
     for trainer in finished.trainers:
         assert OUTPUT.fullmatch(trainer.out), trainer.name
@@ -308,7 +326,7 @@ def test_workers_print_what_scripts_read_with_one_total_and_nothing_else(finishe
     assert not any(server.out for server in finished.processes.servers)
 
 
-@pytest.mark.parametrize('name', ASYNCHRONOUS)
+@pytest.mark.parametrize('name', names_of(ASYNCHRONOUS))
 def test_no_step_of_workers_that_do_not_wait_is_lost(finished: Finished) -> None:
     """Training ends after W * N steps, and a worker learns the count of all when it ends a step.
 
@@ -321,7 +339,7 @@ def test_no_step_of_workers_that_do_not_wait_is_lost(finished: Finished) -> None
     assert end <= saved <= taken <= end + NUM_WORKERS - 1
 
 
-@pytest.mark.parametrize('name', ASYNCHRONOUS)
+@pytest.mark.parametrize('name', names_of(ASYNCHRONOUS))
 def test_workers_that_do_not_wait_train_the_weights(finished: Finished) -> None:
     start, after = finished.checkpoint(0), finished.checkpoint()
     alone = one_tower('sgd', staged=False, workers=(0,))
@@ -332,7 +350,7 @@ def test_workers_that_do_not_wait_train_the_weights(finished: Finished) -> None:
         assert np.isfinite(after[name]).all(), name
 
 
-@pytest.mark.parametrize('name', ASYNCHRONOUS)
+@pytest.mark.parametrize('name', names_of(ASYNCHRONOUS))
 def test_the_total_of_workers_that_do_not_wait_counts_the_steps_of_all(finished: Finished) -> None:
     [total] = finished.totals()[0]
     _, rate, _ = finished.step_lines()[0][-1]

@@ -11,11 +11,10 @@ from milestones import EVALUATING, STOPPING
 from processes import DEADLINE_SECS, Processes, make_cluster
 
 from benchmark_cnn import BenchmarkCNN
-from evaluator import Evaluator
 from params import parse_argv
 from records.layout import LABELS_FILE
 from reporting.result import Accuracy
-from training.checkpoints import Checkpointer, step_of
+from training.checkpoint_files import latest_checkpoint, step_of
 
 pytestmark = pytest.mark.distributed
 
@@ -77,7 +76,7 @@ def run(flags: Sequence[str], data_dir: Path, folder: Path, num_ps: int) -> tupl
 def evaluate(model: str, data_dir: Path, folder: Path) -> Accuracy:
     """What one process finds in the last checkpoint."""
     flags = ['--eval', f'--model={model}', '--device=cpu', f'--data_dir={data_dir}', f'--train_dir={folder}/train']
-    [found] = Evaluator(parse_argv(flags).params).run()
+    [found] = BenchmarkCNN(parse_argv(flags).params).run().evaluations
     return found
 
 
@@ -122,9 +121,9 @@ def test_the_chief_evaluates_alone_where_workers_do_not_wait(data_dir: Path, tmp
 def test_a_cluster_evaluates_as_one_process_does(mode: str, num_ps: int, data_dir: Path, tmp_path: Path) -> None:
     own = ['--model=lenet', f'--data_dir={data_dir}', f'--train_dir={tmp_path}/train']
     BenchmarkCNN(parse_argv([*FLAGS, *own, f'--num_batches={NUM_STEPS}']).params).run()
-    before = Checkpointer.latest(f'{tmp_path}/train')
+    before = latest_checkpoint(f'{tmp_path}/train')
     assert before
     assert step_of(before) == NUM_STEPS
     _, printed = run([mode, '--model=lenet', '--eval'], data_dir, tmp_path, num_ps)
     assert printed == [[line_of(evaluate('lenet', data_dir, tmp_path))]] * 2
-    assert Checkpointer.latest(f'{tmp_path}/train') == before
+    assert latest_checkpoint(f'{tmp_path}/train') == before

@@ -10,17 +10,17 @@ import tensorflow.compat.v1 as tf
 from oracles import BETAS, DECAY, EPSILON, ETA, MOMENTUM, OPTIMIZERS, WEIGHT_DECAY, Weights
 from sessions import cpus, open_session
 
-from all_reduce import make_algorithm
-from data_sets import DATA_SETS
-from input_pipeline import Batch, InputPipeline, SyntheticInput
-from models.catalog import find_model
-from packing import Packing
-from step_graph import StepGraph, StepSettings, build_step_graph
+from inputs.data_sets import DATA_SETS
+from inputs.pipeline import Batch, InputPipeline
+from inputs.synthetic import SyntheticInput
+from models.registry import MODELS
+from params.modes import MODES, Place
+from run.step_graph import StepGraph, StepSettings, build_step_graph
 from training.checkpoints import Checkpointer
 from training.optimizers import Optimizer
 from training.schedules import LearningRate
 from training.variables import HOST_DEVICE
-from variable_mgr import Placement, make_variable_mgr
+from variable_mgr import make_variable_mgr
 
 Tensor = Any
 
@@ -52,7 +52,7 @@ class WholeBatch(InputPipeline):
 
     def __init__(self, workers: tuple[int, ...], num_towers: int, batch_size: int = BATCH) -> None:
         super().__init__()
-        facts = find_model('lenet')
+        facts = MODELS.find_model('lenet')
         data_set = DATA_SETS[facts.data_set]
         batches = []
         for worker in workers:
@@ -84,7 +84,7 @@ def one_tower_graph(
 ) -> StepGraph:
     """Adds one tower of lenet that trains on these images to the current graph."""
     settings = StepSettings(
-        model='lenet',
+        network=MODELS.find_model('lenet').network,
         num_classes=DATA_SETS['imagenet'].num_classes,
         data_format='NHWC',
         forward_only=False,
@@ -95,10 +95,9 @@ def one_tower_graph(
         learning_rate=LearningRate((learning_rate,)),
         seed=SEED,
     )
-    placement = Placement(cpus(1), SEED, cpus(1), make_algorithm('pscpu', cpus(1), cpus(1)[0]), Packing())
-    return build_step_graph(
-        settings, optimizer, make_variable_mgr('parameter_server', placement, staged=staged), images
-    )
+    manager = MODES['parameter_server'].manager(Place.ALONE, staged=staged)
+    variables = make_variable_mgr(manager, devices=cpus(1), seed=SEED, parameter_devices=cpus(1))
+    return build_step_graph(settings, optimizer, variables, images)
 
 
 def values_of(graph: StepGraph) -> dict[str, Tensor]:
@@ -143,7 +142,7 @@ def one_tower(
         values = values_of(graph)
 
         def losses() -> list[float]:
-            return [float(session.run(graph.fetches)['loss']) for _ in range(NUM_STEPS)]
+            return [float(session.run(graph.fetches.present())['loss']) for _ in range(NUM_STEPS)]
 
         before = session.run(values)
         own_losses = losses()

@@ -11,7 +11,7 @@ import pytest
 from array_writers import idx, write_cifar, write_mnist
 from refusals import check_line, refused
 
-from array_files import count_images, load_arrays
+from inputs.array_files import count_images, load_arrays
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from sessions import cpus, open_session
 
-from input_pipeline import ArrayPipeline
+from inputs.array_pipeline import ArrayPipeline
+from inputs.data_folder import Arrays
 from preprocessing import ImageOptions, shift_and_flip
 
 pytestmark = pytest.mark.graph
@@ -21,6 +22,7 @@ RANDOM = np.random.default_rng(2)
 IMAGES = RANDOM.integers(0, 256, [COUNT, 6, 6, 3], np.uint8)
 IMAGES[:, 0, 0, 0] = np.arange(COUNT)
 LABELS = (3 * np.arange(COUNT) % 10).astype(np.int32)
+SOURCE = Arrays('train', IMAGES, LABELS)
 AS_THEY_ARE = ImageOptions(height=6, width=6, channels=3, training=True, seed=5, augmentation='none')
 
 Steps = list[list[tuple[np.ndarray, np.ndarray]]]
@@ -31,9 +33,7 @@ def steps_of(num_steps: int, batch_size: int, options: ImageOptions = AS_THEY_AR
     num_towers, on_device = more.pop('num_towers', 1), more.pop('normalize_on_device', False)
     steps_before = more.pop('steps_before', 0)
     with tf.Graph().as_default(), open_session(num_cpus=num_towers) as session:
-        pipeline = ArrayPipeline(
-            IMAGES, LABELS, cpus(num_towers), batch_size, options, normalize_on_device=on_device, **more
-        )
+        pipeline = ArrayPipeline(SOURCE, cpus(num_towers), batch_size, options, normalize_on_device=on_device, **more)
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
         pipeline.warm_up(session, steps_before)
@@ -155,10 +155,10 @@ def test_images_are_resized_to_what_the_model_needs_and_distorted() -> None:
 
 def test_the_graph_does_not_hold_the_images_and_does_not_grow_with_the_batch() -> None:
     def graph_of(count: int, batch_size: int) -> tf.Graph:
-        images = np.zeros([count, 32, 32, 3], np.uint8)
+        source = Arrays('train', np.zeros([count, 32, 32, 3], np.uint8), np.zeros(count, np.int32))
         options = replace(AS_THEY_ARE, height=32, width=32, augmentation='padded_crop')
         with tf.Graph().as_default() as graph:
-            ArrayPipeline(images, np.zeros(count, np.int32), cpus(1), batch_size, options, normalize_on_device=False)
+            ArrayPipeline(source, cpus(1), batch_size, options, normalize_on_device=False)
         return graph
 
     small, large = graph_of(10, 2), graph_of(1000, 200)

@@ -15,10 +15,12 @@ from examples import encoded, example, write_shard
 from PIL import Image
 from refusals import check_line, refused
 
-import records
-from data_folder import Arrays, find_data, open_folder, recognise
-from data_sets import DATA_SETS, DataSet, Shards, shard_name
+from commands import records
+from inputs.data_folder import Arrays, open_folder, recognise
+from inputs.data_sets import DATA_SETS, DataSet, Shards, shard_name
 from params import Params, make_params
+from run.plan import Plan
+from run.resolve import check_launch, resolve
 
 pytestmark = pytest.mark.graph
 
@@ -60,7 +62,7 @@ def test_a_folder_written_by_records_describes_its_own_data_set(digits: str) -> 
     shards = folder.open('train')
     assert isinstance(shards, Shards)
     assert len(shards.paths) == 2
-    assert folder.lacks(shards) is None
+    assert folder.warning_about(shards) is None
     assert [folder.subset_of_steps(forward_only=alone) for alone in (False, True)] == ['train', 'validation']
 
 
@@ -90,7 +92,7 @@ def test_the_records_of_a_folder_that_lost_a_shard_are_counted_and_the_loss_is_r
     (copied(digits, tmp_path) / shard_name('train', 0, 2)).unlink()
     folder = open_folder(str(tmp_path), 'records')
     assert 0 < folder.data_set.num_train_examples < 5
-    check_line(folder.lacks(folder.open('train')), f'--data_dir={tmp_path}', ' 1 ', ' 2 ')
+    check_line(folder.warning_about(folder.open('train')), f'--data_dir={tmp_path}', ' 1 ', ' 2 ')
 
 
 def test_overwriting_shards_updates_dataset_json(digits: str, tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ def test_shards_without_labels_txt_are_those_of_imagenet(tmp_path: Path) -> None
 
 
 def test_a_folder_of_records_can_be_read_as_imagenet(digits: str) -> None:
-    assert find_data(params_of(digits, data_name='imagenet'))[1] == DATA_SETS['imagenet']
+    assert plan_of(params_of(digits, data_name='imagenet')).data.data_set == DATA_SETS['imagenet']
 
 
 def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
@@ -160,37 +162,47 @@ def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
     arrays = cifar.open('train')
     assert isinstance(arrays, Arrays)
     assert (arrays.subset, arrays.images.shape, arrays.labels.tolist()) == ('train', (10, 32, 32, 3), list(range(10)))
-    check_line(cifar.lacks(arrays), f'--data_dir={cifar.path}', ' 10 ', 'train', 50000)
+    check_line(cifar.warning_about(arrays), f'--data_dir={cifar.path}', ' 10 ', 'train', 50000)
     mnist = open_folder(str(tmp_path / 'mnist'), 'mnist')
     assert (mnist.subset_of_steps(forward_only=True), mnist.data_set.num_validation_examples) == ('validation', 4)
 
 
-def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(tmp_path: Path) -> None:
+# In one process, and before the launcher starts several.
+@pytest.mark.parametrize('check', [lambda params: resolve(params, {}), check_launch], ids=['resolve', 'check_launch'])
+def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(
+    tmp_path: Path, check: Callable[[Params], object]
+) -> None:
     write_mnist(tmp_path, IMAGES[:4, :28, :28, 0], np.arange(4))
-    find_data(params_of(tmp_path, model='mnist', forward_only=True))
+    check(params_of(tmp_path, model='mnist', forward_only=True))
     with refused(f'--data_dir={tmp_path}', 't10k-images-idx3-ubyte'):
-        find_data(params_of(tmp_path, model='mnist', eval=True, train_dir=str(tmp_path)))
+        check(params_of(tmp_path, model='mnist', eval=True, train_dir=str(tmp_path)))
     for path in tmp_path.iterdir():
         path.rename(str(path).replace('train', 't10k'))
-    find_data(params_of(tmp_path, model='mnist', eval=True, train_dir=str(tmp_path)))
+    check(params_of(tmp_path, model='mnist', eval=True, train_dir=str(tmp_path)))
     with refused(f'--data_dir={tmp_path}', 'train-images-idx3-ubyte'):
-        find_data(params_of(tmp_path, model='mnist'))
+        check(params_of(tmp_path, model='mnist'))
 
 
 def params_of(data_dir: object, **more: Any) -> Params:
     return make_params(data_dir=str(data_dir), **more)
 
 
+def plan_of(params: Params) -> Plan:
+    plan = resolve(params, {})
+    assert isinstance(plan, Plan)
+    return plan
+
+
 def test_every_model_is_defined_for_a_folder_of_records(digits: str) -> None:
-    model, data_set, folder = find_data(params_of(digits, model='mnist'))
-    assert (model.name, model.data_set, model.image_size, data_set) == ('mnist', 'records', 28, EXPECTED)
-    assert folder is not None
+    plan = plan_of(params_of(digits, model='mnist'))
+    assert (plan.model.name, plan.model.data_set, plan.data.image_size) == ('mnist', 'records', 28)
+    assert (plan.data.data_set, plan.data.folder) == (EXPECTED, digits)
 
 
 def test_a_model_that_is_not_defined_for_the_data_of_the_folder_is_refused(tmp_path: Path) -> None:
     write_mnist(tmp_path, IMAGES[:4, :28, :28, 0], np.arange(4))
     with refused('--model=vgg16', f'--data_dir={tmp_path}', 'lenet, mnist') as error:
-        find_data(params_of(tmp_path, model='vgg16'))
+        plan_of(params_of(tmp_path, model='vgg16'))
     assert 'alexnet' not in str(error.value)
 
 
@@ -200,4 +212,5 @@ def test_data_name_records_needs_a_folder() -> None:
 
 
 def test_a_run_without_a_folder_has_the_facts_of_the_published_data_set() -> None:
-    assert find_data(make_params(model='mnist'))[1:] == (DATA_SETS['mnist'], None)
+    data = plan_of(make_params(model='mnist')).data
+    assert (data.data_set, data.folder, data.images) == (DATA_SETS['mnist'], None, None)

@@ -9,7 +9,8 @@ import tensorflow.compat.v1 as tf
 from input_steps import step
 from sessions import cpus, open_session
 
-from input_pipeline import HostBatch, StagedInput, SyntheticInput
+from inputs.staged import HostBatch, StagedInput
+from inputs.synthetic import SyntheticInput
 
 pytestmark = pytest.mark.graph
 

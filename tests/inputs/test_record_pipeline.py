@@ -15,8 +15,8 @@ from input_steps import step
 from refusals import refused
 from sessions import cpus, open_session
 
-from data_sets import Shards, find_shards, shard_name
-from input_pipeline import RecordPipeline, shard_pattern
+from inputs.data_sets import Shards, check_shards, find_shards, shard_name
+from inputs.record_pipeline import RecordPipeline
 from preprocessing import ImageOptions
 
 pytestmark = pytest.mark.graph
@@ -126,7 +126,7 @@ def test_an_empty_shard_among_others_gives_no_record(data_dir: Path, tmp_path: P
 def test_shards_without_any_record_are_refused_rather_than_waited_for(tmp_path: Path) -> None:
     write_shard(tmp_path / shard_name('train', 0, 1), [])
     with refused(f'--data_dir={tmp_path}', ' 1 ', 'train', 'records --input=DIR'):
-        shard_pattern(find_shards(str(tmp_path), 'train'))
+        check_shards(find_shards(str(tmp_path), 'train'))
 
 
 def test_only_the_shards_are_read(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_folder_that_differs_from_another_one_by_a_comma_is_refused(tmp_path: 
         write_shard(tmp_path / folder / shard_name('train', 0, 1), [record(0)])
     assert labels_of(find_shards(str(tmp_path / 'a_b'), 'train'), 1, 1) == [[0]]
     with refused(f'--data_dir={tmp_path}/a,b', tmp_path / 'a_b'):
-        shard_pattern(find_shards(str(tmp_path / 'a,b'), 'train'))
+        check_shards(find_shards(str(tmp_path / 'a,b'), 'train'))
 
 
 def _without_last_bytes(path: Path) -> None:

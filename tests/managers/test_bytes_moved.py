@@ -16,28 +16,25 @@ from small_networks import (
     REPLICATED,
     STAGED,
     Built,
-    add_small_networks,
     build,
     bytes_of,
     needed_by,
+    normalised,
     task,
+    wide,
 )
 
-from all_reduce import make_algorithm
-from packing import Packing
+from managers.all_reduce import make_algorithm
+from managers.buckets import Packing
+from params.all_reduce_spec import parse_spec
 
 pytestmark = pytest.mark.graph
-
-
-@pytest.fixture(autouse=True)
-def networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    add_small_networks(monkeypatch)
 
 
 def crossings(built: Built, wanted: str) -> list[tf.Tensor]:
     """The tensors that a step sends 'worker to ps' or 'ps to worker', once for each receiver. Scalars do not count."""
     found: dict[tuple[str, int], tf.Tensor] = {}
-    for op in needed_by(built.step.fetches['ops']):
+    for op in needed_by(built.step.fetches.ops):
         for value in op.inputs:
             if f'{job_of(value.op)} to {job_of(op)}' == wanted and value.shape.rank:
                 found[value.name, tf.DeviceSpec.from_string(op.device).task] = value
@@ -54,7 +51,7 @@ def job_of(op: tf.Operation) -> str:
 @pytest.mark.parametrize('worker', range(NUM_WORKERS))
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 def test_one_value_and_one_gradient_of_each_variable_cross(mode: str, worker: int, transfer: Any) -> None:
-    built = build(mode, worker, model='wide', transfer=transfer, devices=cpus(3))
+    built = build(mode, worker, network=wide, transfer=transfer, devices=cpus(3))
     parts = [
         list(part.variable.shape)
         for variable in built.manager.trainable_variables_on_device(0)
@@ -71,7 +68,7 @@ def test_one_value_and_one_gradient_of_each_variable_cross(mode: str, worker: in
 @pytest.mark.parametrize('mode', [PS, REPLICATED])
 def test_moving_averages_travel_in_32_bits_even_if_the_rest_is_rounded(mode: str) -> None:
     # They change by less than 16 bits hold, and would never move.
-    chief, other = (build(mode, worker, model='normalised', transfer=tf.bfloat16) for worker in range(NUM_WORKERS))
+    chief, other = (build(mode, worker, network=normalised, transfer=tf.bfloat16) for worker in range(NUM_WORKERS))
     for way in ('ps to worker', 'worker to ps'):
         dtypes = Counter(value.dtype for value in crossings(chief, way))
         assert dtypes == {tf.bfloat16: 5, tf.float32: 2}
@@ -81,7 +78,7 @@ def test_moving_averages_travel_in_32_bits_even_if_the_rest_is_rounded(mode: str
 @pytest.mark.parametrize('transfer', [None, tf.bfloat16])
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 def test_the_bytes_of_a_step_are_those_that_cross(mode: str, transfer: Any) -> None:
-    workers = [build(mode, worker, model='wide', transfer=transfer) for worker in range(NUM_WORKERS)]
+    workers = [build(mode, worker, network=wide, transfer=transfer) for worker in range(NUM_WORKERS)]
     moved = sum(
         value.shape.num_elements() * value.dtype.size
         for built in workers
@@ -99,7 +96,7 @@ def test_the_bytes_of_a_step_are_those_that_cross(mode: str, transfer: Any) -> N
 @pytest.mark.parametrize('transfer', [None, tf.bfloat16])
 @pytest.mark.parametrize('mode', [PS, REPLICATED])
 def test_the_bytes_of_a_forward_only_step_are_those_that_cross(mode: str, transfer: Any) -> None:
-    options = {'model': 'normalised', 'transfer': transfer, 'forward_only': True}
+    options = {'network': normalised, 'transfer': transfer, 'forward_only': True}
     workers = [build(mode, worker, **options) for worker in range(NUM_WORKERS)]
     crossed = [value for built in workers for value in crossings(built, 'ps to worker')]
     moved = sum(value.shape.num_elements() * value.dtype.size for value in crossed)
@@ -113,8 +110,8 @@ def test_the_bytes_of_a_forward_only_step_are_those_that_cross(mode: str, transf
     [(Packing(num_chunks=3), 3 * NUM_SERVERS), (Packing(max_bytes=1 << 20), 4)],
 )
 def test_gradients_cross_in_buckets(packing: Packing, expected: int) -> None:
-    crossed = crossings(build(PS, model='wide', packing=packing), 'worker to ps')
-    unpacked = crossings(build(PS, model='wide'), 'worker to ps')
+    crossed = crossings(build(PS, network=wide, packing=packing), 'worker to ps')
+    unpacked = crossings(build(PS, network=wide), 'worker to ps')
     assert len(unpacked) == 5
     assert len(crossed) == expected
     assert sum(value.shape.num_elements() for value in crossed) == sum(value.shape.num_elements() for value in unpacked)
@@ -145,10 +142,10 @@ def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(
     spec: str, sent_per_byte: float, transfer: Any
 ) -> None:
     towers = [f'{task("worker", worker)}{tower}' for worker in range(NUM_WORKERS) for tower in cpus(NUM_TOWERS)]
-    algorithm = make_algorithm(spec, towers, f'{task("controller", 0)}/cpu:0')
+    algorithm = make_algorithm(parse_spec(spec), towers, f'{task("controller", 0)}/cpu:0')
     built = build(
         CONTROLLED,
-        model='wide',
+        network=wide,
         job='controller',
         server_devices=(),
         devices=towers,

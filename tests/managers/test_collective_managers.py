@@ -6,14 +6,9 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 from sessions import cpus
-from small_networks import COLLECTIVE, NUM_TOWERS, NUM_WORKERS, add_small_networks, build, needed_by
+from small_networks import COLLECTIVE, NUM_TOWERS, NUM_WORKERS, build, needed_by
 
 pytestmark = pytest.mark.graph
-
-
-@pytest.fixture(autouse=True)
-def networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    add_small_networks(monkeypatch)
 
 
 GPUS = [f'/gpu:{number}' for number in range(3)]

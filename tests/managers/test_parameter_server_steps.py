@@ -21,45 +21,54 @@ from small_networks import (
     WHOLE_BATCH,
     Built,
     FixedInput,
-    add_small_networks,
     assert_close,
     build,
+    manager_of,
     needed_by,
-    place,
+    normalised,
+    plain,
     servers,
     settings,
     task,
     train_alone,
+    waiting,
+    wide,
 )
 from worker_sessions import Member, WorkerSessions, starting
 
-from cluster.command import reserved_addresses
+from commands.cluster import reserved_addresses
 from models.layers import zeros
-from step_graph import build_step_graph
-from stepper import Stepper
-from training.instruments import StepTracer
+from reporting.result import Phase
+from run.instruments import StepTracer
+from run.plan import Instruments
+from run.session import Stepper
+from run.step_graph import build_step_graph
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
 from training.precision import Precision
-from training.step_loop import Phase
-from variable_mgr import make_variable_mgr
 
 pytestmark = pytest.mark.graph
 
-
-@pytest.fixture(autouse=True)
-def networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    add_small_networks(monkeypatch)
+NO_INSTRUMENTS = Instruments(
+    trace_file=None,
+    chrome_format=False,
+    tfprof_file=None,
+    partitioned_graph_prefix=None,
+    graph_file=None,
+    profile_folder='',
+    profile_steps=None,
+    summaries=None,
+)
 
 
 def test_the_number_of_a_step_is_read_before_it_is_counted() -> None:
     for worker, sync in ((0, True), (0, False), (1, False)):
         built = build(PS, worker, sync=sync)
-        read = built.step.fetches['global_step'].op.inputs[0].op
+        read = built.step.fetches.global_step.op.inputs[0].op
         [count] = built.ops('AssignAddVariableOp')
         assert read in needed_by([count])
     # One that waits for the chief has read it before the chief has all gradients.
     built = build(PS, 1)
-    read = built.step.fetches['global_step'].op.inputs[0].op
+    read = built.step.fetches.global_step.op.inputs[0].op
     assert any(read in needed_by([push]) for push in built.ops('ResourceAccumulatorApplyGradient'))
 
 
@@ -85,14 +94,14 @@ def starter(targets: list[str]) -> Iterator[Callable[..., WorkerSessions]]:
 
 @pytest.mark.parametrize('mode', [PS, REPLICATED])
 def test_moving_averages_are_those_of_the_chiefs_first_tower(mode: str, start: Callable[..., WorkerSessions]) -> None:
-    cluster = start(mode, model='normalised', optimizer='momentum')
+    cluster = start(mode, network=normalised, optimizer='momentum')
     cluster.take_steps(NUM_STEPS)
     weights = cluster.members[0].read()
     # As many towers in one process, each of which normalises by its own images, too.
-    assert_close(weights, train_alone('normalised', 'momentum', [[number] for number in WHOLE_BATCH[0]]))
+    assert_close(weights, train_alone(normalised, 'momentum', [[number] for number in WHOLE_BATCH[0]]))
     assert np.abs(weights['norm/moving_mean']).min() > 0
     # Not those of any other tower.
-    other = train_alone('normalised', 'momentum', [[number] for number in reversed(WHOLE_BATCH[0])])
+    other = train_alone(normalised, 'momentum', [[number] for number in reversed(WHOLE_BATCH[0])])
     assert np.abs(weights['norm/moving_mean'] - other['norm/moving_mean']).max() > 1e-3
 
 
@@ -101,7 +110,7 @@ def test_every_copy_is_that_of_the_parameter_servers_after_each_step(start: Call
     for num_steps in (1, 2):
         cluster.take_steps()
         on_servers = cluster.members[0].read()
-        assert_close(on_servers, train_alone('plain', 'momentum', WHOLE_BATCH, num_steps))
+        assert_close(on_servers, train_alone(plain, 'momentum', WHOLE_BATCH, num_steps))
         for member in cluster.members:
             for tower in member.built.manager.variables:
                 for name, value in member.session.run({name: own.value for name, own in tower.items()}).items():
@@ -113,7 +122,7 @@ def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode: str, start: Cal
     """The steps are those of one process with all towers, which test_precision.py compares with the plain algorithm."""
     # The scale is too high for the first steps, then grows until it is again.
     precision = Precision('fp16', loss_scale=2.0**20, doubled_every=1)
-    cluster = start(mode, model='normalised', optimizer='adam', precision=precision)
+    cluster = start(mode, network=normalised, optimizer='adam', precision=precision)
     skipped = []
     for num_steps in range(1, 8):
         cluster.take_steps()
@@ -121,7 +130,7 @@ def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode: str, start: Cal
         skipped.append(int(weights['loss_scale/skipped_steps']))
         if mode != STAGED:
             towers = [[number] for number in WHOLE_BATCH[0]]
-            expected = train_alone('normalised', 'adam', towers, num_steps, precision)
+            expected = train_alone(normalised, 'adam', towers, num_steps, precision)
             for name in ('scale', 'good_steps', 'skipped_steps'):
                 assert weights[f'loss_scale/{name}'] == expected[f'loss_scale/{name}']
             assert_close(weights, expected, 1e-2)
@@ -134,12 +143,10 @@ def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode: str, start: Cal
 def test_a_worker_that_does_not_wait_learns_what_was_counted_until_its_step_is_done(
     forward_only: bool, start: Callable[..., WorkerSessions]
 ) -> None:
-    cluster = start(PS, model='waiting', sync=False, forward_only=forward_only)
+    cluster = start(PS, network=waiting, sync=False, forward_only=forward_only)
     slow, quick = cluster.members
-    steppers = [
-        Stepper(member.session, member.built.step.fetches, StepTracer(None, False, None, None), 0, None)
-        for member in (slow, quick)
-    ]
+    tracer = StepTracer(NO_INSTRUMENTS)
+    steppers = [Stepper(member.session, member.built.step.fetches, tracer, 0, None) for member in (slow, quick)]
     with ThreadPoolExecutor() as threads:
         step = threads.submit(steppers[0].run, Phase.TIMED, 1)
         for number in range(1, 4):
@@ -178,13 +185,13 @@ def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(
 def test_lars_takes_the_norm_of_a_whole_layer_that_is_on_several_servers(
     sync: bool, start: Callable[..., WorkerSessions]
 ) -> None:
-    cluster = start(PS, model='wide', optimizer='lars', sync=sync)
+    cluster = start(PS, network=wide, optimizer='lars', sync=sync)
     if sync:
         cluster.take_steps(2)
-        expected = train_alone('wide', 'lars', WHOLE_BATCH, num_steps=2)
+        expected = train_alone(wide, 'lars', WHOLE_BATCH, num_steps=2)
     else:
         cluster.begin(0)[0].result(DEADLINE_SECS)
-        expected = train_alone('wide', 'lars', [[0], [1]], num_steps=1)
+        expected = train_alone(wide, 'lars', [[0], [1]], num_steps=1)
     chief = cluster.members[0]
     assert len(chief.built.step.slices['hidden/kernel']) == NUM_SERVERS
     for name in ('hidden/kernel', 'hidden/kernel/momentum', 'logits/kernel'):
@@ -197,7 +204,7 @@ def test_nothing_of_a_step_is_done_before_all_gradients_are_there(start: Callabl
     cluster = start(PS, optimizer='momentum')
     chief, other = cluster.members
     cluster.take_steps()
-    before, begun = chief.read(), chief.meeting.begun.value
+    before, begun = chief.read(), chief.synchronous_step.begun.value
     pushes = other.built.ops('ResourceAccumulatorApplyGradient')
     [step] = cluster.begin(0)
     for number, push in enumerate(pushes):
@@ -208,7 +215,7 @@ def test_nothing_of_a_step_is_done_before_all_gradients_are_there(start: Callabl
         assert chief.session.run(begun) == before['global_step'] == 1
         other.session.run(push)
     step.result(DEADLINE_SECS)
-    assert_close(chief.read(), train_alone('plain', 'momentum', WHOLE_BATCH, num_steps=2))
+    assert_close(chief.read(), train_alone(plain, 'momentum', WHOLE_BATCH, num_steps=2))
     assert chief.session.run(begun) == 2
 
 
@@ -228,10 +235,10 @@ def test_the_gradients_of_a_lost_worker_are_cleared(start: Callable[..., WorkerS
     other.session.run(pushes)
     other.session.run(pushes[0])
     assert sum(chief.size_of('ResourceConditionalAccumulator')) == len(pushes) + 1
-    chief.meeting.clear(chief.session)
+    chief.synchronous_step.clear(chief.session)
     assert sum(chief.size_of('ResourceConditionalAccumulator')) == 0
     cluster.take_steps(2)
-    assert_close(chief.read(), train_alone('plain', 'adam', WHOLE_BATCH))
+    assert_close(chief.read(), train_alone(plain, 'adam', WHOLE_BATCH))
 
 
 def test_the_end_of_a_step_that_a_lost_worker_never_learned_is_cleared(start: Callable[..., WorkerSessions]) -> None:
@@ -242,7 +249,7 @@ def test_the_end_of_a_step_that_a_lost_worker_never_learned_is_cleared(start: Ca
     other.session.run(other.built.ops('ResourceAccumulatorApplyGradient'))
     step.result(DEADLINE_SECS)
     assert sum(chief.size_of('FIFOQueueV2')) == 1
-    chief.meeting.clear(chief.session)
+    chief.synchronous_step.clear(chief.session)
     assert sum(chief.size_of('FIFOQueueV2')) == 0
     [step] = cluster.begin(1)
     await_accumulated(chief, 4)
@@ -251,19 +258,18 @@ def test_the_end_of_a_step_that_a_lost_worker_never_learned_is_cleared(start: Ca
     assert chief.read()['global_step'] == 1
     cluster.begin(0)[0].result(DEADLINE_SECS)
     step.result(DEADLINE_SECS)
-    assert_close(chief.read(), train_alone('plain', 'sgd', WHOLE_BATCH, num_steps=2))
+    assert_close(chief.read(), train_alone(plain, 'sgd', WHOLE_BATCH, num_steps=2))
 
 
 def test_a_worker_alone_with_parameter_servers_trains() -> None:
     with tf.Graph().as_default(), open_session() as session:
-        placement = place(cpus(1), server_devices=cpus(1), num_workers=1)
-        manager = make_variable_mgr(PS, placement, distributed=True)
-        step = build_step_graph(settings('plain'), OPTIMIZERS['momentum'].ours, manager, FixedInput(WHOLE_BATCH))
+        manager = manager_of(PS, cpus(1), server_devices=cpus(1))
+        step = build_step_graph(settings(plain), OPTIMIZERS['momentum'].ours, manager, FixedInput(WHOLE_BATCH))
         member = Member(Built(tf.get_default_graph(), manager, step), session)
         member.start()
         for _ in range(NUM_STEPS):
             member.take_step()
-        assert_close(member.read(), train_alone('plain', 'momentum', WHOLE_BATCH))
+        assert_close(member.read(), train_alone(plain, 'momentum', WHOLE_BATCH))
 
 
 SIZE, NUM_THREADS, NUM_UPDATES = 1 << 18, 4, 20
@@ -282,9 +288,9 @@ def test_no_update_of_workers_that_do_not_wait_is_lost(targets: list[str], optim
     """All numbers are integers that float32 represents exactly."""
     sessions, updates, values = [], [], {}
     for worker, target in enumerate(targets):
-        at = place(cpus(1), server_devices=servers(1), worker=worker, num_workers=NUM_WORKERS, sync=False)
+        parts = {'server_devices': servers(1), 'worker': worker, 'num_workers': NUM_WORKERS, 'sync': False}
         with tf.Graph().as_default() as graph, tf.device(task('worker', worker)):
-            manager = make_variable_mgr(PS, at, distributed=True)
+            manager = manager_of(PS, cpus(1), **parts)
             with manager.create_outer_variable_scope(0) as variables:
                 variables.read('v', [SIZE], zeros)
                 gradient = tf.ones([SIZE])

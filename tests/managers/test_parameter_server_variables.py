@@ -6,29 +6,28 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from sessions import cpus
-from small_networks import NUM_WORKERS, PS, REPLICATED, bytes_of, place, servers
+from small_networks import NUM_WORKERS, PS, REPLICATED, bytes_of, manager_of, servers
 
-from managers.masters import Masters, ParameterServers
-from models.catalog import find_model
+from managers.buckets import Packing
+from managers.parameter_servers import ParameterServers, ParameterServerVariables
 from models.networks import build_network
-from packing import Packing
-from variable_mgr import make_variable_mgr
+from models.registry import MODELS
 
 pytestmark = pytest.mark.graph
 
 
-def variables_on_servers(model: str, num_ps: int, mode: str = PS, worker: int = 0) -> Masters:
+def variables_on_servers(model: str, num_ps: int, mode: str = PS, worker: int = 0) -> ParameterServerVariables:
     """The variables of a network of the catalog on parameter servers, as a worker has them."""
-    size, at = find_model(model).image_size, ParameterServers(servers(num_ps), worker, NUM_WORKERS, Packing())
+    facts = MODELS.find_model(model)
+    size = facts.image_size
     with tf.Graph().as_default():
-        placement = place(cpus(1), server_devices=at.devices, worker=worker, num_workers=NUM_WORKERS)
-        manager = make_variable_mgr(mode, placement, distributed=True)
+        manager = manager_of(mode, cpus(1), server_devices=servers(num_ps), worker=worker, num_workers=NUM_WORKERS)
         with manager.create_outer_variable_scope(0) as variables:
             images = tf.placeholder(tf.float32, [1, size, size, 3])
             keeps = manager.keeps_statistics(0)
-            build_network(model, images, 1000, variables, 'NHWC', is_training=True, keep_statistics=keeps)
+            build_network(facts.network, images, 1000, variables, 'NHWC', is_training=True, keep_statistics=keeps)
     # Every mode that is tried here has parameter servers, which mypy cannot know.
-    return manager.masters  # type: ignore[attr-defined]
+    return manager.server_variables  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize('num_ps', [1, 3])
@@ -79,7 +78,7 @@ def test_all_workers_look_for_a_variable_on_the_same_server(mode: str) -> None:
 
 
 def test_a_small_variable_goes_to_the_server_that_holds_the_fewest_bytes() -> None:
-    variables = Masters(ParameterServers(servers(3), 0, NUM_WORKERS, Packing()))
+    variables = ParameterServerVariables(ParameterServers(servers(3), 0, NUM_WORKERS, Packing()))
     shapes = {'a': [5, 20], 'b': [10], 'c': [4, 15], 'd': [30], 'e': [25], 'f': [20]}
     with tf.Graph().as_default():
         for name, shape in shapes.items():

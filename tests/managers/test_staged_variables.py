@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from mode_managers import make_manager
 from oracles import OPTIMIZERS, Weights
 from sessions import cpus, open_session
-from small_networks import LEARNING_RATE, NUM_TOWERS, PS, assert_close, place
+from small_networks import LEARNING_RATE, NUM_TOWERS, SEED, assert_close
 
 from models.layers import truncated_normal
 from training.optimizers import OptimizerStep
-from variable_mgr import make_variable_mgr
 
 pytestmark = pytest.mark.graph
 
@@ -21,7 +21,7 @@ def test_staged_variables_give_gradients_of_one_step_before(optimizer: str) -> N
     # Each step's gradient has a direction of its own, since lars takes nothing else of it.
     slopes = np.array([1, 1, 2], np.float32)
     with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
-        manager = make_variable_mgr(PS, place(cpus(NUM_TOWERS)), staged=True)
+        manager = make_manager('parameter_server', cpus(NUM_TOWERS), staged=True, seed=SEED)
         gradients = []
         for number, target in enumerate(targets):
             with manager.create_outer_variable_scope(number) as variables:

@@ -4,7 +4,7 @@ import pytest
 from model_docs import DOC
 
 from models import costs
-from models.catalog import list_facts
+from models.registry import MODELS
 
 pytestmark = pytest.mark.graph
 
@@ -14,7 +14,7 @@ def test_the_list_of_the_docs_is_that_of_the_catalog() -> None:
 
 
 def test_every_row_of_the_catalog_is_in_the_table_of_costs() -> None:
-    rows = {(facts.name, facts.data_set, facts.image_size) for facts in list_facts()}
+    rows = {(facts.name, facts.data_set, facts.image_size) for facts in MODELS.list_facts()}
     assert set(costs.read_table()) == rows, 'write it anew with: python -m models.costs'
 
 
@@ -25,12 +25,12 @@ QUICK = ('trivial', 'lenet', 'mnist', 'alexnet', 'vgg16', 'resnet50*')
 @pytest.mark.parametrize('pattern', QUICK)
 def test_the_table_of_costs_is_what_is_counted(pattern: str) -> None:
     table = costs.read_table()
-    for facts in list_facts(pattern):
+    for facts in MODELS.list_facts(pattern):
         assert table[facts.name, facts.data_set, facts.image_size] == costs._count(facts), facts
 
 
 @pytest.mark.all_modes
 def test_all_of_the_table_of_costs_is_what_is_counted() -> None:
     for key, cost in costs.read_table().items():
-        (facts,) = [row for row in list_facts(key[0]) if row.data_set == key[1]]
+        (facts,) = [row for row in MODELS.list_facts(key[0]) if row.data_set == key[1]]
         assert costs._count(facts) == cost, key

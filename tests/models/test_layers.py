@@ -13,7 +13,7 @@ from sessions import DATA_FORMATS, open_session
 from single_tower import BATCH, load, one_tower, random_images, random_weight, relative_error
 
 from models.layers import BatchNorm, LayerBuilder
-from models.networks import NETWORKS
+from models.registry import MODELS
 from training.optimizers import GradientDescent, OptimizerStep
 from variable_mgr import TowerVariables
 
@@ -75,7 +75,7 @@ def infer_in(data_format: str, network: Callable[..., Any], images: np.ndarray, 
 
 @pytest.mark.parametrize(
     'network',
-    [every_layer, every_modern_layer, NETWORKS['lenet'].build],
+    [every_layer, every_modern_layer, MODELS.find_model('lenet').network.build],
     ids=['every layer', 'every modern layer', 'lenet'],
 )
 def test_weights_trained_in_one_data_format_are_used_in_the_other(network: Callable[..., Any]) -> None:

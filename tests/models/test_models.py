@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,12 +12,11 @@ from keras_networks import published
 from sessions import DATA_FORMATS, open_session
 from single_tower import load, one_tower, random_images, relative_error
 
-from data_sets import DATA_SETS
-from models.catalog import find_model, list_models
+from inputs.data_sets import DATA_SETS
 from models.counting import cost_of
-from models.networks import NETWORKS
+from models.registry import MODELS
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 # Networks that differ from another one only in the lengths and widths of their tables.
 LIKE = {
@@ -65,7 +63,7 @@ DEEPEST = {'resnet101': 'resnet50', 'resnet152': 'resnet50', 'nasnetlarge': 'nas
 @pytest.fixture(
     scope='module',
     params=[pytest.param(case, marks=pytest.mark.all_modes if case.model in DEEPEST else ()) for case in CONFORMANCE],
-    ids=lambda case: case.facts.network,
+    ids=lambda case: '_'.join(filter(None, [case.model, case.data_set])),
 )
 def compared(request: pytest.FixtureRequest) -> Iterator[Compared]:
     case: Case = request.param
@@ -130,29 +128,26 @@ def test_a_resnet_has_the_parameters_of_the_published_one(model: str, name: str)
         layer.bias.shape[0] for layer in theirs.layers if isinstance(layer, tf.keras.layers.Conv2D) and layer.use_bias
     )
     trainable = sum(math.prod(weight.shape) for weight in theirs.trainable_weights) - biases
-    assert trainable == cost_of(find_model(model)).parameters
+    assert trainable == cost_of(MODELS.find_model(model)).parameters
 
 
 def test_there_is_a_network_for_every_model_of_the_catalog_and_each_has_a_test() -> None:
-    networks = {find_model(case.model, case.data_set).network for case in CONFORMANCE} | {*LIKE, 'inception3_aux'}
-    assert {*NETWORKS} == networks
-    assert {*list_models()} == networks - {'alexnet_cifar'}
+    models = {*LIKE, 'inception3_aux'}
+    networks = {case.facts.network for case in CONFORMANCE} | {MODELS.find_model(name).network for name in models}
+    assert {facts.network for facts in MODELS.list_facts()} == networks
+    assert {*MODELS.list_models()} == {case.model for case in CONFORMANCE} | models
     for case in CONFORMANCE:
         assert case.image_size == case.facts.image_size
 
 
 @pytest.mark.parametrize(('model', 'shallower'), {**LIKE, **DEEPEST}.items())
 def test_a_deeper_network_is_made_as_the_one_that_is_compared_with_keras(model: str, shallower: str) -> None:
-    deep, compared = (NETWORKS[name] for name in (model, shallower))
+    deep, compared = (MODELS.find_model(name).network for name in (model, shallower))
     assert deep.batch_norm == compared.batch_norm
-    assert isinstance(deep.build, partial)
-    assert isinstance(compared.build, partial)
-    assert deep.build.func is compared.build.func
+    assert deep.builder == compared.builder
     sizes = {'depth', 'blocks', 'growth_rate', 'num_cells', 'penultimate_filters', 'stem_filters'}
-    assert deep.build.keywords.keys() == compared.build.keywords.keys()
-    different = {
-        key for key, value in deep.build.keywords.items() if key not in sizes and value != compared.build.keywords[key]
-    }
+    assert deep.options.keys() == compared.options.keys()
+    different = {key for key, value in deep.options.items() if key not in sizes and value != compared.options[key]}
     # In the large NASNet, the first cell of a stage takes its second input from one cell earlier.
     assert different == ({'skip_reduction'} if model == 'nasnetlarge' else set())
 
@@ -181,7 +176,7 @@ def test_inception3_aux_is_inception3_with_another_head_while_training() -> None
     [('alexnet', 2), ('overfeat', 2), ('vgg16', 2), ('lenet', 0), ('googlenet', 1), ('inception4', 1)],
 )
 def test_networks_drop_units_while_training(model: str, num_layers: int) -> None:
-    facts = find_model(model)
+    facts = MODELS.find_model(model)
     with tf.Graph().as_default() as graph:
         build(model, one_tower(), tf.zeros([1, facts.image_size, facts.image_size, 3]), is_training=True)
     assert count_draws(graph) == num_layers

@@ -10,7 +10,7 @@ from single_tower import BATCH, one_tower, random_images
 from models.densenet import densenet
 from models.layers import LayerBuilder
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
 # Dropout before the logits, and drop path in each block with a shortcut, where its rate is not zero.

@@ -13,11 +13,11 @@ from refusals import check_line, refused
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
-from data_sets import DATA_SETS
+from inputs.data_sets import DATA_SETS
 from models import costs
-from models.catalog import ModelFacts, find_model, list_models
+from models.facts import ModelFacts, Network
 from models.layers import BatchNorm, LayerBuilder
-from models.registry import load_model_file, register_model
+from models.registry import MODELS, load_model_file, register_model
 from params import make_params
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
@@ -54,9 +54,9 @@ def logits(cnn: Any, x: Any, num_classes: int) -> Any:
 
 def test_a_registered_model_has_the_facts_it_was_given() -> None:
     register_model('mine', logits, data_set='mnist', image_size=20, batch_size=3, learning_rate=0.5)
-    assert find_model('mine') == ModelFacts('mine', 'mnist', 20, 3, 0.5)
-    assert find_model('mine', 'records').image_size == 20
-    assert list_models('mi*') == ['mine']
+    assert MODELS.find_model('mine') == ModelFacts('mine', 'mnist', 20, 3, 0.5, Network(logits))
+    assert MODELS.find_model('mine', 'records').image_size == 20
+    assert MODELS.list_models('mi*') == ['mine']
 
 
 @pytest.mark.parametrize('name', ['resnet50', 'mine', 'ssd300'])
@@ -74,7 +74,7 @@ def test_invalid_settings_are_refused(settings: dict[str, Any], facts: list[str]
     with pytest.raises(ValueError, match='=') as error:
         register_model('mine', logits, **settings)
     check_line(error.value, *facts)
-    assert not list_models('mine')
+    assert not MODELS.list_models('mine')
 
 
 def test_a_registered_model_has_its_batch_norm_and_auxiliary_head() -> None:
@@ -126,11 +126,11 @@ def test_a_file_that_was_corrected_is_loaded_again(tmp_path: Path) -> None:
     path.write_text(f'{HEAD}register_model("mine", print)\n1 / 0\n')
     with refused(f'--model_file={path}', 'line 3', 'ZeroDivisionError: division by zero'):
         load_model_file(str(path))
-    assert not list_models('mine')
+    assert not MODELS.list_models('mine')
     path.write_text(f'{HEAD}register_model("mine", print)\n')
     for _ in range(2):
         load_model_file(str(path))
-    assert list_models('mine') == ['mine']
+    assert MODELS.list_models('mine') == ['mine']
 
 
 def test_a_file_uses_modules_beside_it_and_prints_to_standard_error(
@@ -141,7 +141,7 @@ def test_a_file_uses_modules_beside_it_and_prints_to_standard_error(
     path = tmp_path / 'mine.py'
     path.write_text(f'{HEAD}from beside_mine import NAME\nprint("hello")\nregister_model(NAME, print)\n')
     load_model_file(str(path))
-    assert list_models('mine') == ['mine']
+    assert MODELS.list_models('mine') == ['mine']
     assert capsys.readouterr() == ('', 'hello\n')
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from refusals import refused
 
-from flag_rules import check_inputs
-from params import Params, make_params, parse_argv
+from models.registry import MODELS
+from params import RunFacts, check_run, make_params, parse_argv
+from run.resolve import resolve
 
 pytestmark = pytest.mark.unit
 
@@ -43,11 +44,17 @@ CLASHES = [
 ]
 
 
+def check(argv: list[str], *, alone: bool = True) -> None:
+    """Refuses what the settings and the model alone decide, in a run of one process or in a cluster."""
+    params = parse_argv(argv).params
+    check_run(params, RunFacts(alone=alone, residual=MODELS.find_model(params.model).residual))
+
+
 @pytest.mark.parametrize('case', CLASHES, ids=lambda case: case[0])
 def test_a_clash_names_both_flags(case: tuple[Any, ...]) -> None:
     pair, facts, *others = case
     with refused(*pair.split(), *facts):
-        parse_argv([*pair.split(), *' '.join(others).split()])
+        check([*pair.split(), *' '.join(others).split()])
 
 
 def test_an_older_name_that_contradicts_the_newer_one_is_named_as_it_was_read() -> None:
@@ -55,7 +62,7 @@ def test_an_older_name_that_contradicts_the_newer_one_is_named_as_it_was_read() 
         parse_argv(['--nouse_fp16', '--precision=fp16'])
     # --learning_rate is read as --init_learning_rate.
     with refused(PIECEWISE, '--init_learning_rate=0.3'):
-        parse_argv([PIECEWISE, '--learning_rate=0.3'])
+        check([PIECEWISE, '--learning_rate=0.3'])
 
 
 @pytest.mark.parametrize(
@@ -98,9 +105,14 @@ def test_a_value_that_makes_no_sense_is_refused_with_an_example(argv: list[str],
 
 
 def test_a_training_run_cannot_stop_at_an_accuracy_that_its_workers_reach_at_different_steps() -> None:
-    hosts = ['--ps_hosts=a:1', '--worker_hosts=b:1,c:1', '--eval_during_training_every_n_steps=1']
+    argv = [
+        '--stop_at_top_1_accuracy=0.5',
+        '--nocross_replica_sync',
+        '--eval_during_training_every_n_steps=1',
+    ]
     with refused('--stop_at_top_1_accuracy=0.5', '--cross_replica_sync=False'):
-        parse_argv(['--stop_at_top_1_accuracy=0.5', '--nocross_replica_sync', *hosts])
+        check(argv, alone=False)
+    check(argv, alone=True)
 
 
 def test_python_is_refused_the_same_combinations() -> None:
@@ -117,6 +129,5 @@ def test_python_is_refused_the_same_combinations() -> None:
 
 
 def test_a_data_folder_without_shards_is_refused(tmp_path: Path) -> None:
-    check_inputs(Params())
     with refused(f'--data_dir={tmp_path}', 'train-00000-of-00001'):
-        check_inputs(Params(data_dir=str(tmp_path)))
+        resolve(make_params(data_dir=str(tmp_path)), {})

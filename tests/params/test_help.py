@@ -2,14 +2,15 @@
 
 import pytest
 
-from flag_help import format_help
 from params import SPECS
+from params.help import format_help
+from tf_cnn_benchmarks import SUBCOMMANDS
 
 pytestmark = pytest.mark.unit
 
 
 def test_help_names_each_flag_once_in_its_group() -> None:
-    text = format_help()
+    text = format_help(SUBCOMMANDS)
     assert max(map(len, text.splitlines())) <= 100
     for name, spec in SPECS.items():
         lines = [line for line in text.splitlines() if line in (f'  --{name}=VALUE', f'  --[no]{name}')]
@@ -18,7 +19,7 @@ def test_help_names_each_flag_once_in_its_group() -> None:
 
 
 def test_help_tells_the_choices_bounds_unit_and_defaults_of_each_flag() -> None:
-    text = format_help()
+    text = format_help(SUBCOMMANDS)
     for name, spec in SPECS.items():
         heading = f'  --[no]{name}\n' if spec.type is bool else f'  --{name}=VALUE\n'
         # The indented lines up to the next flag or group.

@@ -3,7 +3,9 @@
 import pytest
 from refusals import check_line
 
-from params import parse_argv
+from models.registry import MODELS
+from params import RunFacts, find_idle, parse_argv
+from params.modes import MODES
 
 pytestmark = pytest.mark.unit
 
@@ -103,14 +105,24 @@ HAVE_NO_EFFECT = [
 ]
 
 
+def idle(argv: str, *, alone: bool | None = None) -> list[str]:
+    """The warnings about a command line; in a cluster if its flags name one, unless `alone` says something else."""
+    parsed = parse_argv(argv.split())
+    params = parsed.params
+    if alone is None:
+        alone = params.worker_hosts is None and MODES[params.variable_update].launcher is None
+    residual = MODELS.find_model(params.model).residual
+    return [*parsed.warnings, *find_idle(params, RunFacts(alone=alone, residual=residual))]
+
+
 @pytest.mark.parametrize('argv', ALL_HAVE_EFFECT)
 def test_flags_that_have_an_effect_or_ask_for_the_default_are_not_warned_of(argv: str) -> None:
-    assert parse_argv(argv.split()).warnings == ()
+    assert idle(argv) == []
 
 
 @pytest.mark.parametrize(('argv', 'expected'), HAVE_NO_EFFECT)
 def test_a_flag_without_effect_is_named_with_the_flag_that_decides(argv: str, expected: list[str]) -> None:
-    lines = parse_argv(argv.split()).warnings
+    lines = idle(argv)
     assert len(lines) == len(expected), lines
     # The order is not part of the promise.
     for facts in expected:
@@ -119,26 +131,9 @@ def test_a_flag_without_effect_is_named_with_the_flag_that_decides(argv: str, ex
         check_line(line.removeprefix(flag).lower(), *(other.lower() for other in others))
 
 
-@pytest.mark.parametrize(
-    ('environ', 'is_alone'),
-    [
-        ({}, True),
-        ({'SLURM_STEP_NUM_TASKS': '1', 'PMIX_RANK': '0'}, True),
-        ({'SLURM_STEP_NUM_TASKS': '2', 'PMIX_RANK': '0'}, False),
-        # mpirun's daemon is the one task of a step of Slurm.
-        ({'OMPI_COMM_WORLD_SIZE': '2', 'SLURM_STEP_NUM_TASKS': '1'}, False),
-        ({'PMIX_RANK': '0'}, False),
-        ({'TF_CONFIG': '{}'}, False),
-    ],
-)
-def test_cluster_flags_have_no_effect_in_a_process_that_a_launcher_starts_alone(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], is_alone: bool
-) -> None:
-    for name in ('TF_CONFIG', 'PMIX_RANK', 'OMPI_COMM_WORLD_SIZE', 'SLURM_STEP_NUM_TASKS'):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    of_cluster = parse_argv(['--peer_timeout_secs=9']).warnings
+@pytest.mark.parametrize('is_alone', [True, False])
+def test_flags_of_clusters_and_of_towers_have_no_effect_in_the_other_kind_of_run(is_alone: bool) -> None:
+    of_cluster = idle('--peer_timeout_secs=9', alone=is_alone)
     assert [line.startswith('--peer_timeout_secs=9') for line in of_cluster] == ([True] if is_alone else [])
-    of_one = parse_argv(['--local_parameter_device=cpu', '--variable_update=replicated', '--num_gpus=2']).warnings
+    of_one = idle('--local_parameter_device=cpu --variable_update=replicated --num_gpus=2', alone=is_alone)
     assert (not of_one) == is_alone

@@ -3,8 +3,8 @@
 import pytest
 from refusals import check_line, refused
 
-import legacy_flags
 from params import SPECS, Params, parse_argv
+from params import original as legacy_flags
 
 pytestmark = pytest.mark.unit
 
@@ -19,9 +19,8 @@ def test_older_names_are_read() -> None:
     assert params == Params(all_reduce_spec='nccl', variable_update='replicated', num_gpus=2)
     assert parse_argv(['--use_nccl=False', *replicated]).params.all_reduce_spec is None
     assert parse_argv(['--nouse_nccl', '--all_reduce_spec=xring', *replicated]).params.all_reduce_spec == 'xring'
-    assert parse_argv(['--use_nccl', '--all_reduce_spec=nccl/xring', *replicated]).params.all_reduce_spec == (
-        'nccl/xring'
-    )
+    both = parse_argv(['--use_nccl', '--all_reduce_spec=nccl:32k:xring', *replicated])
+    assert both.params.all_reduce_spec == 'nccl:32k:xring'
 
 
 def test_flags_of_older_versions_are_accepted_with_one_warning_each() -> None:

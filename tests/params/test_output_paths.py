@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from refusals import refused
 
-from output_files import check_outputs
 from params import Params
+from run.outputs import check_outputs
 
 pytestmark = pytest.mark.unit
 

@@ -139,8 +139,8 @@ def test_python_is_refused_what_the_command_line_is_refused(overrides: dict[str,
 
 
 def test_python_and_the_command_line_say_the_same() -> None:
-    with pytest.warns(UserWarning, match=r'--momentum=0\.5'):
-        params = make_params(batch_size=4, momentum=0.5, device='CPU', use_fp16=False)
+    with pytest.warns(UserWarning, match='--cache_data=True'):
+        params = make_params(batch_size=4, momentum=0.5, device='CPU', use_fp16=False, cache_data=True)
     assert params == parse_argv(['--batch_size=4', '--momentum=0.5', '--device=cpu']).params
 
 

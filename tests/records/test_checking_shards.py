@@ -19,7 +19,7 @@ from image_folders import (
 )
 from refusals import check_line, failed
 
-import records
+from commands import records
 from records.check import first_cut_shard, first_fault
 
 pytestmark = pytest.mark.graph

@@ -13,12 +13,12 @@ from examples import encoded
 from image_folders import REPOSITORY, content, convert, picture, write_files
 from refusals import failed
 
-from data_sets import shard_name
+from inputs.data_sets import shard_name
 from records.layout import scan_folder
 from records.progress import Monitor
 from records.write import WriteOptions, write_shards
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 SCRIPT = """\
 import signal
@@ -29,7 +29,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {repository!r})
 
 def main():
-    import records
+    from commands import records
     return records.main(sys.argv[1:])
 
 if __name__ == '__main__':

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from image_folders import REPOSITORY, convert, read_examples
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
 def test_sample_photographs_become_shards_and_a_second_call_changes_nothing(tmp_path: Path) -> None:

@@ -15,9 +15,8 @@ from refusals import check_line
 
 from params import Params
 from reporting import console
-from reporting.result import Result, StepValues
+from reporting.result import Phase, Result, Step, StepValues
 from reporting.statistics import Rate, jitter, standard_error, step_rates, summarize, throughput
-from training.step_loop import Phase, Step
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ from examples import encoded, example, write_shard
 from refusals import check_line
 
 import tf_cnn_benchmarks
-from data_sets import shard_name
+from inputs.data_sets import shard_name
 
 pytestmark = pytest.mark.distributed
 

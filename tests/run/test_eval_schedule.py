@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 from refusals import check_line
 
-from evaluation import EvalSchedule
+from run.schedule import EvalSchedule
 
 pytestmark = pytest.mark.unit
 
@@ -21,12 +21,12 @@ def test_an_evaluation_comes_with_the_step_that_reaches_its_time(every: str, due
 
 def test_a_schedule_names_the_evaluations_that_the_run_does_not_reach() -> None:
     every, at = EvalSchedule(every=Fraction('2.5')), EvalSchedule(at=frozenset([3, 8, 12]))
-    assert every.lacks(0, 3) is None
+    assert every.warning(0, 3) is None
     # From step 3 to step 4; the next evaluation would be after step 5.
-    check_line(every.lacks(3, 4), '3', '4', '5')
-    assert at.lacks(5, 12) is None
+    check_line(every.warning(3, 4), '3', '4', '5')
+    assert at.warning(5, 12) is None
     # Two of its evaluations are after the last step, 7.
-    assert '3' not in check_line(at.lacks(0, 7), '7', '8, 12')
+    assert '3' not in check_line(at.warning(0, 7), '7', '8, 12')
 
 
 def test_an_evaluation_is_due_though_another_worker_took_its_step() -> None:

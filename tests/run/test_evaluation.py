@@ -22,19 +22,19 @@ from warned import check_warning, warnings_in
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from cluster.signals import Terminated
-from data_sets import shard_name
-from evaluation import Evaluation, OwnVariables
-from evaluator import Evaluator
+from inputs.data_folder import Arrays
+from inputs.data_sets import find_shards, shard_name
+from inputs.validation import Share, ValidationInput, array_examples, record_examples
 from models.networks import is_among_best
-from models.registry import register_model
+from models.registry import MODELS, register_model
 from params import make_params, parse_argv
 from preprocessing import ImageOptions
 from reporting.console import Console
 from reporting.result import Accuracy, Result
-from training.checkpoints import has_ended
-from validation import Share, ValidationInput, array_examples, record_examples
+from run.evaluation import Evaluation, OwnVariables
+from training.checkpoint_files import has_ended
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 PROGRAM = tf_cnn_benchmarks.__file__
 # Neither divides the other, nor a batch of two towers.
@@ -68,7 +68,7 @@ def trained(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
 def evaluate(folder: Path, data_dir: Path, console: Console | None = None, **flags: Any) -> tuple[Accuracy, ...]:
     common = {'model': 'lenet', 'device': 'cpu', 'eval_batch_size': BATCH}
     settings = {**common, 'eval': True, 'train_dir': str(folder), 'data_dir': str(data_dir), **flags}
-    return Evaluator(make_params(**settings), console).run()
+    return BenchmarkCNN(make_params(**settings), console).run().evaluations
 
 
 def counts(accuracy: Accuracy) -> tuple[int, ...]:
@@ -77,13 +77,13 @@ def counts(accuracy: Accuracy) -> tuple[int, ...]:
 
 def by_numpy(folder: Path, data_dir: Path) -> tuple[int, int]:
     """How many validation images have their label first, and among the first five: image by image, ranked by NumPy."""
-    paths = sorted(str(path) for path in data_dir.glob('validation-*'))
+    shards = find_shards(str(data_dir), 'validation')
     reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
     weights = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
     found = [0, 0]
     with tf.Graph().as_default(), open_session() as session:
         options = ImageOptions(SIZE, SIZE, 3, training=False)
-        iterator = tf.data.make_one_shot_iterator(record_examples(paths, 1001, options, Share()))
+        iterator = tf.data.make_one_shot_iterator(record_examples(shards, 1001, options, Share()))
         element = iterator.get_next()
         pixels = tf.placeholder(tf.uint8, [SIZE, SIZE, 3])
         x = tf.cast(pixels, tf.float32)[tf.newaxis] / 127.5 - 1.0
@@ -166,7 +166,8 @@ def test_an_evaluation_prints_the_lines_that_scripts_read(
 ) -> None:
     out = io.StringIO()
     flags = ['--model=lenet', '--device=cpu', '--eval', f'--train_dir={trained[0]}', f'--data_dir={data_dir}']
-    [found] = Evaluator(parse_argv([*flags, f'--eval_dir={tmp_path}']).params, Console(out)).run()
+    params = parse_argv([*flags, f'--eval_dir={tmp_path}']).params
+    [found] = BenchmarkCNN(params, Console(out)).run().evaluations
     lines = out.getvalue().splitlines()
     assert 'Mode:        evaluation' in lines
     accuracies = f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} {COUNTED}'
@@ -262,13 +263,20 @@ def test_a_validation_shard_that_is_cut_short_is_named(
             evaluate(trained[0], tmp_path)
 
 
+def evaluation_of(digits: Arrays, variables: OwnVariables) -> Evaluation:
+    """The evaluation of LeNet on all of these digits, in batches of 2 on one tower."""
+    options = ImageOptions(28, 28, 1, training=False)
+    pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(digits, 10, options, Share()))
+    network = MODELS.find_model('mnist', 'mnist').network
+    return Evaluation(network, 10, 'NHWC', [variables], cpus(1), pipeline, 2, None)
+
+
 def test_images_without_their_label_among_five_logits_do_not_count() -> None:
     """The ranks are known: weights are zero, and biases alone order the classes."""
-    images = np.zeros([3, 28, 28, 1], np.uint8)
+    digits = Arrays('validation', np.zeros([3, 28, 28, 1], np.uint8), np.array([0, 4, 9], np.int32))
     with tf.Graph().as_default(), open_session() as session:
         variables = OwnVariables('/cpu:0', 'v')
-        pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(images, np.array([0, 4, 9], np.int32), Share()))
-        evaluation = Evaluation('mnist', 10, 'NHWC', [variables], cpus(1), pipeline, 2, None)
+        evaluation = evaluation_of(digits, variables)
         for name, [part] in variables.slices.items():
             value = np.zeros(part.full, np.float32)
             if value.shape == (10,):
@@ -281,11 +289,10 @@ def test_images_without_their_label_among_five_logits_do_not_count() -> None:
 @pytest.mark.parametrize(('num_images', 'seconds'), [(3, 20.0), (4, 20.0), (5, 30.0), (0, 10.0)])
 def test_an_evaluation_lasts_until_its_last_image_has_come(num_images: int, seconds: float) -> None:
     """In batches of 2; each takes 10 seconds by the clock of this test."""
-    images, labels = np.zeros([num_images, 28, 28, 1], np.uint8), np.zeros(num_images, np.int32)
+    digits = Arrays('validation', np.zeros([num_images, 28, 28, 1], np.uint8), np.zeros(num_images, np.int32))
     with tf.Graph().as_default(), open_session() as session:
         variables = OwnVariables('/cpu:0', 'v')
-        pipeline = ValidationInput(cpus(1), 2, lambda: array_examples(images, labels, Share()))
-        evaluation = Evaluation('mnist', 10, 'NHWC', [variables], cpus(1), pipeline, 2, None)
+        evaluation = evaluation_of(digits, variables)
         for [part] in variables.slices.values():
             session.run(part.variable.assign(tf.zeros(part.full)))
         counted = Counter[str]()

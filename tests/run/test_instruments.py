@@ -18,7 +18,7 @@ from benchmark_cnn import BenchmarkCNN
 from params import make_params
 from reporting.console import Console
 from reporting.result import Result
-from training.instruments import write_scalars
+from run.instruments import write_scalars
 
 pytestmark = pytest.mark.graph
 

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import tensorflow.compat.v1 as tf
 from refusals import refused
 
 import tf_cnn_benchmarks
-from machine import find_machine, session_config
-from params import make_params, parse_argv
+from models.registry import MODELS
+from params import Params, RunFacts, find_idle, make_params
+from params.modes import MODES
+from run.machine import Machine, find_machine, session_config
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 
@@ -27,8 +30,13 @@ def num_gpus_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     return request.param
 
 
+def machine_of(params: Params, workers: Sequence[str] = (), *, alone: bool = True) -> Machine:
+    """The machine of a run of one process, or of one process of a cluster."""
+    return find_machine(params, MODES[params.variable_update], workers, alone=alone)
+
+
 def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> None:
-    machine = find_machine(make_params())
+    machine = machine_of(make_params())
     assert machine.towers == (('/gpu:0',) if num_gpus_here else ('/cpu:0',))
     assert machine.parameter_devices == machine.towers
     assert machine.data_format == ('NCHW' if num_gpus_here else 'NHWC')
@@ -36,7 +44,7 @@ def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> Non
 
 def test_the_cpu_has_as_many_virtual_devices_as_asked_for(num_gpus_here: int) -> None:
     params = make_params(device='cpu', num_gpus=3)
-    machine = find_machine(params)
+    machine = machine_of(params)
     assert machine.towers == ('/cpu:0', '/cpu:1', '/cpu:2')
     assert machine.parameter_devices == ('/cpu:0',)
     config = session_config(params, machine)
@@ -50,37 +58,38 @@ def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here: int, device: str |
         *(['--num_gpus=4', '--num_gpus=2'] if num_gpus_here else ['--device=gpu' if device else '--num_gpus=4']),
         '--device=cpu',
     ):
-        find_machine(make_params(device=device, num_gpus=4))
+        machine_of(make_params(device=device, num_gpus=4))
 
 
 def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here: int) -> None:
     if not num_gpus_here:
         with refused('--local_parameter_device=gpu', '--local_parameter_device=cpu'):
-            find_machine(make_params(local_parameter_device='gpu'))
+            machine_of(make_params(local_parameter_device='gpu'))
         with refused('--horovod_device=gpu', '--horovod_device=cpu'):
-            find_machine(make_params(variable_update='horovod', horovod_device='gpu'))
+            machine_of(make_params(variable_update='horovod', horovod_device='gpu'))
         return
-    spread = find_machine(make_params(num_gpus=2, local_parameter_device='gpu'))
+    spread = machine_of(make_params(num_gpus=2, local_parameter_device='gpu'))
     assert spread.parameter_devices == ('/gpu:0', '/gpu:1')
-    on_cpu = find_machine(make_params(num_gpus=2, local_parameter_device='cpu'))
+    on_cpu = machine_of(make_params(num_gpus=2, local_parameter_device='cpu'))
     assert on_cpu.parameter_devices == ('/cpu:0',)
 
 
 def test_flags_without_effect_may_ask_for_gpus_that_are_not_there() -> None:
-    on_cpu = ['--device=cpu', '--num_gpus=2']
-    hosts = ['--ps_hosts=localhost:2222', '--worker_hosts=localhost:2223', '--job_name=worker']
-    idle = parse_argv([*on_cpu, '--all_reduce_spec=nccl', '--horovod_device=gpu'])
-    in_cluster = parse_argv([*on_cpu, *hosts, '--local_parameter_device=gpu'])
-    assert (len(idle.warnings), len(in_cluster.warnings)) == (2, 1)
-    expected = find_machine(parse_argv(on_cpu).params)
-    assert find_machine(in_cluster.params) == expected
-    assert dataclasses.replace(find_machine(idle.params), all_reduce_spec=None) == expected
+    on_cpu = {'device': 'cpu', 'num_gpus': 2}
+    idle = make_params(**on_cpu, all_reduce_spec='nccl', horovod_device='gpu')
+    in_cluster = make_params(**on_cpu, local_parameter_device='gpu')
+    residual = MODELS.find_model('trivial').residual
+    assert len(find_idle(idle, RunFacts(alone=True, residual=residual))) == 2
+    assert len(find_idle(in_cluster, RunFacts(alone=False, residual=residual))) == 1
+    expected = machine_of(make_params(**on_cpu))
+    assert machine_of(in_cluster, alone=False) == expected
+    assert dataclasses.replace(machine_of(idle), all_reduce_spec=None) == expected
 
 
 def test_nccl_is_for_gpus(num_gpus_here: int) -> None:
     params = make_params(variable_update='replicated', num_gpus=2, use_nccl=True, device='cpu')
     with refused('--all_reduce_spec=nccl', 'pscpu', 'psgpu', 'xring'):
-        find_machine(params)
+        machine_of(params)
 
 
 def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None:
@@ -88,29 +97,29 @@ def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None
     mode: dict[str, Any] = {'variable_update': 'distributed_all_reduce', 'num_gpus': 2}
     # More than are here.
     params = make_params(**mode, device='gpu')
-    machine = find_machine(params, workers)
+    machine = machine_of(params, workers, alone=False)
     assert machine.towers == tuple(f'{worker}/gpu:{i}' for worker in workers for i in range(2))
     assert machine.hosts == tuple(f'{worker}/cpu:0' for worker in workers)
     # Those that are here are a worker's.
     assert session_config(params, machine).device_count == {'CPU': 1, 'GPU': 0}
     with refused('--all_reduce_spec=nccl', '--variable_update=distributed_all_reduce', 'pscpu', 'psgpu', 'xring'):
-        find_machine(make_params(**mode, device='gpu', all_reduce_spec='nccl'), workers)
+        machine_of(make_params(**mode, device='gpu', all_reduce_spec='nccl'), workers, alone=False)
     if not num_gpus_here:
         with refused('--device=gpu', '--device=cpu'):
-            find_machine(make_params(**mode), workers)
+            machine_of(make_params(**mode), workers, alone=False)
 
 
 def test_only_nchw_on_a_cpu_is_converted() -> None:
     for device, data_format, converted in (('cpu', 'NCHW', True), ('cpu', 'NHWC', False)):
         params = make_params(device=device, data_format=data_format)
-        rewrite = session_config(params, find_machine(params)).graph_options.rewrite_options
+        rewrite = session_config(params, machine_of(params)).graph_options.rewrite_options
         assert (rewrite.cpu_layout_conversion == rewrite.NCHW_TO_NHWC) == converted
         assert (rewrite.layout_optimizer == rewrite.OFF) != converted
 
 
 def test_xla_is_for_one_device_of_a_cpu() -> None:
     with refused('--xla', '--num_gpus=2', '--num_gpus=1', '--noxla'):
-        find_machine(make_params(device='cpu', num_gpus=2, xla=True))
+        machine_of(make_params(device='cpu', num_gpus=2, xla=True))
 
 
 @pytest.mark.distributed

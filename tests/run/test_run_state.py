@@ -16,15 +16,18 @@ from oracles import Weights
 from refusals import failed
 from sessions import DATA_FORMATS
 
-from all_reduce import Packing
-from assembly import Assembly
-from managers.masters import Meeting, ParameterServers
-from models.catalog import remove_model
-from models.registry import register_model
-from params import make_params
-from run_state import RunState, Window
-from step_graph import StepGraph
-from training.checkpoints import Checkpointer
+from cluster.worker import OneProcess
+from managers.buckets import Packing
+from managers.parameter_servers import ParameterServers
+from managers.synchronous_step import SynchronousStep
+from models.registry import MODELS, register_model
+from params import Params, make_params
+from run.build import build_step
+from run.plan import Plan
+from run.resolve import resolve
+from run.state import RunState
+from run.step_graph import StepGraph
+from training.checkpoint_files import latest_checkpoint
 
 pytestmark = pytest.mark.graph
 
@@ -69,6 +72,20 @@ class Outcome:
     after: Weights
 
 
+def plan_of(params: Params) -> Plan:
+    plan = resolve(params, {})
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def state_of(plan: Plan, built: StepGraph, resume_from: str | None = None) -> RunState:
+    """The state of a run in one process that goes on from a checkpoint, or starts."""
+    worker = OneProcess(plan.config)
+    worker.join(None)
+    checkpoints = dataclasses.replace(plan.checkpoints, resume_from=resume_from)
+    return RunState(checkpoints, built, worker, warn=print, progress=print)
+
+
 class Trainer:
     """One mode's graph, built as BenchmarkCNN does, that can train several times."""
 
@@ -80,16 +97,17 @@ class Trainer:
             'adam_epsilon': 0.01, 'weight_decay': 0.01, 'train_dir': str(folder), **mode,
         }  # fmt: skip
         params = make_params(**settings)
-        parts = Assembly(params, None, None, lambda line: None)
+        self._plan = plan_of(params)
         with tf.Graph().as_default() as graph:
-            self._built: StepGraph = parts.build(0)
-            self._state = RunState(params, None, self._built, NUM_STEPS, warn=print, tell=print)
-        self._open = lambda: tf.Session(graph=graph, config=parts.config)
+            self._built: StepGraph = build_step(self._plan, root=0)
+            self._fresh = state_of(self._plan, self._built)
+            self._resumed = state_of(self._plan, self._built, str(folder / f'model.ckpt-{NUM_EARLIER}'))
+        self._open = lambda: tf.Session(graph=graph, config=self._plan.config)
         # One that stays open saves time. But what is staged would stay there for the next run.
         self._session = None if params.staged_vars else self._open()
 
     def run(self, start: Path | None, num_steps: int = NUM_STEPS) -> Outcome:
-        """Trains from the last checkpoint in a folder, or from the beginning."""
+        """Trains from the checkpoint of step NUM_EARLIER in a folder, or from the beginning."""
         shutil.rmtree(self.folder, ignore_errors=True)
         if start:
             shutil.copytree(start, self.folder)
@@ -97,13 +115,14 @@ class Trainer:
             self.folder.mkdir()
         # A session draws other initial values at a second time.
         session = (start and self._session) or self._open()
-        self._state.prepare(session, 0)
+        state = self._resumed if start else self._fresh
+        state.prepare(session, self._plan.counts)
         session.run(self._built.pipeline.initializers)
         if self._built.post_init is not None:
             session.run(self._built.post_init)
         self._built.pipeline.warm_up(session)
-        losses = [float(session.run(self._built.fetches)['loss']) for _ in range(num_steps)]
-        self._state.end(session)
+        losses = [float(session.run(self._built.fetches.present())['loss']) for _ in range(num_steps)]
+        state.end(session)
         if session is not self._session:
             session.close()
         return Outcome(losses, held_by(self.folder))
@@ -115,7 +134,7 @@ class Trainer:
 
 def held_by(folder: Path) -> Weights:
     """What the last checkpoint of a folder holds."""
-    prefix = Checkpointer.latest(str(folder))
+    prefix = latest_checkpoint(str(folder))
     assert prefix
     reader = tf.train.load_checkpoint(prefix)
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
@@ -132,7 +151,7 @@ def trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tra
     yield made
     for trainer in made.values():
         trainer.close()
-    remove_model(MODEL)
+    MODELS.unregister(MODEL)
 
 
 @pytest.fixture(scope='module')
@@ -241,39 +260,24 @@ class Stepping:
 
 def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Path) -> None:
     params = make_params(model='trivial', device='cpu', batch_size=2, train_dir=str(tmp_path), num_batches=NUM_STEPS)
-    parts = Assembly(params, None, None, lambda line: None)
+    plan = plan_of(params)
     with tf.Graph().as_default() as graph:
-        built = parts.build(0)
-        meeting = Meeting(ParameterServers(['/cpu:0'], worker=0, num_workers=1, packing=Packing()))
-        with_others = dataclasses.replace(built, meeting=meeting)
-        state = RunState(params, None, with_others, NUM_STEPS, warn=print, tell=print)
-        begin = [meeting.begun.assign(tf.constant(step, tf.int64)) for step in range(3)]
-    with tf.Session(graph=graph, config=parts.config) as session:
+        built = build_step(plan, root=0)
+        together = SynchronousStep(ParameterServers(['/cpu:0'], worker=0, num_workers=1, packing=Packing()))
+        state = state_of(plan, dataclasses.replace(built, synchronous_step=together))
+        begin = [together.begun.assign(tf.constant(step, tf.int64)) for step in range(3)]
+    with tf.Session(graph=graph, config=plan.config) as session:
         session.run(begin[0])
-        state.prepare(session, 0)
+        state.prepare(session, plan.counts)
         session.run(built.pipeline.initializers)
         session.run(begin[1])
         with failed():
             state.keep(session)
-        session.run(built.fetches)
+        session.run(built.fetches.present())
         state.keep(session)
         assert held_by(tmp_path)['global_step'] == 1
         with failed('model.ckpt-1'):
-            state.keep(Stepping(session, [begin[2], built.fetches]))
+            state.keep(Stepping(session, [begin[2], built.fetches.present()]))
         assert held_by(tmp_path)['global_step'] == 1
         state.keep(session)
         assert held_by(tmp_path)['global_step'] == 2
-
-
-def test_the_window_of_a_cluster_leaves_out_time_that_is_not_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = itertools.count(100.0, 10.0)
-    monkeypatch.setattr('time.perf_counter', lambda: next(now))
-    window = Window()
-    # Before the first step, and after the last one, there is nothing to leave out.
-    window.skip(50.0)
-    window.note(2.0, steps_before=5, steps_after=7)
-    window.skip(3.0)
-    window.skip(1.0)
-    window.note(2.0, steps_before=7, steps_after=9)
-    window.skip(9.0)
-    assert (window.seconds, window.num_steps) == (2.0 + 10.0 - 4.0, 4)

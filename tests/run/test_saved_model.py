@@ -8,24 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from conformance import CONFORMANCE, Case, give_weights
 from refusals import failed
 from sessions import cpus, open_session
 from single_tower import random_images, relative_error
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-from conformance import CONFORMANCE, Case, give_weights
 
 from benchmark_cnn import BenchmarkCNN
-from evaluation import OwnVariables
-from evaluator import Evaluator
-from models.catalog import remove_model
 from models.networks import build_network
-from models.registry import register_model
+from models.registry import MODELS, register_model
 from params import make_params
 from preprocessing import normalize
-from saved_model import ModelValues, export_saved_model
+from run.evaluation import OwnVariables
+from run.export import ModelValues, export_saved_model
+from training.checkpoint_files import latest_checkpoint
 from training.checkpoints import Checkpointer
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 MODEL = 'small_network_to_export'
 SETTINGS: dict[str, Any] = {
@@ -49,7 +48,7 @@ def small_network(cnn: Any, images: Any, num_classes: int) -> Any:
 def model() -> Iterator[None]:
     register_model(MODEL, small_network, data_set='cifar10', image_size=32)
     yield
-    remove_model(MODEL)
+    MODELS.unregister(MODEL)
 
 
 def train(**flags: Any) -> None:
@@ -62,9 +61,10 @@ def serve(folder: Path, images: np.ndarray = IMAGES) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in signature(images=tf.constant(images)).items()}
 
 
-def logits_of(train_dir: Path, data_format: str, network: str = MODEL) -> np.ndarray:
-    """The logits of the network for IMAGES with the weights of the last checkpoint."""
-    prefix = Checkpointer.latest(str(train_dir))
+def logits_of(train_dir: Path, data_format: str, name: str = MODEL) -> np.ndarray:
+    """The logits of the model for IMAGES with the weights of the last checkpoint."""
+    network = MODELS.find_model(name, 'cifar10').network
+    prefix = latest_checkpoint(str(train_dir))
     assert prefix
     with tf.Graph().as_default(), open_session(has_nchw=data_format == 'NCHW') as session:
         variables = OwnVariables(cpus(1)[0], 'tower')
@@ -102,7 +102,7 @@ def test_an_exported_model_gives_the_logits_of_the_network_that_was_trained(expo
 def test_an_evaluation_exports_the_checkpoint_that_it_evaluates(exported: Path, tmp_path: Path) -> None:
     settings = {name: SETTINGS[name] for name in ('model', 'data_name', 'device', 'batch_size')}
     flags = {'eval': True, 'train_dir': str(exported / 'train'), 'num_eval_batches': 1}
-    Evaluator(make_params(**settings, **flags, export_saved_model=str(tmp_path / 'model'))).run()
+    BenchmarkCNN(make_params(**settings, **flags, export_saved_model=str(tmp_path / 'model'))).run()
     np.testing.assert_allclose(serve(tmp_path / 'model')['logits'], serve(exported / 'model')['logits'], rtol=1e-6)
 
 
@@ -118,7 +118,7 @@ def test_an_evaluation_exports_the_checkpoint_that_it_evaluates(exported: Path, 
 )
 def test_every_mode_and_precision_exports_what_it_trained(flags: dict[str, Any], tmp_path: Path) -> None:
     train(model='alexnet', train_dir=str(tmp_path / 'train'), export_saved_model=str(tmp_path / 'model'), **flags)
-    served, expected = serve(tmp_path / 'model')['logits'], logits_of(tmp_path / 'train', 'NHWC', 'alexnet_cifar')
+    served, expected = serve(tmp_path / 'model')['logits'], logits_of(tmp_path / 'train', 'NHWC', 'alexnet')
     np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-5)
     assert np.ptp(expected, axis=0).max() > 1e-4
 
@@ -139,13 +139,13 @@ def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_el
     'case', [case for case in CONFORMANCE if case.model in ('resnet50', 'inception3', 'vgg16')], ids=lambda c: c.model
 )
 def test_an_exported_checkpoint_gives_the_logits_of_keras_from_the_same_weights(case: Case, tmp_path: Path) -> None:
-    num_classes, size = 1001, case.smaller_size
+    num_classes, size, network = 1001, case.smaller_size, MODELS.find_model(case.model).network
     assert size
     shape, prefix = (size, size, 3), str(tmp_path / 'model.ckpt-0')
     images = np.clip(127.5 + 60 * random_images(shape), 0, 255).astype(np.uint8)
     with tf.Graph().as_default() as graph:
         variables = OwnVariables(cpus(1)[0], 'tower')
-        build_network(case.model, tf.zeros([1, *shape]), num_classes, variables, 'NHWC', is_training=False)
+        build_network(network, tf.zeros([1, *shape]), num_classes, variables, 'NHWC', is_training=False)
         saver = Checkpointer(str(tmp_path), variables.slices, cpus(1)[0], 1)
         read = ModelValues(variables.slices)
     theirs = case.counterpart(shape, num_classes)
@@ -161,7 +161,7 @@ def test_an_exported_checkpoint_gives_the_logits_of_keras_from_the_same_weights(
     with graph.as_default(), open_session() as session:
         saver.restore(session, prefix)
         values = read.read(session)
-    export_saved_model(str(tmp_path / 'model'), values, case.model, num_classes, shape)
+    export_saved_model(str(tmp_path / 'model'), values, network, num_classes, shape)
     assert relative_error(serve(tmp_path / 'model', images)['logits'], expected) < 2e-5
     assert relative_error(expected[0], expected[1]) > 0.01, 'the images must matter, or this says little'
 

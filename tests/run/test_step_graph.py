@@ -8,13 +8,17 @@ import tensorflow.compat.v1 as tf
 from oracles import OPTIMIZERS
 from sessions import cpus, open_session
 
-from all_reduce import Packing, make_algorithm
-from input_pipeline import Batch, InputPipeline
+from inputs.pipeline import Batch, InputPipeline
+from managers.all_reduce import make_algorithm
+from managers.buckets import Packing
+from models.facts import Network
 from models.layers import LayerBuilder
-from models.networks import NETWORKS, Network
-from step_graph import StepGraph, StepSettings, build_step_graph
+from models.registry import MODELS
+from params.all_reduce_spec import parse_spec
+from params.modes import MODES, Place
+from run.step_graph import StepGraph, StepSettings, build_step_graph
 from training.schedules import LearningRate
-from variable_mgr import Placement, VariableMgr, make_variable_mgr
+from variable_mgr import VariableMgr, make_variable_mgr
 
 pytestmark = pytest.mark.graph
 
@@ -40,7 +44,7 @@ def build(
 ) -> tuple[VariableMgr, StepGraph]:
     """Adds the step to the current graph."""
     settings: dict[str, Any] = {
-        'model': 'mnist',
+        'network': MODELS.find_model('mnist').network,
         'num_classes': 10,
         'data_format': 'NHWC',
         'forward_only': False,
@@ -52,8 +56,15 @@ def build(
         'seed': 7,
     }
     towers = cpus(num_towers)
-    placement = Placement(towers, 7, cpus(1), make_algorithm('psgpu', towers, cpus(1)[0]), Packing())
-    manager = make_variable_mgr(mode, placement)
+    manager = make_variable_mgr(
+        MODES[mode].manager(Place.ALONE, staged=False),
+        devices=towers,
+        seed=7,
+        parameter_devices=cpus(1),
+        algorithm=make_algorithm(parse_spec('psgpu'), towers, cpus(1)[0]),
+        packing=Packing(),
+        transfer=None,
+    )
     chosen = StepSettings(**{**settings, **overrides})
     return manager, build_step_graph(chosen, OPTIMIZERS[optimizer].ours, manager, FixedInput(num_towers))
 
@@ -74,7 +85,7 @@ def train(
             session.run(graph.initializers)
             if graph.post_init is not None:
                 session.run(graph.post_init)
-            fetched = [session.run(graph.fetches) for _ in range(num_steps)]
+            fetched = [session.run(graph.fetches.present()) for _ in range(num_steps)]
             weights = session.run({name: variable.value for name, variable in manager.savable_variables().items()})
     return fetched, weights
 
@@ -151,12 +162,11 @@ def test_the_rate_of_an_update_follows_from_the_number_of_steps_before_it() -> N
 
 
 @pytest.mark.parametrize('smoothing', [0.0, 0.1, 1.0])
-def test_a_smoothed_label_has_a_part_of_every_class(smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_smoothed_label_has_a_part_of_every_class(smoothing: float) -> None:
     def linear(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
         return cnn.dense(cnn.flatten(x), num_classes, 'logits')
 
-    monkeypatch.setitem(NETWORKS, 'linear', Network(linear))
-    settings: dict[str, Any] = {'model': 'linear', 'weight_decay': 0.0, 'label_smoothing': smoothing}
+    settings: dict[str, Any] = {'network': Network(linear), 'weight_decay': 0.0, 'label_smoothing': smoothing}
     _, start = train(1, num_steps=0, **settings)
     fetched, after = train(2, num_steps=1, learning_rate=0.1, **settings)
     x, kernel = _IMAGES.reshape(8, -1).astype(np.float64), start['logits/kernel']

@@ -16,17 +16,18 @@ from PIL import Image
 from refusals import refused
 from warned import check_warning
 
-import records
 import tf_cnn_benchmarks
-from assembly import Assembly
 from benchmark_cnn import BenchmarkCNN
-from evaluator import Evaluator
+from commands import records
 from models.registry import register_model
 from params import make_params
 from reporting.console import Console
 from reporting.result import Result
+from run.build import build_step
+from run.plan import Plan
+from run.resolve import resolve
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 LABELS = np.arange(40) % 4
@@ -133,9 +134,10 @@ def test_a_folder_of_records_trains_with_its_own_classes(shards: Path, augmentat
 
 @pytest.mark.parametrize(('model', 'image_size'), [('lenet', 28), ('resnet20', 14)])
 def test_images_are_resized_unless_the_model_takes_any_size(shards: Path, model: str, image_size: int) -> None:
-    params = make_params(model=model, device='cpu', batch_size=2, data_dir=str(shards))
+    plan = resolve(make_params(model=model, device='cpu', batch_size=2, data_dir=str(shards)), {})
+    assert isinstance(plan, Plan)
     with tf.Graph().as_default():
-        built = Assembly(params, None, None, print).build(0)
+        built = build_step(plan, root=0)
     assert built.pipeline.tower_batch(0).images.shape.as_list() == [2, image_size, image_size, 3]
 
 
@@ -158,9 +160,10 @@ def test_arrays_are_evaluated_exactly(mnist: Path, tmp_path: Path, image_size: i
     (found,) = trained.evaluations
     assert (found.num_images, found.step) == (20, 26)
     assert found.top_1 > 0.9
+    params = make_params(eval=True, device='cpu', data_dir=str(mnist), distortions=True, **settings)
     with pytest.warns(UserWarning, match='--distortions=True'):
-        params = make_params(eval=True, device='cpu', data_dir=str(mnist), distortions=True, **settings)
-    (again,) = Evaluator(params).run()
+        evaluation = BenchmarkCNN(params)
+    (again,) = evaluation.run().evaluations
     assert (again.num_images, again.top_1, again.top_5) == (20, found.top_1, found.top_5)
 
 
@@ -174,6 +177,7 @@ def test_augmentation_that_does_not_fit_arrays_is_refused(mnist: Path) -> None:
 MODEL = """\
 import tensorflow.compat.v1 as tf
 from models.layers import he_normal
+from commands import records
 from models.registry import register_model
 
 def probe(cnn, x, num_classes):

@@ -1,5 +1,6 @@
 """How evaluating processes share the validation images: each image once, resized by its number."""
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import tensorflow.compat.v1 as tf
 from examples import write_noise
 from sessions import cpus, open_session
 
+from inputs.data_folder import Arrays
+from inputs.data_sets import find_shards
+from inputs.validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
 from preprocessing import RESIZE_METHODS, ImageOptions
-from validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
 
 pytestmark = pytest.mark.graph
 
@@ -29,10 +32,12 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def labels_of(num_towers: int, share: Share) -> list[int]:
     """The labels that one process reads until no image is left; the pixels must fit the labels."""
     images = np.arange(NUM_VALIDATION, dtype=np.uint8)[:, None, None, None] * np.ones([1, 2, 2, 1], np.uint8)
-    labels = np.arange(NUM_VALIDATION, dtype=np.int32)
+    source = Arrays('validation', images, np.arange(NUM_VALIDATION, dtype=np.int32))
+    options = ImageOptions(2, 2, 1, training=False)
     found: list[int] = []
     with tf.Graph().as_default(), open_session(num_towers) as session:
-        pipeline = ValidationInput(cpus(num_towers), BATCH, lambda: array_examples(images, labels, share))
+        examples = functools.partial(array_examples, source, NUM_VALIDATION, options, share)
+        pipeline = ValidationInput(cpus(num_towers), BATCH, examples)
         session.run(pipeline.initializers)
         batches = [pipeline.tower_batch(tower) for tower in range(num_towers)]
         while not found or found[-1] != NO_IMAGE:
@@ -51,14 +56,15 @@ def test_processes_share_the_images(num_processes: int, num_towers: int) -> None
 
 
 def test_round_robin_resizes_an_image_by_its_number_in_every_process(data_dir: Path) -> None:
-    paths = sorted(str(path) for path in data_dir.glob('validation-*'))
-    arrays = np.random.default_rng(0).integers(0, 256, [6, 20, 20, 1], np.uint8)
+    shards = find_shards(str(data_dir), 'validation')
+    pixels = np.random.default_rng(0).integers(0, 256, [6, 20, 20, 1], np.uint8)
+    arrays = Arrays('validation', pixels, np.zeros(6, np.int32))
 
     def look(method: str, share: Share, num_records: int) -> tuple[list[Any], list[Any]]:
         options = ImageOptions(SIZE, SIZE, 3, training=False, resize_method=method)
         with tf.Graph().as_default(), open_session() as session:
-            of_records = record_examples(paths, 1001, options, share).take(num_records)
-            of_arrays = array_examples(arrays, np.zeros(6, np.int32), share, replace(options, channels=1))
+            of_records = record_examples(shards, 1001, options, share).take(num_records)
+            of_arrays = array_examples(arrays, 10, replace(options, channels=1), share)
             found = []
             for examples in (of_records, of_arrays):
                 iterator = tf.data.make_initializable_iterator(examples.batch(9))

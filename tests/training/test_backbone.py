@@ -16,7 +16,7 @@ from benchmark_cnn import BenchmarkCNN
 from params import make_params
 from reporting.console import Console
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 SETTINGS: dict[str, Any] = {
     'model': 'lenet',

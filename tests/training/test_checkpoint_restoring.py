@@ -13,6 +13,7 @@ from refusals import check_line, failed
 from saved_numbers import DATA, Model, damage, files_of, open_model
 from sessions import cpus, open_session
 
+from training.checkpoint_files import latest_checkpoint
 from training.checkpoints import Checkpointer, Slice, whole
 from training.variables import Variable, create_variable
 
@@ -108,7 +109,7 @@ def test_checkpoints_of_tensorflows_saver_are_restored_and_ours_by_it(tmp_path: 
         with open_session() as session:
             session.run(tf.global_variables_initializer())
             saver.save(session, str(tmp_path / 'model.ckpt'), 1, write_meta_graph=False)
-            latest = Checkpointer.latest(str(tmp_path))
+            latest = latest_checkpoint(str(tmp_path))
             assert latest == str(tmp_path / 'model.ckpt-1')
             checkpointer.restore(session, latest)
             np.testing.assert_array_equal(session.run(ours.value), np.ones([6, 4]))

@@ -18,7 +18,7 @@ from refusals import failed
 from saved_numbers import DATA, Model, damage, file_size_limit, files_of, open_model, restored
 from sessions import cpus, open_session
 
-from training.checkpoints import Checkpointer
+from training.checkpoint_files import latest_checkpoint
 
 pytestmark = pytest.mark.graph
 
@@ -34,7 +34,7 @@ def test_tensorflow_reads_what_was_saved(tmp_path: Path, opened: tuple[Model, An
     prefix = model.save(session, 7, step=30)
     assert prefix == str(tmp_path / 'model.ckpt-30')
     assert set(os.listdir(tmp_path)) == files_of('model.ckpt-30')
-    assert tf.train.latest_checkpoint(str(tmp_path)) == prefix == Checkpointer.latest(str(tmp_path))
+    assert tf.train.latest_checkpoint(str(tmp_path)) == prefix == latest_checkpoint(str(tmp_path))
     assert tf.train.list_variables(prefix) == [
         ('global_step', []),
         ('net/bias', [3]),
@@ -123,7 +123,7 @@ def test_saving_goes_on_beside_steps_of_another_thread(tmp_path: Path, opened: t
         finally:
             done.set()
         steps = stepper.result(60)
-    latest = Checkpointer.latest(str(tmp_path))
+    latest = latest_checkpoint(str(tmp_path))
     assert latest is not None
     assert 0 <= tf.train.load_checkpoint(latest).get_tensor('global_step') <= steps
     assert len(os.listdir(tmp_path)) == len(files_of('one', 'another'))

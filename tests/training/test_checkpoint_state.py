@@ -15,9 +15,9 @@ from refusals import failed
 from saved_numbers import DATA, Model, files_of, open_model, restored
 from sessions import cpus, open_session
 
-from training.checkpoints import Checkpointer, step_of
+from training.checkpoint_files import latest_checkpoint, step_of
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 
 @pytest.fixture
@@ -28,13 +28,13 @@ def opened(tmp_path: Path) -> Iterator[tuple[Model, Any]]:
 
 def test_latest_is_what_the_state_file_names(tmp_path: Path, opened: tuple[Model, Any]) -> None:
     model, session = opened
-    assert Checkpointer.latest(str(tmp_path / 'missing')) is None
-    assert Checkpointer.latest(str(tmp_path)) is None
+    assert latest_checkpoint(str(tmp_path / 'missing')) is None
+    assert latest_checkpoint(str(tmp_path)) is None
     model.save(session, 1, 20)
     model.save(session, 2, 10)
-    assert Checkpointer.latest(str(tmp_path)) == str(tmp_path / 'model.ckpt-10')
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-10')
     moved = tmp_path.rename(tmp_path.with_name('moved'))
-    assert Checkpointer.latest(str(moved)) == str(moved / 'model.ckpt-10')
+    assert latest_checkpoint(str(moved)) == str(moved / 'model.ckpt-10')
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_latest_is_the_newest_complete_one_if_the_state_file_does_not_tell(
     (tmp_path / 'checkpoint').unlink()
     if state is not None:
         (tmp_path / 'checkpoint').write_text(state)
-    assert Checkpointer.latest(str(tmp_path)) == str(tmp_path / 'model.ckpt-10')
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-10')
     model.save(session, 3, 11)
-    assert Checkpointer.latest(str(tmp_path)) == str(tmp_path / 'model.ckpt-11')
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-11')
 
 
 def test_the_step_is_the_end_of_the_name() -> None:
@@ -72,7 +72,7 @@ def test_a_checkpoint_that_the_state_file_names_in_another_folder_is_not_deleted
         here.mkdir()
         prefix = Model(elsewhere, cpus(1)).save(session, 1, 1)
         (here / 'checkpoint').write_text(f'model_checkpoint_path: "{prefix}"')
-        assert Checkpointer.latest(str(here)) == prefix
+        assert latest_checkpoint(str(here)) == prefix
         # Of the same name, and not the one that is named.
         for suffix in ('index', DATA):
             shutil.copy(f'{prefix}.{suffix}', here)
@@ -143,7 +143,7 @@ def test_a_kill_before_any_operation_leaves_a_whole_checkpoint(tmp_path: Path, k
                 outcomes.append(restored(tmp_path))
                 # TensorFlow knows the state file alone, and that a checkpoint without an index is none.
                 by_tensorflow = tf.train.latest_checkpoint(str(tmp_path))
-                assert by_tensorflow == Checkpointer.latest(str(tmp_path)) or (by_tensorflow is None and step == 4)
+                assert by_tensorflow == latest_checkpoint(str(tmp_path)) or (by_tensorflow is None and step == 4)
                 # The next saving tidies up.
                 model.save(session, 3, step=6)
                 assert restored(tmp_path) == 3
@@ -156,7 +156,7 @@ def save_for_ever(folder: str, saved: Any) -> None:
     """Restores the latest checkpoint, and then saves each step twice, until the process is killed."""
     with tf.Graph().as_default(), open_session(2) as session:
         model = Model(Path(folder), cpus(2), max_to_keep=2)
-        latest = Checkpointer.latest(folder)
+        latest = latest_checkpoint(folder)
         if latest:
             model.checkpointer.restore(session, latest)
         else:

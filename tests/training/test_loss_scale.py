@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from oracles import OPTIMIZERS, Fed, Weights
 from refusals import failed
 from sessions import open_session
+from small_networks import assert_close
 from small_steps import (
     FP16,
     LEARNING_RATE,
@@ -21,15 +22,18 @@ from small_steps import (
     FixedInput,
     State,
     Way,
-    add_small_networks,
-    assert_near,
+    faint,
+    infinite,
+    residual,
     run_lenet,
     saved,
     state_of,
     train,
+    zero,
 )
 from warned import check_warning
 
+from models.facts import Network
 from models.networks import build_network
 from reporting.console import Console
 from reporting.result import Result
@@ -38,21 +42,16 @@ from training.precision import FP32, Precision
 pytestmark = pytest.mark.graph
 
 
-@pytest.fixture(autouse=True)
-def small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    add_small_networks(monkeypatch)
-
-
 @pytest.mark.parametrize('clip', [None, 0.05])
 def test_a_loss_scale_that_is_a_power_of_two_changes_no_bit(clip: float | None) -> None:
-    way = Way('replicated', 2, 'residual', 'momentum', clip)
+    way = Way('replicated', 2, residual, 'momentum', clip)
     expected = train(FP32, way, 3)
     for seen, weights in zip(train(Precision(loss_scale=2.0**20), way, 3), expected, strict=True):
         np.testing.assert_equal(seen, weights)
 
 
 def test_a_loss_scale_saves_gradients_for_which_float16_has_no_numbers() -> None:
-    way = Way(model='faint', optimizer='momentum', weight_decay=0.0)
+    way = Way(network=faint, optimizer='momentum', weight_decay=0.0)
     expected, lost, saved = (
         train(precision, way, 1)[-1]['logits/kernel/momentum']
         for precision in (FP32, FP16, replace(FP16, loss_scale=2.0**15))
@@ -71,7 +70,7 @@ def train_plainly(precision: Precision, way: Way, start: Weights, num_updates: i
         for tower in range(way.num_towers):
             batch = pipeline.tower_batch(tower)
             logits = build_network(
-                way.model, batch.images, NUM_CLASSES, fed, 'NHWC', is_training=True, dtype=precision.compute
+                Network(way.network), batch.images, NUM_CLASSES, fed, 'NHWC', is_training=True, dtype=precision.compute
             ).logits
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=batch.labels)
             objective = tf.reduce_mean(losses) / way.num_towers
@@ -121,7 +120,7 @@ def test_steps_are_skipped_and_the_scale_moves_as_the_plain_algorithm_says(way: 
     seen = train(precision, way, len(states) - 1)
     assert [state_of(weights) for weights in seen] == states
     assert seen[-1]['global_step'] == len(states) - 1
-    assert_near({name: seen[-1][name] for name in expected}, expected, 20 * UNIT['fp16'])
+    assert_close({name: seen[-1][name] for name in expected}, expected, 20 * UNIT['fp16'])
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_steps_are_skipped_and_the_scale_moves_as_the_plain_algorithm_says(way: 
 )
 def test_a_skipped_step_changes_nothing_but_the_scale_and_the_counts(way: Way) -> None:
     seen = train(
-        replace(FP16, loss_scale=2.0**17, doubled_every=2), replace(way, model='residual', optimizer='adam'), 8
+        replace(FP16, loss_scale=2.0**17, doubled_every=2), replace(way, network=residual, optimizer='adam'), 8
     )
     num_skipped = 0
     for number, (before, after) in enumerate(pairwise(seen), start=1):
@@ -148,9 +147,9 @@ def test_a_skipped_step_changes_nothing_but_the_scale_and_the_counts(way: Way) -
 
 def test_an_automatic_scale_stays_within_bounds() -> None:
     """All gradients of a network that multiplies by zero are zero; those of one that divides by it never are finite."""
-    for model, start, end in (('zero', 2.0**23, 2.0**24), ('zero', 2.0**30, 2.0**30), ('infinite', 2.0, 1.0)):
+    for network, start, end in ((zero, 2.0**23, 2.0**24), (zero, 2.0**30, 2.0**30), (infinite, 2.0, 1.0)):
         precision = Precision(loss_scale=start, doubled_every=1)
-        seen = train(precision, Way(model=model, weight_decay=0.0), 3)
+        seen = train(precision, Way(network=network, weight_decay=0.0), 3)
         assert state_of(seen[-1])[0] == end
 
 

@@ -7,45 +7,46 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from refusals import refused
-from sessions import DATA_FORMATS, cpus, open_session
+from sessions import DATA_FORMATS, open_session
 from single_tower import one_tower, random_images
+from small_networks import assert_close
 from small_steps import (
     BF16,
     FP16,
-    SEED,
     UNIT,
     Way,
-    add_small_networks,
-    assert_near,
+    modern,
+    residual,
     run_lenet,
     saved,
     state_of,
     train,
 )
 
-from all_reduce import make_algorithm
+from models.facts import Network
 from models.networks import build_network
-from packing import Packing
+from models.registry import MODELS
 from training.precision import FP32, Precision
-from variable_mgr import Placement, make_variable_mgr
 
 pytestmark = pytest.mark.graph
 
+NETWORKS = {
+    'lenet': MODELS.find_model('lenet').network,
+    'residual': Network(residual),
+    'modern': Network(modern),
+}
 
-@pytest.fixture(autouse=True)
-def small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    add_small_networks(monkeypatch)
 
-
-def computed(model: str, precision: Precision, data_format: str) -> tuple[dict[str, np.ndarray], set[tuple[str, str]]]:
+def computed(
+    network: Network, precision: Precision, data_format: str
+) -> tuple[dict[str, np.ndarray], set[tuple[str, str]]]:
     """The logits and the gradients of a network by name, and which ops ran in which types."""
     images = random_images((28, 28, 3))
     with tf.Graph().as_default() as graph, open_session(has_nchw=True) as session:
         manager = one_tower()
         with manager.create_outer_variable_scope(0) as variables:
             logits = build_network(
-                model, tf.constant(images), 7, variables, data_format, is_training=True, dtype=precision.compute
+                network, tf.constant(images), 7, variables, data_format, is_training=True, dtype=precision.compute
             ).logits
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=[2, 5]))
         trainable = manager.trainable_variables_on_device(0)
@@ -69,10 +70,10 @@ _HEAVY = {
 
 @pytest.mark.parametrize('data_format', DATA_FORMATS)
 @pytest.mark.parametrize('precision', [FP16, BF16], ids=str)
-@pytest.mark.parametrize('model', ['lenet', 'residual', 'modern'])
+@pytest.mark.parametrize('model', NETWORKS)
 def test_networks_compute_nearly_what_they_do_in_32_bits(model: str, precision: Precision, data_format: str) -> None:
-    expected, _ = computed(model, FP32, 'NHWC')
-    values, types = computed(model, precision, data_format)
+    expected, _ = computed(NETWORKS[model], FP32, 'NHWC')
+    values, types = computed(NETWORKS[model], precision, data_format)
     assert {dtype for _, dtype in types} == {precision.compute.name}
     assert len(types) > 6
     for name, value in expected.items():
@@ -88,8 +89,8 @@ def test_towers_take_the_steps_of_one(mode: str, precision: Precision) -> None:
     [start, *_, one] = train(precision, Way(optimizer='momentum'), 3)
     [*_, full] = train(FP32, Way(optimizer='momentum'), 3)
     many = train(precision, Way(mode, 4, optimizer='momentum', transfer=precision.compute), 3)[-1]
-    assert_near({name: many[name] for name in one}, one, 20 * UNIT[precision.name])
-    assert_near(one, full, 20 * UNIT[precision.name])
+    assert_close({name: many[name] for name in one}, one, 20 * UNIT[precision.name])
+    assert_close(one, full, 20 * UNIT[precision.name])
     assert np.abs(one['logits/kernel'] - start['logits/kernel']).max() > 0.1
 
 
@@ -97,7 +98,7 @@ def test_towers_take_the_steps_of_one(mode: str, precision: Precision) -> None:
 @pytest.mark.parametrize('mode', ['parameter_server', 'replicated', 'independent'])
 def test_trained_variables_may_be_kept_in_16_bits(mode: str, name: str) -> None:
     precision = Precision(name, keeps_variables=True, loss_scale=128.0)
-    [with_averages] = train(precision, Way(mode, 2, 'residual', 'momentum'), 0)
+    [with_averages] = train(precision, Way(mode, 2, residual, 'momentum'), 0)
     way = Way(mode, 2, optimizer='momentum')
     start, *_, end = train(precision, way, 3)
     *_, full = train(FP32, way, 3)
@@ -105,7 +106,7 @@ def test_trained_variables_may_be_kept_in_16_bits(mode: str, name: str) -> None:
         if key != 'global_step':
             assert value.dtype == (np.float32 if 'moving' in key else precision.compute.as_numpy_dtype), key
     weights = {key: value.astype(np.float32) for key, value in end.items() if key != 'global_step'}
-    assert_near(weights, {key: full[key] for key in weights}, 30 * UNIT[name])
+    assert_close(weights, {key: full[key] for key in weights}, 30 * UNIT[name])
     assert any(np.abs(np.float32(start[key]) - value).max() > 0.05 for key, value in weights.items())
 
 
@@ -141,9 +142,3 @@ def test_a_checkpoint_of_one_precision_is_read_in_any_other(tmp_path: Path) -> N
 def test_training_in_16_bits_lowers_the_loss(precision: str) -> None:
     result = run_lenet(precision=precision, num_batches=20, num_gpus=2, variable_update='replicated')
     assert result.steps[-1].values.loss < 0.9 * result.steps[0].values.loss
-
-
-def test_variables_of_16_bits_are_refused_where_others_share_them() -> None:
-    placement = Placement(cpus(1), SEED, cpus(1), make_algorithm('pscpu', cpus(1), cpus(1)[0]), Packing())
-    with refused('--fp16_vars', '--variable_update=parameter_server'):
-        make_variable_mgr('parameter_server', replace(placement, variable_dtype=tf.bfloat16), distributed=True)

@@ -11,10 +11,11 @@ from array_writers import write_mnist
 from refusals import check_line
 from sessions import open_session
 
-from assembly import Assembly
 from benchmark_cnn import BenchmarkCNN
-from cluster.members import Cluster
 from params import make_params
+from run.build import make_banner
+from run.plan import Plan
+from run.resolve import resolve
 from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
 
 pytestmark = pytest.mark.graph
@@ -52,11 +53,22 @@ SCHEDULES: dict[str, tuple[Flags, OfEpochs]] = {
 }
 
 
-def assemble(cluster: Cluster | None = None, **flags: Any) -> Assembly:
-    def fail(line: str) -> None:
-        raise AssertionError(line)
+def plan_of(**flags: Any) -> Plan:
+    """The plan of a run on the CPU, of which there is nothing to warn about but few images."""
+    plan = resolve(make_params(device='cpu', **flags), {})
+    assert isinstance(plan, Plan)
+    assert all(line.startswith('--data_dir=') for line in plan.warnings)
+    return plan
 
-    return Assembly(make_params(device='cpu', **flags), cluster, None, fail)
+
+def rate_of(**flags: Any) -> LearningRate:
+    return plan_of(**flags).step.learning_rate
+
+
+def first_worker(num_workers: int) -> Flags:
+    """The flags of the first worker of a cluster with a parameter server."""
+    hosts = ','.join(f'10.0.0.{number}:1' for number in range(num_workers))
+    return {'ps_hosts': '10.0.1.1:1', 'worker_hosts': hosts, 'job_name': 'worker', 'task_index': 0}
 
 
 def rates_of(rate: LearningRate, num_steps: int) -> np.ndarray:
@@ -71,7 +83,7 @@ def rates_of(rate: LearningRate, num_steps: int) -> np.ndarray:
 def test_every_step_has_the_rate_of_its_epoch(name: str) -> None:
     flags, of_epochs = SCHEDULES[name]
     # 100 steps are an epoch of the 60,000 images of MNIST.
-    found = rates_of(assemble(model='mnist', batch_size=600, **flags).learning_rate, NUM_STEPS)
+    found = rates_of(rate_of(model='mnist', batch_size=600, **flags), NUM_STEPS)
     np.testing.assert_allclose(found, of_epochs(np.arange(NUM_STEPS) / 100 + 1e-9), rtol=1e-6, atol=1e-9)
 
 
@@ -81,8 +93,8 @@ def test_residual_networks_on_imagenet_start_with_their_batch_and_fall_after_30_
     epochs = np.arange(1000) * batch_size / 1_281_167
     start = 0.1 * batch_size / 256
     falling = start * 0.1 ** np.sum([epochs >= end for end in (30, 60, 80, 90)], 0)
-    np.testing.assert_allclose(rates_of(assemble(**settings).learning_rate, 1000), falling, rtol=1e-6)
-    warm = assemble(**settings, num_learning_rate_warmup_epochs=5).learning_rate
+    np.testing.assert_allclose(rates_of(rate_of(**settings), 1000), falling, rtol=1e-6)
+    warm = rate_of(**settings, num_learning_rate_warmup_epochs=5)
     np.testing.assert_allclose(rates_of(warm, 1000), ramp(epochs, 5, start, falling), rtol=1e-6)
 
 
@@ -104,28 +116,26 @@ def test_residual_networks_on_cifar_fall_after_the_steps_of_the_paper() -> None:
 def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it(
     flags: Flags, num_workers: int, images_per_step: int, images_per_update: int
 ) -> None:
-    hosts = tuple(f'10.0.0.{number}:1' for number in range(num_workers))
-    cluster = Cluster(('10.0.1.1:1',), hosts, 'worker', 0, 'the flags') if num_workers > 1 else None
-    # What the flags alone cannot know: that there is a cluster.
-    flags |= {'ps_hosts': '10.0.1.1:1', 'worker_hosts': ','.join(hosts)} if cluster else {}
-    parts = assemble(cluster, model='resnet50', batch_size=50, num_gpus=2, num_epochs=0.03, resnet_base_lr=0.1, **flags)
-    assert parts.learning_rate.rates[0] == pytest.approx(0.1 * images_per_update / 256)
-    assert parts.learning_rate.boundaries[0] == pytest.approx(30 * 1_281_167 / images_per_step)
+    if num_workers > 1:
+        flags = flags | first_worker(num_workers)
+    plan = plan_of(model='resnet50', batch_size=50, num_gpus=2, num_epochs=0.03, resnet_base_lr=0.1, **flags)
+    rate, counts = plan.step.learning_rate, plan.counts
+    assert rate.rates[0] == pytest.approx(0.1 * images_per_update / 256)
+    assert rate.boundaries[0] == pytest.approx(30 * 1_281_167 / images_per_step)
     # The workers share the epochs, whether they wait for each other or not.
-    assert parts.global_batch_size == num_workers * 2 * 50
-    assert parts.num_batches == np.ceil(0.03 * 1_281_167 / parts.global_batch_size)
+    assert counts.global_batch_size == num_workers * 2 * 50
+    assert counts.num_timed == np.ceil(0.03 * 1_281_167 / counts.global_batch_size)
 
 
 def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
-    cluster = Cluster(('10.0.1.1:1',), ('10.0.0.0:1', '10.0.0.1:1'), 'worker', 0, 'the flags')
-    parts = assemble(cluster, model='resnet50', batch_size=50, num_gpus=2, forward_only=True)
-    assert (parts.images_of_step, parts.global_batch_size) == (2 * 50, 2 * 2 * 50)
-    assert not parts.banner('forward-only', 50, 2).sync
+    plan = plan_of(model='resnet50', batch_size=50, num_gpus=2, forward_only=True, **first_worker(2))
+    assert (plan.counts.images_of_step, plan.counts.global_batch_size) == (2 * 50, 2 * 2 * 50)
+    assert not make_banner(plan).sync
 
 
 def test_a_run_has_100_steps_by_default() -> None:
-    assert assemble(model='mnist').num_batches == 100
-    assert assemble(model='mnist', num_batches=7).num_batches == 7
+    assert plan_of(model='mnist').counts.num_timed == 100
+    assert plan_of(model='mnist', num_batches=7).counts.num_timed == 7
 
 
 @pytest.mark.parametrize(
@@ -147,16 +157,16 @@ def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(
 ) -> None:
     for subset, count in (('train', 40), ('validation', 24)):
         write_mnist(tmp_path, np.zeros([count, 28, 28], np.uint8), np.zeros(count, np.uint8), subset)
-    settings = {'model': 'mnist', 'device': 'cpu', 'batch_size': 4, 'data_dir': str(tmp_path), **flags}
-    settings |= {'train_dir': 'd'} if 'eval' in flags else {}
-    banner = Assembly(make_params(**settings), None, None, print).banner('mode', 4, 1)
+    settings = {'model': 'mnist', 'batch_size': 4, 'data_dir': str(tmp_path), **flags}
+    settings |= {'train_dir': str(tmp_path / 'checkpoints')} if 'eval' in flags else {}
+    banner = make_banner(plan_of(**settings))
     assert (banner.num_batches, banner.num_epochs) == (num_batches, pytest.approx(num_epochs))
 
 
 def test_epochs_that_end_with_a_step_add_no_further_step() -> None:
     # In floating point, 1.1 * 100 is more than 110.
-    assert assemble(model='mnist', batch_size=600, num_epochs=1.1).num_batches == 110
-    assert assemble(model='mnist', batch_size=600, num_epochs=0.001).num_batches == 1
+    assert plan_of(model='mnist', batch_size=600, num_epochs=1.1).counts.num_timed == 110
+    assert plan_of(model='mnist', batch_size=600, num_epochs=0.001).counts.num_timed == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,224 @@
+"""A worker of a cluster: it joins the others, detects lost ones, and goes on or ends with them."""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import tensorflow.compat.v1 as tf
+
+from cluster.failure_detector import FailureDetector, PeerFailure, failure_of_end, failure_of_timeout
+from cluster.rendezvous import Generation, Incarnations, Rendezvous, Timeout
+from cluster.server import start_server
+from cluster.topology import Cluster, Task
+from cluster.worker import LostError
+
+# What a process that restarts itself passes on to the program that takes its place, as JSON.
+_INHERITED = 'TF_CNN_BENCHMARKS_INHERITED'
+_POLL_SECS = 0.1
+# If every task answers for so long after a step failed, the others are not the cause.
+_CALM_SECS = 5.0
+# How long TensorFlow may take to give up a step after its session was closed.
+_RELEASE_SECS = 20.0
+
+
+class ClusterWorker:
+    """A worker, or the controller, of a cluster. Implements cluster.worker.Worker.
+
+    Args:
+      cluster: all tasks, and the role of this one.
+      config: the settings of the server and of sessions.
+      together: whether the workers take their steps together.
+      keeps_state: whether variables survive the loss of the server that holds them, in checkpoints.
+      connect: how long to wait for the other tasks at the start.
+      peer: how long to wait for a lost task.
+      warn: prints a warning about other tasks.
+      hand_over: called just before start_anew replaces the program of this process.
+    """
+
+    ends_after_chief = False
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: tf.ConfigProto,
+        *,
+        together: bool,
+        keeps_state: bool,
+        connect: Timeout,
+        peer: Timeout,
+        warn: Callable[[str], None],
+        hand_over: Callable[[], None],
+    ) -> None:
+        self.cluster = cluster
+        self.together = together
+        self.is_chief = cluster.is_chief
+        self.index = cluster.index
+        self.num_trainers = cluster.num_trainers
+        # Without servers every worker has all variables, so any of them can be the one that the others go on from.
+        self.hands_on_variables = not cluster.servers
+        self.inherited: Mapping[str, Any] = json.loads(os.environ.pop(_INHERITED, '{}'))
+        self.end_step: int | None = self.inherited.get('end')
+        config = tf.ConfigProto.FromString(config.SerializeToString())
+        if not cluster.servers:
+            config.experimental.collective_group_leader = '/job:worker/replica:0/task:0'
+        # Sessions of one server share its threads.
+        config.use_per_session_threads = False
+        server = start_server(cluster, config)
+        self.target = server.target
+        self.device = cluster.own.device
+        # A session waits for all tasks that it knows, so name only those that its graph uses.
+        used = [f'/job:{cluster.servers[0].job}'] if cluster.servers else [cluster.trainers[0].device]
+        config.device_filters.extend([cluster.own.device, *used])
+        self.config = config
+        self._rendezvous = Rendezvous(cluster, server.target, together=together)
+        self._keeps_state = keeps_state
+        self._connect = connect
+        self._peer = peer
+        self._warn = warn
+        self._hand_over = hand_over
+        self._detector: FailureDetector | None = None
+        self._generation: Generation | None = None
+
+    def join(self, state_step: int | None) -> Mapping[str, Any]:
+        offer = {'end': self.end_step, 'step': state_step}
+        self._generation = self._rendezvous.join(offer, _agree, self._peer if self.inherited else self._connect)
+        return self.agreed
+
+    @property
+    def agreed(self) -> Mapping[str, Any]:
+        assert self._generation
+        return self._generation.agreed
+
+    @property
+    def generation(self) -> int:
+        assert self._generation
+        return self._generation.number
+
+    @property
+    def server_state(self) -> 'ClusterWorker | None':
+        return self if self.cluster.servers else None
+
+    def watch(self, session: tf.Session) -> None:
+        def interrupt() -> None:
+            threading.Thread(target=session.close, daemon=True).start()
+            release = threading.Timer(_RELEASE_SECS, self._end_by_force)
+            release.daemon = True
+            release.start()
+
+        assert self._generation
+        self._detector = FailureDetector(
+            self._rendezvous, self._generation, self._can_return, self._peer.secs, self._warn, interrupt
+        )
+        self._detector.start()
+
+    def stop_watching(self) -> None:
+        if self._detector:
+            self._detector.stop()
+
+    def _can_return(self, task: Task) -> bool:
+        return self._keeps_state or task not in self.cluster.servers
+
+    def _end_by_force(self) -> None:
+        """Ends the process, or starts it anew, while the main thread is stuck within TensorFlow."""
+        failure = self._detector.failure if self._detector else None
+        if failure and failure.is_replaced:
+            self.start_anew({})
+        reason = failure.line if failure else 'a step does not end'
+        self._warn(reason)
+        self._rendezvous.end(1, reason)
+        os._exit(1)
+
+    def peer_failure(self) -> PeerFailure | None:
+        return self._detector.wait(_CALM_SECS) if self._detector else None
+
+    def explain(self, error: tf.errors.OpError, line: str) -> str:
+        return line
+
+    def start_anew(self, inherited: Mapping[str, Any]) -> NoReturn:
+        """Replaces the program of this process by a new one that joins again.
+
+        It is needed because TensorFlow keeps what it knows of a lost task for as long as the process lives.
+        """
+        os.environ[_INHERITED] = json.dumps({'end': self.end_step, **inherited})
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._hand_over()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+    def kept_end(self) -> int | None:
+        state, servers = (self._rendezvous.entries() or {}).get('state'), self._servers(self._rendezvous.incarnations())
+        return state['end'] if state and state['servers'] == servers else None
+
+    def announce(self, start: int, end: int) -> None:
+        servers = self._servers(self._rendezvous.incarnations())
+        self._rendezvous.put('state', {'number': self.generation, 'servers': servers, 'start': start, 'end': end})
+
+    def await_announcement(self) -> tuple[int, int]:
+        chief = self.cluster.trainers[0]
+        last_answer = time.monotonic()
+        while True:
+            entries, found = self._rendezvous.entries() or {}, self._rendezvous.incarnations()
+            state = entries.get('state')
+            if state and state['number'] == self.generation:
+                return state['start'], state['end']
+            self._raise_if_lost()
+            # The failure detector of workers that do not wait for each other ignores the chief, which is needed here.
+            if failure := failure_of_end(chief, self._rendezvous.ends(entries, found).get(chief)):
+                raise LostError(failure)
+            if found[chief] is not None:
+                last_answer = time.monotonic()
+            elif time.monotonic() - last_answer > self._peer.secs:
+                raise LostError(failure_of_timeout(chief, self._peer.secs))
+            time.sleep(_POLL_SECS)
+
+    def share_total(self, images: int, seconds: float) -> tuple[int, float]:
+        """What the chief measured; if the chief is lost for good, what the first worker measured that notices it."""
+        if self.is_chief and images:
+            self._rendezvous.put('total', [images, seconds])
+        chief = self.cluster.trainers[0]
+        last_answer = time.monotonic()
+        while True:
+            entries, found = self._rendezvous.entries(), self._rendezvous.incarnations()
+            if entries and 'total' in entries:
+                images, seconds = entries['total']
+                return images, seconds
+            self._raise_if_lost()
+            if found[chief] is not None and not self.is_chief:
+                last_answer = time.monotonic()
+            elif time.monotonic() - last_answer > _CALM_SECS:
+                self._rendezvous.put('total', [images, seconds])
+            time.sleep(_POLL_SECS)
+
+    def gather(self, name: str, value: Any) -> list[Any]:
+        prefix = f'gathered/{self.generation}/{name}'
+        self._rendezvous.put(f'{prefix}/{self.index}', value)
+        keys = [f'{prefix}/{index}' for index in range(self.num_trainers)]
+        while True:
+            entries = self._rendezvous.entries() or {}
+            if entries.keys() >= set(keys):
+                return [entries[key] for key in keys]
+            self._raise_if_lost()
+            time.sleep(_POLL_SECS)
+
+    def _raise_if_lost(self) -> None:
+        if self._detector and self._detector.failure:
+            raise LostError(self._detector.failure)
+
+    def end(self, exit_code: int, reason: str = '') -> None:
+        self.stop_watching()
+        self._rendezvous.end(exit_code, reason)
+        self._rendezvous.stay_for_others()
+
+    def _servers(self, found: Incarnations) -> dict[str, int | None]:
+        return {str(task): found[task] for task in self.cluster.servers}
+
+
+def _agree(offers: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """All start from the latest variables that any worker offers."""
+    ends = [offer['end'] for offer in offers if offer['end'] is not None]
+    steps = [-1 if offer['step'] is None else offer['step'] for offer in offers]
+    return {'end': max(ends, default=None), 'root': steps.index(max(steps)), 'step': max(steps)}

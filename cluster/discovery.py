@@ -1,0 +1,259 @@
+"""Finds out who is in the cluster and which role this process has. Does not import TensorFlow."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cluster.environments import (
+    Environment,
+    Hosts,
+    find_launch,
+    is_evaluator,
+    place_ranks,
+    read_hosts,
+    read_tf_config,
+)
+from cluster.topology import HOSTS_FLAGS, Cluster, Task, place_of
+from errors import UsageError, spelled
+from params import Params
+from params.evaluation import EVAL_DURING_TRAINING
+from params.modes import DEFAULT_MODE, MODES, Mode, Refusal, modes_that
+
+_FLAGS = 'the flags'
+# How often an evaluator looks for new checkpoints if --eval_interval_secs is not given.
+_EVALUATOR_INTERVAL_SECS = 10.0
+
+
+def as_evaluator(params: Params, environ: Environment) -> Params:
+    """Returns the settings of this process: if TF_CONFIG makes it an evaluator, those of --eval until training ends.
+
+    Raises:
+      UsageError: the flags name another role, or --train_dir is missing, which holds the checkpoints.
+    """
+    if not is_evaluator(environ):
+        return params
+    if given := _written(params, ('job_name', *HOSTS_FLAGS.values())):
+        raise UsageError(f'{given} contradicts TF_CONFIG, which makes this process an evaluator; leave one of them out')
+    if params.train_dir is None:
+        raise UsageError('TF_CONFIG makes this process an evaluator, which reads checkpoints; add --train_dir=DIR')
+    others: dict[str, Any] = dict.fromkeys(EVAL_DURING_TRAINING)
+    # The trainers export the model. The mode is that of one process, since the evaluator takes no part in training.
+    others |= {'stop_at_top_1_accuracy': None, 'export_saved_model': None, 'variable_update': DEFAULT_MODE}
+    return replace(
+        params, eval=True, eval_interval_secs=params.eval_interval_secs or _EVALUATOR_INTERVAL_SECS, **others
+    )
+
+
+def check_mode(params: Params, cluster: Cluster | None) -> None:
+    """Raises UsageError if --variable_update does not work in this cluster (None: one process)."""
+    mode = MODES[params.variable_update]
+    written = spelled('variable_update', mode.name)
+    refusal = mode.runs[place_of(cluster)]
+    if isinstance(refusal, Refusal):
+        members = (
+            f'{_count(cluster.num_workers, "worker")} and {cluster.num_ps} ps ({cluster.source})'
+            if cluster
+            else 'one process'
+        )
+        ps = 'the ps of TF_CONFIG' if cluster and cluster.source == 'TF_CONFIG' else '--ps_hosts'
+        raise UsageError(refusal.sentence.format(mode=written, members=members, ps=ps))
+    if cluster and mode.always_synchronous and not params.cross_replica_sync:
+        asynchronous = modes_that(lambda other: other.has_cluster and not other.always_synchronous)
+        raise UsageError(
+            f'{spelled("cross_replica_sync", False)}: with {written} workers always take each step together; '
+            f'leave it out, or write {asynchronous}'
+        )
+
+
+def find_cluster(params: Params, environ: Environment) -> Cluster | None:
+    """Returns the cluster of this process, or None if it runs alone. The first of these sources that names one counts:
+
+    1. TF_CONFIG. It says the same as the host and role flags, so a flag that says something else is a mistake: the
+       error shows both. Flags that are left out do not contradict it.
+    2. --ps_hosts and --worker_hosts. The role is that of --job_name and --task_index (default 0). With both given, the
+       environment is ignored: such a process may run inside a Slurm or MPI job of another shape. Otherwise the rank
+       from Slurm, Open MPI or PMIx decides.
+    3. Slurm or Open MPI, if it started several processes. --job_name and --task_index, if given, must agree.
+
+    Ranks are assigned to parameter servers first: with P of them (--num_ps, or the length of --ps_hosts), rank r is
+    ps r for r < P, else worker r - P. So a role follows from the rank alone and is the same in 2 and 3. A controller
+    has rank 0, and only flags can name its host.
+
+    A mode whose processes come from a launcher of its own (Horovod) finds them through that launcher: the result is
+    None.
+
+    Raises:
+      UsageError: the sources contradict each other, are incomplete or malformed, or --variable_update does not work in
+        this cluster.
+    """
+    mode = MODES[params.variable_update]
+    if mode.launcher:
+        return None
+    if not mode.has_controller and (params.job_name == 'controller' or params.controller_host):
+        name = 'controller_host' if params.controller_host else 'job_name'
+        raise UsageError(
+            f'{spelled(name, getattr(params, name))}: {spelled("variable_update", mode.name)} has no controller; '
+            f'leave it out, or write {modes_that(lambda other: other.has_controller)}'
+        )
+    cluster = _cluster_of_tf_config(params, environ) or _cluster_of_flags(params, environ)
+    cluster = cluster or _cluster_of_launch(params, mode, environ)
+    if cluster is None and (params.job_name or params.task_index):
+        raise UsageError(
+            f'{_written(params)}: there are no hosts; add --worker_hosts=HOST:PORT,... and, in modes with parameter '
+            'servers, --ps_hosts=HOST:PORT,...; or leave the role out to run in one process'
+        )
+    if cluster is not None:
+        _check_hosts_differ(cluster)
+        cluster = cluster if len(cluster.tasks) > 1 else None
+    check_mode(params, cluster)
+    return cluster
+
+
+def _cluster_of_tf_config(params: Params, environ: Environment) -> Cluster | None:
+    config = read_tf_config(environ)
+    if config is None:
+        return None
+    cluster = Cluster(config.ps_hosts, config.worker_hosts, config.job, config.index, 'TF_CONFIG')
+    for name in ('ps_hosts', 'worker_hosts'):
+        given, hosts = _hosts_flag(params, name), getattr(cluster, name)
+        if given and given != hosts:
+            raise UsageError(
+                f'{spelled(name, ",".join(given))} contradicts TF_CONFIG, whose '
+                f'{name.removesuffix("_hosts")} hosts are {",".join(hosts) or "none"}; '
+                'leave out the flag, or unset TF_CONFIG'
+            )
+    _check_role(params, cluster, 'TF_CONFIG', 'leave out the flags, or unset TF_CONFIG')
+    return cluster
+
+
+def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
+    hosts = {job: _hosts_flag(params, name) for job, name in HOSTS_FLAGS.items()}
+    if not any(hosts.values()):
+        return None
+    if not hosts['worker']:
+        given = next(name for job, name in HOSTS_FLAGS.items() if hosts[job])
+        raise UsageError(
+            f'{spelled(given, getattr(params, given))}: there are no workers; add --worker_hosts=HOST:PORT,...'
+        )
+    if len(hosts['controller']) > 1:
+        raise UsageError(
+            f'--controller_host={params.controller_host}: there is only one controller; write one HOST:PORT'
+        )
+    job, index = _role_of_flags(params, environ, {job: len(named) for job, named in hosts.items()})
+    num_hosts, flag = len(hosts[job]), HOSTS_FLAGS[job]
+    if not num_hosts:
+        more = '' if job == 'controller' else ',...'
+        raise UsageError(f'--job_name={job}: --{flag} is missing; add --{flag}=HOST:PORT{more}')
+    if index >= num_hosts:
+        limits = f'from 0 to {num_hosts - 1}' if num_hosts > 1 else '0'
+        raise UsageError(f'--task_index={index}: --{flag} has {_count(num_hosts, "host")}, so it must be {limits}')
+    return Cluster(hosts['ps'], hosts['worker'], job, index, _FLAGS, hosts['controller'])
+
+
+def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, int]) -> tuple[str, int]:
+    """The job and index of this process; counts says how many hosts the flags name for each job."""
+    job, index = params.job_name, params.task_index
+    first = 'controller' if counts['controller'] else 'ps'
+    if job and index is not None:
+        return job, index
+    launch = find_launch(environ)
+    num_hosts = sum(counts.values())
+    if job:
+        # Every rank started with this command line would be task 0.
+        if launch and counts[job] > 1:
+            raise UsageError(
+                f'--job_name={job} without --task_index: {launch.source} started several processes ({launch.own}); add '
+                '--task_index, or leave out both flags so that the rank decides'
+            )
+        return job, 0
+    if num_hosts == 1 and (index is not None or launch is None):
+        return 'worker', index or 0
+    if index is not None:
+        raise UsageError(f'--task_index={index}: --job_name is missing; add --job_name=worker or --job_name={first}')
+    if launch is None:
+        raise UsageError(
+            f'{spelled("worker_hosts", params.worker_hosts)}: --job_name is missing; add --job_name=worker or '
+            f'--job_name={first}, and --task_index=N for the host of this process in its list'
+        )
+    started = launch.rank + 1 if launch.size is None else launch.size
+    if started > num_hosts or launch.size not in (None, num_hosts):
+        total = f'{launch.size_name}={launch.size}' if launch.size else launch.own
+        raise UsageError(
+            f'--{HOSTS_FLAGS[first]} and --worker_hosts have {_count(num_hosts, "host")}, and {launch.source} started '
+            f'{"at least " if launch.size is None else ""}{_count(started, "process", "es")} ({total}); '
+            'start one process for each host, or set the role of this process with --job_name and --task_index'
+        )
+    return _role_of_rank(launch.rank, counts[first], first)
+
+
+def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Cluster | None:
+    launch = find_launch(environ)
+    # PMIx does not say how many ranks there are. Rank 0 may be alone; if not, the other ranks fail and end the job.
+    if launch is None or (launch.size is None and launch.rank == 0):
+        return None
+    if mode.has_controller:
+        raise UsageError(
+            f'{launch.own}: {spelled("variable_update", mode.name)} needs the hosts of all processes; add '
+            '--controller_host=HOST:PORT for rank 0 and --worker_hosts=HOST:PORT,... for the others'
+        )
+    num_ps = params.num_ps if mode.needs_servers else 0
+    if launch.size is not None and num_ps >= launch.size:
+        raise UsageError(
+            f'--num_ps={num_ps}: {launch.source} started {launch.size} processes ({launch.size_name}={launch.size}), '
+            f'and at least one must be a worker; start more, or write --num_ps={launch.size - 1}'
+        )
+    places = place_ranks(launch, environ, num_ps)
+    first_port = params.cluster_port or launch.first_port
+    if first_port is None:
+        raise UsageError(
+            f'{launch.own}: there is no PMIX_NAMESPACE from which to derive a port; add --cluster_port=PORT'
+        )
+    last_port = first_port + max(i for _, i in places)
+    if last_port > 65535:
+        raise UsageError(
+            f'--cluster_port={first_port}: the last port of a node would be {last_port}, above 65535; write a lower one'
+        )
+    hosts = tuple(f'{node}:{first_port + i}' for node, i in places)
+    job, index = _role_of_rank(launch.rank, num_ps)
+    cluster = Cluster(hosts[:num_ps], hosts[num_ps:], job, index, launch.source)
+    _check_role(params, cluster, f'{launch.source} ({launch.own})', 'leave out the flags, or add --worker_hosts')
+    return cluster
+
+
+def _role_of_rank(rank: int, num_first: int, first: str = 'ps') -> tuple[str, int]:
+    return (first, rank) if rank < num_first else ('worker', rank - num_first)
+
+
+def _check_hosts_differ(cluster: Cluster) -> None:
+    seen: dict[str, Task] = {}
+    for task in cluster.tasks:
+        if (first := seen.setdefault(task.host.lower(), task)) is not task:
+            lists = (
+                ' and '.join(f'--{HOSTS_FLAGS[job]}' for job, _ in cluster.jobs)
+                if cluster.source == _FLAGS
+                else cluster.source
+            )
+            raise UsageError(
+                f'{lists}: {first.job} {first.index} and {task.job} {task.index} are both {task.host}; '
+                'write a different HOST:PORT for each process'
+            )
+
+
+def _check_role(params: Params, cluster: Cluster, environment: str, remedy: str) -> None:
+    """Raises UsageError if --job_name or --task_index is given and is not what the environment says."""
+    if params.job_name not in (None, cluster.job) or params.task_index not in (None, cluster.index):
+        raise UsageError(f'{_written(params)} contradicts {environment}, where this process is {cluster.own}; {remedy}')
+
+
+def _written(params: Params, names: Iterable[str] = ('job_name', 'task_index')) -> str:
+    given = {name: getattr(params, name) for name in names}
+    return ' '.join(spelled(name, value) for name, value in given.items() if value is not None)
+
+
+def _hosts_flag(params: Params, name: str) -> Hosts:
+    text = getattr(params, name)
+    return read_hosts(text.split(','), spelled(name, text)) if text and text.strip() else ()
+
+
+def _count(number: int, noun: str, plural: str = 's') -> str:
+    return f'{number} {noun}{plural if number != 1 else ""}'

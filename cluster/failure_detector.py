@@ -1,0 +1,136 @@
+"""Detects that another task was lost or replaced while this one takes steps."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster.rendezvous import End, Generation, Rendezvous
+from cluster.topology import Task
+
+_INTERVAL_SECS = 0.5
+# A task that cannot return may still be alive and only slow to answer for so long.
+_SLOW_SECS = 5.0
+
+
+@dataclass(frozen=True)
+class PeerFailure:
+    """What happened to another task.
+
+    Attributes:
+      task: the task.
+      is_replaced: whether a new process has taken its place; else it is lost for good.
+      line: what happened, for messages.
+    """
+
+    task: Task
+    is_replaced: bool
+    line: str
+
+
+class FailureDetector(threading.Thread):
+    """A thread that compares the incarnations of all members of a generation until one has changed or is lost.
+
+    Args:
+      can_return: whether the run can go on if this task is replaced by a new process.
+      peer_timeout_secs: how long to wait for that.
+      warn: prints a warning about a task that does not answer.
+      interrupt: called once a failure is found; ends whatever waits for the lost task.
+
+    Attributes:
+      failure: of the first task that was lost for good or replaced; None as long as there is none.
+      silent_since: for each task that does not answer, since when (time.monotonic).
+    """
+
+    def __init__(
+        self,
+        rendezvous: Rendezvous,
+        generation: Generation,
+        can_return: Callable[[Task], bool],
+        peer_timeout_secs: float,
+        warn: Callable[[str], None],
+        interrupt: Callable[[], None],
+    ) -> None:
+        super().__init__(name='failure detector', daemon=True)
+        self.failure: PeerFailure | None = None
+        self.silent_since: dict[Task, float] = {}
+        self._rendezvous = rendezvous
+        self._generation = generation
+        self._can_return = can_return
+        self._peer_timeout_secs = peer_timeout_secs
+        self._warn = warn
+        self._interrupt = interrupt
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.wait(_INTERVAL_SECS):
+            failure = self._check_members()
+            if failure and not self._stopped.is_set():
+                self.failure = failure
+                self._interrupt()
+                return
+
+    def stop(self) -> None:
+        """From now on other tasks may end."""
+        self._stopped.set()
+
+    def wait(self, calm_secs: float) -> PeerFailure | None:
+        """Waits for a failure; returns None once every task has answered for calm_secs."""
+        calm_since = time.monotonic()
+        while self.failure is None and time.monotonic() - calm_since < calm_secs and self.is_alive():
+            if self.silent_since:
+                calm_since = time.monotonic()
+            time.sleep(_INTERVAL_SECS / 5)
+        return self.failure
+
+    def _check_members(self) -> PeerFailure | None:
+        found, cluster = self._rendezvous.incarnations(), self._rendezvous.cluster
+        entries = self._rendezvous.entries() if found[cluster.store_task] is not None else None
+        ends = self._rendezvous.ends(entries or {}, found)
+        for task, incarnation in found.items():
+            expected = self._generation.members.get(str(task))
+            if task == cluster.own or expected is None:
+                continue
+            if incarnation == expected:
+                self.silent_since.pop(task, None)
+                # Servers, and the task that holds the store, still answer for a while after they recorded their end.
+                if task in (cluster.store_task, *cluster.servers) and (failure := failure_of_end(task, ends.get(task))):
+                    return failure
+            elif incarnation is not None and self._can_return(task):
+                return PeerFailure(task, True, f'{task} was lost and has been replaced by a new process')
+            elif failure := self._check_lost(task, incarnation):
+                return failure
+        return None
+
+    def _check_lost(self, task: Task, incarnation: int | None) -> PeerFailure | None:
+        """The failure of a task that does not answer, or was replaced although it cannot return; None: wait on."""
+        end = self._rendezvous.end_of(task, incarnation)
+        if end:
+            self.silent_since.pop(task, None)
+            return failure_of_end(task, end)
+        if task not in self.silent_since:
+            self.silent_since[task] = time.monotonic()
+            wait_secs = self._peer_timeout_secs if self._can_return(task) else _SLOW_SECS
+            self._warn(f'{task} does not answer; waiting up to {wait_secs:g} s for it')
+        silent_secs = time.monotonic() - self.silent_since[task]
+        if not self._can_return(task):
+            if silent_secs < min(_SLOW_SECS, self._peer_timeout_secs):
+                return None
+            line = f'{task} was lost, and its variables with it; write --train_dir=DIR to keep them in checkpoints'
+            return PeerFailure(task, False, line)
+        if silent_secs < self._peer_timeout_secs:
+            return None
+        return failure_of_timeout(task, self._peer_timeout_secs)
+
+
+def failure_of_timeout(task: Task, peer_timeout_secs: float) -> PeerFailure:
+    """The failure of a lost task that did not come back in time."""
+    line = f'{task} was lost and did not come back within --peer_timeout_secs={peer_timeout_secs:g}'
+    return PeerFailure(task, False, line)
+
+
+def failure_of_end(task: Task, end: End | None) -> PeerFailure | None:
+    """The failure of a task that recorded this end; None if it ended well or has not ended."""
+    if end is None or end.exit_code == 0:
+        return None
+    return PeerFailure(task, False, f'{task} ended with exit code {end.exit_code}: {end.reason}')

@@ -1,0 +1,68 @@
+"""A small key-value store that all tasks of a cluster share, held by the server of one task."""
+
+import hashlib
+import json
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from cluster.topology import Task
+
+# What TensorFlow raises when a task is gone, slow, or not the process that the session knew.
+_UNREACHABLE = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.NotFoundError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)
+
+
+class StoreError(Exception):
+    """The task that holds the store does not answer, or was replaced by a new process."""
+
+
+class KeyValueStore:
+    """JSON values by key, in the memory of one task; they are lost with that task.
+
+    Args:
+      target: the server of this process, through which the store is reached.
+      own: this task.
+      host: the task that holds the store.
+      timeout_secs: the time limit of each call.
+
+    Raises (all methods):
+      StoreError: the host could not be reached in time. This object cannot be used again; make a new one.
+    """
+
+    def __init__(self, target: str, own: Task, host: Task, timeout_secs: float = 10.0) -> None:
+        with tf.Graph().as_default() as graph, tf.device(f'{host.device}/cpu:0'):
+            # TensorFlow has no hash table from strings to strings, so the table's key is a digest of the key.
+            table = tf.raw_ops.MutableHashTableV2(
+                key_dtype=tf.int64, value_dtype=tf.string, shared_name='key_value_store'
+            )
+            self._digest, self._entry = tf.placeholder(tf.int64, []), tf.placeholder(tf.string, [])
+            self._put = tf.raw_ops.LookupTableInsertV2(table_handle=table, keys=self._digest, values=self._entry)
+            self._get_all = tf.raw_ops.LookupTableExportV2(table_handle=table, Tkeys=tf.int64, Tvalues=tf.string).values
+        # Any other task may be gone.
+        config = tf.ConfigProto(
+            device_filters=sorted({own.device, host.device}), operation_timeout_in_ms=int(1000 * timeout_secs)
+        )
+        self._session = tf.Session(target, graph=graph, config=config)
+
+    def put(self, key: str, value: Any) -> None:
+        """Stores a value that JSON can represent; it replaces the earlier value of the key."""
+        digest = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), 'little', signed=True)
+        self._run(self._put, {self._digest: digest, self._entry: json.dumps([key, value])})
+
+    def get_all(self) -> dict[str, Any]:
+        """All entries."""
+        return dict(map(json.loads, self._run(self._get_all, {})))
+
+    def _run(self, fetches: Any, feeds: dict[Any, Any]) -> Any:
+        try:
+            return self._session.run(fetches, feeds)
+        except _UNREACHABLE as error:
+            raise StoreError(str(error)) from error

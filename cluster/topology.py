@@ -1,0 +1,186 @@
+"""The processes of a cluster and the role of this one. Does not import TensorFlow."""
+
+import ipaddress
+import socket
+import threading
+import time
+from dataclasses import dataclass
+
+from cluster.environments import Hosts
+from params.modes import Place
+
+# The flag that names the hosts of each job.
+HOSTS_FLAGS = {'ps': 'ps_hosts', 'worker': 'worker_hosts', 'controller': 'controller_host'}
+_RESOLVE_SECS = 2.0
+# Networks that are not reachable from the internet: loopback, RFC 1918, RFC 6598 (shared within a provider), RFC 4193,
+# link-local.
+_PRIVATE_NETWORKS = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        *('127.0.0.0/8', '10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', '100.64.0.0/10', '169.254.0.0/16'),
+        *('::1/128', 'fc00::/7', 'fe80::/10'),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One process of the cluster: its job (ps, worker or controller), its index within the job, and its HOST:PORT."""
+
+    job: str
+    index: int
+    host: str
+
+    @property
+    def device(self) -> str:
+        """The prefix of its device names: /job:worker/task:1."""
+        return f'/job:{self.job}/task:{self.index}'
+
+    def __str__(self) -> str:
+        return f'{self.job} {self.index} ({self.host})'
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The processes that train together, and the role of this one.
+
+    A cluster has servers and trainers. Without a controller these are the parameter servers and the workers. With one,
+    the controller is the only trainer: it uses the devices of all workers, and the workers are servers.
+
+    Attributes:
+      ps_hosts: the HOST:PORT of each parameter server.
+      worker_hosts: the HOST:PORT of each worker.
+      job, index: the role of this process.
+      source: who named the processes, for messages: 'the flags', 'TF_CONFIG', 'Slurm', 'Open MPI' or 'Horovod'.
+      controller_hosts: the HOST:PORT of the controller, in the mode that has one.
+    """
+
+    ps_hosts: Hosts
+    worker_hosts: Hosts
+    job: str
+    index: int
+    source: str
+    controller_hosts: Hosts = ()
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All processes, servers first."""
+        return self.servers + self.trainers
+
+    @property
+    def servers(self) -> tuple[Task, ...]:
+        """The processes that hold variables for the trainers and run until the trainers are done."""
+        return _tasks(*self.jobs[0])
+
+    @property
+    def trainers(self) -> tuple[Task, ...]:
+        """The processes that take steps. The first one is the chief."""
+        return _tasks(*self.jobs[1])
+
+    @property
+    def own(self) -> Task:
+        """This process."""
+        return Task(self.job, self.index, dict(self.jobs)[self.job][self.index])
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the first trainer, which initializes variables and saves checkpoints."""
+        return self.own == self.trainers[0]
+
+    @property
+    def serves(self) -> bool:
+        """Whether this is one of the servers."""
+        return self.own in self.servers
+
+    @property
+    def num_workers(self) -> int:
+        """How many processes compute gradients."""
+        return len(self.worker_hosts)
+
+    @property
+    def num_trainers(self) -> int:
+        """How many processes take steps."""
+        return len(self.trainers)
+
+    @property
+    def num_ps(self) -> int:
+        """How many processes only hold variables."""
+        return len(self.ps_hosts)
+
+    @property
+    def spec(self) -> dict[str, list[str]]:
+        """The hosts of each job that has any, for tf.train.ClusterSpec."""
+        return {job: list(hosts) for job, hosts in self.jobs if hosts}
+
+    @property
+    def store_task(self) -> Task:
+        """The process whose server holds the key-value store of the cluster: the first server, else the chief."""
+        return self.tasks[0]
+
+    @property
+    def jobs(self) -> tuple[tuple[str, Hosts], tuple[str, Hosts]]:
+        """The job of the servers and that of the trainers, with their hosts."""
+        workers = 'worker', self.worker_hosts
+        if self.controller_hosts:
+            return workers, ('controller', self.controller_hosts)
+        return ('ps', self.ps_hosts), workers
+
+    @property
+    def place(self) -> Place:
+        """Among which processes a mode runs here."""
+        if self.ps_hosts:
+            return Place.WITH_SERVERS
+        return Place.CONTROLLED if self.controller_hosts else Place.AS_PEERS
+
+
+def place_of(cluster: Cluster | None) -> Place:
+    """Among which processes a mode runs in this cluster; None stands for a run of one process."""
+    return cluster.place if cluster else Place.ALONE
+
+
+def public_hosts(cluster: Cluster) -> tuple[str, ...]:
+    """The hosts, without ports and each once, that have an address which is neither loopback nor private.
+
+    Private are the networks of RFC 1918, 4193 and 6598 and link-local ones. All names are looked up in parallel, for at
+    most 2 seconds in all; a name that is not resolved by then is not reported.
+    """
+    names = list(dict.fromkeys(task.host.rpartition(':')[0].strip('[]') for task in cluster.tasks))
+    addresses: dict[str, list[str]] = {}
+
+    def look_up(name: str) -> None:
+        try:
+            addresses[name] = [str(found[4][0]) for found in socket.getaddrinfo(name, None)]
+        except (OSError, UnicodeError):
+            addresses[name] = []
+
+    # Daemon threads, because a lookup cannot be cancelled and must not keep the process alive.
+    threads = [threading.Thread(target=look_up, args=[name], daemon=True) for name in names]
+    deadline = time.monotonic() + _RESOLVE_SECS
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    found = dict(addresses)
+    return tuple(name for name in names if any(map(_is_public, found.get(name, ()))))
+
+
+def _tasks(job: str, hosts: Hosts) -> tuple[Task, ...]:
+    return tuple(Task(job, index, host) for index, host in enumerate(hosts))
+
+
+def _is_public(address: str) -> bool:
+    ip = ipaddress.ip_address(address)
+    ip = getattr(ip, 'ipv4_mapped', None) or ip
+    return not any(ip in network for network in _PRIVATE_NETWORKS)
+
+
+@dataclass(frozen=True)
+class Timeout:
+    """How long to wait for tasks, and the flag that sets it."""
+
+    flag: str
+    secs: float
+
+    def message(self, what: str) -> str:
+        """The error for something that did not happen in this time, such as 'ps 0 (HOST:PORT) did not answer'."""
+        return f'{what} within --{self.flag}={self.secs:g} seconds; see the output there, or write a longer time'

@@ -1,0 +1,71 @@
+"""What the program does without a subcommand: runs one benchmark, or is one process of a cluster. Without TensorFlow
+until the flags are checked."""
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TextIO
+
+from params import parse_argv
+from reporting.console import Console
+from run.plan import ServerPlan
+from run.resolve import resolve
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs what the flags in argv describe; returns the exit code 0.
+
+    Raises:
+      UsageError: the flags are wrong.
+      RunError: the run failed.
+    """
+    parsed = parse_argv(argv)
+    with _own_stdout() as out:
+        console = Console(out, sys.stderr)
+        for line in parsed.warnings:
+            console.warning(line)
+        plan = resolve(parsed.params, os.environ)
+        if isinstance(plan, ServerPlan):
+            from cluster.serve import run_server
+
+            for line in plan.warnings:
+                console.warning(line)
+            run_server(
+                plan.cluster,
+                plan.config,
+                together=plan.together,
+                connect=plan.connect,
+                peer=plan.peer,
+                linger_secs=plan.linger_secs,
+                warn=console.warning,
+            )
+        else:
+            from benchmark_cnn import BenchmarkCNN
+
+            BenchmarkCNN(plan, console).run()
+    return 0
+
+
+@contextlib.contextmanager
+def _own_stdout() -> Iterator[TextIO]:
+    """Keeps standard output for results: everything else that writes to it, native code too, goes to standard error."""
+    sys.stdout.flush()
+    try:
+        descriptor = sys.stdout.fileno()
+    except io.UnsupportedOperation:
+        # sys.stdout is no file of the operating system, for example because a Python program captures it.
+        out = sys.stdout
+        with contextlib.redirect_stdout(sys.stderr):
+            yield out
+        return
+    out = os.fdopen(os.dup(descriptor), 'w', encoding=sys.stdout.encoding)
+    os.dup2(sys.stderr.fileno(), descriptor)
+    try:
+        yield out
+    finally:
+        os.dup2(out.fileno(), descriptor)
+        # Each line was flushed. Only a line that could not be written is left, and its error was reported.
+        with contextlib.suppress(OSError):
+            out.close()

@@ -1,0 +1,232 @@
+"""`tf_cnn_benchmarks.py cluster`: its options, and the command line of each process. Starts without TensorFlow."""
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from absl import flags
+
+from cluster.discovery import find_cluster
+from cluster.launcher import Command, launch
+from cluster.topology import HOSTS_FLAGS
+from commands.options import Arguments, Declaration, Rest
+from errors import RunError, UsageError, spelled
+from params import Params, parse_argv
+from params.files import Output, outputs_that_are
+from params.modes import MODES, Mode, modes_that
+from params.spec import flag
+from reporting.console import format_warning
+from run.resolve import check_launch
+
+_ROLE_FLAGS = ('job_name', 'task_index', *HOSTS_FLAGS.values())
+_FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)
+# Prefixes of the environment variables in which a job scheduler or an outer launcher describes another cluster.
+_OTHER_CLUSTERS = ('TF_CONFIG', 'SLURM', 'OMPI_', 'PMI')
+_LOOPBACK = '127.0.0.1'
+# How long a parameter server may take to exit after the workers have.
+_PS_END_SECS = 30.0
+_PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
+
+
+@dataclass(frozen=True)
+class Options:
+    """The flags of the subcommand. ps is None where the mode decides."""
+
+    ps: int | None = flag(None, 'Parameter servers; by default 1 in modes that need them.', lower_bound=0)
+    workers: int = flag(2, 'Workers.', lower_bound=1)
+    affinity: str = flag(
+        'share',
+        'share: each worker runs on an equal share of the cores, or on one core if there are more workers than cores; '
+        'none: all run on all cores.',
+        choices=('share', 'none'),
+    )
+    keep_going: bool = flag(False, 'Do not stop the other processes when one fails.')
+    restart: int = flag(0, 'How often each process that fails is started again.', lower_bound=0)
+
+
+DECLARATION = Declaration(
+    'cluster',
+    Options,
+    'Starts a whole cluster on this machine, shows the lines of all its processes and prints its result once.',
+    examples=(
+        '--ps=1 --workers=2 -- --model=resnet50',
+        f'--workers=4 -- --model=resnet50 {modes_that(Mode.is_for_peers)}',
+    ),
+    details='FLAGS are the flags of a run, see tf_cnn_benchmarks --help; each process also gets its role and the '
+    'addresses of all processes. The standard output of worker 0 (of the controller, if the mode has one) is the '
+    'result and goes to standard output; all other lines go to standard error, each preceded by the name of its '
+    'process. If a process fails, the others are stopped, and the command ends with its exit code (128 + n if signal n '
+    'ended it).',
+    rest=Rest('FLAGS', 'the flags of the run'),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `cluster` with the arguments in argv; returns the exit code of cluster.launcher.launch.
+
+    Raises:
+      UsageError: a flag is wrong, one of the run included; nothing has been started then.
+      RunError: as cluster.launcher.launch, or there are not enough free addresses.
+    """
+    return DECLARATION.run(argv, _start)
+
+
+def _start(arguments: Arguments[Options]) -> int:
+    options, run_flags = arguments.options, arguments.rest
+    if sys.platform != 'linux':
+        raise UsageError(f'cluster: it needs Linux, and this is {sys.platform}; start each process yourself instead')
+    params = _run_params(run_flags)
+    mode = MODES[params.variable_update]
+    num_ps = _choose_num_ps(mode, options.ps)
+    num_controllers = int(mode.has_controller)
+    cores = _usable_cores() if options.affinity == 'share' else None
+    with reserved_addresses(num_controllers + num_ps + options.workers) as addresses:
+        controller_hosts, hosts = addresses[:num_controllers], addresses[num_controllers:]
+        commands = make_commands(run_flags, hosts[:num_ps], hosts[num_ps:], os.environ, cores, controller_hosts)
+        for command in commands:
+            # Check the rules that need the flags of the whole cluster, not just those of the run.
+            find_cluster(parse_argv(command.argv[2:]).params, command.env or {})
+        shared = [f'--{name}' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]
+        if shared:
+            reason = 'each process would write to the same path'
+            writer = next(command.name for command in commands if command.has_result)
+            print(format_warning(f'only {writer} gets {", ".join(shared)}: {reason}'), file=sys.stderr, flush=True)
+        return launch(
+            commands,
+            keep_going=options.keep_going,
+            num_restarts=options.restart,
+            # With --keep_going, a parameter server waits for a lost worker to come back.
+            servers_end_secs=_PS_END_SECS
+            + params.ps_linger_secs
+            + (params.peer_timeout_secs if options.keep_going else 0),
+        )
+
+
+def make_commands(
+    run_flags: Sequence[str],
+    ps_hosts: Sequence[str],
+    worker_hosts: Sequence[str],
+    environment: Mapping[str, str],
+    cores: Sequence[int] | None,
+    controller_hosts: Sequence[str] = (),
+) -> list[Command]:
+    """Returns the processes of a cluster, servers first.
+
+    Args:
+      run_flags: the flags that all processes get, without those that describe the cluster.
+      ps_hosts: the HOST:PORT of each parameter server. worker_hosts: of each worker; the first worker is the chief.
+      controller_hosts: of the controller, or empty; a controller is the chief, and then the workers are servers.
+      environment: what the processes inherit, except the variables that describe another cluster.
+      cores: the cores to divide among the workers, see share_cores; None lets each worker use all. Parameter servers
+        and the controller always use all cores: they work briefly in each step, while the workers wait, so cores
+        reserved for them would idle for the rest of it.
+    """
+    kept = {name: value for name, value in environment.items() if not name.startswith(_OTHER_CLUSTERS)}
+    # If http_proxy is set, gRPC would try to reach this machine through the proxy, and wait forever.
+    kept['no_grpc_proxy'] = _LOOPBACK
+    shares: Sequence[tuple[int, ...] | None] = (
+        [None] * len(worker_hosts) if cores is None else share_cores(cores, len(worker_hosts))
+    )
+    named = {'ps_hosts': ps_hosts, 'controller_host': controller_hosts, 'worker_hosts': worker_hosts}
+    hosts = [spelled(name, ','.join(addresses)) for name, addresses in named.items() if addresses]
+    chief = ('controller' if controller_hosts else 'worker', 0)
+
+    def command(job: str, index: int, share: tuple[int, ...] | None) -> Command:
+        is_chief = (job, index) == chief
+        # A later flag wins, and an empty value means that the flag is not given.
+        unset = [] if is_chief else [f'--{name}=' for name in _FLAGS_OF_ONE_WRITER]
+        role = [spelled('job_name', job), spelled('task_index', index)]
+        return Command(
+            name=f'{job} {index}',
+            argv=(sys.executable, _PROGRAM, *run_flags, *unset, *role, *hosts),
+            env=kept,
+            cores=share,
+            is_server=job != chief[0],
+            has_result=is_chief,
+        )
+
+    servers = [command('ps', index, None) for index in range(len(ps_hosts))]
+    workers = [command('worker', index, share) for index, share in enumerate(shares)]
+    return [*servers, *workers, *(command('controller', index, None) for index in range(len(controller_hosts)))]
+
+
+def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:
+    """Returns the cores of each worker: equally many neighbours in the given order; cores left over stay unused.
+
+    With fewer cores than workers, each worker gets one core, in turn.
+    """
+    size = len(cores) // num_workers
+    if not size:
+        return [(cores[worker % len(cores)],) for worker in range(num_workers)]
+    return [tuple(cores[worker * size : (worker + 1) * size]) for worker in range(num_workers)]
+
+
+def _usable_cores() -> list[int]:
+    """The logical cores this process may use, sorted by package (socket), then by physical core."""
+
+    def place(core: int) -> tuple[int, int, int]:
+        topology = Path(f'/sys/devices/system/cpu/cpu{core}/topology')
+        try:
+            package, physical = (int((topology / name).read_text()) for name in ('physical_package_id', 'core_id'))
+        except (OSError, ValueError):
+            # Some containers do not show the topology.
+            package, physical = 0, core
+        return package, physical, core
+
+    return sorted(os.sched_getaffinity(0), key=place)
+
+
+@contextlib.contextmanager
+def reserved_addresses(count: int) -> Iterator[list[str]]:
+    """Reserves free loopback addresses, HOST:PORT each, while the block lasts.
+
+    The ports stay bound, so the kernel gives them to no other launcher and no connection. The process that an address
+    is meant for can still bind to it, also after a restart: both sockets set SO_REUSEADDR, as every gRPC server does,
+    and only one of them listens (socket(7)). Another program that also sets it can still take such a port by number.
+
+    Raises:
+      RunError: there are fewer than `count` free ports.
+    """
+    with contextlib.ExitStack() as stack:
+        addresses: list[str] = []
+        for _ in range(count):
+            try:
+                holder = stack.enter_context(socket.socket())
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                holder.bind((_LOOPBACK, 0))
+            except OSError as error:
+                reason = f'{error.strerror} for port {len(addresses) + 1} of {count} on {_LOOPBACK}'
+                raise RunError(f'there are too few free ports: {reason}; start fewer processes') from error
+            addresses.append(f'{_LOOPBACK}:{holder.getsockname()[1]}')
+        yield addresses
+
+
+def _run_params(run_flags: Sequence[str]) -> Params:
+    """Reads and checks the flags of the run; raises UsageError if they are wrong or describe the cluster."""
+    arguments = list(run_flags)
+    # Include the flags of a --flagfile; parse_argv reports a file that cannot be read.
+    with contextlib.suppress(flags.Error):
+        arguments = flags.FlagValues().read_flags_from_files(arguments, force_gnu=True)
+    for argument in arguments:
+        name = argument.lstrip('-').split('=')[0]
+        if argument.startswith('-') and name in _ROLE_FLAGS:
+            raise UsageError(f'{argument}: cluster gives each process its role and the addresses; leave --{name} out')
+    params = parse_argv(run_flags).params
+    check_launch(params)
+    return params
+
+
+def _choose_num_ps(mode: Mode, asked: int | None) -> int:
+    written = spelled('variable_update', mode.name)
+    if not mode.has_cluster:
+        able = ', '.join(other.name for other in MODES.values() if other.has_cluster)
+        raise UsageError(f'{written}: cluster can start {able}; write one of them')
+    if asked == 0 and mode.needs_servers:
+        raise UsageError(f'--ps=0: {written} keeps its variables on parameter servers; write --ps=1 or more')
+    if asked and not mode.needs_servers:
+        raise UsageError(f'--ps={asked}: {written} has no parameter servers; leave --ps out')
+    return int(mode.needs_servers) if asked is None else asked

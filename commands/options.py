@@ -1,0 +1,228 @@
+"""The one way in which a subcommand declares its options, reads them and prints its --help. Without TensorFlow.
+
+A module of commands/ declares a frozen dataclass of params.spec.flag() fields and a Declaration:
+
+    @dataclass(frozen=True)
+    class Options:
+        json: bool = flag(False, 'Print JSON instead of a table.')
+
+    DECLARATION = Declaration(
+        'compare',
+        Options,
+        'Compares the results of two runs.',
+        examples=('before.json after.json --json',),
+        positional=Positional('FILE', 'a result that --result_file wrote.', at_least=2, at_most=2),
+    )
+
+    def main(argv: Sequence[str]) -> int:
+        return DECLARATION.run(argv, _compare)
+
+    def _compare(arguments: Arguments[Options]) -> int:
+        ...
+"""
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from absl import flags
+
+from errors import UsageError, nearest
+from params.spec import FlagSpec, specs_of
+
+OptionsT = TypeVar('OptionsT')
+
+_HELP_FLAGS = ('--help', '-help', '-h', '--helpfull', '--helpshort')
+_PROGRAM = 'tf_cnn_benchmarks'
+_COLUMNS = 100
+
+
+def asks_for_help(argv: Sequence[str]) -> bool:
+    """Whether one of the arguments is --help or another spelling of it."""
+    return any(argument.split('=')[0] in _HELP_FLAGS for argument in argv)
+
+
+@dataclass(frozen=True)
+class Positional:
+    """The arguments that are not flags.
+
+    Attributes:
+      name: what stands for one in the usage line, in capitals. help: what it is; ends with a full stop.
+      at_least, at_most: how many there may be; at_most is None if there is no limit.
+    """
+
+    name: str
+    help: str
+    at_least: int = 1
+    at_most: int | None = 1
+
+    @property
+    def usage(self) -> str:
+        """As in the usage line: 'PATH', '[PATTERN]', 'FILE FILE ...'."""
+        if self.at_most is None:
+            repeated = ' '.join([self.name] * max(self.at_least, 1) + ['...'])
+            return repeated if self.at_least else f'[{repeated}]'
+        return ' '.join([self.name] * self.at_least + [f'[{self.name}]'] * (self.at_most - self.at_least))
+
+    @property
+    def count(self) -> str:
+        """How many there may be: 'one PATH', 'at most one PATTERN', 'at least 2 FILE'."""
+        if self.at_most is None:
+            return f'at least {_number(self.at_least)} {self.name}'
+        if self.at_least == self.at_most:
+            return f'{_number(self.at_least)} {self.name}'
+        limits = f'from {self.at_least} to' if self.at_least else 'at most'
+        return f'{limits} {_number(self.at_most)} {self.name}'
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What follows --, which the subcommand passes on: its name in the usage line, and what it is, a plural."""
+
+    name: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Arguments(Generic[OptionsT]):
+    """The arguments of a subcommand, read.
+
+    Attributes:
+      options: the values of all flags. given: the names of those that were written.
+      positional: the arguments that are not flags. rest: those that follow --, unread; empty without a Rest.
+    """
+
+    options: OptionsT
+    given: frozenset[str]
+    positional: tuple[str, ...]
+    rest: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Declaration(Generic[OptionsT]):
+    """All that is known about the arguments of a subcommand.
+
+    Attributes:
+      name: the subcommand. options: a dataclass of params.spec.flag() fields.
+      description: the first paragraph of its --help. details: what follows the examples there, blank lines between
+        paragraphs.
+      examples: command lines, without the program and the subcommand.
+    """
+
+    name: str
+    options: type[OptionsT]
+    description: str
+    examples: tuple[str, ...] = ()
+    details: str = ''
+    positional: Positional | None = None
+    rest: Rest | None = None
+
+    @property
+    def usage(self) -> str:
+        """What may follow the subcommand's name; the table in tf_cnn_benchmarks.py repeats it."""
+        parts = [
+            self.positional.usage if self.positional else None,
+            '[--flag=value ...]' if specs_of(self.options) else None,
+            f'[-- {self.rest.name}]' if self.rest else None,
+        ]
+        return ' '.join(part for part in parts if part)
+
+    def run(self, argv: Sequence[str], command: Callable[[Arguments[OptionsT]], int]) -> int:
+        """Prints the help if argv asks for it, else runs command with what parse returns; returns the exit code."""
+        own = argv[: argv.index('--')] if '--' in argv else argv
+        if asks_for_help(own):
+            print(self.format_help())
+            return 0
+        return command(self.parse(argv))
+
+    def parse(self, argv: Sequence[str]) -> Arguments[OptionsT]:
+        """Reads the arguments that follow the subcommand.
+
+        Raises:
+          UsageError: a flag is unknown, or its value is wrong or missing, or there are too few or too many positional
+            arguments.
+        """
+        own, rest = self._split(argv)
+        specs = specs_of(self.options)
+        values = flags.FlagValues()
+        values.set_gnu_getopt(True)
+        for spec in specs.values():
+            # The spec reads the text, so that errors are the same as for the flags of a run.
+            text = flags.Flag(flags.ArgumentParser(), None, spec.name, None, '', boolean=spec.type is bool)
+            flags.DEFINE_flag(text, flag_values=values)
+        try:
+            positional = tuple(values([self.name, *own])[1:])
+        except flags.UnrecognizedFlagError as error:
+            raise self._unknown(error.flagname, specs) from None
+        except flags.CantOpenFlagFileError as error:
+            raise UsageError(f'--flagfile: {str(error).removeprefix("ERROR:: ")}; {self._see}') from None
+        except flags.Error:
+            # Only a last flag without its value is left.
+            raise UsageError(f'{own[-1]}: it has no value; write {own[-1]}=VALUE, {self._see}') from None
+        self._check_count(positional)
+        read = {name: spec.read(values[name].value) for name, spec in specs.items() if values[name].present}
+        return Arguments(self.options(**read), frozenset(read), positional, rest)
+
+    def format_help(self) -> str:
+        """The text of --help: usage, description, examples, details, and each argument; at most 100 columns."""
+        # It knows every flag of a run, which only the help needs.
+        from params.help import format_flag
+
+        parts = [f'usage: {_PROGRAM} {self.name} {self.usage}'.rstrip(), _filled(self.description)]
+        if self.examples:
+            parts.append('\n'.join(f'  {_PROGRAM} {self.name} {example}'.rstrip() for example in self.examples))
+        if self.details:
+            parts += [_filled(paragraph) for paragraph in self.details.split('\n\n')]
+        entries = [format_flag(spec) for spec in specs_of(self.options).values()]
+        if self.positional:
+            entries.insert(0, f'  {self.positional.name}\n{_filled(self.positional.help, 6)}')
+        return '\n\n'.join([*parts, '\n'.join(entries)]).rstrip()
+
+    @property
+    def _see(self) -> str:
+        return f'see {self.name} --help'
+
+    def _split(self, argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+        """Returns the subcommand's own arguments, and those that follow -- if there is a Rest."""
+        if not self.rest or '--' not in argv:
+            return list(argv), ()
+        if argv.count('--') > 1:
+            raise UsageError(
+                f'--: it was given more than once; write it once, between the flags of {self.name} and {self.rest.what}'
+            )
+        end = argv.index('--')
+        return list(argv[:end]), tuple(argv[end + 1 :])
+
+    def _check_count(self, given: Sequence[str]) -> None:
+        if not self.positional:
+            if given:
+                hint = f'write {self.rest.what} after --, ' if self.rest else ''
+                texts = (name for name, spec in specs_of(self.options).items() if spec.type is str and not spec.choices)
+                example = next((f'--{name}={given[0]}' for name in texts), '--name=value')
+                raise UsageError(f'{given[0]}: {self.name} takes flags only, such as {example}; {hint}{self._see}')
+            return
+        at_least, at_most = self.positional.at_least, self.positional.at_most
+        if len(given) < at_least:
+            count = f'{len(given)} given' if given else 'none was given'
+            example = f'{self.name} {self.positional.usage}'
+            raise UsageError(f'{self.name}: it takes {self.positional.count}, {count}; write {example}, {self._see}')
+        if at_most is not None and len(given) > at_most:
+            raise UsageError(f'{given[at_most]}: {self.name} takes {self.positional.count}; leave it out, {self._see}')
+
+    def _unknown(self, name: str, specs: dict[str, FlagSpec]) -> UsageError:
+        near = nearest(name, specs)
+        if near:
+            hint = f'did you mean --{near}?'
+        else:
+            hint = f'write {self.rest.what} after --, {self._see}' if self.rest else self._see
+        return UsageError(f'--{name}: {self.name} has no such flag; {hint}')
+
+
+def _number(count: int) -> str:
+    return 'one' if count == 1 else str(count)
+
+
+def _filled(text: str, columns: int = 0) -> str:
+    """A paragraph in lines of at most 100 columns, indented."""
+    return textwrap.fill(text, _COLUMNS, initial_indent=' ' * columns, subsequent_indent=' ' * columns)

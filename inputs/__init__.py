@@ -1,0 +1,1 @@
+"""How batches reach the devices, and what a data folder holds."""

@@ -1,0 +1,254 @@
+"""Loads whole data sets: the published files of CIFAR-10 and MNIST -> NumPy arrays. Does not import TensorFlow."""
+
+import gzip
+import math
+import os
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from errors import UsageError
+from inputs.data_sets import DATA_SETS, list_folder
+
+# Krizhevsky's "binary version" of CIFAR-10 (www.cs.toronto.edu/~kriz/cifar.html): each image is one label byte, then
+# its red, green and blue planes, row by row.
+_CIFAR_SIZE, _CIFAR_CHANNELS = 32, 3
+_CIFAR_BYTES = 1 + _CIFAR_CHANNELS * _CIFAR_SIZE**2
+_CIFAR_FOLDER = 'cifar-10-batches-bin'
+_CIFAR_FILES = {
+    'train': tuple(f'data_batch_{number}.bin' for number in range(1, 6)),
+    'validation': ('test_batch.bin',),
+}
+
+# The IDX format (yann.lecun.com/exdb/mnist): a magic number, whose last two bytes are the type of the values (8:
+# unsigned bytes) and the number of dimensions; the dimensions as big-endian 32-bit integers; the values.
+_IDX_UNSIGNED_BYTES = 0x800
+_IDX_FILES = {
+    'train': ('train-images-idx3-ubyte', 'train-labels-idx1-ubyte'),
+    'validation': ('t10k-images-idx3-ubyte', 't10k-labels-idx1-ubyte'),
+}
+
+
+def load_arrays(data_set: str, data_dir: str, subset: str) -> tuple[np.ndarray, np.ndarray]:
+    """Reads a subset ('train' or 'validation') of 'cifar10' or 'mnist' in --data_dir.
+
+    Returns:
+      images [N, H, W, C] uint8, labels [N] int32, in the order of the files.
+
+    Raises:
+      UsageError: as count_images; also if a file's content does not match its header, or a label is out of range.
+    """
+    images, labels = _FORMATS[data_set].load(_find(data_set, data_dir, subset))
+    return images, labels.astype(np.int32)
+
+
+def count_images(data_set: str, data_dir: str, subset: str) -> int:
+    """Returns the number of images that load_arrays would load, from the sizes and headers of the files.
+
+    Raises:
+      UsageError: a file is missing, unreadable or truncated, or its header is not that of its format.
+    """
+    return _FORMATS[data_set].count(_find(data_set, data_dir, subset))
+
+
+def holds(data_set: str, data_dir: str, subset: str) -> bool:
+    """Whether a folder contains at least one of the files of a subset."""
+    return any(_locate(data_set, data_dir, subset).values())
+
+
+def _locate(data_set: str, data_dir: str, subset: str) -> dict[str, str | None]:
+    """Maps the name of each file of a subset to its path, or to None if the file is missing."""
+    layout = _FORMATS[data_set]
+    folders = [data_dir, *(os.path.join(data_dir, folder) for folder in layout.folders)]
+    return {
+        name: next((path for folder in folders for path in layout.paths_of(folder, name) if os.path.exists(path)), None)
+        for name in layout.files[subset]
+    }
+
+
+def _find(data_set: str, data_dir: str, subset: str) -> list[str]:
+    """Returns the paths of all files of a subset. Raises UsageError if one is missing."""
+    content = _FORMATS[data_set].description
+    list_folder(data_dir, content)
+    located = _locate(data_set, data_dir, subset)
+    found = [path for path in located.values() if path]
+    if len(found) == len(located):
+        return found
+    missing = [name for name, path in located.items() if not path]
+    others = f' (and {len(missing) - 1} more of the {len(located)} {subset} files)' if len(missing) > 1 else ''
+    raise UsageError(
+        f'--data_dir={data_dir}: {missing[0]} is missing{others}; give the folder that contains '
+        f'{content}{_hint(data_dir)}'
+    )
+
+
+def _hint(data_dir: str) -> str:
+    if any((Path(data_dir) / name).exists() for name in ('data_batch_1', 'cifar-10-batches-py')):
+        return ' (this is the Python version: pickle files, which can execute any code when they are loaded)'
+    return ''
+
+
+def _size_of(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> UsageError:
+    return UsageError(
+        f'{path}: the file cannot be read ({error.strerror or error}); check the file and its permissions'
+    )
+
+
+def _check_labels(path: str, labels: np.ndarray, num_classes: int) -> None:
+    if labels.size and labels.max() >= num_classes:
+        first = int(np.argmax(labels >= num_classes))
+        raise UsageError(
+            f'{path}: the label of image {first} is {labels[first]}, outside 0..{num_classes - 1}; download the file '
+            'again'
+        )
+
+
+def _check_not_empty(path: str, num_images: int) -> None:
+    if not num_images:
+        raise UsageError(f'{path}: the file contains no images; download it again')
+
+
+def _count_cifar(paths: list[str]) -> int:
+    count = 0
+    for path in paths:
+        num_images, rest = divmod(_size_of(path), _CIFAR_BYTES)
+        if rest:
+            raise UsageError(
+                f'{path}: the file is truncated: its last image has {rest} of {_CIFAR_BYTES} bytes; download it again'
+            )
+        _check_not_empty(path, num_images)
+        count += num_images
+    return count
+
+
+def _load_cifar(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    _count_cifar(paths)
+    images, labels = [], []
+    for path in paths:
+        try:
+            rows = np.fromfile(path, np.uint8).reshape(-1, _CIFAR_BYTES)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        _check_labels(path, rows[:, 0], DATA_SETS['cifar10'].num_classes)
+        labels.append(rows[:, 0])
+        planes = rows[:, 1:].reshape(-1, _CIFAR_CHANNELS, _CIFAR_SIZE, _CIFAR_SIZE)
+        images.append(planes.transpose(0, 2, 3, 1))
+    return np.ascontiguousarray(np.concatenate(images)), np.concatenate(labels)
+
+
+def _read_idx(path: str, num_dimensions: int, *, header_only: bool = False) -> tuple[tuple[int, ...], bytes]:
+    """Returns the dimensions of an idx file of unsigned bytes, and its values; with header_only no values."""
+    header_bytes = 4 * (1 + num_dimensions)
+    try:
+        with gzip.open(path) if path.endswith('.gz') else open(path, 'rb') as file:
+            header = file.read(header_bytes)
+            content = b'' if header_only else file.read()
+    except EOFError as error:
+        raise UsageError(f'{path}: the file is truncated: its compressed data has no end; download it again') from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise UsageError(f'{path}: the file cannot be decompressed ({error}); download it again') from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    magic = _IDX_UNSIGNED_BYTES + num_dimensions
+    if len(header) < header_bytes:
+        raise UsageError(
+            f'{path}: the file is truncated: {len(header)} of {header_bytes} header bytes; download it again'
+        )
+    found, *dimensions = struct.unpack(f'>{1 + num_dimensions}I', header)
+    if found != magic:
+        raise UsageError(
+            f'{path}: the magic number is {found:#x}, but an idx file of bytes in {num_dimensions} dimensions has '
+            f'{magic:#x}; download the file again'
+        )
+    return tuple(dimensions), content
+
+
+def _shapes_of_idx(paths: list[str]) -> tuple[int, ...]:
+    (images_path, labels_path) = paths
+    shape, _ = _read_idx(images_path, 3, header_only=True)
+    (num_labels,), _ = _read_idx(labels_path, 1, header_only=True)
+    _check_not_empty(images_path, shape[0])
+    if shape[0] != num_labels:
+        raise UsageError(
+            f'{labels_path}: {num_labels} labels, but {images_path} has {shape[0]} images; download both again'
+        )
+    for path, num_bytes in ((images_path, 16 + math.prod(shape)), (labels_path, 8 + num_labels)):
+        if not path.endswith('.gz') and _size_of(path) != num_bytes:
+            raise _wrong_length(path, _size_of(path), num_bytes)
+    return shape
+
+
+def _wrong_length(path: str, found: int, expected: int) -> UsageError:
+    fault = 'truncated' if found < expected else 'longer than its header says'
+    return UsageError(f'{path}: the file is {fault}: {found} instead of {expected} bytes; download it again')
+
+
+def _load_idx(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    shape = _shapes_of_idx(paths)
+    arrays = []
+    for path, dimensions in zip(paths, (shape, shape[:1]), strict=True):
+        _, content = _read_idx(path, len(dimensions))
+        expected = math.prod(dimensions)
+        if len(content) != expected:
+            raise _wrong_length(path, len(content), expected)
+        arrays.append(np.frombuffer(content, np.uint8).reshape(dimensions))
+    images, labels = arrays
+    _check_labels(paths[1], labels, DATA_SETS['mnist'].num_classes)
+    return images[..., np.newaxis], labels
+
+
+def _path_of(folder: str, name: str) -> list[str]:
+    return [os.path.join(folder, name)]
+
+
+def _idx_paths(folder: str, name: str) -> list[str]:
+    # Some programs that unpack the published archives write a dot before idx.
+    names = (name, name.replace('-idx', '.idx'))
+    return [os.path.join(folder, f'{spelling}{suffix}') for spelling in names for suffix in ('', '.gz')]
+
+
+@dataclass(frozen=True)
+class _Format:
+    """How a data set is stored.
+
+    Attributes:
+      description: for errors.
+      files: the file names of each subset.
+      count: paths of a subset -> number of images.
+      load: paths of a subset -> images [N, H, W, C] uint8, labels [N] uint8.
+      paths_of: folder, file name -> the paths that the file may have.
+      folders: the subfolders of --data_dir that may contain the files.
+    """
+
+    description: str
+    files: Mapping[str, tuple[str, ...]]
+    count: Callable[[list[str]], int]
+    load: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
+    paths_of: Callable[[str, str], list[str]]
+    folders: tuple[str, ...] = ()
+
+
+_FORMATS = {
+    'cifar10': _Format(
+        'the binary version of CIFAR-10', _CIFAR_FILES, _count_cifar, _load_cifar, _path_of, (_CIFAR_FOLDER,)
+    ),
+    'mnist': _Format(
+        'the idx files of MNIST, plain or .gz',
+        _IDX_FILES,
+        lambda paths: _shapes_of_idx(paths)[0],
+        _load_idx,
+        _idx_paths,
+    ),
+}
+ARRAY_DATA_SETS = tuple(_FORMATS)

@@ -1,0 +1,182 @@
+"""What --data_dir contains: the data set, its facts, and the files of a run. Does not import TensorFlow."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from errors import RunError, UsageError
+from inputs import array_files
+from inputs.data_sets import (
+    DATA_SETS,
+    RECORDS,
+    SUBSETS,
+    DataSet,
+    Shards,
+    check_shards,
+    find_shards,
+    list_folder,
+    subset_of,
+)
+from records.check import count_records
+from records.layout import LABELS_FILE, read_facts, read_labels
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The images of a subset, [N, H, W, C] uint8, and their labels, [N] int32."""
+
+    subset: str
+    images: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.int32]
+
+    @property
+    def num_images(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """A folder with a data set. Its facts are those of the folder where they differ from the published ones.
+
+    Attributes:
+      shards: those that were found already, by subset.
+    """
+
+    path: str
+    data_set: DataSet
+    shards: Mapping[str, Shards] = field(default_factory=dict)
+
+    def subset_of_steps(self, *, forward_only: bool) -> str:
+        """The subset for the steps: validation in a forward-only run whose folder has validation images, else train."""
+        if self.data_set.has_records:
+            has_validation = any(subset_of(name) == 'validation' for name in os.listdir(self.path))
+        else:
+            has_validation = array_files.holds(self.data_set.name, self.path, 'validation')
+        return 'validation' if forward_only and has_validation else 'train'
+
+    def check(self, subset: str) -> None:
+        """Checks that the files of a subset exist, without reading its images.
+
+        Raises:
+          UsageError: as data_sets.find_shards and array_files.count_images.
+        """
+        if self.data_set.has_records:
+            self._find_shards(subset)
+        else:
+            array_files.count_images(self.data_set.name, self.path, subset)
+
+    def open(self, subset: str) -> Shards | Arrays:
+        """Opens the images of a subset.
+
+        Raises:
+          UsageError: as data_sets.find_shards, data_sets.check_shards and array_files.load_arrays.
+        """
+        if self.data_set.has_records:
+            shards = self._find_shards(subset)
+            check_shards(shards)
+            return shards
+        return Arrays(subset, *array_files.load_arrays(self.data_set.name, self.path, subset))
+
+    def _find_shards(self, subset: str) -> Shards:
+        return self.shards.get(subset) or find_shards(self.path, subset)
+
+    def warning_about(self, images: Shards | Arrays) -> str | None:
+        """Returns one line if shards are missing or arrays differ in number from the published images, else None."""
+        if isinstance(images, Shards):
+            if not images.num_missing:
+                return None
+            total = len(images.paths) + images.num_missing
+            return (
+                f'--data_dir={self.path}: {images.num_missing} of the {total} shards that the file names announce are '
+                'missing; the run uses the others'
+            )
+        published = DATA_SETS[self.data_set.name]
+        num_published = published.num_train_examples if images.subset == 'train' else published.num_validation_examples
+        if images.num_images == num_published:
+            return None
+        return (
+            f'--data_dir={self.path}: the folder contains {images.num_images} {images.subset} images; the published '
+            f'data set has {num_published}'
+        )
+
+
+def open_folder(path: str, name: str) -> DataFolder:
+    """Returns the folder with the facts of the data set name in it.
+
+    Raises:
+      UsageError: the folder does not exist; as read_labels, read_facts and array_files.count_images; or
+        --data_name=records, but `records` did not make this folder.
+    """
+    if name in array_files.ARRAY_DATA_SETS:
+        return DataFolder(path, _facts_of_arrays(path, name))
+    if name != RECORDS:
+        list_folder(path, 'train-*-of-* shards')
+        return DataFolder(path, DATA_SETS[name])
+    return _open_records(path)
+
+
+def recognise(path: str) -> str | None:
+    """Returns the name of the data set in a folder, judged by its file names; None if unknown or unreadable."""
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return None
+    if any(subset_of(name) for name in names):
+        return RECORDS if LABELS_FILE in names else 'imagenet'
+    for name in array_files.ARRAY_DATA_SETS:
+        if any(array_files.holds(name, path, subset) for subset in SUBSETS):
+            return name
+    return None
+
+
+def _facts_of_arrays(path: str, name: str) -> DataSet:
+    subsets = [subset for subset in SUBSETS if array_files.holds(name, path, subset)]
+    counts = {subset: array_files.count_images(name, path, subset) for subset in subsets}
+    return replace(
+        DATA_SETS[name],
+        num_train_examples=counts.get('train', 0),
+        num_validation_examples=counts.get('validation', 0),
+    )
+
+
+def _open_records(path: str) -> DataFolder:
+    names = list_folder(path, 'train-*-of-* shards')
+    labels = read_labels(path)
+    if labels is None:
+        raise UsageError(
+            f'--data_name={RECORDS}: --data_dir={path} has no {LABELS_FILE} with the names of the classes, which the '
+            'subcommand records writes; write it with one class name per line, or use --data_name=imagenet'
+        )
+    recorded = read_facts(path)
+    present = {found for name in names if (found := subset_of(name))}
+    shards = {subset: find_shards(path, subset) for subset in sorted(set(SUBSETS) & present)}
+    counts = {}
+    for subset, held in shards.items():
+        facts = recorded.get(subset)
+        is_current = facts is not None and facts.shards == len(held.paths)
+        counts[subset] = facts.images if facts and is_current else _count(held)
+    sizes = {
+        (recorded[subset].height, recorded[subset].width) if subset in recorded else (None, None) for subset in counts
+    }
+    [(height, width)] = sizes if len(sizes) == 1 else [(None, None)]
+    data_set = DataSet(
+        RECORDS,
+        channels=3,
+        num_classes=len(labels),
+        num_train_examples=counts.get('train', 0),
+        num_validation_examples=counts.get('validation', 0),
+        has_records=True,
+        image_size=height if height == width else None,
+    )
+    return DataFolder(path, data_set, shards)
+
+
+def _count(shards: Shards) -> int:
+    try:
+        return count_records(shards.paths)
+    except RunError as fault:
+        # Found before the run starts, therefore wrong use.
+        raise UsageError(f'{fault}; see tf_cnn_benchmarks records --check') from fault

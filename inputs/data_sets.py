@@ -1,0 +1,188 @@
+"""Facts about data sets; finds the shards in a folder. Does not import TensorFlow."""
+
+import glob
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from errors import UsageError
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What a model and an input pipeline need to know about a data set.
+
+    Attributes:
+      num_classes: labels are in [0, num_classes).
+      has_records: --data_dir contains TFRecord shards; if False, array_files reads the data set.
+      image_size: height and width of all images in pixels; None if they differ or are unknown.
+      augmentation: the customary one for its training images, see preprocessing.ImageOptions.
+    """
+
+    name: str
+    channels: int
+    num_classes: int
+    num_train_examples: int
+    num_validation_examples: int
+    has_records: bool
+    image_size: int | None = None
+    augmentation: str = 'resized_crop'
+
+
+# ImageNet: ILSVRC 2012, Russakovsky et al. 2015 (arXiv:1409.0575), table 2. Its TFRecords number the classes from 1 and
+# keep 0 for "background", hence 1001. MNIST: LeCun et al. 1998, section III.A. CIFAR-10: Krizhevsky 2009 (Learning
+# Multiple Layers of Features from Tiny Images), chapter 3; its published test batch is customarily used for validation.
+DATA_SETS = {
+    data_set.name: data_set
+    for data_set in (
+        DataSet('imagenet', 3, 1001, 1_281_167, 50_000, has_records=True),
+        DataSet('cifar10', 3, 10, 50_000, 10_000, has_records=False, image_size=32, augmentation='padded_crop'),
+        DataSet('mnist', 1, 10, 60_000, 10_000, has_records=False, image_size=28, augmentation='none'),
+    )
+}
+# A folder made by the subcommand `records`; its facts are read from the folder, see data_folder.
+RECORDS = 'records'
+DATA_NAMES = (*DATA_SETS, RECORDS)
+
+SUBSETS = ('train', 'validation')
+_SHARD = re.compile(r'(?P<subset>[a-z]+)-(?P<index>\d+)-of-(?P<total>\d+)')
+
+
+def shard_name(subset: str, index: int, num_shards: int) -> str:
+    """The file name of a shard: train-00003-of-00128."""
+    return f'{subset}-{index:05d}-of-{num_shards:05d}'
+
+
+def subset_of(file_name: str) -> str | None:
+    """The subset in the file name of a shard; None if the file is not named like a shard."""
+    match = _SHARD.fullmatch(file_name)
+    return match['subset'] if match else None
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of one subset in a folder, in order.
+
+    num_missing is the total in the file names minus the number of files.
+    """
+
+    subset: str
+    paths: tuple[str, ...]
+    num_missing: int
+
+    @property
+    def num_images(self) -> int:
+        """The number of records in the shards; reads the length of each record.
+
+        Raises:
+          RunError: a shard is truncated or cannot be read.
+        """
+        # Imported here because parsing a command line should not import the modules that read records.
+        from records.check import count_records
+
+        return count_records(self.paths)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the shards."""
+        return Path(self.paths[0]).parent
+
+    @property
+    def file_pattern(self) -> str:
+        """The pattern by which RecordInput finds exactly these shards: one glob per shard, in order, comma-separated.
+
+        With one glob for all, the file system would determine their order, and the seed alone would not determine
+        which is read first. A comma in a path cannot be escaped and is replaced by `?`, see check_shards.
+        """
+        special = {',': '?'} | {letter: f'\\{letter}' for letter in '*?[]\\'}
+        folder = ''.join(special.get(letter, letter) for letter in str(self.folder))
+        return ','.join(f'{folder}/{Path(path).name}' for path in self.paths)
+
+
+def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[str]:
+    """Returns the sorted names in a folder. content describes for an error what the folder should contain.
+
+    Raises:
+      UsageError: the folder is missing, not a folder, or unreadable.
+    """
+    try:
+        return sorted(os.listdir(data_dir))
+    except OSError as error:
+        reason = {FileNotFoundError: 'the folder does not exist', NotADirectoryError: 'it is not a folder'}.get(
+            type(error), f'it cannot be read ({error.strerror})'
+        )
+        raise UsageError(f'{flag}={data_dir}: {reason}; give the folder that contains {content}') from error
+
+
+def how_to_make(subset: str) -> str:
+    """The advice in an error about missing shards of a subset."""
+    flag = '' if subset == SUBSETS[0] else f' --subset={subset}'
+    return f'make shards from a folder of images with: tf_cnn_benchmarks records --input=DIR --output=DIR{flag}'
+
+
+def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
+    """Finds the shards of a subset ('train' or 'validation'); errors name flag as the source of data_dir.
+
+    Raises:
+      UsageError: the folder is missing, not a folder, unreadable, or contains no shard of the subset; or its shards
+        cannot be read or belong to several sets.
+    """
+    folder = Path(data_dir)
+    names = list_folder(data_dir, f'{subset}-*-of-* shards', flag)
+    found = [match for name in names if (match := _SHARD.fullmatch(name))]
+    shards = [match for match in found if match['subset'] == subset]
+    if not shards:
+        others = sorted({match['subset'] for match in found})
+        content = (
+            f'the folder contains {", ".join(f"{other}-*-of-*" for other in others)}'
+            if others
+            else f'the folder contains {len(names)} other files'
+            if names
+            else 'the folder is empty'
+        )
+        raise UsageError(
+            f'{flag}={data_dir}: no file is named like {shard_name(subset, 0, 1)} ({content}); {how_to_make(subset)}'
+        )
+    paths = tuple(str(folder / match.string) for match in shards)
+    for path in paths:
+        if not os.path.isfile(path):
+            raise UsageError(f'{flag}={data_dir}: {path} is named like a shard but is not a file; move it elsewhere')
+        if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise UsageError(f'{flag}={data_dir}: {path} cannot be read; check its permissions')
+    totals = {int(match['total']) for match in shards}
+    if len(totals) > 1:
+        raise UsageError(
+            f'{flag}={data_dir}: the {subset} shards belong to several sets '
+            f'(of {", ".join(map(str, sorted(totals)))} shards); keep one set in a folder'
+        )
+    total = totals.pop()
+    seen: set[int] = set()
+    for match in shards:
+        index = int(match['index'])
+        if index >= total or index in seen:
+            reason = 'occurs twice' if index in seen else f'is not one of {total} shards, numbered from 0'
+            raise UsageError(f'{flag}={data_dir}: {match.string}: shard {index} {reason}; keep one set in a folder')
+        seen.add(index)
+    return Shards(subset, paths, num_missing=total - len(paths))
+
+
+def check_shards(shards: Shards) -> None:
+    """Checks that RecordInput can read the shards.
+
+    Raises:
+      UsageError: they contain no record (RecordInput would wait for ever), or the path of another folder differs from
+        theirs only in place of a comma.
+    """
+    folder = shards.folder
+    if not any(Path(path).stat().st_size for path in shards.paths):
+        raise UsageError(
+            f'--data_dir={folder}: its {len(shards.paths)} {shards.subset} shards contain no record; '
+            f'{how_to_make(shards.subset)}'
+        )
+    others = set(glob.glob(glob.escape(str(folder)).replace(',', '?'))) - {str(folder)}
+    if others:
+        raise UsageError(
+            f'--data_dir={folder}: TensorFlow cannot distinguish this folder from {min(others)} because of its comma; '
+            'rename it'
+        )

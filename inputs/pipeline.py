@@ -1,0 +1,70 @@
+"""The interface of the input pipelines."""
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tensorflow.compat.v1 as tf
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The batch of one tower: images [N, H, W, C] float32 in [-1, 1], labels [N] int32, on the device of the tower."""
+
+    images: tf.Tensor
+    labels: tf.Tensor
+
+
+class InputPipeline(abc.ABC):
+    """Gives each tower a batch that is on its device when the step starts.
+
+    Attributes:
+      initializers: to be run once, together with those of the model, before warm_up.
+      per_step_ops: to be run in each session.run that uses a batch.
+    """
+
+    def __init__(self) -> None:
+        self.initializers: list[tf.Operation] = []
+        self.per_step_ops: list[tf.Operation] = []
+
+    @abc.abstractmethod
+    def tower_batch(self, tower: int) -> Batch:
+        """The batch of a tower; every call returns the same tensors."""
+
+    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:  # noqa: B027 (most need no warm-up)
+        """Prepares the next step. A further call restarts the pipeline.
+
+        Args:
+          steps_before: the number of steps taken so far, including those before a restored checkpoint.
+        """
+
+    def _resident(self, value: tf.Tensor) -> tf.Variable:
+        # In no collection, so that it is neither trained nor saved, and other initialisers do not wait for it.
+        variable = tf.Variable(value, trainable=False, collections=[], use_resource=True)
+        self.initializers.append(variable.initializer)
+        return variable
+
+
+class WorkersInput(InputPipeline):
+    """The input of the towers of several workers, each with its own pipeline.
+
+    Args:
+      pipelines: one for each worker, in the order of the towers.
+      towers_each: the number of towers of each worker.
+    """
+
+    def __init__(self, pipelines: Sequence[InputPipeline], towers_each: int) -> None:
+        super().__init__()
+        self._pipelines = pipelines
+        self._towers_each = towers_each
+        for pipeline in pipelines:
+            self.initializers += pipeline.initializers
+            self.per_step_ops += pipeline.per_step_ops
+
+    def tower_batch(self, tower: int) -> Batch:
+        worker, own_tower = divmod(tower, self._towers_each)
+        return self._pipelines[worker].tower_batch(own_tower)
+
+    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
+        for pipeline in self._pipelines:
+            pipeline.warm_up(session, steps_before)

@@ -1,0 +1,81 @@
+"""A software pipeline of three stages: make a batch, copy it to the device, compute."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import tensorflow.compat.v1 as tf
+
+import preprocessing
+from inputs.pipeline import Batch, InputPipeline
+from training.staging import StagingArea
+
+HostBatch = Sequence[tf.Tensor]
+
+
+def _unpack(host_batch: HostBatch) -> tuple[tf.Tensor, tf.Tensor]:
+    images, labels = host_batch
+    return images, labels
+
+
+class StagedInput(InputPipeline):
+    """A software pipeline of three stages that run at the same time, each on a different set of batches.
+
+        A  make  ->  host area  ->  B  assemble, copy to the device  ->  device areas  ->  C  the model
+
+    Warm-up runs A0, then A1 and B0. Step k runs C(k), B(k+1), A(k+2) in one session.run, so no stage waits for
+    another: between two runs every area holds exactly one set, during a run at most two. Step k raises the errors of
+    A(k+2).
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        make_host_batches: Callable[[], Sequence[HostBatch]],
+        assemble: Callable[[HostBatch], tuple[tf.Tensor, tf.Tensor]] = _unpack,
+        host_device: str = '/cpu:0',
+    ) -> None:
+        """Builds the ops of all stages.
+
+        Args:
+          make_host_batches: builds stage A on the host device; returns the tensors of a batch for each device.
+          assemble: builds stage B of a device on the host device: turns these tensors into images and labels; by
+            default they are images and labels already. images are [N, H, W, C]: float32 in [-1, 1], or uint8, which
+            stage C normalises on the device. labels are [N] int32.
+        """
+        super().__init__()
+        with tf.name_scope('stage_a'), tf.device(host_device):
+            host_batches = make_host_batches()
+            made = [tensor for host_batch in host_batches for tensor in host_batch]
+            self.host_area = StagingArea(host_device, made)
+            stage_a = self.host_area.put(made)
+        self.device_areas = []
+        stage_b = []
+        with tf.name_scope('stage_b'), tf.device(host_device):
+            staged = iter(self.host_area.get())
+            for device, host_batch in zip(devices, host_batches, strict=True):
+                batch = assemble(list(itertools.islice(staged, len(host_batch))))
+                area = StagingArea(device, batch)
+                self.device_areas.append(area)
+                stage_b.append(area.put(batch))
+        self._batches = []
+        self.per_step_ops = [stage_a, *stage_b]
+        for area in self.device_areas:
+            with tf.name_scope('stage_c'), tf.device(area.device):
+                images, labels = area.get()
+                # Empties the area also in a run that does not use this tower.
+                self.per_step_ops.append(labels.op)
+                self._batches.append(
+                    Batch(preprocessing.normalize(images) if images.dtype == tf.uint8 else images, labels)
+                )
+        self._warm_up = (
+            [area.clear() for area in (self.host_area, *self.device_areas)],
+            [stage_a],
+            [stage_a, *stage_b],
+        )
+
+    def tower_batch(self, tower: int) -> Batch:
+        return self._batches[tower]
+
+    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
+        for ops in self._warm_up:
+            session.run(ops)

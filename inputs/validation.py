@@ -1,0 +1,101 @@
+"""The input of evaluations: each image of a validation set once."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import preprocessing
+from inputs.data_folder import Arrays
+from inputs.data_sets import Shards
+from inputs.pipeline import Batch, InputPipeline
+from training.variables import HOST_DEVICE
+
+# The label of the padding in the last batch.
+NO_IMAGE = -1
+
+Dataset = Any
+
+
+@dataclass(frozen=True)
+class Share:
+    """The examples that one process evaluates: every count-th from the index-th on, among the first num_examples.
+
+    The examples repeat if num_examples exceeds their number. None means each example once.
+    """
+
+    index: int = 0
+    count: int = 1
+    num_examples: int | None = None
+
+    def of(self, examples: Dataset) -> Dataset:
+        if self.num_examples is not None:
+            examples = examples.repeat().take(self.num_examples)
+        return examples.shard(self.count, self.index)
+
+
+class ValidationInput(InputPipeline):
+    """Batches in order, padded after the last example with the label NO_IMAGE.
+
+    Every batch is full, so that its shape is static, and each example occurs once, whatever their number.
+
+    Args:
+      devices: one for each tower; batch k of a step goes to the k-th.
+      make_examples: adds a Dataset to the graph: pairs of an image [H, W, C] uint8 and its label, a scalar int32.
+    """
+
+    def __init__(self, devices: Sequence[str], batch_size: int, make_examples: Callable[[], Dataset]) -> None:
+        super().__init__()
+        with tf.device(HOST_DEVICE), tf.name_scope('validation_input'):
+            examples = make_examples()
+            shape = tf.data.get_output_shapes(examples)[0].as_list()
+            padding = tf.data.Dataset.from_tensors((np.zeros(shape, np.uint8), np.int32(NO_IMAGE))).repeat()
+            batches = examples.concatenate(padding).batch(batch_size, drop_remainder=True).prefetch(len(devices))
+            iterator = tf.data.make_initializable_iterator(batches)
+            self.initializers.append(iterator.initializer)
+            made = [iterator.get_next() for _ in devices]
+        self._batches = []
+        for device, (images, labels) in zip(devices, made, strict=True):
+            with tf.device(device), tf.name_scope('validation_batch'):
+                self._batches.append(Batch(preprocessing.normalize(images), tf.identity(labels)))
+
+    def tower_batch(self, tower: int) -> Batch:
+        return self._batches[tower]
+
+
+def record_examples(source: Shards, num_classes: int, options: preprocessing.ImageOptions, share: Share) -> Dataset:
+    """The images of TFRecord shards, in the order of the shards and of the records in each.
+
+    Faults in the data fail the step with a TensorFlow error, as in record_pipeline.RecordPipeline.
+    """
+
+    def example(number: Any, record: Any) -> tuple[Any, Any]:
+        encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
+        preprocess = functools.partial(preprocessing.preprocess, encoded, boxes, options)
+        return preprocessing.at_position(options, number, preprocess), label
+
+    records = share.of(tf.data.TFRecordDataset(list(source.paths)).enumerate())
+    return records.map(example, num_parallel_calls=tf.data.experimental.AUTOTUNE)
+
+
+def array_examples(source: Arrays, num_classes: int, options: preprocessing.ImageOptions, share: Share) -> Dataset:
+    """The images of arrays, in order, resized if options give another size. The graph does not contain them."""
+    del num_classes  # the labels were checked when the arrays were read
+    images, labels = source.images, source.labels
+
+    def look_up(index: int) -> tuple[Any, Any]:
+        return images[index], labels[index]
+
+    def example(index: Any) -> tuple[Any, Any]:
+        image, label = tf.numpy_function(look_up, [index], (tf.uint8, tf.int32), stateful=False)
+        image.set_shape(images.shape[1:])
+        label.set_shape([])
+        if images.shape[1:3] != (options.height, options.width):
+            resize = functools.partial(preprocessing.resize_and_distort, image, options, draws=None)
+            image = preprocessing.at_position(options, index, resize)
+        return image, label
+
+    return share.of(tf.data.Dataset.range(len(images))).map(example)

@@ -1,0 +1,165 @@
+"""Sums a tensor over the towers of one process and gives every tower the sum.
+
+A "T x V" list holds a list of V tensors for each of T towers.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from managers.buckets import Packer, Packing, even_sizes
+from params.all_reduce_spec import Range
+
+Tensor = Any
+# (one tensor of each of T towers, index of this reduction) -> the sum on each tower.
+Algorithm = Callable[[Sequence[Tensor], int], list[Tensor]]
+
+
+def by_copies(devices: Sequence[str]) -> Algorithm:
+    """Sums on one device, from which every tower copies the sum. Successive reductions rotate through the devices."""
+
+    def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
+        with tf.device(devices[index % len(devices)]):
+            total = tf.add_n(tensors)
+        return [total] * len(tensors)
+
+    return reduce
+
+
+def by_ring(towers: Sequence[str]) -> Algorithm:
+    """Passes T chunks around a ring of T towers: T - 1 steps to sum them, T - 1 to distribute the sums.
+
+    Each link carries 2 (T - 1) / T of the tensor: Patarasuk & Yuan 2009 (doi:10.1016/j.jpdc.2008.09.002).
+    """
+    num_towers = len(towers)
+
+    def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
+        shape = tensors[0].shape.as_list()
+        size = int(np.prod(shape))
+        sizes = even_sizes(size, num_towers)
+        chunks = []  # tower x chunk
+        for tower, tensor in zip(towers, tensors, strict=True):
+            with tf.device(tower):
+                chunks.append(tf.split(tf.reshape(tensor, [-1]), sizes))
+        for step, sender in itertools.product(range(num_towers - 1), range(num_towers)):
+            receiver, chunk = (sender + 1) % num_towers, (sender - step) % num_towers
+            with tf.device(towers[receiver]):
+                chunks[receiver][chunk] += chunks[sender][chunk]
+        for step, sender in itertools.product(range(num_towers - 1), range(num_towers)):
+            receiver, chunk = (sender + 1) % num_towers, (sender + 1 - step) % num_towers
+            with tf.device(towers[receiver]):
+                chunks[receiver][chunk] = tf.identity(chunks[sender][chunk])
+        sums = []
+        for tower, parts in zip(towers, chunks, strict=True):
+            with tf.device(tower):
+                sums.append(tf.reshape(tf.concat(parts, 0), shape))
+        return sums
+
+    return reduce
+
+
+def by_halves(towers: Sequence[str]) -> Algorithm:
+    """Sums within each half of the towers, then adds the two sums; each half copies the total from its leader.
+
+    This fits the hybrid cube mesh of the DGX-1, where GPUs 0-3 and 4-7 are two cliques of NVLinks and GPU i is linked
+    to GPU i + 4 (NVIDIA DGX-1 System Architecture, WP-08437-002, figure 4).
+    """
+    half = len(towers) // 2
+
+    def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
+        leader = index % half
+        sums = []
+        for start in (0, half):
+            with tf.device(towers[start + leader]):
+                sums.append(tf.add_n(tensors[start : start + half]))
+        totals = []
+        for start in (0, half):
+            with tf.device(towers[start + leader]):
+                totals.append(sums[0] + sums[1])
+        return [totals[tower // half] for tower in range(len(towers))]
+
+    return reduce
+
+
+def by_nccl(towers: Sequence[str]) -> Algorithm:
+    """Sums with NCCL, NVIDIA's collective library. The towers must be GPUs."""
+
+    def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
+        sums = []
+        for tower, tensor in zip(towers, tensors, strict=True):
+            with tf.device(tower):
+                sums.append(
+                    tf.raw_ops.NcclAllReduce(
+                        input=tensor, reduction='sum', num_devices=len(towers), shared_name=f'all_reduce_{index}'
+                    )
+                )
+        # The kernels wait for each other: running only one would hang, so each result waits for all.
+        synchronised = []
+        for tower, total in zip(towers, sums, strict=True):
+            with tf.device(tower), tf.control_dependencies(sums):
+                synchronised.append(tf.identity(total))
+        return synchronised
+
+    return reduce
+
+
+def compacted(algorithm: Algorithm, towers: Sequence[str], transfer: tf.DType) -> Algorithm:
+    """Wraps an algorithm so that it transfers and sums float32 tensors in another dtype."""
+
+    def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
+        sent, sums = [], []
+        for tower, tensor in zip(towers, tensors, strict=True):
+            with tf.device(tower):
+                sent.append(tf.cast(tensor, transfer))
+        for tower, total in zip(towers, algorithm(sent, index), strict=True):
+            with tf.device(tower):
+                sums.append(tf.cast(total, tf.float32))
+        return sums
+
+    return reduce
+
+
+def make_algorithm(ranges: Sequence[Range], towers: Sequence[str], host_device: str) -> Algorithm:
+    """Returns an algorithm that chooses by the size of each tensor; see params.all_reduce_spec.
+
+    Args:
+      ranges: the algorithm for each range of tensor sizes.
+      towers: the devices of the towers.
+      host_device: the CPU.
+    """
+    if len(towers) == 1:
+        return lambda tensors, index: list(tensors)
+    factories: dict[str, Callable[[], Algorithm]] = {
+        'pscpu': lambda: by_copies([host_device]),
+        'psgpu': lambda: by_copies(towers),
+        'xring': lambda: by_ring(towers),
+        'nccl': lambda: by_nccl(towers),
+    }
+    algorithms = [(part.limit_bytes, factories[part.algorithm]()) for part in ranges]
+
+    def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
+        size = tensors[0].dtype.size * int(np.prod(tensors[0].shape.as_list()))
+        algorithm = next(chosen for limit, chosen in algorithms if limit is None or size < limit)
+        return algorithm(tensors, index)
+
+    return reduce
+
+
+def all_reduce(
+    gradients: Sequence[Sequence[Tensor]], towers: Sequence[str], algorithm: Algorithm, packing: Packing
+) -> list[list[Tensor]]:
+    """Sums the gradients of T towers: T x V -> T x V."""
+    packer = Packer([gradient.shape.as_list() for gradient in gradients[0]], packing)
+    packed = []  # T x P
+    for tower, tower_gradients in zip(towers, gradients, strict=True):
+        with tf.device(tower):
+            packed.append(packer.pack(tower_gradients))
+    reduced = [algorithm(tensors, index) for index, tensors in enumerate(zip(*packed, strict=True))]  # P x T
+    sums = []
+    for tower, tower_sums in zip(towers, zip(*reduced, strict=True), strict=True):
+        with tf.device(tower):
+            sums.append(packer.unpack(tower_sums))
+    return sums

@@ -1,0 +1,153 @@
+"""Variables on parameter servers: their placement, reading them, and sending gradients to them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from managers.buckets import Packer, Packing, even_sizes
+from training.checkpoints import Slice, joined
+from training.variables import HOST_DEVICE, Variable, create_variable, num_bytes
+
+Tensor = Any
+Pairs = list[tuple[Tensor, Variable]]
+
+# Larger variables are split into one part for each parameter server, so that the bytes of the servers differ by less
+# than this.
+_LARGEST_WHOLE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class ParameterServers:
+    """The parameter servers of a cluster, as seen by one of its workers.
+
+    Attributes:
+      devices: the CPU of each parameter server.
+      worker: the index of this worker.
+      num_workers: the number of workers.
+      packing: how gradients are packed before they are sent.
+      transfer: the dtype in which gradients and variables are sent, or None for their own dtype.
+    """
+
+    devices: Sequence[str]
+    worker: int
+    num_workers: int
+    packing: Packing
+    transfer: tf.DType | None = None
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker is the chief, which initializes the variables and applies each synchronous step."""
+        return self.worker == 0
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Packed gradients on a parameter server, and the variables (or parts) that they belong to."""
+
+    device: str
+    tensors: list[Tensor]
+    packer: Packer
+    variables: list[Variable]
+
+    def unpack(self, tensors: Sequence[Tensor]) -> Pairs:
+        with tf.device(self.device):
+            return list(zip(self.packer.unpack(tensors), self.variables, strict=True))
+
+
+class ParameterServerVariables:
+    """The variables on the parameter servers, by name, each in one or more parts.
+
+    A small variable is placed on the server with the fewest bytes so far; a large one is split along its longest axis.
+    """
+
+    def __init__(self, servers: ParameterServers) -> None:
+        self.parts: dict[str, list[Slice]] = {}
+        self.held_bytes = dict.fromkeys(servers.devices, 0)
+        self._servers = servers
+
+    def create(
+        self, name: str, shape: Sequence[int], trainable: bool, make_value: Callable[[], Tensor]
+    ) -> tf.Operation:
+        """Adds a variable and returns its initializer op."""
+        parts = []
+        for number, (device, offset, size) in enumerate(self._place(list(shape))):
+            self.held_bytes[device] += num_bytes(size)
+            part_name = name if size == list(shape) else f'{name}/part_{number}'
+            variable = create_variable(part_name, size, scope='v', device=device, trainable=trainable)
+            parts.append(Slice(variable, tuple(offset), tuple(shape)))
+        self.parts[name] = parts
+        if not self._servers.is_chief:
+            return tf.no_op()
+        with tf.device(parts[0].variable.device):
+            value = make_value()
+            return tf.group(
+                *(part.variable.assign(tf.slice(value, part.offset, part.variable.shape)) for part in parts)
+            )
+
+    def _place(self, shape: list[int]) -> list[tuple[str, list[int], list[int]]]:
+        """Returns the device, offset and shape of each part."""
+        axis = int(np.argmax(shape)) if shape else 0
+        devices = list(self.held_bytes)
+        if num_bytes(shape) <= _LARGEST_WHOLE_BYTES or len(devices) == 1 or shape[axis] < len(devices):
+            device = min(devices, key=lambda held: self.held_bytes[held])
+            return [(device, [0] * len(shape), shape)]
+        placed, start = [], 0
+        for device, length in zip(devices, even_sizes(shape[axis], len(devices)), strict=True):
+            offset, size = [0] * len(shape), list(shape)
+            offset[axis], size[axis] = start, length
+            placed.append((device, offset, size))
+            start += length
+        return placed
+
+    def fetch(self, name: str) -> Tensor:
+        """Reads the current value, float32, onto the host of this worker, from which all its towers copy it."""
+        parts = self.parts[name]
+        fetched = []
+        for part in parts:
+            variable = part.variable
+            with tf.device(variable.device):
+                value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
+                value.set_shape(variable.shape)
+                if variable.trainable:
+                    # Moving averages stay in float32: the worker writes them back, and their updates are too small for
+                    # 16 bits.
+                    value = self._compact(value)
+            with tf.device(HOST_DEVICE):
+                fetched.append(tf.cast(tf.identity(value), tf.float32))
+        with tf.device(HOST_DEVICE):
+            return joined(parts, fetched)
+
+    def send(self, gradients: Sequence[tuple[str, Tensor]]) -> list[Bucket]:
+        """Sends (name, gradient) pairs from the host of this worker to the servers of the variables."""
+        by_device: dict[str, Pairs] = {}
+        with tf.device(HOST_DEVICE):
+            for name, gradient in gradients:
+                for part in self.parts[name]:
+                    part_gradient = gradient
+                    if part.variable.shape != part.full:
+                        part_gradient = tf.slice(gradient, part.offset, part.variable.shape)
+                    by_device.setdefault(part.variable.device, []).append((part_gradient, part.variable))
+        buckets = []
+        for device, pairs in by_device.items():
+            packer = Packer([variable.shape for _, variable in pairs], self._servers.packing)
+            with tf.device(HOST_DEVICE):
+                packed = [self._compact(tensor) for tensor in packer.pack([gradient for gradient, _ in pairs])]
+            with tf.device(device):
+                arrived = [tf.cast(tensor, tf.float32) for tensor in packed]
+            buckets.append(Bucket(device, arrived, packer, [variable for _, variable in pairs]))
+        return buckets
+
+    def join(self, pairs: Pairs) -> list[Pairs]:
+        """Groups (gradient, part) pairs by variable: all parts of a variable are in one list."""
+        by_part = {variable.handle.ref(): (gradient, variable) for gradient, variable in pairs}
+        groups = [
+            [by_part[ref] for part in parts if (ref := part.variable.handle.ref()) in by_part]
+            for parts in self.parts.values()
+        ]
+        return [group for group in groups if group]
+
+    def _compact(self, tensor: Tensor) -> Tensor:
+        return tensor if self._servers.transfer is None else tf.cast(tensor, self._servers.transfer)

@@ -1,0 +1,67 @@
+"""Checks a user's network before the run."""
+
+import tensorflow.compat.v1 as tf
+
+from errors import UsageError, spelled
+from models.facts import Network
+from models.layers import Tensor
+from models.networks import Logits, NotLogitsError, PlaceholderVariables, build_network
+from models.registry import error_in_file
+
+_BATCH_SIZE = 2
+
+
+def check_network(
+    network: Network,
+    name: str,
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    data_format: str,
+    dtype: tf.DType,
+    *,
+    trains: bool,
+) -> None:
+    """Builds a network once, in a graph of its own that never runs.
+
+    A run that both trains and evaluates checks both, since a network may differ between them.
+
+    Args:
+      network: the network of a model that a user registered.
+      name: the name of the model, for errors.
+      image_shape: [H, W, C] of the images.
+      num_classes: the number of logits for an image.
+      data_format: 'NHWC' or 'NCHW'.
+      dtype: what layers compute in.
+      trains: whether to check the network as training builds it; otherwise as evaluation and --forward_only do.
+
+    Raises:
+      UsageError: the network fails or does not return logits; or it is to be trained and has no trainable variable, or
+        variables that its loss does not depend on.
+    """
+    flag = spelled('model', name)
+    with tf.Graph().as_default():
+        variables = PlaceholderVariables()
+        images = tf.placeholder(tf.float32, [_BATCH_SIZE, *image_shape])
+        try:
+            heads = build_network(network, images, num_classes, variables, data_format, is_training=trains, dtype=dtype)
+            gradients = _gradients(heads, variables) if trains else {}
+        except NotLogitsError as error:
+            raise UsageError(f'{flag}: {error}') from error
+        except (Exception, SystemExit) as error:
+            if network.file:
+                raise error_in_file(network.file, error) from error
+            reason = ' '.join(str(error).split())
+            raise UsageError(f'{flag}: its network fails: {type(error).__name__}: {reason}') from error
+    if trains and not gradients:
+        raise UsageError(f'{flag}: it has no trainable variable; write --forward_only')
+    unused = [variable for variable, gradient in gradients.items() if gradient is None]
+    if unused:
+        raise UsageError(f'{flag}: its loss does not depend on {", ".join(unused)}; use or remove these variables')
+
+
+def _gradients(heads: Logits, variables: PlaceholderVariables) -> dict[str, Tensor | None]:
+    """The gradient of the logits for each trainable variable, by name; None where they do not depend on it."""
+    if not variables.trainable:
+        return {}
+    logits = [head for head in heads if head is not None]
+    return dict(zip(variables.trainable, tf.gradients(logits, list(variables.trainable.values())), strict=True))

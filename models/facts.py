@@ -1,0 +1,79 @@
+"""What is known about a model before its graph is built. Does not import TensorFlow."""
+
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from models.layers import LayerBuilder
+
+# (layer builder, images in its data format, num_classes) -> logits or (logits, auxiliary logits or None)
+Build = Callable[['LayerBuilder', Any, int], Any]
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """The settings of a network's batch normalisation (Ioffe & Szegedy 2015, arXiv:1502.03167).
+
+    Attributes:
+      decay: the fraction of its old value that a moving average keeps at each step.
+      epsilon: what is added to the variance.
+      scale: whether there is a learned factor (gamma).
+    """
+
+    decay: float = 0.9
+    epsilon: float = 1e-5
+    scale: bool = True
+
+
+@dataclass(frozen=True)
+class Network:
+    """How to build a network.
+
+    Attributes:
+      builder: a function that adds the network to the graph, or for built-in networks its name as 'module:function',
+        so that the module, which needs TensorFlow, is imported at the first use.
+      options: keyword arguments of the function.
+      batch_norm: the settings of every batch normalisation layer.
+      file: the file of --model_file that registered it, as the user wrote its path.
+    """
+
+    builder: str | Callable[..., Any]
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    batch_norm: BatchNorm = BatchNorm()
+    file: str | None = None
+
+    @property
+    def is_builtin(self) -> bool:
+        """Whether the network is part of this program; a user's network needs a check before a run."""
+        return isinstance(self.builder, str)
+
+    def build(self, cnn: 'LayerBuilder', images: Any, num_classes: int) -> Any:
+        """Adds the network to the current graph; see Build."""
+        builder = pkgutil.resolve_name(self.builder) if isinstance(self.builder, str) else self.builder
+        return builder(cnn, images, num_classes, **self.options)
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A model for a data set.
+
+    Attributes:
+      image_size: height and width of the images in pixels.
+      batch_size: the default batch size per device.
+      learning_rate: the default learning rate.
+      network: how to build it. A model may have different networks for different data sets.
+      any_size: whether images of a folder keep their own size: the network ends in a global pooling, and halves its
+        images so rarely that small ones do not vanish.
+      residual: whether it is a residual network, which --resnet_base_lr has a schedule for.
+    """
+
+    name: str
+    data_set: str
+    image_size: int
+    batch_size: int
+    learning_rate: float
+    network: Network
+    any_size: bool = False
+    residual: bool = False

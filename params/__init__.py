@@ -1,0 +1,8 @@
+"""The settings of a run: every flag once, read from a command line or from Python, and checked. No TensorFlow."""
+
+from params.checks import check_run, find_idle
+from params.parsing import Parsed, make_params, parse_argv
+from params.rules import RunFacts
+from params.table import SPECS, Params
+
+__all__ = ['SPECS', 'Params', 'Parsed', 'RunFacts', 'check_run', 'find_idle', 'make_params', 'parse_argv']

@@ -1,0 +1,41 @@
+"""Applies the rules of all groups of flags: which settings clash, and which flags have no effect."""
+
+from errors import UsageError
+from params import cluster, data, devices, evaluation, files, model_and_run, optimization, precision, variables
+from params.rules import Idle, Rule, RunFacts, RunRule
+from params.table import Params
+
+_GROUPS = (model_and_run, devices, data, variables, optimization, precision, cluster, evaluation, files)
+_RULES: list[Rule] = [rule for group in _GROUPS for rule in group.RULES]
+_RUN_RULES: tuple[RunRule, ...] = (*optimization.RUN_RULES, *evaluation.RUN_RULES)
+_IDLE: list[Idle] = [row for group in _GROUPS for row in group.IDLE]
+
+
+def check(params: Params) -> None:
+    """Raises UsageError for the first rule between flags that the settings break."""
+    for rule in _RULES:
+        if message := rule(params):
+            raise UsageError(message)
+
+
+def check_run(params: Params, facts: RunFacts) -> None:
+    """Raises UsageError for the first rule that the settings break in a run of which these facts are known."""
+    for rule in _RUN_RULES:
+        if message := rule(params, facts):
+            raise UsageError(message)
+
+
+def find_idle(params: Params, facts: RunFacts) -> list[str]:
+    """Returns one line for each given flag (see Params.given) that has no effect in a run with these facts.
+
+    A flag that turns off what is off by default (--nodistortions) asks for nothing and is passed over.
+    """
+    defaults = Params()
+    lines = []
+    for name, written in params.given.items():
+        if not getattr(params, name) and not getattr(defaults, name):
+            continue
+        reasons = (row.reason for row in _IDLE if name in row.flags and row.when(params, facts))
+        if reason := next(reasons, None):
+            lines.append(f'{written} has no effect: {reason}')
+    return lines

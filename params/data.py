@@ -1,0 +1,63 @@
+"""The flags about data: which images, and what is done to them before the model gets them."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from inputs.data_sets import DATA_NAMES, RECORDS
+from params.rules import Idle, Rule, idle_in_eval, idle_in_forward_only
+from params.spec import flag
+
+if TYPE_CHECKING:
+    from params.table import Params
+
+
+@dataclass(frozen=True)
+class Data:
+    """The part of Params about data."""
+
+    GROUP: ClassVar[str] = 'Data'
+
+    data_dir: str | None = flag(
+        None,
+        'Folder of TFRecord shards, or of the files of CIFAR-10 or MNIST; by default images are synthetic.',
+    )
+    data_name: str | None = flag(
+        None,
+        'The data set; by default the one found in --data_dir, else the first that the model is defined for. '
+        f'{RECORDS} is a folder made by the subcommand records, with classes of its own.',
+        choices=DATA_NAMES,
+    )
+    augmentation: str | None = flag(
+        None,
+        'Random changes of training images. resized_crop: a random part of random shape, resized, and flips. '
+        'padded_crop: a shift by up to 4 pixels, and flips. none: no change. With resized_crop, images that are not '
+        'trained on are cut to their central part. By default padded_crop for cifar10, none for mnist, else '
+        'resized_crop.',
+        choices=('resized_crop', 'padded_crop', 'none'),
+    )
+    distortions: bool = flag(False, 'Change the colours of training images at random.')
+    resize_method: str = flag(
+        'bilinear',
+        'Interpolation that brings images to the size of the model; round_robin alternates between the others.',
+        choices=('nearest', 'bilinear', 'bicubic', 'area', 'round_robin'),
+    )
+
+
+def _records_have_a_folder(params: 'Params') -> str | None:
+    if params.data_name == RECORDS and params.data_dir is None:
+        return (
+            f'--data_name={RECORDS}: the data folder defines the classes; add --data_dir=DIR, or leave --data_name out'
+        )
+    return None
+
+
+RULES: tuple[Rule, ...] = (_records_have_a_folder,)
+IDLE: tuple[Idle, ...] = (
+    idle_in_eval('distortions'),
+    idle_in_forward_only('distortions', reason='--forward_only does not augment images'),
+    Idle(
+        ('augmentation', 'distortions', 'resize_method'),
+        lambda p, run: p.data_dir is None,
+        'images are synthetic without --data_dir',
+    ),
+)

@@ -1,0 +1,64 @@
+"""The text of --help. Does not import TensorFlow."""
+
+import textwrap
+from collections.abc import Mapping
+from typing import Protocol
+
+from models.registry import MODELS
+from params.spec import FlagSpec
+from params.table import SPECS
+
+
+class Subcommand(Protocol):
+    """What --help says of a subcommand: the arguments after its name, and what it does."""
+
+    @property
+    def usage(self) -> str: ...
+
+    @property
+    def purpose(self) -> str: ...
+
+
+_PURPOSE = 'Measures how fast this machine trains a convolutional network, in images/sec.'
+_HELP_TAIL = """\
+--flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file.
+Flags of the original tf_cnn_benchmarks that this list lacks are refused with the reason, accepted
+with a warning, or, if they ask for what this program always does, accepted silently."""
+
+
+def format_help(subcommands: Mapping[str, Subcommand]) -> str:
+    """The text of --help, at most 100 columns wide: subcommands, models, and all flags in their groups.
+
+    Args:
+      subcommands: what to say of each subcommand, by name.
+    """
+    parts = [_format_usage(subcommands), f'Models:\n{_indented(", ".join(MODELS.list_models()), 2)}']
+    for group in dict.fromkeys(spec.group for spec in SPECS.values()):
+        entries = [format_flag(spec) for spec in SPECS.values() if spec.group == group]
+        parts.append('\n'.join([f'{group}:', *entries]))
+    return '\n\n'.join([*parts, _HELP_TAIL])
+
+
+def _format_usage(subcommands: Mapping[str, Subcommand]) -> str:
+    usages = ['[--flag=value ...]', *(f'{name} {command.usage}' for name, command in subcommands.items())]
+    lines = [f'{"usage:" if not i else "":7}tf_cnn_benchmarks {usage}' for i, usage in enumerate(usages)]
+    purposes = [f'  {name:12}{command.purpose}' for name, command in subcommands.items()]
+    return '\n'.join([*lines, '', _PURPOSE, '', 'Subcommands, each with its own --help:', *purposes])
+
+
+def format_flag(spec: FlagSpec) -> str:
+    """The lines about one flag: its name, what it does, takes and defaults to; at most 100 columns."""
+    takes = 'switch' if spec.type is bool else spec.expects
+    facts = [f'{takes}, in {spec.unit}' if spec.unit else takes]
+    if spec.default is not None:
+        default = str(spec.default)
+        facts.append(f'default {default.lower() if spec.type is bool else default}')
+    if spec.original is not None:
+        facts.append(f'default of the original: {spec.original}')
+    text = f'{spec.help} [{"; ".join(facts)}]'
+    name = f'[no]{spec.name}' if spec.type is bool else f'{spec.name}=VALUE'
+    return f'  --{name}\n{_indented(text, 6)}'
+
+
+def _indented(text: str, columns: int) -> str:
+    return textwrap.fill(text, 100, initial_indent=' ' * columns, subsequent_indent=' ' * columns)

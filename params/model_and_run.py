@@ -1,0 +1,107 @@
+"""The flags about the model and the run: which network, how many steps, and what is printed."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from errors import UsageError, spelled
+from params.rules import Idle, Rule, idle_in_eval, idle_in_forward_only
+from params.spec import MOST_EPOCHS, flag
+
+if TYPE_CHECKING:
+    from params.table import Params
+
+
+@dataclass(frozen=True)
+class ModelAndRun:
+    """The first part of Params."""
+
+    GROUP: ClassVar[str] = 'Model and run'
+
+    model: str = flag('trivial', 'The network.')
+    model_file: str | None = flag(None, 'Python file that defines more models with register_model, see docs/models.md.')
+    batch_size: int = flag(
+        0, "Images per step on each device; 0 takes the model's default.", lower_bound=0, unit='images'
+    )
+    num_batches: int | None = flag(
+        None,
+        'Timed steps of each worker; by default 100, or as many as --num_epochs needs.',
+        lower_bound=1,
+        unit='steps',
+    )
+    num_epochs: float | None = flag(
+        None,
+        'Length of the timed steps in passes over the training images, all devices of all workers together; use it '
+        'instead of --num_batches.',
+        lower_bound=0,
+        upper_bound=MOST_EPOCHS,
+        unit='epochs',
+    )
+    num_warmup_batches: int = flag(
+        10, 'Steps before the timed ones; they train but do not count in any rate.', lower_bound=0, unit='steps'
+    )
+    display_every: int = flag(10, 'Steps between two printed lines.', lower_bound=1, unit='steps')
+    forward_only: bool = flag(False, 'Compute only the loss and the accuracy: no gradients, no updates.')
+    print_training_accuracy: bool = flag(False, 'Compute and print top-1 and top-5 accuracy while training.')
+    loss_type_to_report: str = flag(
+        'total_loss',
+        'The loss to print: base_loss leaves out weight decay, total_loss includes it.',
+        choices=('base_loss', 'total_loss'),
+    )
+    tf_random_seed: int = flag(
+        1234,
+        'Seed of weights, dropout, augmentation and image order (the order of records also depends on read timing).',
+    )
+    verbose: bool = flag(False, 'Print a traceback after an error.')
+
+
+def _the_model_exists(params: 'Params') -> str | None:
+    if params.model_file is not None:
+        # The file may define the model; whoever runs it looks the model up afterwards.
+        return None
+    # Only here, so that importing the flags does not import the models.
+    from models.registry import MODELS
+
+    try:
+        MODELS.find_model(params.model, params.data_name)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def _the_end_is_given_once(params: 'Params') -> str | None:
+    if params.num_epochs is None:
+        return None
+    written = spelled('num_epochs', params.num_epochs)
+    if params.num_batches is not None:
+        return (
+            f'{written} clashes with {spelled("num_batches", params.num_batches)}: both set the length of the run; '
+            'leave one out'
+        )
+    if params.num_epochs == 0:
+        return f'{written}: there would be no step; write a number above 0, fractions are allowed'
+    return None
+
+
+RULES: tuple[Rule, ...] = (_the_model_exists, _the_end_is_given_once)
+IDLE: tuple[Idle, ...] = (
+    idle_in_eval('num_warmup_batches', 'display_every', 'loss_type_to_report', 'print_training_accuracy'),
+    Idle(
+        ('tf_random_seed',),
+        lambda p, run: p.eval and p.data_dir is not None,
+        '--eval takes its weights from a checkpoint and does not augment images',
+    ),
+    Idle(
+        ('batch_size',),
+        lambda p, run: p.eval and bool(p.eval_batch_size and (p.data_dir or p.num_eval_batches)),
+        '--eval_batch_size sets how many images are evaluated at a time',
+    ),
+    Idle(
+        ('num_batches', 'num_epochs'),
+        lambda p, run: p.eval and (p.data_dir is not None or p.num_eval_batches is not None),
+        '--num_eval_batches and --num_eval_epochs set how many images --eval evaluates',
+    ),
+    idle_in_forward_only(
+        'loss_type_to_report', reason='--forward_only computes no weight decay, so that both losses are the same'
+    ),
+    idle_in_forward_only('print_training_accuracy', reason='--forward_only always prints the accuracy'),
+)

@@ -1,0 +1,59 @@
+"""The one table of optimizers: all that is true of a value of --optimizer. Does not import TensorFlow.
+
+An optimizer's name stands in this table only. To add an optimizer is a class in training/optimizers.py and a row here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class OptimizerRow:
+    """One value of --optimizer.
+
+    Attributes:
+      name: the value. summary: what it does, for the docs and --help.
+      rule: the class of its update rule as 'module:name'.
+      arguments: the flags whose values are the arguments of that class, in order.
+      fits_16_bits: whether what it keeps between steps can be stored in 16 bits.
+    """
+
+    name: str
+    summary: str
+    rule: str
+    arguments: tuple[str, ...] = ()
+    fits_16_bits: bool = False
+
+
+_ROWS = (
+    OptimizerRow('sgd', 'gradient descent', 'training.optimizers:GradientDescent', fits_16_bits=True),
+    OptimizerRow(
+        'momentum', 'gradient descent with momentum', 'training.optimizers:Momentum', ('momentum',), fits_16_bits=True
+    ),
+    # Those below compute squares or norms of gradients, which exceed the range of 16 bits.
+    OptimizerRow(
+        'rmsprop',
+        'gradients divided by the root of their mean square, with momentum',
+        'training.optimizers:RmsProp',
+        ('rmsprop_decay', 'rmsprop_momentum', 'rmsprop_epsilon'),
+    ),
+    OptimizerRow(
+        'adam',
+        'mean gradients divided by the root of their mean square',
+        'training.optimizers:Adam',
+        ('adam_beta1', 'adam_beta2', 'adam_epsilon'),
+    ),
+    OptimizerRow(
+        'lars',
+        'momentum with a learning rate of its own for each layer',
+        'training.optimizers:Lars',
+        ('momentum', 'lars_eta', 'weight_decay'),
+    ),
+)
+OPTIMIZERS: Mapping[str, OptimizerRow] = {row.name: row for row in _ROWS}
+DEFAULT_OPTIMIZER = _ROWS[0].name
+
+
+def optimizers_that(fits: Callable[[OptimizerRow], bool]) -> str:
+    """The flag with the values of the optimizers that fit, as an error or a warning names them."""
+    return ' or '.join(f'--optimizer={row.name}' for row in _ROWS if fits(row))

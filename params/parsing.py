@@ -1,0 +1,109 @@
+"""Reads the settings of a run from a command line or from Python, and checks them. Does not import TensorFlow.
+
+The result depends on the words alone, not on the environment or on files (but those of --flagfile).
+"""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from absl import flags
+
+from errors import UsageError, nearest, spelled
+from params import original
+from params.checks import check
+from params.spec import Value
+from params.table import SPECS, Given, Params
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The settings, and one warning for each flag of the original that was given and has no effect here."""
+
+    params: Params
+    warnings: tuple[str, ...]
+
+
+def parse_argv(argv: Sequence[str]) -> Parsed:
+    """Reads the flags of a command line.
+
+    Args:
+      argv: the words after the name of the program.
+
+    Raises:
+      UsageError: a flag is unknown, has no value or a wrong one, or clashes with another one; or a word is not a flag.
+    """
+    values = flags.FlagValues()
+    values.set_gnu_getopt(True)
+    switches = {name for name, spec in {**SPECS, **original.OLDER_NAMES}.items() if spec.type is bool}
+    switches |= original.SWITCHES
+    for name in _all_names():
+        flags.DEFINE_flag(
+            flags.Flag(flags.ArgumentParser(), None, name, None, '', boolean=name in switches), flag_values=values
+        )
+    try:
+        stray = values(['tf_cnn_benchmarks', *argv])[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise _unknown(error.flagname) from None
+    except flags.CantOpenFlagFileError as error:
+        reason = str(error).removeprefix('ERROR:: ')
+        raise UsageError(f'--flagfile: {reason}; write the name of a text file with a flag on each line') from None
+    except flags.Error:
+        # The only other error is a last flag without a value.
+        raise UsageError(f'{argv[-1]}: it has no value; write {argv[-1]}=VALUE, see --help') from None
+    if stray:
+        raise UsageError(_stray_message(stray[0], argv, switches))
+    return _build((name, values[name].value) for name in _all_names() if values[name].present)
+
+
+def make_params(**overrides: Any) -> Params:
+    """The defaults with these flags changed, checked as a command line is. parse_argv's warnings become UserWarnings.
+
+    Raises:
+      UsageError: as parse_argv.
+    """
+    parsed = _build(overrides.items())
+    for line in parsed.warnings:
+        warnings.warn(line, stacklevel=2)
+    return parsed.params
+
+
+def _build(given: Iterable[tuple[str, object]]) -> Parsed:
+    """Params and warnings from pairs (name, text or Python value)."""
+    values: dict[str, Value] = {}
+    older: dict[str, Value] = {}
+    lines = []
+    for name, value in given:
+        if name in SPECS:
+            values[name] = SPECS[name].read(value)
+        elif name in original.OLDER_NAMES:
+            older[name] = original.OLDER_NAMES[name].read(value)
+        elif name in original.NAMES:
+            lines += original.read(name, value)
+        else:
+            raise _unknown(name)
+    as_written = {name: spelled(name, value) for name, value in values.items() if value is not None}
+    as_written |= original.replace_older_names(older, values)
+    # Each value was read by the spec of its field, which mypy cannot see.
+    params = Params(**values, given=Given(tuple(as_written.items())))  # type: ignore[arg-type]
+    check(params)
+    return Parsed(params, tuple(lines))
+
+
+def _all_names() -> list[str]:
+    return [*SPECS, *original.OLDER_NAMES, *original.NAMES]
+
+
+def _unknown(name: str) -> UsageError:
+    near = nearest(name, [*SPECS, *original.OLDER_NAMES])
+    return UsageError(f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else "see --help"}')
+
+
+def _stray_message(word: str, argv: Sequence[str], switches: set[str]) -> str:
+    # A word from a --flagfile is not in argv.
+    position = argv.index(word) if word in argv else 0
+    before = argv[position - 1].lstrip('-') if position else ''
+    if before in switches:
+        return f'{word!r} is not a flag; the value of a switch follows an equal sign: {spelled(before, word)}'
+    return f'{word!r} is not a flag; flags look like --batch_size=64, see --help'

@@ -1,0 +1,58 @@
+"""Params, the frozen settings of a run, assembled from the groups of flags; and the table of all flags."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from params.cluster import Cluster
+from params.data import Data
+from params.devices import Devices
+from params.evaluation import EVAL_DURING_TRAINING, Evaluation
+from params.files import Files
+from params.model_and_run import ModelAndRun
+from params.optimization import Optimization
+from params.precision import Precision
+from params.spec import FlagSpec, specs_of
+from params.variables import Variables
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Mapping[str, str]):
+    """The flags that were given, by name, each as it was written. Like Params it cannot change, and can be pickled."""
+
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    def __getitem__(self, name: str) -> str:
+        return dict(self.pairs)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.pairs)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+
+@dataclass(frozen=True)
+# A dataclass takes the fields of its last base first: read upwards, this is the order of --help.
+class Params(Files, Evaluation, Cluster, Precision, Optimization, Variables, Data, Devices, ModelAndRun):
+    """The settings of one run. parse_argv and make_params make and check them; None leaves a choice to the run.
+
+    Attributes:
+      given: the flags that were given, by name, each as it was written: an older name stays ('--learning_rate=0.1' for
+        init_learning_rate). It is no flag, and settings that differ only here are equal.
+    """
+
+    given: Mapping[str, str] = dataclasses.field(default_factory=Given, compare=False, repr=False)
+
+    @property
+    def evaluates_in_training(self) -> bool:
+        """Whether training pauses for evaluations."""
+        return not self.forward_only and any(getattr(self, name) is not None for name in EVAL_DURING_TRAINING)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the run evaluates a model on validation images."""
+        return self.eval or self.evaluates_in_training
+
+
+SPECS: Mapping[str, FlagSpec] = specs_of(Params)

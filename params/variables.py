@@ -1,0 +1,184 @@
+"""The flags about variables and gradients: where variables live, and how gradients are combined and sent."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from errors import UsageError, spelled
+from params.all_reduce_spec import ALGORITHMS, parse_spec
+from params.modes import DEFAULT_MODE, MODES, modes_that
+from params.rules import Idle, Rule, idle_in_eval, idle_in_forward_only
+from params.spec import flag
+
+if TYPE_CHECKING:
+    from params.table import Params
+
+_PACKING = ('gradient_repacking', 'agg_small_grads_max_bytes', 'agg_small_grads_max_group')
+_SUMS = ('all_reduce_spec', 'hierarchical_copy', 'network_topology', *_PACKING)
+
+
+@dataclass(frozen=True)
+class Variables:
+    """The part of Params about variables and gradients."""
+
+    GROUP: ClassVar[str] = 'Variables and gradients'
+
+    variable_update: str = flag(
+        DEFAULT_MODE,
+        'Where variables live and how gradients are combined. '
+        f'{" ".join(f"{mode.name}: {mode.summary}" for mode in MODES.values())} See docs/distributed.md for clusters.',
+        choices=tuple(MODES),
+    )
+    cross_replica_sync: bool = flag(
+        True, 'All workers take each step together; without it each worker updates the parameter servers on its own.'
+    )
+    staged_vars: bool = flag(
+        False,
+        'Compute each step with variables that were read during the step before, so that no step waits for them; for '
+        f'{modes_that(lambda mode: mode.can_stage)}.',
+    )
+    compact_gradient_transfer: bool | None = flag(
+        None,
+        'Send gradients between devices and processes, and variables between processes, in 16 bits: in the type of '
+        '--precision where --variable_update can send that type, else in one that it can send. By default on where it '
+        'can send the 16-bit type of --precision.',
+        original='true',
+    )
+    horovod_device: str | None = flag(
+        None,
+        'The kind of device on which Horovod sums gradients; by default the one where they are.',
+        choices=('cpu', 'gpu'),
+    )
+    all_reduce_spec: str | None = flag(
+        None,
+        'How gradients are summed. Either ALG, or ALG:LIMIT:ALG... to sum tensors smaller than LIMIT bytes by the '
+        f'algorithm before it, as in pscpu:32k:xring. {"; ".join(map(": ".join, ALGORITHMS.items()))}. '
+        'By default psgpu or pscpu, by the kind of --local_parameter_device; xring with '
+        f'{modes_that(lambda mode: mode.has_controller)}.',
+    )
+    hierarchical_copy: bool = flag(
+        False, 'Sum gradients within groups of directly connected devices first, then between the groups.'
+    )
+    network_topology: str = flag(
+        'dgx1',
+        'Which devices are directly connected, for --hierarchical_copy; this version knows only dgx1.',
+        choices=('dgx1', 'gcp_v100'),
+    )
+    gradient_repacking: int = flag(
+        0,
+        'Join all gradients and cut them into this many tensors of about equal size to sum; 0 leaves them as they are.',
+        lower_bound=0,
+        unit='tensors',
+    )
+    agg_small_grads_max_bytes: int = flag(
+        0,
+        'Join neighbouring gradients up to this size before they are summed; 0 joins none.',
+        lower_bound=0,
+        unit='bytes',
+    )
+    agg_small_grads_max_group: int = flag(
+        10, 'Most gradients that --agg_small_grads_max_bytes joins.', lower_bound=1, unit='gradients'
+    )
+
+
+def _gradients_are_packed_in_one_way(params: 'Params') -> str | None:
+    if params.gradient_repacking and params.agg_small_grads_max_bytes:
+        return (
+            f'{spelled("gradient_repacking", params.gradient_repacking)} clashes with '
+            f'{spelled("agg_small_grads_max_bytes", params.agg_small_grads_max_bytes)}: both join gradients; '
+            'leave one out'
+        )
+    return None
+
+
+def _the_spec_of_sums_can_be_read(params: 'Params') -> str | None:
+    if params.all_reduce_spec is not None:
+        try:
+            parse_spec(params.all_reduce_spec)
+        except UsageError as error:
+            return str(error)
+    return None
+
+
+def _gradients_are_summed_in_one_way(params: 'Params') -> str | None:
+    if params.hierarchical_copy and params.all_reduce_spec:
+        return (
+            f'--hierarchical_copy clashes with {spelled("all_reduce_spec", params.all_reduce_spec)}: both set how '
+            'gradients are summed; leave one out'
+        )
+    return None
+
+
+def _the_mode_can_stage(params: 'Params') -> str | None:
+    if params.staged_vars and not MODES[params.variable_update].can_stage:
+        return (
+            f'--staged_vars clashes with {spelled("variable_update", params.variable_update)}, whose towers have their '
+            f'variables already; leave --staged_vars out, or write {modes_that(lambda mode: mode.can_stage)}'
+        )
+    return None
+
+
+def _processes_of_a_launcher_wait_for_each_other(params: 'Params') -> str | None:
+    mode = MODES[params.variable_update]
+    if mode.launcher is not None and not params.cross_replica_sync:
+        free = modes_that(lambda mode: mode.has_cluster and not mode.always_synchronous)
+        return (
+            f'{spelled("cross_replica_sync", False)} clashes with {spelled("variable_update", mode.name)}, whose '
+            f'processes take each step together; leave it out, or write {free}'
+        )
+    return None
+
+
+RULES: tuple[Rule, ...] = (
+    _gradients_are_packed_in_one_way,
+    _the_spec_of_sums_can_be_read,
+    _gradients_are_summed_in_one_way,
+    _the_mode_can_stage,
+    _processes_of_a_launcher_wait_for_each_other,
+)
+IDLE: tuple[Idle, ...] = (
+    idle_in_eval('cross_replica_sync', 'staged_vars', 'compact_gradient_transfer', *_SUMS),
+    Idle(
+        ('variable_update',),
+        lambda p, run: p.eval and run.alone,
+        '--eval reads the checkpoints of every --variable_update in the same way',
+    ),
+    Idle(('cross_replica_sync',), lambda p, run: run.alone, 'it is for clusters, and this process is alone'),
+    idle_in_forward_only(
+        'cross_replica_sync',
+        'staged_vars',
+        'compact_gradient_transfer',
+        *_SUMS,
+        reason='--forward_only updates no variables',
+    ),
+    Idle(
+        ('horovod_device',),
+        lambda p, run: MODES[p.variable_update].launcher is None,
+        f'only {modes_that(lambda mode: mode.launcher is not None)} uses it',
+    ),
+    Idle(
+        ('all_reduce_spec',),
+        lambda p, run: not MODES[p.variable_update].takes_all_reduce_spec,
+        f'only {modes_that(lambda mode: mode.takes_all_reduce_spec)} uses it',
+    ),
+    Idle(
+        ('hierarchical_copy', 'network_topology'),
+        lambda p, run: not MODES[p.variable_update].takes_hierarchy,
+        f'only {modes_that(lambda mode: mode.takes_hierarchy)} uses it',
+    ),
+    Idle(
+        (*_PACKING, 'compact_gradient_transfer'),
+        lambda p, run: run.alone and not MODES[p.variable_update].sums_towers,
+        f'in one process only {modes_that(lambda mode: mode.sums_towers)} uses it',
+    ),
+    Idle(
+        (*_SUMS, 'compact_gradient_transfer'),
+        lambda p, run: run.alone and p.num_gpus == 1,
+        'with --num_gpus=1 there are no gradients to sum',
+    ),
+    Idle(('network_topology',), lambda p, run: not p.hierarchical_copy, 'only --hierarchical_copy uses it'),
+    Idle(
+        ('agg_small_grads_max_group',),
+        lambda p, run: not p.agg_small_grads_max_bytes,
+        '--agg_small_grads_max_bytes=0 joins no gradients',
+    ),
+)

@@ -1,0 +1,206 @@
+"""From the plan to the graph of a step and of an evaluation: the one place where the parts of a run meet."""
+
+import functools
+import pkgutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from inputs.catalog import input_for, make_pipeline
+from inputs.pipeline import InputPipeline, WorkersInput
+from inputs.validation import Share, ValidationInput
+from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
+from managers.buckets import Packing
+from managers.parameter_servers import ParameterServers
+from preprocessing import ImageOptions
+from reporting.console import Banner
+from run.evaluation import Evaluation, SavedVariables
+from run.export import Array, export_saved_model
+from run.plan import Plan, Role
+from run.step_graph import StepGraph, build_step_graph
+from training.optimizers import Optimizer
+from training.variables import HOST_DEVICE
+from variable_mgr import VariableMgr, make_variable_mgr
+
+
+def build_step(plan: Plan, root: int, restart: int = 0) -> StepGraph:
+    """Adds a step to the current graph.
+
+    Args:
+      root: the worker whose variables the others start from.
+      restart: 0 when training starts, and another number each time that it goes on.
+    """
+    manager = _make_manager(plan, root)
+    optimizer: Optimizer = pkgutil.resolve_name(plan.optimizer.rule)(*plan.optimizer.arguments)
+    return build_step_graph(plan.step, optimizer, manager, _make_pipeline(plan, manager.get_devices(), restart))
+
+
+def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int, num_processes: int) -> Evaluation:
+    """Adds an evaluation to the current graph.
+
+    Args:
+      sources: for each tower the variables that it reads.
+      process, num_processes: which share of the images this process looks at.
+    """
+    evaluations, data, devices = plan.evaluations, plan.data, plan.machine.towers
+    assert evaluations
+    pipeline: InputPipeline
+    if data.validation is None:
+        pipeline = _make_synthetic(plan, devices, evaluations.batch_size, data.seed + process)
+    else:
+        list_examples = pkgutil.resolve_name(input_for(data.validation).examples or '')
+        share = Share(process, num_processes, evaluations.num_examples)
+        examples = functools.partial(
+            list_examples, data.validation, data.data_set.num_classes, _image_options(plan, training=False), share
+        )
+        pipeline = ValidationInput(devices, evaluations.batch_size, examples)
+    return Evaluation(
+        plan.step.network,
+        data.data_set.num_classes,
+        plan.machine.data_format,
+        sources,
+        devices,
+        pipeline,
+        evaluations.batch_size,
+        evaluations.num_batches,
+        plan.step.precision.compute,
+    )
+
+
+def export(plan: Plan, values: Mapping[str, Array], folder: str) -> None:
+    """Writes the model with these values of its variables, by name, as a SavedModel.
+
+    Raises:
+      RunError: the folder cannot be written.
+    """
+    export_saved_model(folder, values, plan.step.network, plan.data.data_set.num_classes, plan.data.image_shape)
+
+
+def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = None) -> Banner:
+    """What is printed before a run.
+
+    Args:
+      device_prefix: the start of the names of this process's devices in a cluster.
+      built: what trains; None if nothing does.
+    """
+    counts, machine, variables = plan.counts, plan.machine, plan.variables
+    batch_size, num_batches, num_epochs = counts.batch_size, counts.num_timed, counts.num_epochs
+    shown_batches: int | None = num_batches
+    if plan.role is Role.EVALUATION:
+        assert plan.evaluations
+        batch_size, shown_batches = plan.evaluations.batch_size, plan.evaluations.shown_batches
+        num_epochs = plan.evaluations.num_epochs
+    return Banner(
+        tensorflow_version=tf.__version__,
+        model=plan.model.name,
+        data_set=plan.data.data_set.name,
+        is_synthetic=plan.data.folder is None,
+        mode=plan.role.value,
+        batch_size=batch_size,
+        global_batch_size=batch_size * len(machine.towers) * plan.processes.num_trainers,
+        num_batches=shown_batches,
+        num_epochs=num_epochs,
+        devices=tuple(f'{device_prefix}{tower}' for tower in machine.towers),
+        data_format=machine.data_format,
+        optimizer=plan.optimizer.name,
+        variable_update=variables.variable_update,
+        all_reduce_spec=variables.shown_spec,
+        single_session=not machine.is_here,
+        sync=variables.sync,
+        num_workers=plan.processes.num_trainers * len(machine.hosts),
+        bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
+        bytes_of_step=built.bytes_of_step if built else 0,
+        precision=str(plan.step.precision),
+    )
+
+
+def _make_manager(plan: Plan, root: int) -> VariableMgr:
+    processes, machine, variables, precision = plan.processes, plan.machine, plan.variables, plan.step.precision
+    packing = Packing(variables.num_packets, variables.small_max_bytes, variables.small_max_group)
+    transfer = tf.as_dtype(variables.transfer) if variables.transfer else None
+    servers = [f'{task.device}/cpu:0' for task in processes.cluster.servers] if processes.cluster else []
+    return make_variable_mgr(
+        variables.manager,
+        variable_dtype=precision.variables,
+        devices=machine.towers,
+        seed=plan.step.seed,
+        parameter_devices=machine.parameter_devices,
+        algorithm=_make_algorithm(plan, transfer),
+        packing=packing,
+        servers=ParameterServers(servers, processes.index, processes.num_trainers, packing, transfer),
+        sync=processes.together,
+        worker=processes.index,
+        num_workers=processes.num_trainers,
+        root=root,
+        transfer=transfer,
+        on_towers=machine.kind == 'gpu',
+        horovod=processes.horovod,
+        horovod_device=variables.horovod_device,
+    )
+
+
+def _make_algorithm(plan: Plan, transfer: tf.DType | None) -> Algorithm:
+    towers, sums = plan.machine.towers, plan.variables.sums
+    algorithm = by_halves(towers) if sums is None else make_algorithm(sums, towers, HOST_DEVICE)
+    return compacted(algorithm, towers, transfer) if transfer else algorithm
+
+
+def _make_pipeline(plan: Plan, devices: Sequence[str], restart: int) -> InputPipeline:
+    hosts = plan.machine.hosts
+    first, count = plan.processes.index, plan.processes.num_trainers * len(hosts)
+    size = len(devices) // len(hosts)
+    shares = [
+        _make_share(plan, devices[size * number :][:size], host, first + number, count, restart)
+        for number, host in enumerate(hosts)
+    ]
+    return shares[0] if len(shares) == 1 else WorkersInput(shares, size)
+
+
+def _make_share(
+    plan: Plan, devices: Sequence[str], host_device: str, number: int, count: int, restart: int
+) -> InputPipeline:
+    """The input of the towers of one worker, of that number among so many."""
+    data, seed, shift = plan.data, plan.data.seed, 0.0
+    if data.distinct_workers:
+        seed += number * len(devices)
+        shift = number / count
+    if data.images is None:
+        return _make_synthetic(plan, devices, plan.counts.batch_size, seed)
+    if data.shards:
+        # Records cannot be drawn from the middle of an epoch. Training that goes on draws them in another order, so
+        # that it does not see the first ones more often.
+        seed += 1_000_003 * restart
+    return make_pipeline(
+        input_for(data.images),
+        source=data.images,
+        devices=devices,
+        batch_size=plan.counts.batch_size,
+        num_classes=data.data_set.num_classes,
+        options=_image_options(plan, training=plan.role is Role.TRAINING, seed=seed),
+        normalize_on_device=plan.machine.kind == 'gpu',
+        host_device=host_device,
+        shift=shift,
+    )
+
+
+def _make_synthetic(plan: Plan, devices: Sequence[str], batch_size: int, seed: int) -> InputPipeline:
+    height, width, channels = plan.data.image_shape
+    facts: dict[str, Any] = {'height': height, 'width': width, 'channels': channels, 'seed': seed}
+    num_classes = plan.data.data_set.num_classes
+    return make_pipeline(input_for(None), devices=devices, batch_size=batch_size, num_classes=num_classes, **facts)
+
+
+def _image_options(plan: Plan, *, training: bool, seed: int = 0) -> ImageOptions:
+    data = plan.data
+    height, width, channels = data.image_shape
+    return ImageOptions(
+        height=height,
+        width=width,
+        channels=channels,
+        training=training,
+        distortions=training and data.distortions,
+        resize_method=data.resize_method,
+        seed=seed,
+        augmentation=data.augmentation,
+    )

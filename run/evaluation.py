@@ -1,0 +1,185 @@
+"""How many images of a validation set a model classifies correctly: the graph that counts them."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from cluster.worker import Worker
+from inputs.pipeline import InputPipeline
+from models.facts import Network
+from models.layers import Initializer
+from models.networks import build_network, is_among_best
+from reporting.result import Accuracy
+from run.instruments import write_scalars
+from training.checkpoints import Slice, joined, whole
+from training.variables import HOST_DEVICE, create_variable
+
+Tensor = Any
+
+
+class FixedVariables:
+    """A source of variables for a network that does not train."""
+
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        """Nothing is left out: such a network uses all variables."""
+        raise NotImplementedError(name)
+
+    def assign(self, name: str, value: Tensor) -> None:
+        """Nothing is assigned to: batch norm takes its moving averages as they are."""
+        raise NotImplementedError(name)
+
+
+class SavedVariables(FixedVariables):
+    """The variables of a model as a checkpoint would have them now, for one tower that only reads.
+
+    Args:
+      slices: where their parts are, by name, as StepGraph has them.
+    """
+
+    def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
+        self._slices = slices
+        self._values: dict[str, Tensor] = {}
+
+    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+        """The value of a variable, read anew in each run."""
+        del shape, initializer, trainable
+        if name not in self._values:
+            self._values[name] = read_whole(self._slices[name])
+        return self._values[name]
+
+
+class OwnVariables(SavedVariables):
+    """Variables of a tower's own, to be restored from a checkpoint before they are read."""
+
+    def __init__(self, device: str, scope: str) -> None:
+        self.slices: dict[str, list[Slice]] = {}
+        super().__init__(self.slices)
+        self._device = device
+        self._scope = scope
+
+    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
+        if name not in self.slices:
+            variable = create_variable(name, shape, scope=self._scope, device=self._device, trainable=trainable)
+            self.slices[name] = [whole(variable)]
+        return super().read(name, shape, initializer, trainable=trainable)
+
+
+def read_whole(parts: Sequence[Slice]) -> Tensor:
+    """The value of a variable, read anew in each run. Not Variable.value, which may be what a step has staged."""
+    values = []
+    for part in parts:
+        variable = part.variable
+        with tf.device(variable.device):
+            value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.value.dtype)
+        value.set_shape(variable.shape)
+        values.append(value)
+    return joined(parts, values)
+
+
+class Evaluation:
+    """The part of a graph that counts. Adds its ops to the current graph.
+
+    Args:
+      network: how the network is built.
+      sources: for each tower the variables that it reads.
+      devices: of the towers.
+      batch_size: the images of a batch of the pipeline on each tower.
+      num_batches: after how many batches to stop, on all towers together one; None: with the last image.
+      dtype: what the network computes in.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        num_classes: int,
+        data_format: str,
+        sources: Sequence[SavedVariables],
+        devices: Sequence[str],
+        pipeline: InputPipeline,
+        batch_size: int,
+        num_batches: int | None,
+        dtype: tf.DType = tf.float32,
+    ) -> None:
+        self._pipeline = pipeline
+        self._full = batch_size * len(devices)
+        self._num_batches = num_batches
+        counted = []
+        for number, (device, variables) in enumerate(zip(devices, sources, strict=True)):
+            with tf.device(device), tf.name_scope(f'evaluation_tower_{number}'):
+                batch = pipeline.tower_batch(number)
+                logits = build_network(
+                    network,
+                    batch.images,
+                    num_classes,
+                    variables,
+                    data_format,
+                    is_training=False,
+                    dtype=dtype,
+                ).logits
+                counted.append(_count(logits, batch.labels))
+        with tf.device(HOST_DEVICE):
+            self._fetches = {name: tf.add_n([counts[name] for counts in counted]) for name in counted[0]}
+
+    def run(self, session: tf.Session, step: int, clock: Callable[[], float] = time.perf_counter) -> Accuracy:
+        """Counts from the first image on; step is that of the variables."""
+        session.run(self._pipeline.initializers)
+        self._pipeline.warm_up(session)
+        totals = dict.fromkeys(self._fetches, 0)
+        start, seconds = clock(), 0.0
+        for number in range(1, (self._num_batches or 2**62) + 1):
+            fetched, _ = session.run([self._fetches, self._pipeline.per_step_ops])
+            for name, count in fetched.items():
+                totals[name] += int(count)
+            # A batch without an image means that the one before was the last.
+            if fetched['num_images'] or number == 1:
+                seconds = clock() - start
+            if fetched['num_images'] < self._full or number == self._num_batches:
+                break
+        return Accuracy(step, **totals, seconds=seconds)
+
+
+def share_accuracy(own: Accuracy, worker: Worker, name: str) -> Accuracy:
+    """What all workers found together, each in its share of the images; name tells this evaluation from others.
+
+    Workers that do not take their steps together do not evaluate together either: the chief looks at all images.
+    """
+    if not worker.together:
+        return own
+    return _sum([Accuracy(**share) for share in worker.gather(name, asdict(own))])
+
+
+def write_summary(found: Accuracy, folder: str) -> None:
+    """Adds an evaluation to the curves that TensorBoard shows of a folder.
+
+    Raises:
+      RunError: the folder cannot be written.
+    """
+    scalars = {
+        'eval_top_1_accuracy': found.top_1,
+        'eval_top_5_accuracy': found.top_5,
+        'eval_images_per_second': found.images_per_second,
+    }
+    write_scalars(folder, 'eval_dir', found.step, scalars)
+
+
+def _sum(shares: Sequence[Accuracy]) -> Accuracy:
+    return Accuracy(
+        shares[0].step,
+        sum(share.num_images for share in shares),
+        sum(share.num_top_1 for share in shares),
+        sum(share.num_top_5 for share in shares),
+        max(share.seconds for share in shares),
+    )
+
+
+def _count(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Of logits [N, K] float32 and labels [N] int32, negative for no image: the counts, scalars int64."""
+
+    def total(flags: Tensor) -> Tensor:
+        return tf.reduce_sum(tf.cast(flags, tf.int64))
+
+    top_1, top_5 = (total(is_among_best(logits, labels, k)) for k in (1, 5))
+    return {'num_images': total(labels >= 0), 'num_top_1': top_1, 'num_top_5': top_5}

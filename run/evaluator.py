@@ -1,0 +1,114 @@
+"""A run that evaluates and trains nothing: the accuracy of the checkpoints of a folder."""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from cluster.worker import Worker
+from errors import RunError, spelled
+from reporting.console import Console, format_banner
+from reporting.result import Result
+from run.build import build_evaluation, export, make_banner
+from run.evaluation import OwnVariables, share_accuracy
+from run.export import ModelValues
+from run.measurement import Measurement
+from run.plan import Plan
+from run.process import Process
+from run.session import open_session
+from training.checkpoint_files import has_ended, latest_checkpoint, named_checkpoints, step_of
+from training.checkpoints import Checkpointer, Slice
+from training.variables import HOST_DEVICE
+
+
+def evaluate_checkpoints(plan: Plan, console: Console) -> Result:
+    """Evaluates the last checkpoint of --train_dir, or each as it appears; as a worker of a cluster, a share of the
+    images.
+
+    Returns:
+      The result, whose evaluations are one for each checkpoint.
+
+    Raises:
+      RunError: there is no checkpoint, one is of another model, or a fault while running.
+    """
+    measurement = Measurement(plan, console)
+    process = Process(plan, console, conclude=measurement.conclude)
+    with process.guarded():
+        worker = process.join(lambda _: None)
+        console.progress('Building the graph')
+        with tf.Graph().as_default() as graph, tf.device(worker.device):
+            towers = [OwnVariables(device, f'tower_{number}') for number, device in enumerate(plan.machine.towers)]
+            evaluation = build_evaluation(plan, towers, worker.index, worker.num_trainers)
+            folder = plan.checkpoints.folder or ''
+            saver = Checkpointer(folder, _slices_of(towers), HOST_DEVICE, plan.checkpoints.max_to_keep)
+            export_folder = plan.checkpoints.export_folder
+            model_values = ModelValues(towers[0].slices) if export_folder else None
+        if not worker.inherited:
+            console.result(format_banner(make_banner(plan)))
+        last = values = None
+        with open_session(worker.target, graph, worker.config) as session:
+            worker.watch(session)
+            for number, prefix in enumerate(_checkpoints(plan, worker, console)):
+                console.progress(f'Evaluating {prefix}')
+                saver.restore(session, prefix, for_training=False)
+                own = evaluation.run(session, step_of(prefix))
+                measurement.add_evaluation(share_accuracy(own, worker, f'accuracy/{number}'))
+                last = prefix
+            if model_values and last:
+                values = model_values.read(session)
+        if values and export_folder:
+            console.progress(f'Writing {last} to {export_folder}')
+            export(plan, values, export_folder)
+        elif export_folder:
+            console.warning(
+                f'{spelled("export_saved_model", export_folder)}: no checkpoint appeared; nothing is written'
+            )
+    return measurement.result(is_complete=True)
+
+
+def _checkpoints(plan: Plan, worker: Worker, console: Console) -> Iterator[str]:
+    """The checkpoints to evaluate; workers of a cluster take those that their chief has chosen."""
+    chosen = iter(_found(plan, console) if worker.is_chief else ())
+    number = 0
+    while True:
+        prefix = worker.gather(f'checkpoint/{number}', next(chosen, None))[0]
+        if prefix is None:
+            return
+        yield prefix
+        number += 1
+
+
+def _found(plan: Plan, console: Console) -> Iterator[str]:
+    """The last checkpoint and, with --eval_interval_secs, each that appears until the training has ended."""
+    folder = plan.checkpoints.folder or ''
+    interval = plan.evaluations.interval_secs if plan.evaluations else 0.0
+    last = latest_checkpoint(folder)
+    if last is None and not interval:
+        raise RunError(
+            f'--train_dir={folder}: it holds no checkpoint; train with this --train_dir first, or wait for one with '
+            '--eval_interval_secs=10'
+        )
+    if last:
+        yield last
+    # Those before it are not asked for.
+    seen = {last, *named_checkpoints(folder)} if last else set()
+    while interval:
+        # In this order: what is saved before the end is not overlooked.
+        ended = has_ended(folder)
+        new = [prefix for prefix in named_checkpoints(folder) if prefix not in seen]
+        for prefix in new:
+            seen.add(prefix)
+            if Path(f'{prefix}.index').exists():
+                yield prefix
+            else:
+                console.warning(f'{prefix} was deleted before it was evaluated; keep more: --max_ckpts_to_keep')
+        if ended and not new:
+            return
+        if not new:
+            time.sleep(interval)
+
+
+def _slices_of(towers: Sequence[OwnVariables]) -> dict[str, list[Slice]]:
+    """Each variable as often as there are towers."""
+    return {name: [part for tower in towers for part in tower.slices[name]] for name in towers[0].slices}

@@ -1,0 +1,58 @@
+"""Why a run failed, or should have, in one line."""
+
+from collections.abc import Callable
+
+import tensorflow.compat.v1 as tf
+
+from errors import RunError
+from inputs.data_sets import Shards
+from records.check import first_cut_shard, first_fault
+from run.plan import Plan, Role
+
+# What TensorFlow raises for bad records.
+_DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
+# How long to look for the record that made a step fail.
+_SEARCH_SECS = 120.0
+# How long to look for the ends of shards after a run; a million records take some seconds if they are in memory.
+_END_SEARCH_SECS = 30.0
+
+
+def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None]) -> str:
+    """The fault of the data if that explains the error, else the error as TensorFlow words it.
+
+    Args:
+      progress: gets a line about what is being done, since looking through shards takes time.
+    """
+    shards, batch_size = plan.data.shards, f'--batch_size={plan.counts.batch_size}'
+    if plan.role is Role.EVALUATION and plan.evaluations:
+        shards, batch_size = plan.data.validation_shards, f'--eval_batch_size={plan.evaluations.batch_size}'
+    cause = _cause(error)
+    line = f'{type(error).__name__}: {cause}'
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return f'{batch_size}: out of memory; write a smaller one ({cause})'
+    if shards is None or not isinstance(error, _DATA_FAULTS):
+        return line
+    progress('A step failed; looking for the record that made it fail')
+    fault = first_fault(shards.paths, plan.data.data_set.num_classes, _SEARCH_SECS)
+    return fault or f'{line} (--data_dir={plan.data.folder}; tf_cnn_benchmarks records --check may find more)'
+
+
+def check_ends(shards: Shards | None, warn: Callable[[str], None]) -> None:
+    """Raises RunError if a shard is cut where TensorFlow does not notice it, so that its last record was lost."""
+    if shards is None:
+        return
+    fault, num_unknown = first_cut_shard(shards.paths, _END_SEARCH_SECS)
+    if fault:
+        raise RunError(fault)
+    if num_unknown:
+        warn(
+            f'{num_unknown} of the {shards.subset} shards could not be checked for a cut end within '
+            f'{_END_SEARCH_SECS:.0f} s; tf_cnn_benchmarks records --check does that'
+        )
+
+
+def _cause(error: tf.errors.OpError) -> str:
+    """The line of TensorFlow's message that says what went wrong: the first, or the one below the node's name."""
+    lines = [line.strip() for line in error.message.splitlines() if line.strip() not in ('', 'Graph execution error:')]
+    nodes = [number for number, line in enumerate(lines[:-1]) if line.startswith('Node: ')]
+    return lines[nodes[-1] + 1] if nodes else lines[0] if lines else 'no reason given'

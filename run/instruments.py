@@ -1,0 +1,228 @@
+"""What is written to look into a run: its graph, a trace and a profile of one step, profiles of several, summaries."""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.client import timeline
+
+from errors import RunError
+from reporting.result import Phase, Step, StepValues
+from run.plan import Instruments, Summaries
+from training.variables import Variable
+
+Tensor = Any
+Values = TypeVar('Values')
+
+_file_numbers = itertools.count()
+
+
+@contextlib.contextmanager
+def writing(flag: str, path: str) -> Iterator[None]:
+    """Raises RunError for a file that cannot be written, such as on a full disk."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        reason = error.message if isinstance(error, tf.errors.OpError) else error.strerror
+        raise RunError(f'--{flag}={path}: it cannot be written ({reason}); make room or write elsewhere') from error
+
+
+def write_graph(graph: tf.Graph, path: str) -> None:
+    """Writes the graph as it was built, as text if the file's name ends with txt.
+
+    Raises:
+      RunError: the file cannot be written.
+    """
+    graph_def = graph.as_graph_def(add_shapes=True)
+    with writing('graph_file', path):
+        if path.endswith('txt'):
+            Path(path).write_text(str(graph_def))
+        else:
+            Path(path).write_bytes(graph_def.SerializeToString())
+
+
+class StepTracer:
+    """Runs one step with TensorFlow's tracing and writes what it saw. That step is slow, so it must not be a timed one.
+
+    Args:
+      instruments: trace_file gets the times of all ops, for chrome://tracing, or as text if chrome_format is False;
+        tfprof_file a profile for TensorFlow's profiler; partitioned_graph_prefix begins the names of text files with
+        the graph of each device, as optimised and run.
+    """
+
+    def __init__(self, instruments: Instruments) -> None:
+        self._trace_file = instruments.trace_file
+        self._chrome_format = instruments.chrome_format
+        self._tfprof_file = instruments.tfprof_file
+        self._partitioned_graph_prefix = instruments.partitioned_graph_prefix
+
+    @property
+    def is_wanted(self) -> bool:
+        return any((self._trace_file, self._tfprof_file, self._partitioned_graph_prefix))
+
+    def run(self, session: tf.Session, fetches: Any) -> Any:
+        """Runs the step, writes the files and returns what was fetched; raises RunError if a file cannot be written."""
+        traced = bool(self._trace_file or self._tfprof_file)
+        options = tf.RunOptions(
+            trace_level=tf.RunOptions.FULL_TRACE if traced else tf.RunOptions.NO_TRACE,
+            output_partition_graphs=self._partitioned_graph_prefix is not None,
+        )
+        metadata = tf.RunMetadata()
+        values = session.run(fetches, options=options, run_metadata=metadata)
+        if self._trace_file:
+            trace = self._format_trace(metadata)
+            with writing('trace_file', self._trace_file):
+                Path(self._trace_file).write_text(trace)
+        if self._tfprof_file:
+            profiler = tf.profiler.Profiler(session.graph)
+            profiler.add_step(0, metadata)
+            with writing('tfprof_file', self._tfprof_file):
+                Path(self._tfprof_file).write_bytes(profiler.serialize_to_string())
+        if self._partitioned_graph_prefix:
+            for number, graph_def in enumerate(metadata.partition_graphs):
+                with writing('partitioned_graph_file_prefix', self._partitioned_graph_prefix):
+                    Path(f'{self._partitioned_graph_prefix}{number}.pbtxt').write_text(str(graph_def))
+        return values
+
+    def _format_trace(self, metadata: tf.RunMetadata) -> str:
+        if self._chrome_format:
+            return timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(show_memory=True)
+        return str(metadata.step_stats)
+
+
+class StepProfiler:
+    """Runs TensorFlow's profiler, which TensorBoard shows, around some of the timed steps. These are slower.
+
+    Args:
+      folder: gets plugins/profile/TIME/HOST.xplane.pb.
+      steps: the first and the last of the timed steps to profile, or None for none.
+    """
+
+    def __init__(self, folder: str, steps: tuple[int, int] | None) -> None:
+        self._folder = folder
+        self._steps = steps
+        self._is_running = False
+
+    def between(self, num_timed: int) -> None:
+        """To be called before the first step and after each, given the number of timed ones up to now; those that warm
+        up count from below to 0."""
+        if self._steps is None:
+            return
+        first, last = self._steps
+        if num_timed == first - 1:
+            with writing('profile_dir', self._folder):
+                tf.compat.v2.profiler.experimental.start(self._folder)
+            self._is_running = True
+        elif num_timed == last:
+            self.close()
+
+    def warning(self, num_timed: int) -> str | None:
+        """In one line, what was not profiled when training ends after so many timed steps."""
+        if self._steps is None or num_timed >= self._steps[1]:
+            return None
+        return f'training ended after {num_timed} timed steps, before the last one of --profile_steps'
+
+    def marked(self, run_step: Callable[..., Values]) -> Callable[..., Values]:
+        """The function that runs a step, given its phase and index, such that profiles tell which step it was."""
+
+        def run(phase: Phase, index: int) -> Values:
+            if not self._is_running:
+                return run_step(phase, index)
+            with tf.compat.v2.profiler.experimental.Trace('step', step_num=index, _r=1):
+                return run_step(phase, index)
+
+        return run
+
+    def close(self) -> None:
+        """Writes what there is of a profile that has begun."""
+        if self._is_running:
+            self._is_running = False
+            with writing('profile_dir', self._folder):
+                tf.compat.v2.profiler.experimental.stop()
+
+
+class SummaryWriter:
+    """Writes what TensorBoard shows, every few timed steps. All but level 3 costs no timed second.
+
+    Level 1: loss, accuracy, images/sec and learning rate. Level 2: also a histogram of every trainable variable.
+    Level 3: also a histogram of every gradient, which the step itself must compute.
+
+    Args:
+      summaries: where to write, how often and how much (the level is the verbosity).
+      gradients: (variable, gradient) pairs; those of level 3.
+    """
+
+    def __init__(
+        self, summaries: Summaries, variables: Iterable[Variable], gradients: Sequence[tuple[Variable, Tensor]]
+    ) -> None:
+        train_dir, verbosity = summaries.folder, summaries.verbosity
+        self._every = summaries.every
+        self._variable_summary = self.gradient_summary = None
+        if verbosity >= 2:
+            self._variable_summary = tf.summary.merge(
+                [tf.summary.histogram(f'variables/{variable.name}', variable.value, []) for variable in variables]
+            )
+        if verbosity >= 3:
+            self.gradient_summary = tf.summary.merge(
+                [tf.summary.histogram(f'gradients/{variable.name}', gradient, []) for variable, gradient in gradients]
+            )
+        self._train_dir = train_dir
+        with writing('train_dir', train_dir):
+            self._writer = _open_events(train_dir, tf.get_default_graph())
+
+    def is_due(self, index: int) -> bool:
+        """Whether the timed step of that index gets a summary."""
+        return index % self._every == 0
+
+    def write(
+        self, step: int, scalars: dict[str, float], session: tf.Session, gradient_summary: bytes | None = None
+    ) -> None:
+        """Writes the summary of a step, after so many steps of the model: where training goes on, so do the curves."""
+        values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        summaries = [tf.Summary(value=values)]
+        if self._variable_summary is not None:
+            summaries.append(session.run(self._variable_summary))
+        if gradient_summary is not None:
+            summaries.append(gradient_summary)
+        with writing('train_dir', self._train_dir):
+            for summary in summaries:
+                self._writer.add_summary(summary, step)
+            self._writer.flush()
+
+    def close(self) -> None:
+        with writing('train_dir', self._train_dir):
+            self._writer.close()
+
+
+def scalars_of(step: Step[StepValues], loss_name: str, num_images: int) -> dict[str, float]:
+    """What the summary of a step of so many images says of it; images_per_second is the rate of that step alone."""
+    values = {
+        loss_name: step.values.loss,
+        'images_per_second': num_images / step.seconds,
+        'learning_rate': step.values.learning_rate,
+        'top_1_accuracy': step.values.top_1,
+        'top_5_accuracy': step.values.top_5,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _open_events(folder: str, graph: tf.Graph | None = None) -> tf.summary.FileWriter:
+    """A file of its own in a folder: TensorFlow names it by the second, and one of the same second would take its
+    place. In the order of names, which is that of TensorBoard, the files of a process come as they were made."""
+    return tf.summary.FileWriter(folder, graph=graph, filename_suffix=f'.{os.getpid()}.{next(_file_numbers):08d}')
+
+
+def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float]) -> None:
+    """Adds scalars of a step to what TensorBoard shows of a folder.
+
+    Raises:
+      RunError: it cannot be written; the message names the flag that gave the folder.
+    """
+    values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+    # TensorFlow takes a writer outside of a graph for one of another kind.
+    with writing(flag, folder), tf.Graph().as_default(), contextlib.closing(_open_events(folder)) as writer:
+        writer.add_summary(tf.Summary(value=values), step)

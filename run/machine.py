@@ -1,0 +1,219 @@
+"""What this machine computes on: devices, data format and the session settings that fit them."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from errors import UsageError
+from params import Params
+from params.modes import MODES, Mode
+from training.variables import HOST_DEVICE
+
+_XLA_ON_CPU = '--tf_xla_cpu_global_jit'
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The choices that Params leaves to the machine.
+
+    towers: the device of each tower. hosts: the CPU of each process that has some, in their order. parameter_devices:
+    where shared variables live. all_reduce_spec: how towers sum, None for the default of one process.
+    """
+
+    kind: str
+    towers: tuple[str, ...]
+    parameter_device_kind: str
+    parameter_devices: tuple[str, ...]
+    data_format: str
+    hosts: tuple[str, ...] = (HOST_DEVICE,)
+    all_reduce_spec: str | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this process that has the towers."""
+        return self.hosts == (HOST_DEVICE,)
+
+
+def find_machine(params: Params, mode: Mode, workers: Sequence[str] = (), *, alone: bool = True) -> Machine:
+    """Fits the settings to the devices that are there.
+
+    Args:
+      mode: the row of --variable_update.
+      workers: the prefixes of the devices of each process that has towers, where those are not this process.
+      alone: whether no other process takes part.
+
+    Raises:
+      UsageError: the run asks for GPUs that are not there, or for sums on GPUs without them.
+    """
+    if params.xla:
+        # XLA leaves the CPU alone unless this says otherwise, and TensorFlow reads it when it first looks for devices.
+        flags = os.environ.get('TF_XLA_FLAGS', '')
+        os.environ['TF_XLA_FLAGS'] = f'{flags} {_XLA_ON_CPU}'.strip() if _XLA_ON_CPU not in flags else flags
+    num_gpus_found = len(tf.config.list_physical_devices('GPU'))
+    kind = params.device or ('gpu' if num_gpus_found else 'cpu')
+    parameter_kind = kind
+    spec = params.all_reduce_spec if mode.takes_all_reduce_spec else None
+    by_halves = params.hierarchical_copy and mode.takes_hierarchy
+    sums_elsewhere = mode.parameter_device == 'sums' and (spec or by_halves)
+    if alone and mode.parameter_device and not sums_elsewhere and not params.eval:
+        parameter_kind = params.local_parameter_device or kind
+    if workers and params.device is None and not num_gpus_found:
+        raise UsageError(
+            '--device is missing: here is no GPU, and what the workers have is not seen from here; '
+            'write --device=gpu or --device=cpu'
+        )
+    if kind == 'gpu' and params.num_gpus > num_gpus_found and not workers:
+        raise UsageError(
+            f'--num_gpus={params.num_gpus}: TensorFlow sees {num_gpus_found} GPUs here; '
+            f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
+            if num_gpus_found
+            else '--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or install the [cuda] extra'
+        )
+    if params.device is None and kind == 'cpu' and params.num_gpus > 1:
+        raise UsageError(
+            f'--num_gpus={params.num_gpus}: TensorFlow sees no GPU here; '
+            f'write --device=cpu to train on {params.num_gpus} virtual devices of the CPU'
+        )
+    if params.xla and kind == 'cpu' and params.num_gpus > 1:
+        raise UsageError(
+            f'--xla: on a CPU it compiles for one device, and --num_gpus={params.num_gpus}; '
+            'write --num_gpus=1 or --noxla'
+        )
+    if parameter_kind == 'gpu' and kind != 'gpu':
+        raise UsageError('--local_parameter_device=gpu: the run is on the CPU; write --local_parameter_device=cpu')
+    if params.horovod_device == 'gpu' and kind != 'gpu' and mode.launcher:
+        raise UsageError('--horovod_device=gpu: the run is on the CPU; write --horovod_device=cpu, or leave it out')
+    sums = not params.eval and not params.forward_only and (params.num_gpus > 1 or not alone)
+    if kind != 'gpu' and 'nccl' in (spec or '') and sums:
+        raise UsageError(
+            f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between GPUs and the run is on the CPU; '
+            'leave it (and --use_nccl) out, or write pscpu, psgpu or xring'
+        )
+    if workers and 'nccl' in (spec or ''):
+        raise UsageError(
+            f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between the GPUs of one process here, and '
+            f'--variable_update={params.variable_update} has several; write xring, psgpu or pscpu'
+        )
+    towers = tuple(f'{worker}/{kind}:{i}' for worker in workers or [''] for i in range(params.num_gpus))
+    return Machine(
+        kind=kind,
+        towers=towers,
+        parameter_device_kind=parameter_kind,
+        parameter_devices=towers if parameter_kind == 'gpu' else (HOST_DEVICE,),
+        data_format=params.data_format or ('NCHW' if kind == 'gpu' else 'NHWC'),
+        hosts=tuple(f'{worker}{HOST_DEVICE}' for worker in workers or ['']),
+        # In a ring, each worker sends the least.
+        all_reduce_spec=spec or ('xring' if workers else None),
+    )
+
+
+def session_config(params: Params, machine: Machine, *, in_cluster: bool = False) -> tf.ConfigProto:
+    """The settings of the session.
+
+    Args:
+      in_cluster: whether it is on a server, to which others send graphs.
+
+    Raises:
+      UsageError: an earlier run in this process fixed a setting of the whole process in another way.
+    """
+    config = tf.ConfigProto(allow_soft_placement=True)
+    if machine.kind == 'cpu' or not machine.is_here:
+        config.device_count['CPU'] = len(machine.towers) if machine.is_here else 1
+        config.device_count['GPU'] = 0
+    _fix_for_process('xla', params.xla)
+    _fix_for_process('num_intra_threads', params.num_intra_threads or 0)
+    config.intra_op_parallelism_threads = params.num_intra_threads or 0
+    config.inter_op_parallelism_threads = params.num_inter_threads
+    config.use_per_session_threads = True
+    if params.allow_growth is not None:
+        config.gpu_options.allow_growth = params.allow_growth
+    if params.gpu_memory_frac_for_testing:
+        config.gpu_options.per_process_gpu_memory_fraction = params.gpu_memory_frac_for_testing
+    if params.xla:
+        config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
+    rewrite = config.graph_options.rewrite_options
+    _choose_graph_passes(rewrite, machine)
+    if in_cluster and params.precision == 'bf16':
+        # It fuses convolutions into ops that a server takes for float32 and float16 only.
+        rewrite.remapping = rewrite.OFF
+    return config
+
+
+def server_config(params: Params, *, computes: bool) -> tf.ConfigProto:
+    """The settings of a process that serves others.
+
+    Args:
+      computes: whether towers are on its devices; else it only keeps variables.
+    """
+    if computes:
+        config = session_config(
+            params, find_machine(params, MODES[params.variable_update], alone=False), in_cluster=True
+        )
+        config.use_per_session_threads = False
+        return config
+    # They are on its CPU; the GPUs are the workers'.
+    os.environ['CUDA_VISIBLE_DEVICES'] = ''
+    return tf.ConfigProto(device_count={'GPU': 0})
+
+
+def check_xla(config: tf.ConfigProto, device: str) -> None:
+    """Compiles a few operations to see whether XLA does compile.
+
+    Raises:
+      UsageError: it does not.
+    """
+    with tf.Graph().as_default() as graph, tf.device(device):
+        x = tf.random.uniform([8, 8])
+        for _ in range(4):
+            x = tf.tanh(tf.matmul(x, x))
+    metadata = tf.RunMetadata()
+    with tf.Session(graph=graph, config=config) as session:
+        session.run(x, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    if not any(node.op == '_XlaRun' for partition in metadata.partition_graphs for node in partition.node):
+        raise UsageError(
+            '--xla: TensorFlow does not compile in this process, which used it before; start a new process, '
+            f'or set TF_XLA_FLAGS={_XLA_ON_CPU} before TensorFlow is used'
+        )
+
+
+def _choose_graph_passes(rewrite: Any, machine: Machine) -> None:
+    """Leaves the graph passes on that speed up a step, and those off that only take their time with many towers."""
+    rewrite.meta_optimizer_iterations = rewrite.ONE
+    for name in (
+        'arithmetic_optimization',
+        'auto_mixed_precision',
+        'common_subgraph_elimination',
+        'constant_folding',
+        'debug_stripper',
+        'dependency_optimization',
+        'function_optimization',
+        'implementation_selector',
+        'loop_optimization',
+        'pin_to_host_optimization',
+        'scoped_allocator_optimization',
+        'shape_optimization',
+    ):
+        setattr(rewrite, name, rewrite.OFF)
+    rewrite.memory_optimization = rewrite.NO_MEM_OPT
+    if machine.kind == 'cpu' and machine.data_format == 'NCHW':
+        # The CPU's kernels are made for NHWC.
+        rewrite.cpu_layout_conversion = rewrite.NCHW_TO_NHWC
+    else:
+        # On a GPU it would train in another data format than the one that was asked for.
+        rewrite.layout_optimizer = rewrite.OFF
+
+
+_fixed_for_process: dict[str, object] = {}
+
+
+def _fix_for_process(name: str, value: object) -> None:
+    """TensorFlow keeps some settings of the first session for the whole process: refuse to measure with others."""
+    first = _fixed_for_process.setdefault(name, value)
+    if first != value:
+        raise UsageError(
+            f'--{name}={value}: an earlier run in this process set {first}, which TensorFlow keeps until the process '
+            'ends; start a new process'
+        )

@@ -1,0 +1,87 @@
+"""Whether the files that a run is asked for can be written. Does not import TensorFlow."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from errors import UsageError, spelled
+from params import Params
+from params.files import OUTPUTS, Output, outputs_that_are
+
+_FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
+
+
+def check_outputs(params: Params, *, is_chief: bool = True) -> None:
+    """Proves that the files of the run can be written; leaves existing ones as they are, and makes folders.
+
+    Args:
+      is_chief: whether this process is the one of its cluster that writes what is written once.
+
+    Raises:
+      UsageError: one cannot, with the flag, the path and the reason.
+    """
+    for name in outputs_that_are(Output.FILE):
+        if path := getattr(params, name):
+            with _told_of(name, path):
+                _try_file(Path(path))
+    for name in outputs_that_are(Output.PREFIX):
+        if prefix := getattr(params, name):
+            with _told_of(name, prefix):
+                _try_folder(Path(f'{prefix}0').parent)
+    if params.eval and params.train_dir and Path(params.train_dir).is_file():
+        raise UsageError(
+            f'{spelled("train_dir", params.train_dir)}: it is a file; give the folder that the checkpoints are in'
+        )
+    for name in outputs_that_are(*(_FOLDERS if is_chief else (Output.FOLDER,))):
+        if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
+            with _told_of(name, folder):
+                if OUTPUTS[name] is Output.NEW_FOLDER:
+                    _check_new(name, folder)
+                    # It appears when all is in it; until then the one above it is written in.
+                    folder = os.path.dirname(os.path.abspath(folder))
+                Path(folder).mkdir(parents=True, exist_ok=True)
+                _try_folder(Path(folder))
+
+
+def _check_new(name: str, folder: str) -> None:
+    """That a folder which is to appear in one moment is not there, or empty."""
+    if os.path.ismount(folder):
+        raise UsageError(f'{spelled(name, folder)}: a mounted folder cannot be replaced; name a new folder in it')
+    if os.path.islink(folder):
+        raise UsageError(f'{spelled(name, folder)}: a link cannot be replaced; write the path of a new folder')
+    if os.path.lexists(folder) and any(Path(folder).iterdir()):
+        raise UsageError(f'{spelled(name, folder)}: the folder is not empty; write the name of a new one')
+
+
+@contextlib.contextmanager
+def _told_of(name: str, path: str) -> Iterator[None]:
+    if '://' in path:
+        raise UsageError(f'{spelled(name, path)}: only files of this machine can be written; write a local path')
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f'{spelled(name, path)}: a file is where a folder must be; write another path') from None
+    except OSError as error:
+        folder = Path(path).parent
+        if OUTPUTS[name] not in _FOLDERS and not folder.exists():
+            raise UsageError(f'{spelled(name, path)}: there is no folder {folder}; make it first') from None
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f'{spelled(name, path)}: it cannot be written ({reason}); write another path') from None
+
+
+def _try_file(path: Path) -> None:
+    # What is made, and taken away again, is the file that a symbolic link names, not the link.
+    file = path.resolve()
+    existed = file.exists()
+    # Appending nothing leaves the content as it is.
+    file.open('ab').close()
+    if not existed:
+        # Another process of the run may have been faster.
+        file.unlink(missing_ok=True)
+
+
+def _try_folder(folder: Path) -> None:
+    # Gone as soon as it is closed.
+    tempfile.TemporaryFile(dir=folder).close()

@@ -1,0 +1,291 @@
+"""The plan of a run: every fact about it, resolved once. Does not import TensorFlow.
+
+run.resolve makes it. After that nobody reads a flag, a folder or the environment to find something out again: each part
+of a run takes the facts it needs.
+"""
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cluster.topology import Cluster, Timeout
+from inputs.catalog import Source
+from inputs.data_sets import DataSet, Shards
+from models.facts import ModelFacts
+from params import Params
+from params.all_reduce_spec import Range
+from run.schedule import EvalSchedule
+
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
+
+    from run.machine import Machine
+    from run.step_graph import StepSettings
+
+
+class Role(enum.Enum):
+    """What a run does, as the banner says it."""
+
+    TRAINING = 'training'
+    FORWARD_ONLY = 'forward-only'
+    EVALUATION = 'evaluation'
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Who takes part.
+
+    Attributes:
+      cluster: all processes and which of them this is; None if it is alone.
+      horovod: the module horovod.tensorflow if Horovod started the processes, else None.
+      together: whether workers take their steps together. A process alone has nobody to wait for.
+      keeps_state: whether variables outlive the process that holds them, in checkpoints.
+      connect, peer: how long to wait for tasks at the start, and for lost ones.
+    """
+
+    cluster: Cluster | None
+    horovod: Any
+    together: bool
+    keeps_state: bool
+    connect: Timeout
+    peer: Timeout
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process does what is done once: initialise variables, save checkpoints, write summaries."""
+        return self.cluster is None or self.cluster.is_chief
+
+    @property
+    def num_trainers(self) -> int:
+        """How many processes take steps."""
+        return self.cluster.num_trainers if self.cluster else 1
+
+    @property
+    def index(self) -> int:
+        """The number of this process among those that take steps."""
+        return self.cluster.index if self.cluster else 0
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is read and how it is preprocessed.
+
+    Attributes:
+      data_set: its facts. folder: --data_dir, None for synthetic images.
+      images: what steps read. validation: what evaluations read; None if that is not done, or images are synthetic.
+      image_size: height and width in pixels of the images that the model gets.
+      augmentation, distortions, resize_method: see preprocessing.ImageOptions.
+      seed: of all random draws. distinct_workers: whether each worker draws other images.
+    """
+
+    data_set: DataSet
+    folder: str | None
+    images: Source
+    validation: Source
+    image_size: int
+    augmentation: str
+    distortions: bool
+    resize_method: str
+    seed: int
+    distinct_workers: bool
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """The height, width and channels of an image that the model gets."""
+        return self.image_size, self.image_size, self.data_set.channels
+
+    @property
+    def shards(self) -> Shards | None:
+        """The shards that steps read, if they read any."""
+        return self.images if isinstance(self.images, Shards) else None
+
+    @property
+    def validation_shards(self) -> Shards | None:
+        """The shards that evaluations read, if they read any."""
+        return self.validation if isinstance(self.validation, Shards) else None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How much is done.
+
+    Attributes:
+      batch_size: images of a step on each device. global_batch_size: on all devices of all workers.
+      images_of_step: the images behind one count of the global step: of all workers if they take their steps together.
+      num_warmup, num_timed: steps of each worker. num_epochs: what the timed steps are of the images that are read.
+      display_every: steps from one line to the next.
+    """
+
+    batch_size: int
+    global_batch_size: int
+    images_of_step: int
+    num_warmup: int
+    num_timed: int
+    num_epochs: float
+    display_every: int
+
+
+@dataclass(frozen=True)
+class OptimizerFacts:
+    """The update rule: its name, its class as 'module:name', and the arguments of that."""
+
+    name: str
+    rule: str
+    arguments: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class VariableFacts:
+    """Where variables live and how gradients meet.
+
+    Attributes:
+      variable_update: the name of the mode. manager: the class of its variable manager as 'module:name'.
+      sync: whether the workers of a cluster wait for each other.
+      sums: how towers sum gradients, by their bytes; None sums in two halves.
+      shown_spec: the --all_reduce_spec that the banner shows, if towers sum by one.
+      num_packets, small_max_bytes, small_max_group: see managers.buckets.Packing.
+      transfer: the dtype in which gradients travel, None for their own.
+      horovod_device: where Horovod sums.
+    """
+
+    variable_update: str
+    manager: str
+    sync: bool
+    sums: tuple[Range, ...] | None
+    shown_spec: str | None
+    num_packets: int
+    small_max_bytes: int
+    small_max_group: int
+    transfer: str | None
+    horovod_device: str | None
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Which images are evaluated, and when.
+
+    Attributes:
+      batch_size: images at a time on each device.
+      num_batches: after how many batches to stop, all devices together taking one; None: after the last example.
+      num_examples: how many examples all processes look at; None: each once.
+      shown_batches, num_epochs: the same as the banner shows it; None: all batches.
+      schedule: after which steps training waits for an evaluation. goal: the top-1 accuracy that ends training.
+      interval_secs: how often a process that only evaluates looks for new checkpoints; 0: it evaluates the last one.
+      summary_folder: where summaries go, if anywhere.
+    """
+
+    batch_size: int
+    num_batches: int | None
+    num_examples: int | None
+    shown_batches: int | None
+    num_epochs: float
+    schedule: EvalSchedule
+    goal: float | None
+    interval_secs: float
+    summary_folder: str | None
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """What is saved, and what training starts from.
+
+    Attributes:
+      folder: --train_dir. saves: whether this process saves checkpoints there.
+      every_secs, every_steps: how often, besides the first and the last step. max_to_keep: how many stay.
+      resume_from: the prefix of the checkpoint that training goes on from.
+      warm_start: the prefix of another one that it starts from, and warm_start_flag the flag that named it.
+      export_folder: where this process writes a SavedModel at the end.
+    """
+
+    folder: str | None
+    saves: bool
+    every_secs: float
+    every_steps: int | None
+    max_to_keep: int
+    resume_from: str | None
+    warm_start: str | None
+    warm_start_flag: str
+    export_folder: str | None
+
+
+@dataclass(frozen=True)
+class Summaries:
+    """Where and how often summaries are written, and how much: see run.instruments.SummaryWriter."""
+
+    folder: str
+    every: int
+    verbosity: int
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """What is written to look into a run, see run.instruments. profile_steps: the first and the last timed step."""
+
+    trace_file: str | None
+    chrome_format: bool
+    tfprof_file: str | None
+    partitioned_graph_prefix: str | None
+    graph_file: str | None
+    profile_folder: str
+    profile_steps: tuple[int, int] | None
+    summaries: Summaries | None
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What happens to losses: the name under which they are shown, and whether training goes on with one that is not
+    finite. advice: what may help against those."""
+
+    name: str
+    continue_on_nan: bool
+    advice: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every fact of one run of one process.
+
+    Attributes:
+      params: the settings that it was made from, for the record.
+      role: what the run does. warnings: lines about flags without effect, data and instruments.
+      model: the facts of the model.
+      machine: the devices. config: the settings of sessions.
+      step: what a step computes. optimizer: the update rule.
+    """
+
+    params: Params
+    role: Role
+    warnings: tuple[str, ...]
+    processes: Processes
+    model: ModelFacts
+    data: Data
+    machine: 'Machine'
+    config: 'tf.ConfigProto'
+    counts: Counts
+    step: 'StepSettings'
+    optimizer: OptimizerFacts
+    variables: VariableFacts
+    evaluations: Evaluations | None
+    checkpoints: Checkpoints
+    instruments: Instruments
+    losses: Losses
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """The facts of a process that serves others: it keeps variables, or has the devices that a controller drives.
+
+    Attributes:
+      cluster: all processes and which of them this is. config: the settings of its server.
+      together: whether the loss of one trainer stops the others.
+      connect, peer: how long to wait for trainers at the start, and for lost ones.
+      linger_secs: how long it stays when they are done.
+    """
+
+    cluster: Cluster
+    config: 'tf.ConfigProto'
+    together: bool
+    connect: Timeout
+    peer: Timeout
+    linger_secs: float
+    warnings: tuple[str, ...]

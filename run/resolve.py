@@ -1,0 +1,346 @@
+"""From the settings to the plan of a run: the one place that reads flags, folders, the network and devices.
+
+Raises every UsageError that a run can meet. What needs no TensorFlow comes first, so that most mistakes are found
+within a fraction of a second.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from cluster.discovery import as_evaluator, find_cluster
+from cluster.environments import is_evaluator
+from cluster.topology import Cluster, Timeout, place_of, public_hosts
+from errors import UsageError, spelled
+from inputs.catalog import Source
+from inputs.data_folder import Arrays, DataFolder, open_folder, recognise
+from inputs.data_sets import DATA_SETS, DataSet
+from models.facts import ModelFacts
+from models.registry import MODELS, Registry, load_model_file
+from params import Params
+from params.checks import check_run, find_idle
+from params.files import Output, outputs_that_are
+from params.modes import MODES, Mode, modes_that
+from params.rules import RunFacts
+from params.spec import numbers_of
+from run.outputs import check_outputs
+from run.plan import (
+    Counts,
+    Data,
+    Evaluations,
+    Losses,
+    Plan,
+    Processes,
+    Role,
+    ServerPlan,
+)
+from run.resolve_files import find_checkpoints, find_instruments
+from run.schedule import EvalSchedule
+from training.schedules import steps_of
+
+# Timed steps where no flag says how many.
+_NUM_BATCHES = 100
+
+
+def resolve(params: Params, environ: Mapping[str, str], models: Registry = MODELS) -> Plan | ServerPlan:
+    """Makes the plan of this process, and proves that the run is possible.
+
+    Reads --model_file, the environment, the data folder, the checkpoints and the devices, and makes the folders of
+    outputs. Changes the environment only where TensorFlow reads it: TF_XLA_FLAGS, CUDA_VISIBLE_DEVICES.
+
+    Args:
+      params: the settings.
+      environ: the environment of the process, which may say who else takes part.
+      models: where models are looked up; --model_file adds some.
+
+    Raises:
+      UsageError: the settings do not fit each other, the cluster, the data, the files or this machine.
+      RunError: a checkpoint or the data cannot be read.
+    """
+    # The process of a TFJob that only evaluates gets the command line of the others.
+    alone_by_role = is_evaluator(environ)
+    params = as_evaluator(params, environ)
+    if params.model_file:
+        load_model_file(params.model_file, models)
+    mode = MODES[params.variable_update]
+    horovod, cluster = _find_processes(params, mode, environ)
+    model, folder = _find_model(params, models, reads=not (cluster and cluster.job == 'ps'))
+    facts = RunFacts(alone=cluster is None and not alone_by_role, residual=model.residual)
+    check_run(params, facts)
+    warnings = find_idle(params, facts)
+    if cluster and cluster.serves:
+        return _plan_server(params, cluster, folder, warnings)
+    return _plan_run(params, mode, horovod, cluster, model, folder, warnings)
+
+
+def _find_processes(params: Params, mode: Mode, environ: Mapping[str, str]) -> tuple[Any, Cluster | None]:
+    """The module horovod.tensorflow if the mode needs it, and the cluster."""
+    if mode.launcher is None:
+        cluster = find_cluster(params, environ)
+        if cluster and params.forward_only and not mode.forward_only_in_cluster:
+            raise _not_forward_only(params)
+        return None, cluster
+    if params.eval:
+        raise UsageError(
+            f'--eval clashes with {spelled("variable_update", mode.name)}: evaluate in one process, or as a cluster of '
+            'another --variable_update'
+        )
+    from cluster.horovod import horovod_cluster, load_horovod
+
+    horovod = load_horovod()
+    if params.forward_only:
+        raise _not_forward_only(params)
+    return horovod, horovod_cluster(horovod)
+
+
+def _not_forward_only(params: Params) -> UsageError:
+    return UsageError(
+        f'--forward_only: the workers of {spelled("variable_update", params.variable_update)} exchange nothing then; '
+        f'measure one process, or write {modes_that(lambda mode: mode.needs_servers)} with --ps_hosts'
+    )
+
+
+def _find_model(params: Params, models: Registry, *, reads: bool) -> tuple[ModelFacts, DataFolder | None]:
+    """The model for the data set, and the folder of the data; None for synthetic images.
+
+    Args:
+      reads: whether this process has anything to do with data.
+    """
+    model = models.find_model(params.model, params.data_name)
+    if params.data_dir is None or not reads:
+        return model, None
+    folder = open_folder(params.data_dir, params.data_name or recognise(params.data_dir) or model.data_set)
+    name = folder.data_set.name
+    source = None if params.data_name else f'{name}, which is what --data_dir={params.data_dir} holds'
+    return models.find_model(params.model, name, source), folder
+
+
+def _check_folder(params: Params, folder: DataFolder | None) -> None:
+    if folder and not params.eval:
+        folder.check(folder.subset_of_steps(forward_only=params.forward_only))
+    if folder and params.evaluates:
+        folder.check('validation')
+
+
+def check_launch(params: Params, models: Registry = MODELS) -> None:
+    """Finds the mistakes in the flags of a whole cluster before any of its processes is started, without TensorFlow.
+
+    Raises:
+      UsageError: as resolve, for what does not depend on the role of a process or on its devices.
+    """
+    if params.model_file:
+        load_model_file(params.model_file, models)
+    model, folder = _find_model(params, models, reads=True)
+    check_run(params, RunFacts(alone=False, residual=model.residual))
+    _check_folder(params, folder)
+    check_outputs(params)
+
+
+def _plan_server(params: Params, cluster: Cluster, folder: DataFolder | None, warnings: Sequence[str]) -> ServerPlan:
+    _check_folder(params, folder)
+    from run.machine import server_config
+
+    return ServerPlan(
+        cluster=cluster,
+        config=server_config(params, computes=cluster.job == 'worker'),
+        # Nobody goes on without a controller.
+        together=(params.cross_replica_sync and not params.forward_only) or bool(cluster.controller_hosts),
+        connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
+        peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),
+        linger_secs=params.ps_linger_secs,
+        warnings=tuple(warnings),
+    )
+
+
+def _plan_run(
+    params: Params,
+    mode: Mode,
+    horovod: Any,
+    cluster: Cluster | None,
+    model: ModelFacts,
+    folder: DataFolder | None,
+    warnings: list[str],
+) -> Plan:
+    """The plan of a process that trains or evaluates."""
+    is_chief = cluster is None or cluster.is_chief
+    if horovod and not is_chief:
+        # horovodrun gives all processes the same flags; in other clusters each may have files of its own.
+        params = replace(params, **dict.fromkeys(outputs_that_are(Output.FILE, Output.PREFIX)))  # type: ignore[arg-type]
+    data = _open_data(params, model, folder, warnings)
+    check_outputs(params, is_chief=is_chief)
+    # From here on TensorFlow is needed.
+    from run.machine import check_xla, find_machine, session_config
+    from run.resolve_training import describe_step, find_optimizer, place_variables
+
+    processes = Processes(
+        cluster=cluster,
+        horovod=horovod,
+        together=cluster is None
+        or params.eval
+        or horovod is not None
+        or (params.cross_replica_sync and not params.forward_only),
+        keeps_state=params.train_dir is not None,
+        connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
+        peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),
+    )
+    devices_elsewhere = [server.device for server in cluster.servers] if cluster and cluster.controller_hosts else []
+    machine = find_machine(params, mode, devices_elsewhere, alone=cluster is None)
+    num_towers = len(machine.towers)
+    counts = _count(params, model, data, processes, num_towers)
+    step = describe_step(params, mode, model, data, machine, counts, processes)
+    config = session_config(params, machine, in_cluster=cluster is not None)
+    if params.xla and machine.is_here:
+        check_xla(config, machine.towers[0])
+    if cluster and not horovod and (public := public_hosts(cluster)):
+        warnings.append(
+            f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor "
+            'encryption, and whoever reaches one can do all that its user can'
+        )
+    checkpoints = find_checkpoints(params, is_chief, warnings)
+    instruments = find_instruments(params, is_chief, counts.num_timed, warnings)
+    return Plan(
+        params=params,
+        role=_role(params),
+        processes=processes,
+        model=model,
+        data=data,
+        machine=machine,
+        config=config,
+        counts=counts,
+        step=step,
+        optimizer=find_optimizer(params),
+        variables=place_variables(
+            params,
+            mode,
+            place_of(cluster),
+            machine,
+            step.precision,
+            sync=params.cross_replica_sync and processes.together,
+        ),
+        evaluations=_find_evaluations(params, data, counts, processes, num_towers) if params.evaluates else None,
+        checkpoints=checkpoints,
+        instruments=instruments,
+        losses=_describe_losses(params),
+        warnings=tuple(warnings),
+    )
+
+
+def _role(params: Params) -> Role:
+    if params.eval:
+        return Role.EVALUATION
+    return Role.FORWARD_ONLY if params.forward_only else Role.TRAINING
+
+
+def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, warnings: list[str]) -> Data:
+    """Opens what steps and evaluations read."""
+    data_set = folder.data_set if folder else DATA_SETS[model.data_set]
+    augmentation = params.augmentation or data_set.augmentation
+
+    def open_subset(subset: str) -> Source:
+        assert folder
+        images = folder.open(subset)
+        if isinstance(images, Arrays) and params.augmentation == 'resized_crop':
+            raise UsageError(
+                f'--augmentation=resized_crop: it is for records, and {data_set.name} is not read from records; '
+                'write --augmentation=padded_crop or none'
+            )
+        if warning := folder.warning_about(images):
+            warnings.append(warning)
+        return images
+
+    images = validation = None
+    if folder and not params.eval:
+        images = open_subset(folder.subset_of_steps(forward_only=params.forward_only))
+        if params.distortions and not params.forward_only and data_set.channels != 3:
+            raise UsageError(
+                f'--distortions: they change colours, which takes 3 channels, and the images of {data_set.name} have '
+                f'{data_set.channels}; write --nodistortions'
+            )
+    if folder and params.evaluates:
+        validation = open_subset('validation')
+    return Data(
+        data_set=data_set,
+        folder=params.data_dir,
+        images=images,
+        validation=validation,
+        image_size=(model.any_size and data_set.image_size) or model.image_size,
+        augmentation=augmentation,
+        distortions=params.distortions,
+        resize_method=params.resize_method,
+        seed=params.tf_random_seed,
+        distinct_workers=params.distinct_worker_data,
+    )
+
+
+def _count(params: Params, model: ModelFacts, data: Data, processes: Processes, num_towers: int) -> Counts:
+    batch_size = params.batch_size or model.batch_size
+    own = batch_size * num_towers
+    global_batch_size = own * processes.num_trainers
+    # The images of an epoch, of those that this run reads; synthetic images pass for training images.
+    source = data.validation if params.eval else data.images
+    validates = source is not None and source.subset == 'validation'
+    num_examples = data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
+    if params.num_epochs is not None:
+        num_timed = math.ceil(steps_of(params.num_epochs, num_examples, global_batch_size))
+    else:
+        num_timed = _NUM_BATCHES if params.num_batches is None else params.num_batches
+    return Counts(
+        batch_size=batch_size,
+        global_batch_size=global_batch_size,
+        images_of_step=global_batch_size if processes.together else own,
+        num_warmup=params.num_warmup_batches,
+        num_timed=num_timed,
+        num_epochs=num_timed * global_batch_size / (num_examples or math.inf),
+        display_every=params.display_every,
+    )
+
+
+def _find_evaluations(params: Params, data: Data, counts: Counts, processes: Processes, num_towers: int) -> Evaluations:
+    batch_size = params.eval_batch_size or counts.batch_size
+    # Without synchronous steps the chief evaluates alone.
+    num_processes = processes.num_trainers if processes.together else 1
+    images_of_batch = batch_size * num_towers * num_processes
+    num_batches = num_examples = None
+    if data.validation is None:
+        num_batches = params.num_eval_batches or counts.num_timed
+    elif params.num_eval_batches is not None:
+        num_examples = params.num_eval_batches * images_of_batch
+    elif params.num_eval_epochs is not None:
+        num_examples = math.ceil(steps_of(params.num_eval_epochs, data.validation.num_images, 1))
+    shown_batches = num_batches or params.num_eval_batches
+    known = data.data_set.num_validation_examples if data.validation is not None else data.data_set.num_train_examples
+    return Evaluations(
+        batch_size=batch_size,
+        num_batches=num_batches,
+        num_examples=num_examples,
+        shown_batches=shown_batches,
+        num_epochs=shown_batches * images_of_batch / (known or math.inf)
+        if shown_batches
+        else params.num_eval_epochs or 1.0,
+        schedule=_eval_schedule(params, data.data_set, counts.images_of_step),
+        goal=params.stop_at_top_1_accuracy,
+        interval_secs=params.eval_interval_secs,
+        summary_folder=params.eval_dir,
+    )
+
+
+def _eval_schedule(params: Params, data_set: DataSet, images_of_step: int) -> EvalSchedule:
+    per_epoch = Fraction(data_set.num_train_examples, images_of_step)
+    if params.eval_during_training_every_n_steps is not None:
+        return EvalSchedule(every=Fraction(params.eval_during_training_every_n_steps))
+    if params.eval_during_training_every_n_epochs is not None:
+        return EvalSchedule(every=Fraction(str(params.eval_during_training_every_n_epochs)) * per_epoch)
+    epochs = numbers_of(params.eval_during_training_at_specified_epochs, float)
+    steps = numbers_of(params.eval_during_training_at_specified_steps, int)
+    return EvalSchedule(at=frozenset([*steps, *(math.ceil(Fraction(str(epoch)) * per_epoch) for epoch in epochs)]))
+
+
+def _describe_losses(params: Params) -> Losses:
+    advice = []
+    if params.precision == 'fp16':
+        advice.append('--precision=bf16, which has larger numbers')
+        if not (params.fp16_enable_auto_loss_scale or params.forward_only):
+            advice.append('--fp16_enable_auto_loss_scale')
+    return Losses(params.loss_type_to_report, params.continue_on_nan, tuple(advice))

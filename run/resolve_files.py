@@ -1,0 +1,61 @@
+"""The plan of what a run writes: checkpoints, a model, profiles, summaries; and of what it starts from."""
+
+from errors import UsageError, spelled
+from params import Params
+from params.spec import numbers_of
+from run.plan import Checkpoints, Instruments, Summaries
+
+
+def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Checkpoints:
+    from training.checkpoint_files import find_checkpoint, latest_checkpoint
+
+    saves = params.train_dir is not None and not params.forward_only and not params.eval and is_chief
+    resume_from = latest_checkpoint(params.train_dir) if saves and params.train_dir else None
+    warm_start = None
+    flag = spelled('backbone_model_path', params.backbone_model_path)
+    if params.backbone_model_path and is_chief and not params.forward_only and not params.eval:
+        if resume_from:
+            warnings.append(f'{flag} has no effect: training goes on from {resume_from}')
+        else:
+            warm_start = find_checkpoint(params.backbone_model_path, flag)
+    return Checkpoints(
+        folder=params.train_dir,
+        saves=saves,
+        every_secs=params.save_model_secs,
+        every_steps=params.save_model_steps,
+        max_to_keep=params.max_ckpts_to_keep,
+        resume_from=resume_from,
+        warm_start=warm_start,
+        warm_start_flag=flag,
+        export_folder=params.export_saved_model if is_chief and not params.forward_only else None,
+    )
+
+
+def find_instruments(params: Params, is_chief: bool, num_timed: int, warnings: list[str]) -> Instruments:
+    """What is written of the run. Profiles and summaries are the chief's: processes of one machine would write the same
+    profile, and the curves of all workers would be one."""
+    profile_steps = summaries = None
+    if params.profile_steps and params.profile_dir and is_chief and not params.eval:
+        flag = spelled('profile_steps', params.profile_steps)
+        first, last = numbers_of(params.profile_steps, int)
+        if last > num_timed:
+            raise UsageError(f'{flag}: there are {num_timed} timed steps; profile some of these')
+        warnings.append(f'{flag}: these timed steps run under the profiler, which makes them slower')
+        profile_steps = first, last
+    if params.train_dir and params.save_summaries_steps and params.summary_verbosity and is_chief and not params.eval:
+        summaries = Summaries(params.train_dir, params.save_summaries_steps, params.summary_verbosity)
+        if params.summary_verbosity >= 3:
+            warnings.append(
+                f'--summary_verbosity={params.summary_verbosity}: every {params.save_summaries_steps}th step computes '
+                'the histograms of its gradients within its timed seconds, which makes it slower'
+            )
+    return Instruments(
+        trace_file=params.trace_file,
+        chrome_format=params.use_chrome_trace_format,
+        tfprof_file=params.tfprof_file,
+        partitioned_graph_prefix=params.partitioned_graph_file_prefix,
+        graph_file=params.graph_file,
+        profile_folder=params.profile_dir or '',
+        profile_steps=profile_steps,
+        summaries=summaries,
+    )

@@ -1,0 +1,163 @@
+"""The plan of a step: what it computes, how gradients meet, and the update."""
+
+import functools
+from collections.abc import Sequence
+
+from errors import UsageError, spelled
+from models.check import check_network
+from models.facts import ModelFacts
+from params import Params
+from params.all_reduce_spec import parse_spec
+from params.modes import Mode, Place
+from params.optimizers import OPTIMIZERS
+from run.machine import Machine
+from run.plan import Counts, Data, OptimizerFacts, Processes, VariableFacts
+from run.step_graph import StepSettings
+from training.precision import DEFAULT_FP16_SCALE, Precision
+from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
+
+
+def describe_step(
+    params: Params,
+    mode: Mode,
+    model: ModelFacts,
+    data: Data,
+    machine: Machine,
+    counts: Counts,
+    processes: Processes,
+) -> StepSettings:
+    """What a step computes.
+
+    Raises:
+      UsageError: the network of a user's model cannot be built or trained.
+    """
+    precision = _find_precision(params)
+    if not model.network.is_builtin:
+        trains = not params.forward_only and not params.eval
+        # As the run builds it, as its evaluations do, and as an export does.
+        ways = [(machine.data_format, precision.compute, trains)]
+        if params.evaluates:
+            ways.append((machine.data_format, precision.compute, False))
+        if params.export_saved_model:
+            ways.append(('NHWC', Precision().compute, False))
+        for data_format, dtype, is_training in dict.fromkeys(ways):
+            check_network(
+                model.network,
+                model.name,
+                data.image_shape,
+                data.data_set.num_classes,
+                data_format,
+                dtype,
+                trains=is_training,
+            )
+    return StepSettings(
+        network=model.network,
+        num_classes=data.data_set.num_classes,
+        data_format=machine.data_format,
+        forward_only=params.forward_only,
+        with_accuracy=params.forward_only or params.print_training_accuracy,
+        loss_type_to_report=params.loss_type_to_report,
+        weight_decay=params.weight_decay,
+        single_l2_loss_op=params.single_l2_loss_op,
+        label_smoothing=params.label_smoothing,
+        gradient_clip=params.gradient_clip,
+        learning_rate=_make_learning_rate(params, mode, model, data, counts),
+        seed=params.tf_random_seed,
+        first_tower=processes.index * len(machine.towers),
+        precision=precision,
+    )
+
+
+def _find_precision(params: Params) -> Precision:
+    if params.precision != 'fp16' or params.forward_only or params.eval:
+        return Precision(params.precision, params.fp16_vars)
+    return Precision(
+        'fp16',
+        params.fp16_vars,
+        params.fp16_loss_scale or DEFAULT_FP16_SCALE,
+        params.fp16_inc_loss_scale_every_n if params.fp16_enable_auto_loss_scale else None,
+    )
+
+
+def _make_learning_rate(params: Params, mode: Mode, model: ModelFacts, data: Data, counts: Counts) -> LearningRate:
+    steps = functools.partial(
+        steps_of, num_examples=data.data_set.num_train_examples, images_per_step=counts.images_of_step
+    )
+    epochs: Sequence[float] = ()
+    if params.piecewise_learning_rate_schedule is not None:
+        rates, epochs = parse_piecewise(params.piecewise_learning_rate_schedule)
+    elif params.resnet_base_lr is not None and model.residual:
+        averaged = counts.images_of_step if mode.shares_model else counts.batch_size
+        rates, epochs = resnet_pieces(params.resnet_base_lr, averaged, data.data_set.name)
+    else:
+        given = params.init_learning_rate
+        rates = (model.learning_rate if given is None else given,)
+    return LearningRate(
+        rates,
+        tuple(steps(epoch) for epoch in epochs),
+        decay_steps=steps(params.num_epochs_per_decay),
+        decay_factor=params.learning_rate_decay_factor,
+        minimum=params.minimum_learning_rate,
+        warmup_steps=steps(params.num_learning_rate_warmup_epochs),
+    )
+
+
+def find_optimizer(params: Params) -> OptimizerFacts:
+    """The update rule that --optimizer names."""
+    row = OPTIMIZERS[params.optimizer]
+    return OptimizerFacts(row.name, row.rule, tuple(getattr(params, name) for name in row.arguments))
+
+
+def place_variables(
+    params: Params, mode: Mode, place: Place, machine: Machine, precision: Precision, *, sync: bool
+) -> VariableFacts:
+    """Where variables live and how gradients meet.
+
+    Raises:
+      UsageError: --hierarchical_copy does not fit the towers, or --fp16_vars the mode.
+    """
+    if place is not Place.ALONE and not params.eval and precision.variables.name != 'float32':
+        raise UsageError(
+            f'--fp16_vars clashes with the other processes of {spelled("variable_update", mode.name)}: what they share '
+            'is kept in 32 bits, and travels in 16 bits with --compact_gradient_transfer; leave --fp16_vars out'
+        )
+    num_towers = len(machine.towers)
+    sums_towers = num_towers > 1 and not params.forward_only and not params.eval
+    by_halves = params.hierarchical_copy and mode.takes_hierarchy and sums_towers
+    if by_halves:
+        _check_halves(params, num_towers)
+    spec = machine.all_reduce_spec or f'ps{machine.parameter_device_kind}'
+    return VariableFacts(
+        variable_update=mode.name,
+        manager=mode.manager(place, staged=params.staged_vars and not params.forward_only) if not params.eval else '',
+        sync=sync,
+        sums=None if by_halves else parse_spec(spec),
+        shown_spec=machine.all_reduce_spec if mode.takes_all_reduce_spec and sums_towers else None,
+        num_packets=params.gradient_repacking,
+        small_max_bytes=params.agg_small_grads_max_bytes,
+        small_max_group=params.agg_small_grads_max_group,
+        transfer=_find_transfer(params, mode, precision),
+        horovod_device=params.horovod_device,
+    )
+
+
+def _check_halves(params: Params, num_towers: int) -> None:
+    if num_towers % 2:
+        raise UsageError(
+            f'--hierarchical_copy: it sums in two halves, and {spelled("num_gpus", params.num_gpus)} is odd; '
+            'write an even number or --nohierarchical_copy'
+        )
+    if params.network_topology != 'dgx1':
+        raise UsageError(
+            f'{spelled("network_topology", params.network_topology)}: only dgx1 is supported; '
+            'write --nohierarchical_copy, or try --network_topology=dgx1'
+        )
+
+
+def _find_transfer(params: Params, mode: Mode, precision: Precision) -> str | None:
+    """The dtype in which gradients travel, None for their own."""
+    fits = precision.compute.name in mode.transfer_dtypes
+    compacts = fits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
+    if not compacts:
+        return None
+    return precision.compute.name if fits else mode.transfer_dtypes[-1]

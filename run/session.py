@@ -1,0 +1,106 @@
+"""A session, and single steps in it."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from reporting.result import Phase, StepValues
+from run.instruments import StepTracer, SummaryWriter
+from run.step_graph import Fetches
+
+
+@contextlib.contextmanager
+def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterator[tf.Session]:
+    """A session that ends with the block. After a fault of a cluster it is left behind: closing it would wait for a
+    task that is gone."""
+    session = tf.Session(target, graph=graph, config=config)
+    try:
+        yield session
+    except Exception:
+        if not target:
+            session.close()
+        raise
+    session.close()
+
+
+@dataclass(frozen=True)
+class _Fetched:
+    """The values of Fetches after a step."""
+
+    loss: float
+    global_step: int
+    ops: Any
+    steps_after: int | None = None
+    learning_rate: float | None = None
+    top_1: float | None = None
+    top_5: float | None = None
+    num_skipped: int | None = None
+
+
+class Stepper:
+    """Runs the steps of a session, the special ones too: the last warm-up step is traced, some get a summary.
+
+    Attributes:
+      gradient_summary: of the last step that got one.
+      steps_before, steps_after: how many steps were taken when the last one began and when it ended, by all workers.
+      num_skipped: how many steps since the first one the loss scale had skipped, as far as is known.
+    """
+
+    def __init__(
+        self,
+        session: tf.Session,
+        fetches: Fetches,
+        tracer: StepTracer,
+        num_warmup: int,
+        summaries: SummaryWriter | None,
+    ) -> None:
+        self.gradient_summary: bytes | None = None
+        self.steps_before = self.steps_after = 0
+        self.num_skipped = 0
+        self._skipped_at_start: int | None = None
+        self._session = session
+        self._fetches = fetches.present()
+        self._plain_step = session.make_callable(self._fetches)
+        self._traced_index = num_warmup if tracer.is_wanted else None
+        self._tracer = tracer
+        self._summaries = summaries
+        self._summarized_step = None
+        if summaries and summaries.gradient_summary is not None:
+            self._summarized_step = session.make_callable([self._fetches, summaries.gradient_summary])
+
+    def run(self, phase: Phase, index: int) -> StepValues:
+        """Runs one step and returns what it computed."""
+        if phase is Phase.WARMUP and index == self._traced_index:
+            values = self._tracer.run(self._session, self._fetches)
+        elif self._summarized_step and self._is_summarized(phase, index):
+            values, self.gradient_summary = self._summarized_step()
+        else:
+            values = self._plain_step()
+        fetched = _Fetched(**values)
+        self.steps_before = int(fetched.global_step)
+        self.steps_after = self.steps_before + 1 if fetched.steps_after is None else int(fetched.steps_after)
+        if fetched.num_skipped is not None:
+            self.note_skipped(int(fetched.num_skipped))
+        return StepValues(
+            float(fetched.loss),
+            top_1=_number(fetched.top_1),
+            top_5=_number(fetched.top_5),
+            learning_rate=_number(fetched.learning_rate),
+        )
+
+    def note_skipped(self, total: int) -> None:
+        """Takes note of how many steps were skipped since training began."""
+        if self._skipped_at_start is None:
+            self._skipped_at_start = total
+        self.num_skipped = total - self._skipped_at_start
+
+    def _is_summarized(self, phase: Phase, index: int) -> bool:
+        # The first warm-up step too: it takes the time that TensorFlow needs to prepare for the others.
+        return index == 1 if phase is Phase.WARMUP else self._summaries is not None and self._summaries.is_due(index)
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)

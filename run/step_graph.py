@@ -1,0 +1,289 @@
+"""One step as a graph: the towers' losses and gradients, and the update that they make together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from inputs.pipeline import Batch, InputPipeline
+from managers.synchronous_step import SynchronousStep
+from models.facts import Network
+from models.networks import build_network, is_among_best
+from training.checkpoints import Slice, whole
+from training.optimizers import Optimizer, OptimizerStep, Slots
+from training.precision import FP32, LossScale, Precision, make_loss_scale
+from training.schedules import LearningRate
+from training.variables import HOST_DEVICE, Variable
+from variable_mgr import VariableMgr
+
+Tensor = Any
+
+# The weight of an auxiliary head's loss: Szegedy et al. 2015 (arXiv:1512.00567) leave it open; published code has 0.4.
+_AUXILIARY_WEIGHT = 0.4
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What a step computes. The names are those of the flags; with_accuracy adds top-1 and top-5.
+
+    first_tower is the number of this process's first tower among those of all processes.
+    """
+
+    network: Network
+    num_classes: int
+    data_format: str
+    forward_only: bool
+    with_accuracy: bool
+    loss_type_to_report: str
+    weight_decay: float
+    gradient_clip: float | None
+    learning_rate: LearningRate
+    seed: int
+    first_tower: int = 0
+    precision: Precision = FP32
+    single_l2_loss_op: bool = False
+    label_smoothing: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fetches:
+    """The tensors that a session fetches in every step; None for what this step does not compute.
+
+    Attributes:
+      loss: scalar float32, as reported. global_step: scalar int64, the steps taken before this one.
+      ops: what must run besides.
+      steps_after: scalar int64, the steps taken when this one ends, where other workers may count steps meanwhile.
+      learning_rate: scalar float32, that of the update.
+      top_1, top_5: scalar float32, the fractions of the step's images whose label is the best, and among the best five.
+      num_skipped: scalar int64, how many steps the loss scale had skipped before this one.
+    """
+
+    loss: Tensor
+    global_step: Tensor
+    ops: Sequence[Any]
+    steps_after: Tensor | None = None
+    learning_rate: Tensor | None = None
+    top_1: Tensor | None = None
+    top_5: Tensor | None = None
+    num_skipped: Tensor | None = None
+
+    def present(self) -> dict[str, Any]:
+        """What a session fetches, by name: it knows no None."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """What a session runs.
+
+    Attributes:
+      pipeline: the input.
+      initializers: give the variables their first values. post_init, if there is one, comes next, then the pipeline's
+        initializers and warm-up.
+      fetches: run once a step.
+      variables: those that the first model trains. gradients: (variable, gradient) for them.
+      global_step: counts the steps.
+      synchronous_step: how the gradients of several workers meet on parameter servers, if they do.
+      bytes_of_servers, bytes_of_step: what each parameter server of a cluster holds, and what a step moves.
+      slices: where the parts of everything are that a checkpoint holds, by name; model_slices: of the model alone.
+      num_skipped: how many steps the loss scale has skipped so far, None if it skips none.
+      before_evaluation: gives the slices of all workers the same values, where they may differ.
+    """
+
+    pipeline: InputPipeline
+    initializers: tf.Operation
+    post_init: tf.Operation | None
+    fetches: Fetches
+    variables: list[Variable]
+    gradients: list[tuple[Variable, Tensor]]
+    global_step: Variable
+    synchronous_step: SynchronousStep | None
+    bytes_of_servers: dict[str, int]
+    bytes_of_step: int
+    slices: dict[str, list[Slice]]
+    model_slices: dict[str, list[Slice]]
+    num_skipped: Tensor | None
+    before_evaluation: tf.Operation | None
+
+
+@dataclass(frozen=True)
+class _Tower:
+    """What one tower computes.
+
+    objective is its part of the loss that training descends: the parts of the towers of one model add up to the whole.
+    penalty is the weight decay of the model, where it is computed.
+    top_k are the fractions of its images whose label is the best, and among the best five.
+    """
+
+    base_loss: Tensor
+    objective: Tensor
+    penalty: Tensor | None
+    top_k: tuple[Tensor, Tensor] | None
+    gradients: list[Tensor]
+
+
+def build_step_graph(
+    settings: StepSettings, optimizer: Optimizer, manager: VariableMgr, pipeline: InputPipeline
+) -> StepGraph:
+    """Adds a step to the current graph.
+
+    Raises:
+      ValueError: the network cannot be trained: it has no variables, or some that its loss does not depend on.
+    """
+    loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
+    towers = [
+        _build_tower(settings, optimizer, manager, number, pipeline.tower_batch(number), loss_scale)
+        for number in range(len(manager.get_devices()))
+    ]
+    ops = list(pipeline.per_step_ops)
+    gradients: list[tuple[Variable, Tensor]] = []
+    slots: Slots = {}
+    with tf.device(HOST_DEVICE):
+        global_step = manager.create_global_step()
+        model_slices = manager.slices()
+        slices = {'global_step': [whole(global_step)], **model_slices}
+        initializers = list(manager.initializers)
+        if manager.initializes:
+            initializers.append(global_step.assign(tf.constant(0, tf.int64)))
+        loss = _reported_loss(settings, towers)
+        learning_rate = None
+        if not settings.forward_only:
+            learning_rate = settings.learning_rate.at(global_step.value)
+            step = OptimizerStep(optimizer, learning_rate, global_step.value, settings.gradient_clip, loss_scale)
+            train_op, pairs = manager.build_update(step, global_step, [tower.gradients for tower in towers])
+            gradients = [(variable, loss_scale.unscaled(gradient)) for gradient, variable in pairs]
+            counted = train_op
+            if manager.initializes:
+                initializers += [*step.initializers, *loss_scale.initializers]
+            slots = step.slots
+            slices |= _slices_of_slots(slices, slots)
+            slices |= {name: [whole(variable)] for name, variable in loss_scale.state.items()}
+        else:
+            # Workers without gradients only meet in this count.
+            counted = manager.count_step(global_step, [loss.op])
+        ops.append(counted)
+        steps_after = top_1 = top_5 = None
+        if settings.forward_only or manager.synchronous_step is None:
+            with tf.device(global_step.device), tf.control_dependencies([counted]):
+                steps_after = tf.raw_ops.ReadVariableOp(resource=global_step.handle, dtype=tf.int64)
+        fractions = [tower.top_k for tower in towers if tower.top_k]
+        if fractions:
+            top_1, top_5 = (_mean(of_towers) for of_towers in zip(*fractions, strict=True))
+        fetches = Fetches(
+            loss=loss,
+            global_step=tf.identity(global_step.value),
+            ops=ops,
+            steps_after=steps_after,
+            learning_rate=learning_rate,
+            top_1=top_1,
+            top_5=top_5,
+            num_skipped=None if loss_scale.num_skipped is None else tf.identity(loss_scale.num_skipped),
+        )
+        post_init = manager.get_post_init_ops(slots)
+        before_evaluation = manager.get_before_evaluation_ops()
+        return StepGraph(
+            pipeline=pipeline,
+            initializers=tf.group(*initializers),
+            post_init=tf.group(*post_init) if post_init else None,
+            fetches=fetches,
+            variables=[variable for variable in manager.savable_variables().values() if variable.trainable],
+            gradients=gradients,
+            global_step=global_step,
+            synchronous_step=manager.synchronous_step,
+            bytes_of_servers=manager.bytes_of_servers(),
+            bytes_of_step=manager.bytes_of_reads() if settings.forward_only else manager.bytes_of_step(),
+            slices=slices,
+            model_slices=model_slices,
+            before_evaluation=tf.group(*before_evaluation) if before_evaluation else None,
+            num_skipped=loss_scale.num_skipped,
+        )
+
+
+def _slices_of_slots(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, list[Slice]]:
+    """The parts of the optimizer's variables, by the name of the variable they belong to and their own."""
+    found: dict[str, list[Slice]] = {}
+    for name, parts in slices.items():
+        for part in parts:
+            for slot_name, slot in slots.get(part.variable.handle.ref(), {}).items():
+                found.setdefault(f'{name}/{slot_name}', []).append(replace(part, variable=slot))
+    return found
+
+
+def _build_tower(
+    settings: StepSettings,
+    optimizer: Optimizer,
+    manager: VariableMgr,
+    number: int,
+    batch: Batch,
+    loss_scale: LossScale,
+) -> _Tower:
+    with manager.create_outer_variable_scope(number) as variables:
+        logits, auxiliary = build_network(
+            settings.network,
+            batch.images,
+            settings.num_classes,
+            variables,
+            settings.data_format,
+            is_training=not settings.forward_only,
+            keep_statistics=manager.keeps_statistics(number),
+            # Towers drop other units than their neighbours; networks have fewer than 1000 dropout layers.
+            seed=settings.seed + 1000 * (settings.first_tower + number),
+            dtype=settings.precision.compute,
+        )
+        smoothing = 0.0 if settings.forward_only else settings.label_smoothing
+        base_loss = _cross_entropy(logits, batch.labels, smoothing)
+        if auxiliary is not None:
+            base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels, smoothing)
+        top_k = (_top(1, logits, batch.labels), _top(5, logits, batch.labels)) if settings.with_accuracy else None
+        objective = base_loss / manager.num_averaged_towers
+        if settings.forward_only:
+            return _Tower(base_loss, objective, None, top_k, [])
+        trainable = manager.trainable_variables_on_device(number)
+        if not trainable:
+            raise ValueError('the network has no trainable variable')
+        penalty = None
+        if settings.weight_decay and (manager.leads(number) or number == 0):
+            # Of kernels, not of biases and batch norm: He et al. 2018 (arXiv:1812.01187), section 3.1.
+            kernels = [tf.cast(variable.value, tf.float32) for variable in trainable if len(variable.shape) > 1]
+            if settings.single_l2_loss_op and kernels:
+                kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
+            penalty = settings.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels] or [tf.zeros([])])
+            if manager.leads(number) and not optimizer.decays_weights:
+                objective += penalty
+        gradients = tf.gradients(objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value])
+        unused = [variable.name for variable, found in zip(trainable, gradients, strict=True) if found is None]
+        if unused:
+            raise ValueError(f'the loss does not depend on {", ".join(unused)}')
+        # Of variables that are kept in 16 bits they have 16; what becomes of them does not depend on that.
+        gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
+        return _Tower(base_loss, objective, penalty, top_k, gradients)
+
+
+def _reported_loss(settings: StepSettings, towers: Sequence[_Tower]) -> Tensor:
+    """Scalar float32: the mean over this process's images, with weight decay unless base_loss is asked for."""
+    loss = _mean([tower.base_loss for tower in towers])
+    penalties = [tower.penalty for tower in towers if tower.penalty is not None]
+    return loss + _mean(penalties) if penalties and settings.loss_type_to_report == 'total_loss' else loss
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Scalar float32: the mean over images of the cross entropy of logits [N, K] with labels [N].
+
+    smoothing is the part of a label that all K classes share: Szegedy et al. 2015 (arXiv:1512.00567), section 7.
+    """
+    if not smoothing:
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
+    num_classes = int(logits.shape[1])
+    share = smoothing / num_classes
+    targets = tf.one_hot(labels, num_classes, on_value=1 - smoothing + share, off_value=share)
+    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits_v2(labels=targets, logits=logits))
+
+
+def _top(k: int, logits: Tensor, labels: Tensor) -> Tensor:
+    """Scalar float32: the fraction of images whose label is among the k best logits."""
+    return tf.reduce_mean(tf.cast(is_among_best(logits, labels, k), tf.float32))
+
+
+def _mean(scalars: Sequence[Tensor]) -> Tensor:
+    return tf.add_n(scalars) / len(scalars)

@@ -1,0 +1,35 @@
+"""Each row of the table of subcommands has a module that declares the same, and each module of one has a row."""
+
+import importlib
+import pkgutil
+
+import pytest
+
+import commands
+from commands.options import Declaration
+from tf_cnn_benchmarks import SUBCOMMANDS, main
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize('name', SUBCOMMANDS)
+def test_the_module_of_a_subcommand_declares_what_the_table_says(name: str) -> None:
+    declaration = importlib.import_module(f'commands.{name}').DECLARATION
+    assert isinstance(declaration, Declaration)
+    assert (declaration.name, declaration.usage) == (name, SUBCOMMANDS[name].usage)
+
+
+@pytest.mark.parametrize('name', SUBCOMMANDS)
+def test_a_subcommand_prints_its_help_and_ends_with_exit_code_0(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert importlib.import_module(f'commands.{name}').main(['--help']) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f'usage: tf_cnn_benchmarks {name} {SUBCOMMANDS[name].usage}\n')
+    assert err == ''
+    assert main([name, '--help']) == 0
+    assert capsys.readouterr() == (out, '')
+
+
+def test_every_module_of_a_subcommand_is_in_the_table() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(commands.__path__)}
+    # What runs without a subcommand, and how a subcommand declares its options.
+    assert modules - {'benchmark', 'options'} == {*SUBCOMMANDS}

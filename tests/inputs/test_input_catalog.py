@@ -1,0 +1,74 @@
+"""Each row of the table of input pipelines names a class and a function that there are, for a source of its own."""
+
+import inspect
+import pkgutil
+import typing
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from sessions import cpus
+
+from inputs.catalog import INPUTS, InputRow, Source, input_for, make_pipeline
+from inputs.data_folder import Arrays
+from inputs.data_sets import Shards
+from inputs.pipeline import InputPipeline
+from inputs.synthetic import SyntheticInput
+
+pytestmark = pytest.mark.unit
+
+by_row = pytest.mark.parametrize('row', INPUTS, ids=lambda row: row.name)
+
+# What run.build offers to each pipeline that reads something, and to the one that does not.
+PARTS = {
+    True: {
+        'source',
+        'devices',
+        'batch_size',
+        'num_classes',
+        'options',
+        'normalize_on_device',
+        'host_device',
+        'shift',
+    },
+    False: {'devices', 'batch_size', 'num_classes', 'height', 'width', 'channels', 'seed'},
+}
+
+
+def test_each_type_of_source_has_one_row() -> None:
+    assert Counter(row.reads for row in INPUTS) == Counter(typing.get_args(Source))
+    assert len({row.name for row in INPUTS}) == len(INPUTS)
+
+
+def test_a_source_finds_the_row_of_its_type() -> None:
+    arrays = Arrays('train', np.zeros([1, 2, 2, 3], np.uint8), np.zeros(1, np.int32))
+    for source in (None, arrays, Shards('train', ('train-00000-of-00001',), num_missing=0)):
+        assert input_for(source).reads is type(source)
+
+
+@by_row
+def test_the_pipeline_of_a_row_needs_no_more_than_it_is_given(row: InputRow) -> None:
+    pipeline = pkgutil.resolve_name(row.pipeline)
+    assert issubclass(pipeline, InputPipeline)
+    assert not inspect.isabstract(pipeline)
+    parameters = inspect.signature(pipeline).parameters.values()
+    needed = {each.name for each in parameters if each.default is inspect.Parameter.empty}
+    assert needed <= PARTS[row.reads is not type(None)]
+
+
+@by_row
+def test_the_examples_of_a_row_are_a_function_of_a_source_and_a_share(row: InputRow) -> None:
+    # Who reads nothing evaluates with the pipeline itself.
+    assert (row.examples is None) == (row.reads is type(None))
+    if row.examples is not None:
+        parameters = inspect.signature(pkgutil.resolve_name(row.examples)).parameters
+        assert list(parameters) == ['source', 'num_classes', 'options', 'share']
+
+
+def test_a_pipeline_gets_the_parts_that_it_takes_and_no_others() -> None:
+    size = {'height': 4, 'width': 5, 'channels': 3}
+    with tf.Graph().as_default():
+        pipeline = make_pipeline(input_for(None), devices=cpus(1), batch_size=2, num_classes=10, shift=0.5, **size)
+        assert isinstance(pipeline, SyntheticInput)
+        assert pipeline.tower_batch(0).images.shape == [2, 4, 5, 3]

@@ -1,0 +1,110 @@
+"""Whoever iterates over the steps of a run gets what run() gives: lines, checkpoints, and faults with what was kept."""
+
+import contextlib
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples import example, write_shard
+from refusals import failed
+from warned import check_warning, warnings_in
+
+from benchmark_cnn import BenchmarkCNN
+from errors import RunError
+from inputs.data_sets import shard_name
+from params import make_params
+from reporting.console import Console
+from reporting.result import Phase, Result
+from training.checkpoint_files import has_ended, latest_checkpoint
+
+pytestmark = [pytest.mark.graph, pytest.mark.long]
+
+
+def run(benchmark: BenchmarkCNN) -> None:
+    benchmark.run()
+
+
+def iterate(benchmark: BenchmarkCNN) -> None:
+    for _ in benchmark.steps():
+        pass
+
+
+WAYS = [run, iterate]
+
+
+def lines_of(way: Callable[[BenchmarkCNN], None], **flags: Any) -> tuple[str, str, RunError | None]:
+    """What a run prints, to standard output with each number replaced, and to standard error; and its fault."""
+    out, err = io.StringIO(), io.StringIO()
+    fault = None
+    try:
+        way(made(Console(out, err), **flags))
+    except RunError as error:
+        fault = error
+    return re.sub(r'\d[\d.]*', 'N', out.getvalue()), err.getvalue(), fault
+
+
+def made(console: Console, **flags: Any) -> BenchmarkCNN:
+    settings: dict[str, Any] = {'model': 'lenet', 'device': 'cpu', 'batch_size': 4}
+    steps = {'num_batches': 4, 'num_warmup_batches': 2, 'display_every': 1}
+    return BenchmarkCNN(make_params(**{**settings, **steps, **flags}), console)
+
+
+def test_a_whole_run_prints_the_same_lines() -> None:
+    (out, err, fault), (same_out, same_err, none) = (lines_of(way) for way in WAYS)
+    assert (fault, none) == (None, None)
+    assert (same_out, same_err) == (out, err)
+    assert 'total images/sec: N' in out
+    assert warnings_in(err) == []
+
+
+@pytest.mark.parametrize('way', WAYS)
+def test_a_loss_that_is_not_finite_is_a_fault_with_what_was_measured(
+    way: Callable[[BenchmarkCNN], None], tmp_path: Path
+) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    flags: dict[str, Any] = {'init_learning_rate': 1e18, 'num_batches': 100, 'num_warmup_batches': 0}
+    with failed('--init_learning_rate', '1e+18', '--continue_on_nan') as caught:
+        way(made(Console(out, err), **flags, train_dir=str(tmp_path)))
+    result = caught.value.result
+    assert isinstance(result, Result)
+    assert not result.complete
+    assert 0 < len(result.timed_steps) < 100
+    assert f'total images/sec: {result.images_per_second:.2f}' in out.getvalue()
+    check_warning(err.getvalue(), len(result.timed_steps), 100)
+    # What is no longer a number is not kept: the checkpoint of the start is.
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-0')
+
+
+def test_faults_are_the_same_lines(tmp_path: Path) -> None:
+    write_shard(tmp_path / shard_name('train', 0, 1), [example(b'no image', 1)] * 5)
+    for flags in ({'data_dir': str(tmp_path)}, {'init_learning_rate': 1e18, 'num_batches': 100}):
+        (out, _, fault), (same_out, _, same_fault) = (lines_of(way, **flags) for way in WAYS)
+        assert fault
+        assert str(same_fault) == str(fault)
+        assert same_out == out
+
+
+@pytest.mark.parametrize('num_timed', [0, 2])
+def test_who_stops_asking_ends_the_run_and_what_was_trained_is_saved(num_timed: int, tmp_path: Path) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.closing(made(Console(out, err), train_dir=str(tmp_path)).steps()) as steps:
+        phases = [next(steps).phase for _ in range(2 + num_timed)]
+    assert phases == [Phase.WARMUP, Phase.WARMUP, *[Phase.TIMED] * num_timed]
+    assert latest_checkpoint(str(tmp_path)) == str(tmp_path / f'model.ckpt-{2 + num_timed}')
+    assert not has_ended(str(tmp_path))
+    # Without a timed step there is no rate.
+    assert ('total images/sec: ' in out.getvalue()) == (num_timed > 0)
+    check_warning(err.getvalue(), num_timed, 4)
+
+
+def test_without_a_folder_for_checkpoints_the_total_is_printed_as_incomplete_all_the_same() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.closing(made(Console(out, err)).steps()) as steps:
+        for step in steps:
+            if (step.phase, step.index) == (Phase.TIMED, 3):
+                break
+    assert out.getvalue().count('total images/sec: ') == 1
+    check_warning(err.getvalue(), 3, 4)

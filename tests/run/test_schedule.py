@@ -1,0 +1,120 @@
+"""Which steps a process takes, and where its variables come from: every situation, as a table."""
+
+import pytest
+from refusals import failed
+
+from run.schedule import Origin, Schedule, StartFacts, choose_origin, make_schedule
+
+pytestmark = pytest.mark.unit
+
+# Settings of 2 warm-up steps and 5 timed ones. Each row: the steps taken so far, the step at which training ends if it
+# had begun before; then the first step, the last one, this worker's share of those before, and its steps to come.
+TOGETHER = {
+    'a fresh run': (0, None, Schedule(0, 7, 0, 2, 5, is_fresh=True)),
+    'a run that resumes from a checkpoint': (30, None, Schedule(30, 37, 30, 2, 5, is_fresh=True)),
+    'a cluster that starts again before the first step': (30, 37, Schedule(30, 37, 30, 2, 5, is_fresh=True)),
+    'rejoined in the middle of warm-up': (31, 37, Schedule(31, 37, 31, 1, 5, is_fresh=False)),
+    'rejoined when warm-up was over': (32, 37, Schedule(32, 37, 32, 1, 4, is_fresh=False)),
+    'rejoined in the middle of the timed steps': (34, 37, Schedule(34, 37, 34, 1, 2, is_fresh=False)),
+    'rejoined with two steps left': (35, 37, Schedule(35, 37, 35, 1, 1, is_fresh=False)),
+    'rejoined with one step left': (36, 37, Schedule(36, 37, 36, 0, 1, is_fresh=False)),
+    'rejoined when all was done': (37, 37, Schedule(37, 37, 37, 0, 0, is_fresh=False)),
+    'gone on from a checkpoint before the first step': (29, 37, Schedule(29, 37, 29, 3, 5, is_fresh=False)),
+}
+# The same for three workers that count by themselves: any of them may take all the steps that are left.
+APART = {
+    'a fresh run': (0, None, Schedule(0, 21, 0, 2, 19, is_fresh=True)),
+    'a run that resumes from a checkpoint': (31, None, Schedule(31, 52, 10, 2, 19, is_fresh=True)),
+    'rejoined in the middle of warm-up': (3, 21, Schedule(3, 21, 1, 1, 17, is_fresh=False)),
+    'rejoined with less than a warm-up step for each': (4, 21, Schedule(4, 21, 1, 1, 16, is_fresh=False)),
+    'rejoined in the middle of the timed steps': (12, 21, Schedule(12, 21, 4, 1, 8, is_fresh=False)),
+    'rejoined with one step more than workers': (17, 21, Schedule(17, 21, 5, 1, 3, is_fresh=False)),
+    'rejoined with one step for each': (18, 21, Schedule(18, 21, 6, 0, 3, is_fresh=False)),
+    'rejoined with one step left': (20, 21, Schedule(20, 21, 6, 0, 1, is_fresh=False)),
+}
+
+
+@pytest.mark.parametrize('case', TOGETHER)
+def test_workers_that_take_their_steps_together_share_them(case: str) -> None:
+    start, end, expected = TOGETHER[case]
+    assert make_schedule(start, end, num_warmup=2, num_timed=5) == expected
+
+
+@pytest.mark.parametrize('case', APART)
+def test_workers_that_count_by_themselves_have_as_many_steps_each(case: str) -> None:
+    start, end, expected = APART[case]
+    assert make_schedule(start, end, num_warmup=2, num_timed=5, num_counting=3) == expected
+
+
+def test_without_warm_up_only_an_interruption_adds_one() -> None:
+    assert make_schedule(0, None, num_warmup=0, num_timed=5) == Schedule(0, 5, 0, 0, 5, is_fresh=True)
+    assert make_schedule(2, 5, num_warmup=0, num_timed=5) == Schedule(2, 5, 2, 1, 2, is_fresh=False)
+
+
+def test_training_is_over_when_all_workers_together_have_taken_the_steps() -> None:
+    schedule = make_schedule(10, None, num_warmup=1, num_timed=2, num_counting=2)
+    assert [schedule.is_over(taken) for taken in (10, 15, 16, 17)] == [False, False, True, True]
+
+
+KEPT = StartFacts(on_servers=True, has_begun=True)
+INTERRUPTED = StartFacts(on_servers=True, is_whole=False, has_begun=True)
+CONTROLLED = StartFacts(on_servers=True, had_controller=True, has_begun=True)
+# For workers that have variables of their own, and for those of parameter servers: the facts, and the origin.
+OWN = {
+    'fresh': (StartFacts(), Origin.INITIAL),
+    'resumed': (StartFacts(has_checkpoint=True), Origin.CHECKPOINT),
+    'inherited': (StartFacts(has_inherited=True), Origin.INHERITED),
+    'inherited, with an older checkpoint': (StartFacts(has_inherited=True, has_checkpoint=True), Origin.INHERITED),
+    'inherited, with a warm start': (StartFacts(has_inherited=True, has_warm_start=True), Origin.INHERITED),
+    'warm start': (StartFacts(has_warm_start=True), Origin.WARM_START),
+    'resumed after a warm start': (StartFacts(has_checkpoint=True, has_warm_start=True), Origin.CHECKPOINT),
+    'begun, and every worker was lost': (StartFacts(has_begun=True), Origin.INITIAL),
+}
+ON_SERVERS = {
+    'fresh': (StartFacts(), Origin.INITIAL),
+    'resumed': (StartFacts(has_checkpoint=True), Origin.CHECKPOINT),
+    'warm start': (StartFacts(has_warm_start=True), Origin.WARM_START),
+    'servers kept': (KEPT, Origin.SERVERS),
+    'servers kept, with an older checkpoint': (
+        StartFacts(on_servers=True, has_begun=True, has_checkpoint=True),
+        Origin.SERVERS,
+    ),
+    'servers kept after a warm start': (
+        StartFacts(on_servers=True, has_begun=True, has_warm_start=True),
+        Origin.SERVERS,
+    ),
+    'server lost, with a checkpoint': (StartFacts(has_begun=True, has_checkpoint=True), Origin.CHECKPOINT),
+    'interrupted update, with a checkpoint': (
+        StartFacts(on_servers=True, is_whole=False, has_begun=True, has_checkpoint=True),
+        Origin.CHECKPOINT,
+    ),
+    'controller lost, with a checkpoint': (
+        StartFacts(on_servers=True, had_controller=True, has_begun=True, has_checkpoint=True),
+        Origin.CHECKPOINT,
+    ),
+}
+LOST = {
+    'a server': (StartFacts(has_begun=True), 'server'),
+    'a server, after a warm start': (StartFacts(has_begun=True, has_warm_start=True), 'server'),
+    'a worker within a step': (INTERRUPTED, 'worker'),
+    'the controller': (CONTROLLED, 'controller'),
+}
+
+
+@pytest.mark.parametrize('case', OWN)
+def test_the_origin_of_variables_that_each_worker_has(case: str) -> None:
+    facts, expected = OWN[case]
+    assert choose_origin(facts, needs_state=False) is expected
+
+
+@pytest.mark.parametrize('case', ON_SERVERS)
+def test_the_origin_of_variables_on_parameter_servers(case: str) -> None:
+    facts, expected = ON_SERVERS[case]
+    assert choose_origin(facts, needs_state=True) is expected
+
+
+@pytest.mark.parametrize('case', LOST)
+def test_variables_that_were_lost_without_a_checkpoint_end_the_run(case: str) -> None:
+    facts, lost = LOST[case]
+    with failed(lost, 'checkpoint', '--train_dir=DIR'):
+        choose_origin(facts, needs_state=True)

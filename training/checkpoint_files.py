@@ -1,0 +1,230 @@
+"""The files of checkpoints. A kill at any moment leaves the last complete checkpoint intact.
+
+A checkpoint is two files, model.ckpt-STEP.index and model.ckpt-STEP.data-00000-of-00001, and no file system renames two
+files at once. Hence a checkpoint is published in stages:
+
+  .unfinished-checkpoint/   TensorFlow writes the files here; after a kill, the next save discards them;
+  .ready-checkpoint/        the same folder, renamed: the checkpoint is complete, and if a kill interrupts the stages
+                            below, the next save repeats them;
+  model.ckpt-STEP.*         links to the same files, the index last: without its index a checkpoint does not exist;
+  checkpoint                the state file, which now names the checkpoint as the newest. Then expired checkpoints and
+                            the ready folder are deleted.
+
+The file training-ended in the same folder means that no run is training there and that the last run reached its end.
+"""
+
+import contextlib
+import fcntl
+import filecmp
+import glob
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import tensorflow.compat.v1 as tf
+
+from errors import RunError, UsageError
+
+UNFINISHED, READY = '.unfinished-checkpoint', '.ready-checkpoint'
+_STATE = 'checkpoint'
+_ENDED = 'training-ended'
+_PREFIX = re.compile(r'model\.ckpt-\d+')
+
+
+def latest_checkpoint(folder: str) -> str | None:
+    """Returns the prefix of the newest complete checkpoint: by the state file, else by the highest step."""
+    state = _read_state(Path(folder))
+    if state and _is_complete(state[-1]):
+        return state[-1]
+    found = [prefix for parent in (folder, os.path.join(folder, READY)) for prefix in _checkpoints_in(parent)]
+    return max(filter(_is_complete, found), key=step_of, default=None)
+
+
+def named_checkpoints(folder: str) -> list[str]:
+    """Returns the prefixes of the complete checkpoints that the state file names, the newest last."""
+    return [prefix for prefix in _read_state(Path(folder)) if _is_complete(prefix)]
+
+
+def all_checkpoints(folder: str) -> list[str]:
+    """Returns the prefixes of all complete checkpoints of a folder.
+
+    First those that the state file does not name, ordered by step, then those that it names, the newest last.
+    """
+    named = named_checkpoints(folder)
+    known = {os.path.realpath(prefix) for prefix in named}
+    others = [prefix for prefix in _checkpoints_in(folder) if os.path.realpath(prefix) not in known]
+    return [*sorted(filter(_is_complete, others), key=step_of), *named]
+
+
+def find_checkpoint(path: str, written: str) -> str:
+    """Returns the prefix of a checkpoint.
+
+    Args:
+      path: a prefix, a file of a checkpoint, or a folder, which stands for its newest checkpoint.
+      written: the path, or the flag with it, as the user wrote it; for errors.
+
+    Raises:
+      UsageError: there is no such folder or checkpoint.
+      RunError: the folder holds no checkpoint.
+    """
+    if os.path.isdir(path):
+        newest = latest_checkpoint(path)
+        if newest is None:
+            raise RunError(f'{written}: the folder holds no checkpoint; give the --train_dir of a run that saved one')
+        return newest
+    prefix = re.sub(r'\.(index|data-\d+-of-\d+)$', '', path)
+    if not os.path.isfile(f'{prefix}.index'):
+        raise UsageError(f'{written}: there is no such folder or checkpoint; give the --train_dir of a run')
+    return prefix
+
+
+def mark_ended(folder: str, ended: bool) -> None:
+    """Records whether training in the folder has ended, for evaluators that wait for checkpoints. Ignores OS errors."""
+    file = Path(folder) / _ENDED
+    with contextlib.suppress(OSError):
+        if ended:
+            file.touch()
+        else:
+            file.unlink(missing_ok=True)
+
+
+def has_ended(folder: str) -> bool:
+    """Whether training in the folder has ended."""
+    return (Path(folder) / _ENDED).exists()
+
+
+def step_of(prefix: str) -> int:
+    """Returns the step at the end of a checkpoint's name: 100 for DIR/model.ckpt-100.
+
+    Raises:
+      RunError: the name does not end with a step.
+    """
+    match = re.search(r'-(\d+)$', prefix)
+    if match is None:
+        raise RunError(f'{prefix}: the name does not end with a step; rename the checkpoint like model.ckpt-100')
+    return int(match[1])
+
+
+def publish(folder: Path, max_to_keep: int) -> None:
+    """Publishes the ready checkpoint, if there is one. If a kill interrupts it, it can be repeated."""
+    ready = folder / READY
+    for prefix in filter(_is_complete, _checkpoints_in(str(ready))):
+        name = os.path.basename(prefix)
+        published = folder / name
+        if not _is_same(prefix, str(published)):
+            # Delete the published one first: the old index must never stand beside the new data.
+            _delete(str(published))
+            for file in (*data_files(prefix), f'{prefix}.index'):
+                _link(Path(file), folder / os.path.basename(file))
+            sync(folder)
+        names = [known for known in _named(folder) if known != name] + [name]
+        kept = [known for known in names if _is_complete(str(folder / known))][-max_to_keep:]
+        _write_state(folder, names)
+        if kept != names:
+            for expired in set(names) - set(kept):
+                _delete(str(folder / expired))
+            # Drop the names only after the files: after a kill in between, no save would delete unnamed files.
+            _write_state(folder, kept)
+    if ready.exists():
+        shutil.rmtree(ready)
+
+
+def _link(file: Path, target: Path) -> None:
+    """Replaces target by a hard link to a file."""
+    twin = file.with_name('twin')
+    twin.unlink(missing_ok=True)
+    try:
+        os.link(file, twin)
+    except OSError:
+        # Not every file system supports links.
+        shutil.copyfile(file, twin)
+        sync(twin)
+    twin.replace(target)
+
+
+def _delete(prefix: str) -> None:
+    """Deletes the files of a checkpoint, the index first, so that a kill leaves no checkpoint with missing data."""
+    for file in (f'{prefix}.index', *data_files(prefix), f'{prefix}.meta'):
+        Path(file).unlink(missing_ok=True)
+
+
+def _checkpoints_in(folder: str) -> list[str]:
+    """Returns the prefixes of the checkpoints with names like ours (model.ckpt-STEP), complete or not."""
+    found = [path.with_suffix('') for path in Path(folder).glob('*.index')]
+    return [str(prefix) for prefix in found if _PREFIX.fullmatch(prefix.name)]
+
+
+def data_files(prefix: str) -> list[str]:
+    return sorted(glob.glob(f'{glob.escape(prefix)}.data-[0-9]*-of-[0-9]*'))
+
+
+def _is_complete(prefix: str) -> bool:
+    """Whether the index and all data files exist. Other programs may write several data files."""
+    files = data_files(prefix)
+    return os.path.isfile(f'{prefix}.index') and bool(files) and len(files) == int(files[0].rpartition('-')[2])
+
+
+def _is_same(ready: str, published: str) -> bool:
+    """Whether the published checkpoint has the same bytes as the ready one."""
+    # filecmp caches results by modification time and size.
+    filecmp.clear_cache()
+    suffixes = [file.removeprefix(ready) for file in (*data_files(ready), f'{ready}.index')]
+    return _is_complete(published) and all(
+        filecmp.cmp(ready + suffix, published + suffix, shallow=False) for suffix in suffixes
+    )
+
+
+def _read_state(folder: Path) -> list[str]:
+    """Returns the prefixes that the state file names, the newest last; empty if it is missing or malformed."""
+    try:
+        state = tf.train.get_checkpoint_state(str(folder))
+    except ValueError:
+        return []
+    if state is None:
+        return []
+    newest = state.model_checkpoint_path
+    return [*(prefix for prefix in state.all_model_checkpoint_paths if prefix != newest), newest]
+
+
+def _named(folder: Path) -> list[str]:
+    """Returns the names of the checkpoints in the folder that its state file lists. Only these may be deleted."""
+    prefixes = [Path(prefix) for prefix in _read_state(folder)]
+    return [prefix.name for prefix in prefixes if prefix.parent.resolve() == folder.resolve()]
+
+
+def _write_state(folder: Path, names: Sequence[str]) -> None:
+    # Relative names remain valid when the folder is moved; TensorFlow keeps them relative if the folder is absolute.
+    state = tf.train.generate_checkpoint_state_proto(str(folder.absolute()), names[-1], list(names))
+    written = folder / READY / _STATE
+    written.write_text(str(state))
+    sync(written)
+    written.replace(folder / _STATE)
+
+
+def sync(path: Path) -> None:
+    """Flushes the contents of a file, or the entries of a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Prevents other processes from saving in the folder at the same time, on file systems that support locks."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                f'--train_dir={folder}: another run is saving a checkpoint there; give each run a folder of its own'
+            ) from None
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,46 @@
+"""Queues in device memory, through which one step passes tensors to the next."""
+
+import uuid
+from collections.abc import Sequence
+
+import tensorflow.compat.v1 as tf
+
+
+class StagingArea:
+    """A queue of tuples of tensors in device memory. put never waits; get waits for a put."""
+
+    def __init__(self, device: str, like: Sequence[tf.Tensor]) -> None:
+        self.device = device
+        self._dtypes = [tensor.dtype for tensor in like]
+        self._shapes = [tensor.shape for tensor in like]
+        # A server shares the staging areas of one name among all clients and graphs.
+        self._name = f'staging_area_{uuid.uuid4().hex}'
+
+    def put(self, tensors: Sequence[tf.Tensor]) -> tf.Operation:
+        with tf.device(self.device):
+            return tf.raw_ops.Stage(values=list(tensors), shared_name=self._name)
+
+    def get(self) -> list[tf.Tensor]:
+        with tf.device(self.device):
+            tensors = tf.raw_ops.Unstage(dtypes=self._dtypes, shared_name=self._name)
+        for tensor, shape in zip(tensors, self._shapes, strict=True):
+            tensor.set_shape(shape)
+        return list(tensors)
+
+    def size(self) -> tf.Tensor:
+        """Returns the number of tuples in the queue, scalar int32."""
+        with tf.device(self.device):
+            return tf.raw_ops.StageSize(dtypes=self._dtypes, shared_name=self._name)
+
+    def clear(self) -> tf.Operation:
+        with tf.device(self.device):
+            return tf.raw_ops.StageClear(dtypes=self._dtypes, shared_name=self._name)
+
+
+def staged_value(value: tf.Tensor, device: str) -> tuple[tf.Tensor, tf.Operation]:
+    """Returns the tensor's value of the previous step, on the device, and the op that stages the current one.
+
+    Run the op once before the first step.
+    """
+    area = StagingArea(device, [value])
+    return area.get()[0], area.put([value])
