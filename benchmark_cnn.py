@@ -5,7 +5,6 @@ import functools
 import math
 import os
 import time
-import warnings
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from params import Params
 from reporting.console import Console, format_banner
 from reporting.result import ClusterTotal, Phase, Result, Step, StepValues
 from run.build import build_evaluation, build_step, export, make_banner
-from run.evaluation import Evaluation, SavedVariables, share_accuracy
+from run.evaluation import Evaluation, SavedVariables, share_accuracy, write_summary
 from run.evaluator import evaluate_checkpoints
 from run.export import ModelValues
 from run.instruments import StepProfiler, StepTracer, SummaryWriter, scalars_of, write_graph
@@ -30,7 +29,7 @@ from run.schedule import Schedule
 from run.session import Stepper, open_session
 from run.state import RunState, restart_number, step_to_offer
 from run.step_graph import StepGraph
-from run.step_loop import Window, steps
+from run.step_loop import Window, run_steps
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class _Built:
     """A graph, and what a run does with it."""
 
     graph: tf.Graph
-    step: StepGraph
+    step_graph: StepGraph
     state: RunState
     summaries: SummaryWriter | None
     evaluation: Evaluation | None
@@ -50,7 +49,7 @@ class BenchmarkCNN:
 
     Args:
       params: the settings, or the plan that was made of them.
-      console: where lines are printed. Without one nothing is, and warnings become Python warnings.
+      console: where lines are printed; by default nothing is printed, and warnings become Python warnings.
 
     Attributes:
       plan: every fact about the run.
@@ -62,13 +61,8 @@ class BenchmarkCNN:
     # ---- plan -----------------------------------------------------------------------------------------------------
 
     def __init__(self, params: Params | Plan, console: Console | None = None) -> None:
-        self.plan = plan = params if isinstance(params, Plan) else _plan(params)
         self._console = console or Console()
-        for line in plan.warnings:
-            if console:
-                console.warning(line)
-            else:
-                warnings.warn(line, stacklevel=2)
+        self.plan = self._announced(params if isinstance(params, Plan) else _plan(params))
         self._has_run = False
 
     def run(self) -> Result:
@@ -87,11 +81,18 @@ class BenchmarkCNN:
     def steps(self) -> Generator[Step[StepValues], None, None]:
         """Runs the benchmark, each step when it is asked for. Faults and signals are handled as in run().
 
-        Whoever stops asking ends the run: what was trained is saved and what was measured is printed.
+        Closing the generator ends the run: what was trained is saved and what was measured is printed. Close it
+        (contextlib.closing) rather than leave that to the end of the program.
+
+        Raises:
+          UsageError: --eval takes no steps; call run().
+          RunError: as run.
         """
+        if self.plan.role is Role.EVALUATION:
+            raise UsageError('--eval: it takes no steps; call run()')
         if self._has_run:
             # The run before may have saved a checkpoint to go on from.
-            self.plan = _plan(self.plan.params)
+            self.plan = self._announced(_plan(self.plan.params))
         self._has_run = True
         plan = self.plan
         self._measurement = Measurement(plan, self._console)
@@ -108,9 +109,15 @@ class BenchmarkCNN:
             with open_session(worker.target, built.graph, worker.config) as session, contextlib.closing(profiler):
                 worker.watch(session)
                 schedule = self._prepare(session, built)
-                yield from self._take_steps(session, built, schedule, profiler)
-                values = self._finish(session, built)
+                with self._process.stepping():
+                    yield from self._take_steps(session, built, schedule, profiler)
+                    values = self._finish(session, built)
             self._write(built, values)
+
+    def _announced(self, plan: Plan) -> Plan:
+        for line in plan.warnings:
+            self._console.warning(line)
+        return plan
 
     # ---- build ----------------------------------------------------------------------------------------------------
 
@@ -121,26 +128,26 @@ class BenchmarkCNN:
         # In a graph of its own: runs in one process share nothing.
         with tf.Graph().as_default() as graph, tf.device(worker.device):
             tf.set_random_seed(plan.step.seed)
-            step = build_step(plan, worker.agreed['root'], restart_number(worker))
+            step_graph = build_step(plan, worker.agreed['root'], restart_number(worker))
             summaries = None
             if instruments.summaries:
-                summaries = SummaryWriter(instruments.summaries, step.variables, step.gradients)
-            evaluation = self._build_evaluation(step, worker)
-            state = RunState(plan.checkpoints, step, worker, self._console.warning, self._console.progress)
-            model_values = ModelValues(step.model_slices) if plan.checkpoints.export_folder else None
+                summaries = SummaryWriter(instruments.summaries, step_graph.variables, step_graph.gradients)
+            evaluation = self._build_evaluation(step_graph, worker)
+            state = RunState(plan.checkpoints, step_graph, worker, self._console.warning, self._console.progress)
+            model_values = ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
         if not worker.inherited:
             prefix = worker.device if worker.device and plan.machine.is_here else ''
-            self._console.result(format_banner(make_banner(plan, prefix, step)))
+            self._console.result(format_banner(make_banner(plan, prefix, step_graph)))
         if instruments.graph_file:
             write_graph(graph, instruments.graph_file)
         self._state = state
-        return _Built(graph, step, state, summaries, evaluation, model_values)
+        return _Built(graph, step_graph, state, summaries, evaluation, model_values)
 
-    def _build_evaluation(self, step: StepGraph, worker: Worker) -> Evaluation | None:
+    def _build_evaluation(self, step_graph: StepGraph, worker: Worker) -> Evaluation | None:
         """What training waits for, if anything. Workers that do not wait for each other leave it to the chief."""
         if self.plan.evaluations is None or not (worker.together or worker.is_chief):
             return None
-        towers = [SavedVariables(step.slices) for _ in self.plan.machine.towers]
+        towers = [SavedVariables(step_graph.slices) for _ in self.plan.machine.towers]
         process, num_processes = (worker.index, worker.num_trainers) if worker.together else (0, 1)
         return build_evaluation(self.plan, towers, process, num_processes)
 
@@ -150,10 +157,10 @@ class BenchmarkCNN:
         """Gives the variables and the input what the first step needs."""
         self._console.progress('Initialising the variables')
         schedule = built.state.prepare(session, self.plan.counts)
-        session.run(built.step.pipeline.initializers)
-        if built.step.post_init is not None:
-            session.run(built.step.post_init)
-        built.step.pipeline.warm_up(session, schedule.own_start)
+        session.run(built.step_graph.pipeline.initializers)
+        if built.step_graph.post_init is not None:
+            session.run(built.step_graph.post_init)
+        built.step_graph.pipeline.warm_up(session, schedule.own_start)
         # From now on there is something to save.
         self._session = session
         evaluations = self.plan.evaluations
@@ -169,7 +176,7 @@ class BenchmarkCNN:
         """Runs the steps, and what is due between two of them."""
         state, worker, images_of_step = built.state, self._process.worker, self.plan.counts.images_of_step
         tracer = StepTracer(self.plan.instruments)
-        stepper = Stepper(session, built.step.fetches, tracer, schedule.num_warmup, built.summaries)
+        stepper = Stepper(session, built.step_graph.fetches, tracer, schedule.num_warmup, built.summaries)
         self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
         window = Window()
         if worker.agreed['end'] is not None:
@@ -178,7 +185,7 @@ class BenchmarkCNN:
         profiler.between(-schedule.num_warmup)
         num_timed = 0
         run_step, is_over = profiler.marked(stepper.run), functools.partial(self._is_over, schedule, state)
-        for step in steps(run_step, schedule.num_warmup, schedule.num_timed, is_over=is_over):
+        for step in run_steps(run_step, schedule.num_warmup, schedule.num_timed, is_over=is_over):
             num_timed = step.index - (schedule.num_warmup if step.phase is Phase.WARMUP else 0)
             taken_before, state.steps_taken = state.steps_taken, stepper.steps_after
             self._measurement.num_skipped = stepper.num_skipped
@@ -198,8 +205,8 @@ class BenchmarkCNN:
             window.skip(self._evaluate_if_due(session, built, taken_before))
             self._process.end_if_stopped(step.seconds)
         self._warn(profiler.warning(num_timed))
-        if built.step.num_skipped is not None:
-            stepper.note_skipped(int(session.run(built.step.num_skipped)))
+        if built.step_graph.num_skipped is not None:
+            stepper.note_skipped(int(session.run(built.step_graph.num_skipped)))
             self._measurement.num_skipped = stepper.num_skipped
         if worker.cluster:
             total = worker.share_total(images_of_step * window.num_steps, window.seconds)
@@ -229,6 +236,8 @@ class BenchmarkCNN:
         self._console.progress(f'Evaluating after {step} steps')
         found = share_accuracy(built.evaluation.run(session, step), worker, f'accuracy/{step}')
         self._measurement.add_evaluation(found)
+        if evaluations.summary_folder:
+            write_summary(found, evaluations.summary_folder)
         if evaluations.goal is not None and found.top_1 >= evaluations.goal:
             self._is_good_enough = True
             goal = f'--stop_at_top_1_accuracy={evaluations.goal:g}'
@@ -262,8 +271,7 @@ class BenchmarkCNN:
 
     def _hand_on(self) -> tuple[str, Mapping[str, Any]]:
         """How far this process got, and what the one that takes its place inherits."""
-        if self._state is None:
-            return 'before the first step', {}
+        assert self._state, 'failures are detected once there is a session'
         result = self._measurement.result()
         rate = f', at {result.images_per_second:.2f} images/sec' if result.timed_steps else ''
         return f'after {self._state.steps_taken} steps{rate}', self._state.hand_on()

@@ -18,6 +18,7 @@ from errors import UsageError, spelled
 from params import Params
 from params.evaluation import EVAL_DURING_TRAINING
 from params.modes import DEFAULT_MODE, MODES, Mode, Refusal, modes_that
+from params.variables import clash_with_others
 
 _FLAGS = 'the flags'
 # How often an evaluator looks for new checkpoints if --eval_interval_secs is not given.
@@ -45,7 +46,7 @@ def as_evaluator(params: Params, environ: Environment) -> Params:
 
 
 def check_mode(params: Params, cluster: Cluster | None) -> None:
-    """Raises UsageError if --variable_update does not work in this cluster (None: one process)."""
+    """Raises UsageError if --variable_update, or a flag with it, does not work in this cluster (None: one process)."""
     mode = MODES[params.variable_update]
     written = spelled('variable_update', mode.name)
     refusal = mode.runs[place_of(cluster)]
@@ -57,12 +58,8 @@ def check_mode(params: Params, cluster: Cluster | None) -> None:
         )
         ps = 'the ps of TF_CONFIG' if cluster and cluster.source == 'TF_CONFIG' else '--ps_hosts'
         raise UsageError(refusal.sentence.format(mode=written, members=members, ps=ps))
-    if cluster and mode.always_synchronous and not params.cross_replica_sync:
-        asynchronous = modes_that(lambda other: other.has_cluster and not other.always_synchronous)
-        raise UsageError(
-            f'{spelled("cross_replica_sync", False)}: with {written} workers always take each step together; '
-            f'leave it out, or write {asynchronous}'
-        )
+    if cluster and (clash := clash_with_others(params)):
+        raise UsageError(clash)
 
 
 def find_cluster(params: Params, environ: Environment) -> Cluster | None:

@@ -24,9 +24,10 @@ def main(argv: Sequence[str]) -> int:
     parsed = parse_argv(argv)
     with _own_stdout() as out:
         console = Console(out, sys.stderr)
+        plan = resolve(parsed.params, os.environ)
+        # Only now, so that wrong use is one line.
         for line in parsed.warnings:
             console.warning(line)
-        plan = resolve(parsed.params, os.environ)
         if isinstance(plan, ServerPlan):
             from cluster.serve import run_server
 

@@ -54,7 +54,7 @@ DECLARATION = Declaration(
     'Starts a whole cluster on this machine, shows the lines of all its processes and prints its result once.',
     examples=(
         '--ps=1 --workers=2 -- --model=resnet50',
-        f'--workers=4 -- --model=resnet50 {modes_that(Mode.is_for_peers)}',
+        f'--workers=4 -- --model=resnet50 {modes_that(lambda mode: mode.is_for_peers)}',
     ),
     details='FLAGS are the flags of a run, see tf_cnn_benchmarks --help; each process also gets its role and the '
     'addresses of all processes. The standard output of worker 0 (of the controller, if the mode has one) is the '

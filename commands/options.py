@@ -157,6 +157,9 @@ class Declaration(Generic[OptionsT]):
             raise self._unknown(error.flagname, specs) from None
         except flags.CantOpenFlagFileError as error:
             raise UsageError(f'--flagfile: {str(error).removeprefix("ERROR:: ")}; {self._see}') from None
+        except ValueError as error:
+            # --noSWITCH with a value.
+            raise UsageError(f'{" ".join(str(error).split())}; {self._see}') from None
         except flags.Error:
             # Only a last flag without its value is left.
             raise UsageError(f'{own[-1]}: it has no value; write {own[-1]}=VALUE, {self._see}') from None

@@ -1,5 +1,8 @@
 """Checks a user's network before the run."""
 
+import contextlib
+from collections.abc import Iterator
+
 import tensorflow.compat.v1 as tf
 
 from errors import UsageError, spelled
@@ -7,8 +10,6 @@ from models.facts import Network
 from models.layers import Tensor
 from models.networks import Logits, NotLogitsError, PlaceholderVariables, build_network
 from models.registry import error_in_file
-
-_BATCH_SIZE = 2
 
 
 def check_network(
@@ -19,6 +20,7 @@ def check_network(
     data_format: str,
     dtype: tf.DType,
     *,
+    batch_size: int | None,
     trains: bool,
 ) -> None:
     """Builds a network once, in a graph of its own that never runs.
@@ -32,6 +34,7 @@ def check_network(
       num_classes: the number of logits for an image.
       data_format: 'NHWC' or 'NCHW'.
       dtype: what layers compute in.
+      batch_size: the number of images; None if it is not known when the graph is built, as in an export.
       trains: whether to check the network as training builds it; otherwise as evaluation and --forward_only do.
 
     Raises:
@@ -39,24 +42,32 @@ def check_network(
         variables that its loss does not depend on.
     """
     flag = spelled('model', name)
-    with tf.Graph().as_default():
+    with tf.Graph().as_default(), errors_of_network(network, name):
         variables = PlaceholderVariables()
-        images = tf.placeholder(tf.float32, [_BATCH_SIZE, *image_shape])
-        try:
-            heads = build_network(network, images, num_classes, variables, data_format, is_training=trains, dtype=dtype)
-            gradients = _gradients(heads, variables) if trains else {}
-        except NotLogitsError as error:
-            raise UsageError(f'{flag}: {error}') from error
-        except (Exception, SystemExit) as error:
-            if network.file:
-                raise error_in_file(network.file, error) from error
-            reason = ' '.join(str(error).split())
-            raise UsageError(f'{flag}: its network fails: {type(error).__name__}: {reason}') from error
+        images = tf.placeholder(tf.float32, [batch_size, *image_shape])
+        heads = build_network(network, images, num_classes, variables, data_format, is_training=trains, dtype=dtype)
+        gradients = _gradients(heads, variables) if trains else {}
     if trains and not gradients:
         raise UsageError(f'{flag}: it has no trainable variable; write --forward_only')
     unused = [variable for variable, gradient in gradients.items() if gradient is None]
     if unused:
         raise UsageError(f'{flag}: its loss does not depend on {", ".join(unused)}; use or remove these variables')
+
+
+@contextlib.contextmanager
+def errors_of_network(network: Network, name: str) -> Iterator[None]:
+    """Raises UsageError, with the line of a --model_file, for whatever the builder of a user's network raises."""
+    try:
+        yield
+    except NotLogitsError as error:
+        raise UsageError(f'{spelled("model", name)}: {error}') from error
+    except (Exception, SystemExit) as error:
+        if network.is_builtin or isinstance(error, UsageError):
+            raise
+        if network.file and network.path:
+            raise error_in_file(network.file, network.path, error) from error
+        reason = ' '.join(str(error).split())
+        raise UsageError(f'{spelled("model", name)}: its network fails: {type(error).__name__}: {reason}') from error
 
 
 def _gradients(heads: Logits, variables: PlaceholderVariables) -> dict[str, Tensor | None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import tensorflow.compat.v1 as tf
 
 from inputs.data_sets import DATA_SETS
+from models.check import errors_of_network
 from models.facts import ModelFacts, Network
 from models.layers import Tensor
 from models.networks import PlaceholderVariables, build_network
@@ -37,9 +38,15 @@ class Cost:
 
 
 def cost_of(facts: ModelFacts) -> Cost:
-    """What a model costs with the images and classes of its data set. Builds a graph of its own."""
+    """What a model costs with the images and classes of its data set. Builds a graph of its own.
+
+    Raises:
+      UsageError: the network of a user's model cannot be built.
+    """
     data_set = DATA_SETS[facts.data_set]
-    return network_cost(facts.network, (facts.image_size, facts.image_size, data_set.channels), data_set.num_classes)
+    image_shape = (facts.image_size, facts.image_size, data_set.channels)
+    with errors_of_network(facts.network, facts.name):
+        return network_cost(facts.network, image_shape, data_set.num_classes)
 
 
 def network_cost(network: Network, image_shape: tuple[int, int, int], num_classes: int) -> Cost:

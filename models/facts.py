@@ -36,13 +36,14 @@ class Network:
         so that the module, which needs TensorFlow, is imported at the first use.
       options: keyword arguments of the function.
       batch_norm: the settings of every batch normalisation layer.
-      file: the file of --model_file that registered it, as the user wrote its path.
+      file: the file of --model_file that registered it, as the user wrote its path; path is the absolute one.
     """
 
     builder: str | Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     batch_norm: BatchNorm = BatchNorm()
     file: str | None = None
+    path: str | None = None
 
     @property
     def is_builtin(self) -> bool:

@@ -138,7 +138,8 @@ def register_model(
       ValueError: there is already a model of this name, or a value makes no sense.
     """
     registry, file = _loading.get() or (MODELS, None)
-    network = Network(build, batch_norm=batch_norm or BatchNorm(), file=file)
+    path = str(Path(file).resolve()) if file else None
+    network = Network(build, batch_norm=batch_norm or BatchNorm(), file=file, path=path)
     registry.register(
         ModelFacts(name, data_set, image_size, batch_size, learning_rate, network, residual='resnet' in name)
     )
@@ -158,7 +159,7 @@ def load_model_file(path: str, registry: Registry = MODELS) -> None:
     if not file.is_file():
         raise UsageError(f'{flag}: there is no such file; write the path of a Python file')
     facts = registry.list_facts()
-    if any(row.network.file and Path(row.network.file).resolve() == file for row in facts):
+    if any(row.network.path == str(file) for row in facts):
         return
     before = {row.name for row in facts}
     loader = SourceFileLoader(f'model_file_{file.stem}', str(file))
@@ -174,19 +175,22 @@ def load_model_file(path: str, registry: Registry = MODELS) -> None:
         registry.unregister(*{*registry.list_models()} - before)
         if isinstance(error, BenchmarkError):
             raise
-        raise error_in_file(path, error) from error
+        raise error_in_file(path, str(file), error) from error
     finally:
         _loading.reset(token)
     if before == {*registry.list_models()}:
         raise UsageError(f'{flag}: it registers no model; call register_model in it')
 
 
-def error_in_file(path: str, error: BaseException) -> UsageError:
-    """The error that reports an exception from a file of --model_file, with the line of that file."""
-    file = str(Path(path).resolve())
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+def error_in_file(file: str, path: str, error: BaseException) -> UsageError:
+    """The error that reports an exception from a file of --model_file, with the line of that file.
+
+    Args:
+      file: its path as the user wrote it. path: the absolute one.
+    """
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     reason = ' '.join(str(error).split())
-    if isinstance(error, SyntaxError) and error.filename == file:
+    if isinstance(error, SyntaxError) and error.filename == path:
         lines, reason = [error.lineno], error.msg
     place = f', line {lines[-1]}' if lines else ''
-    return UsageError(f'{spelled("model_file", path)}{place}: {type(error).__name__}: {reason}')
+    return UsageError(f'{spelled("model_file", file)}{place}: {type(error).__name__}: {reason}')

@@ -68,7 +68,8 @@ def _a_launcher_starts_one_process_per_device(params: 'Params') -> str | None:
     return None
 
 
-def _another_flag_places_the_sums(params: 'Params') -> bool:
+def another_flag_places_the_sums(params: 'Params') -> bool:
+    """Whether gradients are summed where --all_reduce_spec or --hierarchical_copy says."""
     mode = MODES[params.variable_update]
     by_spec = mode.takes_all_reduce_spec and params.all_reduce_spec is not None
     by_hierarchy = mode.takes_hierarchy and params.hierarchical_copy
@@ -90,7 +91,7 @@ IDLE: tuple[Idle, ...] = (
     ),
     Idle(
         ('local_parameter_device',),
-        lambda p, run: _another_flag_places_the_sums(p),
+        lambda p, run: another_flag_places_the_sums(p),
         'with this --variable_update it only sets where gradients are summed, and --all_reduce_spec or '
         '--hierarchical_copy sets that already',
     ),

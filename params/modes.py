@@ -77,6 +77,7 @@ class Mode:
         """Whether several workers need parameter servers."""
         return self._has(Place.WITH_SERVERS) and not self._has(Place.AS_PEERS)
 
+    @property
     def is_for_peers(self) -> bool:
         """Whether workers run it without parameter servers and a controller, and the program itself starts them."""
         return self._has(Place.AS_PEERS) and self.launcher is None

@@ -49,6 +49,9 @@ def parse_argv(argv: Sequence[str]) -> Parsed:
     except flags.CantOpenFlagFileError as error:
         reason = str(error).removeprefix('ERROR:: ')
         raise UsageError(f'--flagfile: {reason}; write the name of a text file with a flag on each line') from None
+    except ValueError as error:
+        # --noSWITCH with a value.
+        raise UsageError(f'{" ".join(str(error).split())}; see --help') from None
     except flags.Error:
         # The only other error is a last flag without a value.
         raise UsageError(f'{argv[-1]}: it has no value; write {argv[-1]}=VALUE, see --help') from None

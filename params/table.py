@@ -45,6 +45,11 @@ class Params(Files, Evaluation, Cluster, Precision, Optimization, Variables, Dat
     given: Mapping[str, str] = dataclasses.field(default_factory=Given, compare=False, repr=False)
 
     @property
+    def trains(self) -> bool:
+        """Whether the run updates variables."""
+        return not self.forward_only and not self.eval
+
+    @property
     def evaluates_in_training(self) -> bool:
         """Whether training pauses for evaluations."""
         return not self.forward_only and any(getattr(self, name) is not None for name in EVAL_DURING_TRAINING)

@@ -117,15 +117,39 @@ def _the_mode_can_stage(params: 'Params') -> str | None:
     return None
 
 
-def _processes_of_a_launcher_wait_for_each_other(params: 'Params') -> str | None:
+def clash_with_others(params: 'Params') -> str | None:
+    """What clashes with the other processes of a cluster, as the message of an error; None if nothing does."""
     mode = MODES[params.variable_update]
-    if mode.launcher is not None and not params.cross_replica_sync:
-        free = modes_that(lambda mode: mode.has_cluster and not mode.always_synchronous)
+    written = spelled('variable_update', mode.name)
+    if mode.always_synchronous and not params.cross_replica_sync:
+        asynchronous = modes_that(lambda other: other.has_cluster and not other.always_synchronous)
         return (
-            f'{spelled("cross_replica_sync", False)} clashes with {spelled("variable_update", mode.name)}, whose '
-            f'processes take each step together; leave it out, or write {free}'
+            f'{spelled("cross_replica_sync", False)}: with {written} workers always take each step together; leave it '
+            f'out, or write {asynchronous}'
+        )
+    if params.forward_only and not mode.forward_only_in_cluster:
+        return (
+            f'--forward_only: the workers of {written} exchange nothing then; measure one process, or write '
+            f'{modes_that(lambda other: other.needs_servers)} with --ps_hosts'
+        )
+    if params.fp16_vars and params.precision != 'fp32' and not params.eval:
+        return (
+            f'--fp16_vars clashes with the other processes of {written}: what they share is kept in 32 bits, and '
+            'travels in 16 bits with --compact_gradient_transfer; leave --fp16_vars out'
         )
     return None
+
+
+def _a_launcher_starts_other_processes(params: 'Params') -> str | None:
+    mode = MODES[params.variable_update]
+    if mode.launcher is None:
+        return None
+    if params.eval:
+        return (
+            f'--eval clashes with {spelled("variable_update", mode.name)}: evaluate in one process, or as a cluster of '
+            'another --variable_update'
+        )
+    return clash_with_others(params)
 
 
 RULES: tuple[Rule, ...] = (
@@ -133,7 +157,7 @@ RULES: tuple[Rule, ...] = (
     _the_spec_of_sums_can_be_read,
     _gradients_are_summed_in_one_way,
     _the_mode_can_stage,
-    _processes_of_a_launcher_wait_for_each_other,
+    _a_launcher_starts_other_processes,
 )
 IDLE: tuple[Idle, ...] = (
     idle_in_eval('cross_replica_sync', 'staged_vars', 'compact_gradient_transfer', *_SUMS),

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import warnings
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -128,7 +129,10 @@ def format_warning(message: str) -> str:
 
 
 class Console:
-    """Prints results to one stream and messages to another, and flushes each; without a stream it discards them."""
+    """Prints results to one stream and messages to another, and flushes each.
+
+    Without a stream they are discarded, but warnings become Python warnings (UserWarning).
+    """
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         """out gets results and nothing else (standard output), err progress and warnings (standard error)."""
@@ -162,4 +166,7 @@ class Console:
 
     def warning(self, message: str) -> None:
         """Prints a warning."""
-        self.progress(format_warning(message))
+        if self._err:
+            self.progress(format_warning(message))
+        else:
+            warnings.warn(' '.join(message.split()), stacklevel=3)

@@ -1,6 +1,7 @@
 """From the plan to the graph of a step and of an evaluation: the one place where the parts of a run meet."""
 
 import functools
+import math
 import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from run.export import Array, export_saved_model
 from run.plan import Plan, Role
 from run.step_graph import StepGraph, build_step_graph
 from training.optimizers import Optimizer
+from training.schedules import steps_of
 from training.variables import HOST_DEVICE
 from variable_mgr import VariableMgr, make_variable_mgr
 
@@ -42,6 +44,9 @@ def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int
     Args:
       sources: for each tower the variables that it reads.
       process, num_processes: which share of the images this process looks at.
+
+    Raises:
+      RunError: a shard of the validation images is cut short.
     """
     evaluations, data, devices = plan.evaluations, plan.data, plan.machine.towers
     assert evaluations
@@ -50,7 +55,11 @@ def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int
         pipeline = _make_synthetic(plan, devices, evaluations.batch_size, data.seed + process)
     else:
         list_examples = pkgutil.resolve_name(input_for(data.validation).examples or '')
-        share = Share(process, num_processes, evaluations.num_examples)
+        num_examples = evaluations.num_examples
+        if evaluations.num_passes is not None:
+            # Counted here, since only processes that evaluate need to read the lengths of all records.
+            num_examples = math.ceil(steps_of(evaluations.num_passes, data.validation.num_images, 1))
+        share = Share(process, num_processes, num_examples)
         examples = functools.partial(
             list_examples, data.validation, data.data_set.num_classes, _image_options(plan, training=False), share
         )
@@ -107,7 +116,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         variable_update=variables.variable_update,
         all_reduce_spec=variables.shown_spec,
         single_session=not machine.is_here,
-        sync=variables.sync,
+        sync=variables.shown_sync,
         num_workers=plan.processes.num_trainers * len(machine.hosts),
         bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
         bytes_of_step=built.bytes_of_step if built else 0,
@@ -117,6 +126,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
 
 def _make_manager(plan: Plan, root: int) -> VariableMgr:
     processes, machine, variables, precision = plan.processes, plan.machine, plan.variables, plan.step.precision
+    assert variables.manager, 'the run trains nothing'
     packing = Packing(variables.num_packets, variables.small_max_bytes, variables.small_max_group)
     transfer = tf.as_dtype(variables.transfer) if variables.transfer else None
     servers = [f'{task.device}/cpu:0' for task in processes.cluster.servers] if processes.cluster else []

@@ -11,7 +11,7 @@ from errors import RunError, spelled
 from reporting.console import Console, format_banner
 from reporting.result import Result
 from run.build import build_evaluation, export, make_banner
-from run.evaluation import OwnVariables, share_accuracy
+from run.evaluation import OwnVariables, share_accuracy, write_summary
 from run.export import ModelValues
 from run.measurement import Measurement
 from run.plan import Plan
@@ -53,7 +53,10 @@ def evaluate_checkpoints(plan: Plan, console: Console) -> Result:
                 console.progress(f'Evaluating {prefix}')
                 saver.restore(session, prefix, for_training=False)
                 own = evaluation.run(session, step_of(prefix))
-                measurement.add_evaluation(share_accuracy(own, worker, f'accuracy/{number}'))
+                found = share_accuracy(own, worker, f'accuracy/{number}')
+                measurement.add_evaluation(found)
+                if plan.evaluations and plan.evaluations.summary_folder:
+                    write_summary(found, plan.evaluations.summary_folder)
                 last = prefix
             if model_values and last:
                 values = model_values.read(session)

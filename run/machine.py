@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from errors import UsageError
 from params import Params
+from params.devices import another_flag_places_the_sums
 from params.modes import MODES, Mode
 from training.variables import HOST_DEVICE
 
@@ -56,13 +57,11 @@ def find_machine(params: Params, mode: Mode, workers: Sequence[str] = (), *, alo
     kind = params.device or ('gpu' if num_gpus_found else 'cpu')
     parameter_kind = kind
     spec = params.all_reduce_spec if mode.takes_all_reduce_spec else None
-    by_halves = params.hierarchical_copy and mode.takes_hierarchy
-    sums_elsewhere = mode.parameter_device == 'sums' and (spec or by_halves)
-    if alone and mode.parameter_device and not sums_elsewhere and not params.eval:
+    if alone and mode.parameter_device and not another_flag_places_the_sums(params) and not params.eval:
         parameter_kind = params.local_parameter_device or kind
     if workers and params.device is None and not num_gpus_found:
         raise UsageError(
-            '--device is missing: here is no GPU, and what the workers have is not seen from here; '
+            '--device is missing: this process sees no GPU, and cannot see the devices of the workers; '
             'write --device=gpu or --device=cpu'
         )
     if kind == 'gpu' and params.num_gpus > num_gpus_found and not workers:
@@ -86,7 +85,7 @@ def find_machine(params: Params, mode: Mode, workers: Sequence[str] = (), *, alo
         raise UsageError('--local_parameter_device=gpu: the run is on the CPU; write --local_parameter_device=cpu')
     if params.horovod_device == 'gpu' and kind != 'gpu' and mode.launcher:
         raise UsageError('--horovod_device=gpu: the run is on the CPU; write --horovod_device=cpu, or leave it out')
-    sums = not params.eval and not params.forward_only and (params.num_gpus > 1 or not alone)
+    sums = params.trains and (params.num_gpus > 1 or not alone)
     if kind != 'gpu' and 'nccl' in (spec or '') and sums:
         raise UsageError(
             f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between GPUs and the run is on the CPU; '

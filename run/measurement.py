@@ -5,7 +5,6 @@ import tensorflow.compat.v1 as tf
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Accuracy, ClusterTotal, Phase, Result, Step, StepValues
-from run.evaluation import write_summary
 from run.plan import Plan, Role
 
 
@@ -37,12 +36,9 @@ class Measurement:
             self._console.result(lines.format_step(step.index, self.result().rate, step.values))
 
     def add_evaluation(self, found: Accuracy) -> None:
-        """Keeps an evaluation and prints it. The chief adds it to the summaries."""
+        """Keeps an evaluation and prints it."""
         self._evaluations.append(found)
         self._console.result(lines.format_accuracy(found))
-        evaluations = self._plan.evaluations
-        if evaluations and evaluations.summary_folder and self._plan.processes.is_chief:
-            write_summary(found, evaluations.summary_folder)
 
     def conclude(self, is_complete: bool) -> Result:
         """Prints the total and what is missing, and returns the result."""

@@ -139,8 +139,9 @@ class VariableFacts:
     """Where variables live and how gradients meet.
 
     Attributes:
-      variable_update: the name of the mode. manager: the class of its variable manager as 'module:name'.
-      sync: whether the workers of a cluster wait for each other.
+      variable_update: the name of the mode. manager: the class of its variable manager as 'module:name'; None if
+        the run only evaluates.
+      shown_sync: what the banner shows as Sync.
       sums: how towers sum gradients, by their bytes; None sums in two halves.
       shown_spec: the --all_reduce_spec that the banner shows, if towers sum by one.
       num_packets, small_max_bytes, small_max_group: see managers.buckets.Packing.
@@ -149,8 +150,8 @@ class VariableFacts:
     """
 
     variable_update: str
-    manager: str
-    sync: bool
+    manager: str | None
+    shown_sync: bool
     sums: tuple[Range, ...] | None
     shown_spec: str | None
     num_packets: int
@@ -167,16 +168,18 @@ class Evaluations:
     Attributes:
       batch_size: images at a time on each device.
       num_batches: after how many batches to stop, all devices together taking one; None: after the last example.
-      num_examples: how many examples all processes look at; None: each once.
+      num_examples: how many examples all processes look at; num_passes: or how often at all of them. Both None: each
+        once.
       shown_batches, num_epochs: the same as the banner shows it; None: all batches.
       schedule: after which steps training waits for an evaluation. goal: the top-1 accuracy that ends training.
       interval_secs: how often a process that only evaluates looks for new checkpoints; 0: it evaluates the last one.
-      summary_folder: where summaries go, if anywhere.
+      summary_folder: where this process writes summaries, if anywhere.
     """
 
     batch_size: int
     num_batches: int | None
     num_examples: int | None
+    num_passes: float | None
     shown_batches: int | None
     num_epochs: float
     schedule: EvalSchedule

@@ -1,6 +1,7 @@
 """What training and evaluating share: joining the other processes, faults, signals, and leaving."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -104,7 +105,6 @@ class Process:
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
-                self.end_if_stopped()
                 raise self._fail(self._explain(error)) from error
             except RuntimeError as error:
                 # A session that was closed between two steps, because another task was lost.
@@ -116,10 +116,10 @@ class Process:
                 self._leave(1, 'the reader of its standard output has left')
                 raise
             except (KeyboardInterrupt, GeneratorExit):
-                # Whoever asked for the steps has had enough.
-                self._keep()
-                self._conclude(False)
-                self._leave(1, 'interrupted')
+                # The user, or the consumer of the steps, has had enough.
+                if not sys.is_finalizing():
+                    self._conclude(False)
+                    self._leave(1, 'interrupted')
                 raise
             self._leave(0)
 
@@ -131,6 +131,25 @@ class Process:
         """
         if self._worker and not self._worker.ends_after_chief and self._stop.is_requested(step_secs):
             self._stop.await_end()
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """The steps of a session, within it: what was trained is kept when they end early on purpose."""
+        try:
+            yield
+        except tf.errors.OpError:
+            # A step may fail because other workers received the signal too.
+            if self._stop.is_requested():
+                self._stop.await_end()
+            raise
+        except KeyboardInterrupt:
+            self._keep()
+            raise
+        except GeneratorExit:
+            # While Python exits nothing works any more.
+            if not sys.is_finalizing():
+                self._keep()
+            raise
 
     def _leave(self, exit_code: int, reason: str = '') -> None:
         if self._worker:

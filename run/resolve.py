@@ -1,7 +1,7 @@
 """From the settings to the plan of a run: the one place that reads flags, folders, the network and devices.
 
-Raises every UsageError that a run can meet. What needs no TensorFlow comes first, so that most mistakes are found
-within a fraction of a second.
+Raises every UsageError that a run can meet. What needs no TensorFlow comes first where it can, so that most mistakes
+are found within a fraction of a second.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Any
 from cluster.discovery import as_evaluator, find_cluster
 from cluster.environments import is_evaluator
 from cluster.topology import Cluster, Timeout, place_of, public_hosts
-from errors import UsageError, spelled
+from errors import UsageError
 from inputs.catalog import Source
 from inputs.data_folder import Arrays, DataFolder, open_folder, recognise
 from inputs.data_sets import DATA_SETS, DataSet
@@ -22,7 +22,7 @@ from models.registry import MODELS, Registry, load_model_file
 from params import Params
 from params.checks import check_run, find_idle
 from params.files import Output, outputs_that_are
-from params.modes import MODES, Mode, modes_that
+from params.modes import MODES, Mode
 from params.rules import RunFacts
 from params.spec import numbers_of
 from run.outputs import check_outputs
@@ -59,17 +59,17 @@ def resolve(params: Params, environ: Mapping[str, str], models: Registry = MODEL
       UsageError: the settings do not fit each other, the cluster, the data, the files or this machine.
       RunError: a checkpoint or the data cannot be read.
     """
-    # The process of a TFJob that only evaluates gets the command line of the others.
-    alone_by_role = is_evaluator(environ)
+    # It has the command line of the others, whose flags have their effect there.
+    evaluates_for_others = is_evaluator(environ)
     params = as_evaluator(params, environ)
     if params.model_file:
         load_model_file(params.model_file, models)
     mode = MODES[params.variable_update]
     horovod, cluster = _find_processes(params, mode, environ)
     model, folder = _find_model(params, models, reads=not (cluster and cluster.job == 'ps'))
-    facts = RunFacts(alone=cluster is None and not alone_by_role, residual=model.residual)
+    facts = RunFacts(alone=cluster is None and horovod is None, residual=model.residual)
     check_run(params, facts)
-    warnings = find_idle(params, facts)
+    warnings = [] if evaluates_for_others else find_idle(params, facts)
     if cluster and cluster.serves:
         return _plan_server(params, cluster, folder, warnings)
     return _plan_run(params, mode, horovod, cluster, model, folder, warnings)
@@ -78,28 +78,11 @@ def resolve(params: Params, environ: Mapping[str, str], models: Registry = MODEL
 def _find_processes(params: Params, mode: Mode, environ: Mapping[str, str]) -> tuple[Any, Cluster | None]:
     """The module horovod.tensorflow if the mode needs it, and the cluster."""
     if mode.launcher is None:
-        cluster = find_cluster(params, environ)
-        if cluster and params.forward_only and not mode.forward_only_in_cluster:
-            raise _not_forward_only(params)
-        return None, cluster
-    if params.eval:
-        raise UsageError(
-            f'--eval clashes with {spelled("variable_update", mode.name)}: evaluate in one process, or as a cluster of '
-            'another --variable_update'
-        )
+        return None, find_cluster(params, environ)
     from cluster.horovod import horovod_cluster, load_horovod
 
     horovod = load_horovod()
-    if params.forward_only:
-        raise _not_forward_only(params)
     return horovod, horovod_cluster(horovod)
-
-
-def _not_forward_only(params: Params) -> UsageError:
-    return UsageError(
-        f'--forward_only: the workers of {spelled("variable_update", params.variable_update)} exchange nothing then; '
-        f'measure one process, or write {modes_that(lambda mode: mode.needs_servers)} with --ps_hosts'
-    )
 
 
 def _find_model(params: Params, models: Registry, *, reads: bool) -> tuple[ModelFacts, DataFolder | None]:
@@ -217,7 +200,7 @@ def _plan_run(
             place_of(cluster),
             machine,
             step.precision,
-            sync=params.cross_replica_sync and processes.together,
+            shown_sync=params.cross_replica_sync and processes.together,
         ),
         evaluations=_find_evaluations(params, data, counts, processes, num_towers) if params.evaluates else None,
         checkpoints=checkpoints,
@@ -230,7 +213,7 @@ def _plan_run(
 def _role(params: Params) -> Role:
     if params.eval:
         return Role.EVALUATION
-    return Role.FORWARD_ONLY if params.forward_only else Role.TRAINING
+    return Role.TRAINING if params.trains else Role.FORWARD_ONLY
 
 
 def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, warnings: list[str]) -> Data:
@@ -307,14 +290,13 @@ def _find_evaluations(params: Params, data: Data, counts: Counts, processes: Pro
         num_batches = params.num_eval_batches or counts.num_timed
     elif params.num_eval_batches is not None:
         num_examples = params.num_eval_batches * images_of_batch
-    elif params.num_eval_epochs is not None:
-        num_examples = math.ceil(steps_of(params.num_eval_epochs, data.validation.num_images, 1))
     shown_batches = num_batches or params.num_eval_batches
     known = data.data_set.num_validation_examples if data.validation is not None else data.data_set.num_train_examples
     return Evaluations(
         batch_size=batch_size,
         num_batches=num_batches,
         num_examples=num_examples,
+        num_passes=params.num_eval_epochs if num_examples is None and num_batches is None else None,
         shown_batches=shown_batches,
         num_epochs=shown_batches * images_of_batch / (known or math.inf)
         if shown_batches
@@ -322,7 +304,7 @@ def _find_evaluations(params: Params, data: Data, counts: Counts, processes: Pro
         schedule=_eval_schedule(params, data.data_set, counts.images_of_step),
         goal=params.stop_at_top_1_accuracy,
         interval_secs=params.eval_interval_secs,
-        summary_folder=params.eval_dir,
+        summary_folder=params.eval_dir if processes.is_chief else None,
     )
 
 

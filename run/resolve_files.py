@@ -7,13 +7,19 @@ from run.plan import Checkpoints, Instruments, Summaries
 
 
 def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Checkpoints:
+    """What is saved, and what training starts from. Appends to the warnings.
+
+    Raises:
+      UsageError: there is no checkpoint where --backbone_model_path says.
+      RunError: the folder of --backbone_model_path holds none.
+    """
     from training.checkpoint_files import find_checkpoint, latest_checkpoint
 
-    saves = params.train_dir is not None and not params.forward_only and not params.eval and is_chief
+    saves = params.train_dir is not None and params.trains and is_chief
     resume_from = latest_checkpoint(params.train_dir) if saves and params.train_dir else None
     warm_start = None
     flag = spelled('backbone_model_path', params.backbone_model_path)
-    if params.backbone_model_path and is_chief and not params.forward_only and not params.eval:
+    if params.backbone_model_path and params.trains and is_chief:
         if resume_from:
             warnings.append(f'{flag} has no effect: training goes on from {resume_from}')
         else:
@@ -32,8 +38,14 @@ def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Che
 
 
 def find_instruments(params: Params, is_chief: bool, num_timed: int, warnings: list[str]) -> Instruments:
-    """What is written of the run. Profiles and summaries are the chief's: processes of one machine would write the same
-    profile, and the curves of all workers would be one."""
+    """What is written of the run. Appends to the warnings.
+
+    Profiles and summaries are the chief's: processes of one machine would write the same profile, and the curves of all
+    workers would be one.
+
+    Raises:
+      UsageError: --profile_steps asks for more steps than there are.
+    """
     profile_steps = summaries = None
     if params.profile_steps and params.profile_dir and is_chief and not params.eval:
         flag = spelled('profile_steps', params.profile_steps)

@@ -3,6 +3,8 @@
 import functools
 from collections.abc import Sequence
 
+import tensorflow.compat.v1 as tf
+
 from errors import UsageError, spelled
 from models.check import check_network
 from models.facts import ModelFacts
@@ -33,14 +35,15 @@ def describe_step(
     """
     precision = _find_precision(params)
     if not model.network.is_builtin:
-        trains = not params.forward_only and not params.eval
         # As the run builds it, as its evaluations do, and as an export does.
-        ways = [(machine.data_format, precision.compute, trains)]
+        ways: list[tuple[str, tf.DType, int | None, bool]] = []
+        if not params.eval:
+            ways.append((machine.data_format, precision.compute, counts.batch_size, params.trains))
         if params.evaluates:
-            ways.append((machine.data_format, precision.compute, False))
+            ways.append((machine.data_format, precision.compute, params.eval_batch_size or counts.batch_size, False))
         if params.export_saved_model:
-            ways.append(('NHWC', Precision().compute, False))
-        for data_format, dtype, is_training in dict.fromkeys(ways):
+            ways.append(('NHWC', Precision().compute, None, False))
+        for data_format, dtype, batch_size, is_training in ways:
             check_network(
                 model.network,
                 model.name,
@@ -48,6 +51,7 @@ def describe_step(
                 data.data_set.num_classes,
                 data_format,
                 dtype,
+                batch_size=batch_size,
                 trains=is_training,
             )
     return StepSettings(
@@ -69,7 +73,7 @@ def describe_step(
 
 
 def _find_precision(params: Params) -> Precision:
-    if params.precision != 'fp16' or params.forward_only or params.eval:
+    if params.precision != 'fp16' or not params.trains:
         return Precision(params.precision, params.fp16_vars)
     return Precision(
         'fp16',
@@ -109,28 +113,23 @@ def find_optimizer(params: Params) -> OptimizerFacts:
 
 
 def place_variables(
-    params: Params, mode: Mode, place: Place, machine: Machine, precision: Precision, *, sync: bool
+    params: Params, mode: Mode, place: Place, machine: Machine, precision: Precision, *, shown_sync: bool
 ) -> VariableFacts:
     """Where variables live and how gradients meet.
 
     Raises:
-      UsageError: --hierarchical_copy does not fit the towers, or --fp16_vars the mode.
+      UsageError: --hierarchical_copy does not fit the towers.
     """
-    if place is not Place.ALONE and not params.eval and precision.variables.name != 'float32':
-        raise UsageError(
-            f'--fp16_vars clashes with the other processes of {spelled("variable_update", mode.name)}: what they share '
-            'is kept in 32 bits, and travels in 16 bits with --compact_gradient_transfer; leave --fp16_vars out'
-        )
     num_towers = len(machine.towers)
-    sums_towers = num_towers > 1 and not params.forward_only and not params.eval
+    sums_towers = num_towers > 1 and params.trains
     by_halves = params.hierarchical_copy and mode.takes_hierarchy and sums_towers
     if by_halves:
         _check_halves(params, num_towers)
     spec = machine.all_reduce_spec or f'ps{machine.parameter_device_kind}'
     return VariableFacts(
         variable_update=mode.name,
-        manager=mode.manager(place, staged=params.staged_vars and not params.forward_only) if not params.eval else '',
-        sync=sync,
+        manager=None if params.eval else mode.manager(place, staged=params.staged_vars and params.trains),
+        shown_sync=shown_sync,
         sums=None if by_halves else parse_spec(spec),
         shown_spec=machine.all_reduce_spec if mode.takes_all_reduce_spec and sums_towers else None,
         num_packets=params.gradient_repacking,

@@ -19,7 +19,7 @@ def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterat
     session = tf.Session(target, graph=graph, config=config)
     try:
         yield session
-    except Exception:
+    except BaseException:
         if not target:
             session.close()
         raise

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from reporting.result import Phase, Step, Values
 
 
-def steps(
+def run_steps(
     run_step: Callable[[Phase, int], Values],
     num_warmup: int,
     num_batches: int,

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from reporting.result import Phase, Step
-from run.step_loop import Window, steps
+from run.step_loop import Window, run_steps
 
 pytestmark = pytest.mark.unit
 
@@ -27,7 +27,7 @@ def test_warm_ups_come_first_and_are_labelled() -> None:
         calls.append((phase, index))
         return len(calls)
 
-    done = list(steps(run_step, 2, 3, clock=Clock()))
+    done = list(run_steps(run_step, 2, 3, clock=Clock()))
     expected = [(Phase.WARMUP, 1), (Phase.WARMUP, 2), (Phase.TIMED, 1), (Phase.TIMED, 2), (Phase.TIMED, 3)]
     assert calls == expected
     assert done == [Step(phase, index, 0.0, number) for number, (phase, index) in enumerate(expected, start=1)]
@@ -41,7 +41,7 @@ def test_seconds_are_those_of_the_step_and_not_of_the_consumer() -> None:
         clock.now += next(durations)
 
     seconds = []
-    for step in steps(run_step, 1, 3, clock=clock):
+    for step in run_steps(run_step, 1, 3, clock=clock):
         seconds.append(step.seconds)
         clock.now += 1000
     assert seconds == [1, 2, 3, 4]
@@ -49,7 +49,7 @@ def test_seconds_are_those_of_the_step_and_not_of_the_consumer() -> None:
 
 def test_no_step_runs_before_it_is_asked_for() -> None:
     calls: list[int] = []
-    loop = steps(lambda phase, index: calls.append(index), 0, 5, clock=Clock())
+    loop = run_steps(lambda phase, index: calls.append(index), 0, 5, clock=Clock())
     assert calls == []
     next(loop)
     assert calls == [1]
@@ -63,12 +63,12 @@ def test_a_step_that_fails_ends_the_loop_after_those_before_it() -> None:
 
     done: list[int] = []
     with pytest.raises(OSError, match='disk'):
-        done.extend(step.values for step in steps(run_step, 0, 5, clock=Clock()))
+        done.extend(step.values for step in run_steps(run_step, 0, 5, clock=Clock()))
     assert done == [1, 2]
 
 
 def test_without_warm_up_the_first_step_is_timed() -> None:
-    assert [step.phase for step in steps(lambda phase, index: None, 0, 2)] == [Phase.TIMED, Phase.TIMED]
+    assert [step.phase for step in run_steps(lambda phase, index: None, 0, 2)] == [Phase.TIMED, Phase.TIMED]
 
 
 def test_the_window_of_a_cluster_leaves_out_time_that_is_not_training() -> None:
