@@ -93,6 +93,11 @@ def test_wrong_use_ends_with_code_2_and_one_line(
 
 
 @pytest.mark.unit
+def test_wrong_use_is_one_line_beside_flags_without_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    check_line(refusal(capsys, '--gpu_pending_cap=3', '--data_dir=/no/such'), '--data_dir=/no/such')
+
+
+@pytest.mark.unit
 def test_verbose_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert tf_cnn_benchmarks.main(['--verbose', '--batch_size=x']) == 2
     lines = capsys.readouterr().err.splitlines()

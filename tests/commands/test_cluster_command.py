@@ -203,6 +203,11 @@ tf.train.Server({'worker': hosts}, job_name='worker', task_index=int(flags['task
             ['--', '--variable_update=distributed_replicated', '--nocross_replica_sync'],
             ['--cross_replica_sync=False', '--variable_update=distributed_replicated'],
         ),
+        (
+            ['--', '--variable_update=collective_all_reduce', '--forward_only'],
+            ['--forward_only', '--variable_update=collective_all_reduce', '--ps_hosts'],
+        ),
+        (['--', '--precision=bf16', '--fp16_vars'], ['--fp16_vars', '--variable_update=parameter_server']),
         (['--workers=0'], ['--workers=0', '1']),
         (['--workers=two'], ['--workers=two', '1']),
         (['--affinity=shore'], ['--affinity=shore', 'none', '--affinity=share']),

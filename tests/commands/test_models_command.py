@@ -91,3 +91,14 @@ def test_the_subcommand_runs_without_tensorflow() -> None:
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=REPOSITORY, timeout=60)
     assert (done.returncode, done.stderr) == (0, '[] 0\n')
     assert len(json.loads(done.stdout)) == len(MODELS.list_facts())
+
+
+@pytest.mark.parametrize('body', ["raise ValueError('oops')", 'return images'])
+def test_a_network_that_fails_is_an_error_of_one_line(
+    body: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / 'mine.py'
+    register = "register_model('mine', lambda cnn, images, num_classes: mine(images))"
+    path.write_text(f'from models.registry import register_model\n\n\ndef mine(images):\n    {body}\n\n\n{register}\n')
+    assert tf_cnn_benchmarks.main(['models', 'mine', f'--model_file={path}']) == 2
+    check_line(capsys.readouterr().err, 'mine')

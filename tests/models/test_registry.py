@@ -189,3 +189,38 @@ def test_a_network_without_kernels_has_no_weight_decay(single_l2_loss_op: bool) 
         weight_decay=0.1, single_l2_loss_op=single_l2_loss_op,
     )  # fmt: skip
     assert BenchmarkCNN(params).run().complete
+
+
+def write_model(folder: Path, body: str) -> Path:
+    """A file that registers the model 'mine', for images of 8 x 8 pixels, with this body of its function."""
+    path = folder / 'mine.py'
+    path.write_text(
+        'import tensorflow.compat.v1 as tf\n'
+        'from models.registry import register_model\n\n\n'
+        f'def mine(cnn, images, num_classes):\n    {body}\n\n\n'
+        "register_model('mine', mine, image_size=8)\n"
+    )
+    return path
+
+
+WHOLE_BATCH = "return cnn.dense(cnn.flatten(tf.concat(tf.split(images, 4), 0)), num_classes, 'logits')"
+
+
+@pytest.mark.parametrize('batch_size', [4, 3])
+def test_a_network_is_checked_with_the_images_that_a_step_has(batch_size: int, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {'device': 'cpu', 'batch_size': batch_size, 'num_batches': 1, 'num_warmup_batches': 0}
+    params = make_params(model='mine', model_file=str(write_model(tmp_path, WHOLE_BATCH)), **settings)
+    if batch_size % 4 == 0:
+        assert BenchmarkCNN(params).run().complete
+    else:
+        with refused('mine.py', 'line 6'):
+            BenchmarkCNN(params)
+
+
+def test_a_file_is_the_same_one_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_model(tmp_path, WHOLE_BATCH)
+    monkeypatch.chdir(tmp_path)
+    load_model_file('mine.py')
+    monkeypatch.chdir('/')
+    load_model_file(str(path))
+    assert MODELS.list_models('mine') == ['mine']

@@ -3,15 +3,18 @@
 import contextlib
 import io
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from examples import example, write_shard
-from refusals import failed
+from refusals import failed, refused
 from warned import check_warning, warnings_in
 
+import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from errors import RunError
 from inputs.data_sets import shard_name
@@ -21,6 +24,8 @@ from reporting.result import Phase, Result
 from training.checkpoint_files import has_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
+
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
 
 
 def run(benchmark: BenchmarkCNN) -> None:
@@ -108,3 +113,19 @@ def test_without_a_folder_for_checkpoints_the_total_is_printed_as_incomplete_all
                 break
     assert out.getvalue().count('total images/sec: ') == 1
     check_warning(err.getvalue(), 3, 4)
+
+
+def test_evaluating_takes_no_steps(tmp_path: Path) -> None:
+    with refused('--eval'):
+        next(made(Console(), eval=True, train_dir=str(tmp_path)).steps())
+
+
+def test_steps_that_a_program_leaves_behind_end_silently_with_it() -> None:
+    code = (
+        'from benchmark_cnn import BenchmarkCNN; from params import make_params\n'
+        "steps = BenchmarkCNN(make_params(model='lenet', device='cpu', batch_size=2)).steps()\n"
+        'next(steps); next(steps)'
+    )
+    done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert 'Traceback' not in done.stderr, done.stderr

@@ -31,3 +31,8 @@ def test_flags_of_clusters_have_no_effect_in_a_process_that_finds_no_others(case
     params = make_params(model='lenet', device='cpu', peer_timeout_secs=9.0, train_dir=str(tmp_path))
     warnings = resolve(params, environ).warnings
     assert [line.startswith('--peer_timeout_secs=9.0 ') for line in warnings].count(True) == is_alone
+
+
+def test_an_evaluator_of_others_is_not_warned_of_their_flags(tmp_path: Path) -> None:
+    params = make_params(model='lenet', device='cpu', optimizer='momentum', train_dir=str(tmp_path))
+    assert resolve(params, tf_config('evaluator', 0, **TF_JOB)).warnings == ()
