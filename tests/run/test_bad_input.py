@@ -1,4 +1,4 @@
-"""Every kind of wrong use and of bad data, given to the real command: its exit code and its one line."""
+"""Every kind of wrong use and of bad data, given to the command: its exit code and its one line."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from refusals import check_line
 import tf_cnn_benchmarks
 from inputs.data_sets import shard_name
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 IMAGE = np.full([40, 50, 3], 99, np.uint8)
@@ -24,8 +24,20 @@ GOOD = example(JPEG, 1)
 _QUICK = ['--model=lenet', '--device=cpu', '--batch_size=4', '--num_batches=200', '--num_warmup_batches=1']
 
 
-def run_command(*flags: str) -> tuple[int, str, list[str]]:
-    """The command's exit code, its standard output and the lines of its standard error that it wrote itself."""
+Capture = pytest.CaptureFixture[str]
+
+
+def run_command(capfd: Capture, *flags: str) -> tuple[int, str, list[str]]:
+    """The command's exit code, what it and native code wrote to standard output, and its lines of standard error."""
+    capfd.readouterr()
+    code = tf_cnn_benchmarks.main(flags)
+    out, err = capfd.readouterr()
+    assert 'Traceback' not in err
+    return code, out, err.splitlines()
+
+
+def run_process(*flags: str) -> tuple[int, str, list[str]]:
+    """The same of a process of its own."""
     ran = subprocess.run(
         [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *flags],
         capture_output=True,
@@ -123,18 +135,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize('case', WRONG_USE)
-def test_wrong_use_ends_before_the_run_with_exit_code_2(case: str, folders: Path) -> None:
-    check_wrong_use(*WRONG_USE[case], folders)
+def test_wrong_use_ends_before_the_run_with_exit_code_2(case: str, folders: Path, capfd: Capture) -> None:
+    check_wrong_use(*WRONG_USE[case], folders, capfd)
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices('GPU')), reason='tells what happens where there is no GPU')
 @pytest.mark.parametrize('case', NEEDS_NO_GPU)
-def test_gpus_that_are_not_there_end_the_run_with_exit_code_2(case: str, folders: Path) -> None:
-    check_wrong_use(*NEEDS_NO_GPU[case], folders)
+def test_gpus_that_are_not_there_end_the_run_with_exit_code_2(case: str, folders: Path, capfd: Capture) -> None:
+    check_wrong_use(*NEEDS_NO_GPU[case], folders, capfd)
 
 
-def check_wrong_use(flags: list[str], expected: list[str], folders: Path) -> None:
-    code, out, lines = run_command(*(flag.format(tmp=folders) for flag in flags))
+def check_wrong_use(flags: list[str], expected: list[str], folders: Path, capfd: Capture) -> None:
+    code, out, lines = run_command(capfd, *(flag.format(tmp=folders) for flag in flags))
     assert code == 2, lines
     assert out == ''
     check_line(the_error(lines), *(fact.format(tmp=folders) for fact in expected))
@@ -148,9 +160,9 @@ def write_shards(folder: Path, bad: bytes | None = None) -> Path:
     return second
 
 
-def test_a_good_folder_runs(tmp_path: Path) -> None:
+def test_a_good_folder_runs(tmp_path: Path, capfd: Capture) -> None:
     write_shards(tmp_path)
-    code, out, lines = run_command(*_QUICK, f'--data_dir={tmp_path}')
+    code, out, lines = run_command(capfd, *_QUICK, f'--data_dir={tmp_path}')
     assert code == 0, lines
     assert out.splitlines()[-2].startswith('total images/sec: ')
 
@@ -170,7 +182,25 @@ def test_a_good_folder_runs(tmp_path: Path) -> None:
         ('corrupt', ['record 10']),
     ],
 )
-def test_bad_data_ends_the_run_with_exit_code_1_and_is_named(fault: str, expected: list[str], tmp_path: Path) -> None:
+def test_bad_data_ends_the_run_with_exit_code_1_and_is_named(
+    fault: str, expected: list[str], tmp_path: Path, capfd: Capture
+) -> None:
+    shard = write_bad_shards(tmp_path, fault)
+    code, _, lines = run_command(capfd, *_QUICK, f'--data_dir={tmp_path}')
+    assert code == 1, lines
+    check_line(the_error(lines), shard.name, *expected)
+
+
+def test_bad_data_ends_a_process_with_exit_code_1_and_is_named(tmp_path: Path) -> None:
+    """Threads of TensorFlow that read or decode are under way when it ends."""
+    shard = write_bad_shards(tmp_path, 'garbage')
+    code, _, lines = run_process(*_QUICK, f'--data_dir={tmp_path}')
+    assert code == 1, lines
+    check_line(the_error(lines), shard.name, 'record 40', 'JPEG')
+
+
+def write_bad_shards(folder: Path, fault: str) -> Path:
+    """Two shards; returns the second, which has the fault."""
     bad = {
         'no image': example(None, 1),
         'PNG': example(encoded(IMAGE, 'PNG'), 1),
@@ -179,7 +209,7 @@ def test_bad_data_ends_the_run_with_exit_code_1_and_is_named(fault: str, expecte
         'label': example(JPEG, 1001),
         'negative label': example(JPEG, -1),
     }.get(fault)
-    shard = write_shards(tmp_path, bad)
+    shard = write_shards(folder, bad)
     if fault == 'truncated':
         os.truncate(shard, shard.stat().st_size - 100)
     if fault == 'cut in a header':
@@ -189,18 +219,16 @@ def test_bad_data_ends_the_run_with_exit_code_1_and_is_named(fault: str, expecte
         content = bytearray(shard.read_bytes())
         content[10 * (len(GOOD) + 16) + (50 if fault == 'corrupt' else 1)] ^= 1  # each record has 16 bytes around it
         shard.write_bytes(content)
-    code, _, lines = run_command(*_QUICK, f'--data_dir={tmp_path}')
-    assert code == 1, lines
-    check_line(the_error(lines), shard.name, *expected)
+    return shard
 
 
-def test_a_shard_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_shard_that_cannot_be_read_is_named(tmp_path: Path, capfd: Capture) -> None:
     shard = write_shards(tmp_path)
     shard.chmod(0)
     if os.access(shard, os.R_OK):
         # The superuser can read it, but not a shard that is a folder.
         shard.unlink()
         shard.mkdir()
-    code, _, lines = run_command(*_QUICK, f'--data_dir={tmp_path}')
+    code, _, lines = run_command(capfd, *_QUICK, f'--data_dir={tmp_path}')
     assert code == 2, lines
     check_line(the_error(lines), shard.name)
