@@ -69,7 +69,9 @@ def test_runs_in_one_process_do_not_disturb_each_other() -> None:
     assert losses(first)[0] != pytest.approx(losses(other)[0], rel=1e-3)
 
 
-@pytest.mark.parametrize('optimizer', ['sgd', 'momentum', 'rmsprop', 'adam'])
+@pytest.mark.parametrize(
+    'optimizer', ['momentum', *(pytest.param(name, marks=pytest.mark.all_modes) for name in ('sgd', 'rmsprop', 'adam'))]
+)
 def test_every_mode_trains_alike(optimizer: str) -> None:
     modes: list[dict[str, Any]] = [
         {'variable_update': 'parameter_server'},

@@ -93,7 +93,15 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     return Killed(folder / 'train', step_of(latest), float(printed[1]))
 
 
-@pytest.mark.parametrize('command', [TRAIN, REPLICATED, CLUSTER], ids=['parameter_server', 'replicated', 'cluster'])
+@pytest.mark.parametrize(
+    'command',
+    [
+        # What was killed is this command.
+        pytest.param(TRAIN, marks=pytest.mark.all_modes, id='parameter_server'),
+        pytest.param(REPLICATED, id='replicated'),
+        pytest.param(CLUSTER, id='cluster'),
+    ],
+)
 def test_training_that_was_killed_goes_on_in_every_mode_and_learns(
     command: list[str], killed: Killed, tmp_path: Path
 ) -> None:

@@ -86,8 +86,8 @@ class Row:
 
 
 SYNCHRONOUS = {
-    'ps-1': Row((PS, *SUMMARIES), 1, 'sgd'),
-    'ps-2': Row((PS,), 2, 'momentum', goes_on=True),
+    'ps-1': Row((PS,), 1, 'sgd'),
+    'ps-2': Row((PS, *SUMMARIES), 2, 'momentum', goes_on=True),
     'ps-1-repacked': Row((PS, REPACKED), 1, 'adam', goes_on=True),
     'ps-2-grouped': Row((PS, GROUPED), 2, 'rmsprop'),
     'ps-2-compact': Row((PS, COMPACT), 2, 'momentum', 1e-2),
@@ -103,8 +103,9 @@ SYNCHRONOUS = {
 }
 ASYNCHRONOUS = {'ps-1-async': Row((PS, '--nocross_replica_sync'), 1, 'sgd')}
 ROWS = SYNCHRONOUS | ASYNCHRONOUS
-# tests/managers/ holds these ways of sending gradients in one process, in every run.
+# tests/managers/ holds these ways of sending gradients in one process, in every run. One server is in ASYNCHRONOUS.
 OTHERS = (
+    'ps-1',
     'ps-1-repacked',
     'ps-2-grouped',
     'replicated-1',
