@@ -177,9 +177,9 @@ def test_what_was_measured_before_a_fault_is_kept(data_dir: Path, tmp_path: Path
     bad = tmp_path / 'train-00000-of-00001'
     records = list(tf.python_io.tf_record_iterator(str(good)))
     # More good records than the pool holds, so that steps succeed before the bad one is drawn.
-    write_shard(bad, [*records * 100, example(encoded(np.zeros([9, 9, 3], np.uint8)), 4242)])
+    write_shard(bad, [*records * 30, example(encoded(np.zeros([9, 9, 3], np.uint8)), 4242)])
     out, err = io.StringIO(), io.StringIO()
-    with failed('train-00000-of-00001, record 4800', '4242') as caught:
+    with failed('train-00000-of-00001, record 1440', '4242') as caught:
         run(Console(out, err), data_dir=str(tmp_path), num_batches=1000, display_every=1000)
     result = caught.value.result
     assert isinstance(result, Result)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import tensorflow.compat.v1 as tf
 from milestones import EVALUATED
-from processes import DEADLINE_SECS, Process, await_line
+from processes import DEADLINE_SECS, Process, await_line, environment
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
@@ -55,7 +55,7 @@ class Killed:
 @contextlib.contextmanager
 def running(words: Sequence[str], folder: Path) -> Iterator[Process]:
     """A command of the recipe as a process, which does not outlive the block. Its output is shown if the test fails."""
-    process = Process(Command('command', (sys.executable, str(ROOT / words[0]), *words[1:])), folder)
+    process = Process(Command('command', (sys.executable, str(ROOT / words[0]), *words[1:]), env=environment()), folder)
     process.start()
     try:
         yield process
