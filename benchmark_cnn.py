@@ -34,7 +34,7 @@ from run.step_loop import Window, run_steps
 
 @dataclass(frozen=True)
 class _Built:
-    """A graph, and what a run does with it."""
+    """The graph of a run, and the parts of it that the run uses."""
 
     graph: tf.Graph
     step_graph: StepGraph
@@ -48,21 +48,21 @@ class BenchmarkCNN:
     """One run of the benchmark, by one process or as a worker of a cluster.
 
     Args:
-      params: the settings, or the plan that was made of them.
-      console: where lines are printed; by default nothing is printed, and warnings become Python warnings.
+      params: the settings, or the plan made from them.
+      console: prints the lines; by default nothing is printed, and warnings become Python warnings.
 
     Attributes:
       plan: every fact about the run.
 
     Raises:
-      UsageError: the settings do not fit each other, this machine, the cluster or the data.
+      UsageError: the settings contradict each other, or do not fit this machine, the cluster or the data.
     """
 
     # ---- plan -----------------------------------------------------------------------------------------------------
 
     def __init__(self, params: Params | Plan, console: Console | None = None) -> None:
         self._console = console or Console()
-        self.plan = self._announced(params if isinstance(params, Plan) else _plan(params))
+        self.plan = self._with_warnings_printed(params if isinstance(params, Plan) else _plan(params))
         self._has_run = False
 
     def run(self) -> Result:
@@ -73,32 +73,32 @@ class BenchmarkCNN:
         """
         if self.plan.role is Role.EVALUATION:
             return evaluate_checkpoints(self.plan, self._console)
-        with contextlib.closing(self.steps()) as every_step:
-            for _ in every_step:
+        with contextlib.closing(self.steps()) as all_steps:
+            for _ in all_steps:
                 pass
         return self._measurement.result(is_complete=True)
 
     def steps(self) -> Generator[Step[StepValues], None, None]:
-        """Runs the benchmark, each step when it is asked for. Faults and signals are handled as in run().
+        """Runs one step each time the generator is advanced. Handles faults and signals as run() does.
 
-        Closing the generator ends the run: what was trained is saved and what was measured is printed. Close it
-        (contextlib.closing) rather than leave that to the end of the program.
+        Closing the generator ends the run: it saves the trained variables and prints the result so far. Close it
+        explicitly (contextlib.closing), not by ending the program.
 
         Raises:
           UsageError: --eval takes no steps; call run().
-          RunError: as run.
+          RunError: as for run().
         """
         if self.plan.role is Role.EVALUATION:
             raise UsageError('--eval: it takes no steps; call run()')
         if self._has_run:
-            # The run before may have saved a checkpoint to go on from.
-            self.plan = self._announced(_plan(self.plan.params))
+            # The previous run may have saved a checkpoint, from which this one continues.
+            self.plan = self._with_warnings_printed(_plan(self.plan.params))
         self._has_run = True
         plan = self.plan
         self._measurement = Measurement(plan, self._console)
         self._state: RunState | None = None
         self._session: tf.Session | None = None
-        self._is_good_enough = False
+        self._has_reached_goal = False
         self._process = Process(
             plan, self._console, conclude=self._measurement.conclude, keep=self._keep, hand_on=self._hand_on
         )
@@ -114,7 +114,7 @@ class BenchmarkCNN:
                     values = self._finish(session, built)
             self._write(built, values)
 
-    def _announced(self, plan: Plan) -> Plan:
+    def _with_warnings_printed(self, plan: Plan) -> Plan:
         for line in plan.warnings:
             self._console.warning(line)
         return plan
@@ -122,10 +122,10 @@ class BenchmarkCNN:
     # ---- build ----------------------------------------------------------------------------------------------------
 
     def _build(self, worker: Worker) -> _Built:
-        """Builds the graph, and prints what it is."""
+        """Builds the graph and prints the banner."""
         plan, instruments = self.plan, self.plan.instruments
         self._console.progress('Building the graph')
-        # In a graph of its own: runs in one process share nothing.
+        # Each run has its own graph, so that runs in one process share nothing.
         with tf.Graph().as_default() as graph, tf.device(worker.device):
             tf.set_random_seed(plan.step.seed)
             step_graph = build_step(plan, worker.agreed['root'], restart_number(worker))
@@ -144,7 +144,7 @@ class BenchmarkCNN:
         return _Built(graph, step_graph, state, summaries, evaluation, model_values)
 
     def _build_evaluation(self, step_graph: StepGraph, worker: Worker) -> Evaluation | None:
-        """What training waits for, if anything. Workers that do not wait for each other leave it to the chief."""
+        """Builds the evaluation during training, if there is one; in asynchronous modes only the chief evaluates."""
         if self.plan.evaluations is None or not (worker.together or worker.is_chief):
             return None
         towers = [SavedVariables(step_graph.slices) for _ in self.plan.machine.towers]
@@ -154,14 +154,14 @@ class BenchmarkCNN:
     # ---- prepare --------------------------------------------------------------------------------------------------
 
     def _prepare(self, session: tf.Session, built: _Built) -> Schedule:
-        """Gives the variables and the input what the first step needs."""
+        """Initialises the variables and fills the input pipeline for the first step."""
         self._console.progress('Initialising the variables')
         schedule = built.state.prepare(session, self.plan.counts)
         session.run(built.step_graph.pipeline.initializers)
         if built.step_graph.post_init is not None:
             session.run(built.step_graph.post_init)
         built.step_graph.pipeline.warm_up(session, schedule.own_start)
-        # From now on there is something to save.
+        # From here on _keep() has variables to save.
         self._session = session
         evaluations = self.plan.evaluations
         if evaluations and built.evaluation:
@@ -173,14 +173,14 @@ class BenchmarkCNN:
     def _take_steps(
         self, session: tf.Session, built: _Built, schedule: Schedule, profiler: StepProfiler
     ) -> Iterator[Step[StepValues]]:
-        """Runs the steps, and what is due between two of them."""
+        """Runs the steps, and between them whatever is due: summaries, checkpoints, evaluations."""
         state, worker, images_of_step = built.state, self._process.worker, self.plan.counts.images_of_step
         tracer = StepTracer(self.plan.instruments)
         stepper = Stepper(session, built.step_graph.fetches, tracer, schedule.num_warmup, built.summaries)
         self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
         window = Window()
         if worker.agreed['end'] is not None:
-            # The evaluation of this step may be what was interrupted.
+            # The interruption may have come during the evaluation of this step.
             self._evaluate_if_due(session, built, schedule.start - 1)
         profiler.between(-schedule.num_warmup)
         num_timed = 0
@@ -193,7 +193,7 @@ class BenchmarkCNN:
             if step.phase is Phase.TIMED:
                 window.note(step.seconds, stepper.steps_before, state.steps_taken)
                 if worker.cluster:
-                    # Should the run end here. At its end all workers print the chief's total.
+                    # The total if the run ends early; after the last step all workers print the chief's total.
                     self._measurement.cluster_total = ClusterTotal(images_of_step * window.num_steps, window.seconds)
                 if built.summaries and built.summaries.is_due(step.index):
                     scalars = scalars_of(step, self.plan.losses.name, images_of_step)
@@ -213,10 +213,10 @@ class BenchmarkCNN:
             self._measurement.cluster_total = ClusterTotal(*total)
 
     def _is_over(self, schedule: Schedule, state: RunState) -> bool:
-        return self._is_good_enough or schedule.is_over(state.steps_taken)
+        return self._has_reached_goal or schedule.is_over(state.steps_taken)
 
     def _check_loss(self, values: StepValues, number: int) -> None:
-        """Raises RunError if the loss of the step of that number is not finite, unless training is to go on with it."""
+        """Raises RunError if the loss of step `number` is not finite and --continue_on_nan is not set."""
         losses, rate = self.plan.losses, values.learning_rate
         if math.isfinite(values.loss) or losses.continue_on_nan:
             return
@@ -227,7 +227,7 @@ class BenchmarkCNN:
         )
 
     def _evaluate_if_due(self, session: tf.Session, built: _Built, taken_before: int) -> float:
-        """Evaluates if that has become due since so many steps. Returns the seconds in which nobody trained."""
+        """Evaluates if an evaluation became due after step `taken_before`. Returns the seconds that training waited."""
         evaluations, worker, step = self.plan.evaluations, self._process.worker, built.state.steps_taken
         if built.evaluation is None or evaluations is None or not evaluations.schedule.is_due(step, taken_before):
             return 0.0
@@ -239,7 +239,7 @@ class BenchmarkCNN:
         if evaluations.summary_folder:
             write_summary(found, evaluations.summary_folder)
         if evaluations.goal is not None and found.top_1 >= evaluations.goal:
-            self._is_good_enough = True
+            self._has_reached_goal = True
             goal = f'--stop_at_top_1_accuracy={evaluations.goal:g}'
             self._console.progress(f'Stopping after {step} steps: {goal} is reached')
         return time.perf_counter() - start if worker.together else 0.0
@@ -247,13 +247,13 @@ class BenchmarkCNN:
     # ---- finish ---------------------------------------------------------------------------------------------------
 
     def _finish(self, session: tf.Session, built: _Built) -> Mapping[str, Any] | None:
-        """Saves the last checkpoint. Returns the values of the model's variables if it is to be exported."""
+        """Saves the last checkpoint. Returns the values of the model's variables if the model is exported."""
         built.state.end(session)
         self._session = None
         return built.model_values.read(session) if built.model_values else None
 
     def _write(self, built: _Built, values: Mapping[str, Any] | None) -> None:
-        """Closes the summaries and writes the trained model, if they were asked for."""
+        """Closes the summaries and exports the trained model, if requested."""
         if built.summaries:
             built.summaries.close()
         if values and (folder := self.plan.checkpoints.export_folder):
@@ -261,7 +261,7 @@ class BenchmarkCNN:
             export(self.plan, values, folder)
 
     def _keep(self) -> None:
-        """Saves what was trained, if there is something, when the run ends early."""
+        """Saves the trained variables when the run ends early, if training had begun."""
         if self._state and self._session:
             try:
                 self._state.keep(self._session)
@@ -270,8 +270,8 @@ class BenchmarkCNN:
                 self._warn(f'the training since the last checkpoint is lost: {reason}')
 
     def _hand_on(self) -> tuple[str, Mapping[str, Any]]:
-        """How far this process got, and what the one that takes its place inherits."""
-        assert self._state, 'failures are detected once there is a session'
+        """The progress of this process, in words, and the state that the process replacing it inherits."""
+        assert self._state, 'failures are only detected while a session is open'
         result = self._measurement.result()
         rate = f', at {result.images_per_second:.2f} images/sec' if result.timed_steps else ''
         return f'after {self._state.steps_taken} steps{rate}', self._state.hand_on()

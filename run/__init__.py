@@ -1,1 +1,1 @@
-"""One run: the plan of it, the graph of a step, its session, and what happens between two steps."""
+"""One run: its plan, the graph of a step, the session, and the work between two steps."""

@@ -1,4 +1,4 @@
-"""From the plan to the graph of a step and of an evaluation: the one place where the parts of a run meet."""
+"""Builds the graph of a step and of an evaluation from the plan: the one place that knows all parts of a run."""
 
 import functools
 import math
@@ -30,8 +30,8 @@ def build_step(plan: Plan, root: int, restart: int = 0) -> StepGraph:
     """Adds a step to the current graph.
 
     Args:
-      root: the worker whose variables the others start from.
-      restart: 0 when training starts, and another number each time that it goes on.
+      root: the worker whose variables the others copy at the start.
+      restart: 0 when training starts; a different number each time it continues.
     """
     manager = _make_manager(plan, root)
     optimizer: Optimizer = pkgutil.resolve_name(plan.optimizer.rule)(*plan.optimizer.arguments)
@@ -42,8 +42,8 @@ def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int
     """Adds an evaluation to the current graph.
 
     Args:
-      sources: for each tower the variables that it reads.
-      process, num_processes: which share of the images this process looks at.
+      sources: for each tower, the variables that it reads.
+      process, num_processes: select the share of the images that this process evaluates.
 
     Raises:
       RunError: a shard of the validation images is cut short.
@@ -57,7 +57,7 @@ def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int
         list_examples = pkgutil.resolve_name(input_for(data.validation).examples or '')
         num_examples = evaluations.num_examples
         if evaluations.num_passes is not None:
-            # Counted here, since only processes that evaluate need to read the lengths of all records.
+            # Counted here because it reads the lengths of all records, which only evaluating processes need.
             num_examples = math.ceil(steps_of(evaluations.num_passes, data.validation.num_images, 1))
         share = Share(process, num_processes, num_examples)
         examples = functools.partial(
@@ -78,7 +78,7 @@ def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int
 
 
 def export(plan: Plan, values: Mapping[str, Array], folder: str) -> None:
-    """Writes the model with these values of its variables, by name, as a SavedModel.
+    """Writes the model as a SavedModel; values are those of its variables, by name.
 
     Raises:
       RunError: the folder cannot be written.
@@ -87,11 +87,11 @@ def export(plan: Plan, values: Mapping[str, Array], folder: str) -> None:
 
 
 def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = None) -> Banner:
-    """What is printed before a run.
+    """The banner that is printed before a run.
 
     Args:
-      device_prefix: the start of the names of this process's devices in a cluster.
-      built: what trains; None if nothing does.
+      device_prefix: the job and task prefix of this process's devices in a cluster.
+      built: the training step; None if nothing is trained.
     """
     counts, machine, variables = plan.counts, plan.machine, plan.variables
     batch_size, num_batches, num_epochs = counts.batch_size, counts.num_timed, counts.num_epochs
@@ -126,7 +126,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
 
 def _make_manager(plan: Plan, root: int) -> VariableMgr:
     processes, machine, variables, precision = plan.processes, plan.machine, plan.variables, plan.step.precision
-    assert variables.manager, 'the run trains nothing'
+    assert variables.manager, 'a run that only evaluates has no variable manager'
     packing = Packing(variables.num_packets, variables.small_max_bytes, variables.small_max_group)
     transfer = tf.as_dtype(variables.transfer) if variables.transfer else None
     servers = [f'{task.device}/cpu:0' for task in processes.cluster.servers] if processes.cluster else []
@@ -170,7 +170,7 @@ def _make_pipeline(plan: Plan, devices: Sequence[str], restart: int) -> InputPip
 def _make_share(
     plan: Plan, devices: Sequence[str], host_device: str, number: int, count: int, restart: int
 ) -> InputPipeline:
-    """The input of the towers of one worker, of that number among so many."""
+    """The input of the towers of worker `number` of `count`."""
     data, seed, shift = plan.data, plan.data.seed, 0.0
     if data.distinct_workers:
         seed += number * len(devices)
@@ -178,7 +178,7 @@ def _make_share(
     if data.images is None:
         return _make_synthetic(plan, devices, plan.counts.batch_size, seed)
     if data.shards:
-        # Records cannot be drawn from the middle of an epoch. Training that goes on draws them in another order, so
+        # Reading cannot resume in the middle of an epoch. A continued training reads the records in another order, so
         # that it does not see the first ones more often.
         seed += 1_000_003 * restart
     return make_pipeline(

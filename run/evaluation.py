@@ -1,4 +1,4 @@
-"""How many images of a validation set a model classifies correctly: the graph that counts them."""
+"""The graph that counts how many images of a validation set a model classifies correctly."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,22 +21,22 @@ Tensor = Any
 
 
 class FixedVariables:
-    """A source of variables for a network that does not train."""
+    """Gives a network its variables for inference only."""
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        """Nothing is left out: such a network uses all variables."""
+        """Never called: in inference a network uses all of its variables."""
         raise NotImplementedError(name)
 
     def assign(self, name: str, value: Tensor) -> None:
-        """Nothing is assigned to: batch norm takes its moving averages as they are."""
+        """Never called: in inference batch norm does not update its moving averages."""
         raise NotImplementedError(name)
 
 
 class SavedVariables(FixedVariables):
-    """The variables of a model as a checkpoint would have them now, for one tower that only reads.
+    """Read access of one tower to the variables of a model, with the values that a checkpoint would hold now.
 
     Args:
-      slices: where their parts are, by name, as StepGraph has them.
+      slices: the parts of each variable, by name, as in StepGraph.
     """
 
     def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
@@ -44,7 +44,7 @@ class SavedVariables(FixedVariables):
         self._values: dict[str, Tensor] = {}
 
     def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
-        """The value of a variable, read anew in each run."""
+        """The value of a variable, read again in each session.run."""
         del shape, initializer, trainable
         if name not in self._values:
             self._values[name] = read_whole(self._slices[name])
@@ -52,7 +52,7 @@ class SavedVariables(FixedVariables):
 
 
 class OwnVariables(SavedVariables):
-    """Variables of a tower's own, to be restored from a checkpoint before they are read."""
+    """Variables that belong to one tower; they must be restored from a checkpoint before they are read."""
 
     def __init__(self, device: str, scope: str) -> None:
         self.slices: dict[str, list[Slice]] = {}
@@ -68,7 +68,7 @@ class OwnVariables(SavedVariables):
 
 
 def read_whole(parts: Sequence[Slice]) -> Tensor:
-    """The value of a variable, read anew in each run. Not Variable.value, which may be what a step has staged."""
+    """The value of a variable, read again in each session.run. Variable.value may be an older, staged value."""
     values = []
     for part in parts:
         variable = part.variable
@@ -80,15 +80,16 @@ def read_whole(parts: Sequence[Slice]) -> Tensor:
 
 
 class Evaluation:
-    """The part of a graph that counts. Adds its ops to the current graph.
+    """Counts correctly classified images. Adds its ops to the current graph.
 
     Args:
       network: how the network is built.
-      sources: for each tower the variables that it reads.
-      devices: of the towers.
-      batch_size: the images of a batch of the pipeline on each tower.
-      num_batches: after how many batches to stop, on all towers together one; None: with the last image.
-      dtype: what the network computes in.
+      sources: for each tower, the variables that it reads.
+      devices: the device of each tower.
+      pipeline: gives each tower its batches.
+      batch_size: images of a batch on each tower.
+      num_batches: how many times all towers take one batch each; None: until the last image.
+      dtype: the dtype that the network computes in.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Evaluation:
         dtype: tf.DType = tf.float32,
     ) -> None:
         self._pipeline = pipeline
-        self._full = batch_size * len(devices)
+        self._images_per_run = batch_size * len(devices)
         self._num_batches = num_batches
         counted = []
         for number, (device, variables) in enumerate(zip(devices, sources, strict=True)):
@@ -124,7 +125,7 @@ class Evaluation:
             self._fetches = {name: tf.add_n([counts[name] for counts in counted]) for name in counted[0]}
 
     def run(self, session: tf.Session, step: int, clock: Callable[[], float] = time.perf_counter) -> Accuracy:
-        """Counts from the first image on; step is that of the variables."""
+        """Evaluates from the first image on. step is the global step of the variables, for the result."""
         session.run(self._pipeline.initializers)
         self._pipeline.warm_up(session)
         totals = dict.fromkeys(self._fetches, 0)
@@ -133,18 +134,21 @@ class Evaluation:
             fetched, _ = session.run([self._fetches, self._pipeline.per_step_ops])
             for name, count in fetched.items():
                 totals[name] += int(count)
-            # A batch without an image means that the one before was the last.
+            # A batch without images means that the previous one was the last; its time does not count.
             if fetched['num_images'] or number == 1:
                 seconds = clock() - start
-            if fetched['num_images'] < self._full or number == self._num_batches:
+            if fetched['num_images'] < self._images_per_run or number == self._num_batches:
                 break
         return Accuracy(step, **totals, seconds=seconds)
 
 
 def share_accuracy(own: Accuracy, worker: Worker, name: str) -> Accuracy:
-    """What all workers found together, each in its share of the images; name tells this evaluation from others.
+    """Adds up the counts of all workers, each of which evaluated a share of the images.
 
-    Workers that do not take their steps together do not evaluate together either: the chief looks at all images.
+    In asynchronous modes the chief evaluates all images alone, and its counts are returned unchanged.
+
+    Args:
+      name: identifies this evaluation among the workers.
     """
     if not worker.together:
         return own
@@ -152,7 +156,7 @@ def share_accuracy(own: Accuracy, worker: Worker, name: str) -> Accuracy:
 
 
 def write_summary(found: Accuracy, folder: str) -> None:
-    """Adds an evaluation to the curves that TensorBoard shows of a folder.
+    """Writes an evaluation to the folder as TensorBoard summaries.
 
     Raises:
       RunError: the folder cannot be written.
@@ -176,7 +180,7 @@ def _sum(shares: Sequence[Accuracy]) -> Accuracy:
 
 
 def _count(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Of logits [N, K] float32 and labels [N] int32, negative for no image: the counts, scalars int64."""
+    """Scalar int64 counts for logits [N, K] float32 and labels [N] int32; a negative label marks padding."""
 
     def total(flags: Tensor) -> Tensor:
         return tf.reduce_sum(tf.cast(flags, tf.int64))

@@ -1,4 +1,4 @@
-"""A run that evaluates and trains nothing: the accuracy of the checkpoints of a folder."""
+"""A run that only evaluates: the accuracy of the checkpoints in a folder."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -23,14 +23,15 @@ from training.variables import HOST_DEVICE
 
 
 def evaluate_checkpoints(plan: Plan, console: Console) -> Result:
-    """Evaluates the last checkpoint of --train_dir, or each as it appears; as a worker of a cluster, a share of the
-    images.
+    """Evaluates the last checkpoint of --train_dir, or each one as it appears.
+
+    A worker of a cluster evaluates its share of the images.
 
     Returns:
-      The result, whose evaluations are one for each checkpoint.
+      The result, with one evaluation per checkpoint.
 
     Raises:
-      RunError: there is no checkpoint, one is of another model, or a fault while running.
+      RunError: there is no checkpoint, a checkpoint belongs to another model, or the run failed.
     """
     measurement = Measurement(plan, console)
     process = Process(plan, console, conclude=measurement.conclude)
@@ -71,8 +72,8 @@ def evaluate_checkpoints(plan: Plan, console: Console) -> Result:
 
 
 def _checkpoints(plan: Plan, worker: Worker, console: Console) -> Iterator[str]:
-    """The checkpoints to evaluate; workers of a cluster take those that their chief has chosen."""
-    chosen = iter(_found(plan, console) if worker.is_chief else ())
+    """The checkpoints to evaluate; the chief chooses them for all workers of a cluster."""
+    chosen = iter(_find_checkpoints(plan, console) if worker.is_chief else ())
     number = 0
     while True:
         prefix = worker.gather(f'checkpoint/{number}', next(chosen, None))[0]
@@ -82,8 +83,8 @@ def _checkpoints(plan: Plan, worker: Worker, console: Console) -> Iterator[str]:
         number += 1
 
 
-def _found(plan: Plan, console: Console) -> Iterator[str]:
-    """The last checkpoint and, with --eval_interval_secs, each that appears until the training has ended."""
+def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
+    """The last checkpoint and, with --eval_interval_secs, each new one until the training has ended."""
     folder = plan.checkpoints.folder or ''
     interval = plan.evaluations.interval_secs if plan.evaluations else 0.0
     last = latest_checkpoint(folder)
@@ -94,10 +95,10 @@ def _found(plan: Plan, console: Console) -> Iterator[str]:
         )
     if last:
         yield last
-    # Those before it are not asked for.
+    # Older checkpoints are not evaluated.
     seen = {last, *named_checkpoints(folder)} if last else set()
     while interval:
-        # In this order: what is saved before the end is not overlooked.
+        # First the mark of the end, then the list: a checkpoint saved before the mark is always listed.
         ended = has_ended(folder)
         new = [prefix for prefix in named_checkpoints(folder) if prefix not in seen]
         for prefix in new:
@@ -113,5 +114,5 @@ def _found(plan: Plan, console: Console) -> Iterator[str]:
 
 
 def _slices_of(towers: Sequence[OwnVariables]) -> dict[str, list[Slice]]:
-    """Each variable as often as there are towers."""
+    """The variables of all towers: one slice per tower for each name."""
     return {name: [part for tower in towers for part in tower.slices[name]] for name in towers[0].slices}

@@ -1,4 +1,4 @@
-"""The model of a run as a SavedModel that plain TensorFlow serves."""
+"""Exports the model of a run as a SavedModel, which TensorFlow serves without this program."""
 
 import contextlib
 import os
@@ -24,10 +24,10 @@ Array = np.ndarray[Any, Any]
 
 
 class ModelValues:
-    """The variables of a model in a run, to be read when it ends. Adds its ops to the current graph.
+    """Reads the variables of the model at the end of a run. Adds its ops to the current graph.
 
     Args:
-      slices: where their parts are, by name, as StepGraph has them.
+      slices: the parts of each variable, by name, as in StepGraph.
     """
 
     def __init__(self, slices: Mapping[str, Sequence[Slice]]) -> None:
@@ -35,13 +35,13 @@ class ModelValues:
             self._tensors = {name: read_whole(parts) for name, parts in slices.items()}
 
     def read(self, session: tf.Session) -> dict[str, Array]:
-        """Their values, float32 by name."""
-        # One by one: all of a large model may be more than a message between processes can hold.
+        """The values of the variables, float32 by name."""
+        # One by one: a message between processes may be too small for all variables of a large model.
         return {name: session.run(tensor).astype(np.float32) for name, tensor in self._tensors.items()}
 
 
 class _Constants(FixedVariables):
-    """Gives a network variables that are made with their values when it asks for them."""
+    """Creates each variable with its given value when the network first reads it."""
 
     def __init__(self, values: Mapping[str, Array]) -> None:
         self.variables: dict[str, tf.Variable] = {}
@@ -50,15 +50,15 @@ class _Constants(FixedVariables):
     def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
         del shape, initializer
         if name not in self.variables:
-            # Not on a GPU, whose memory may be full. Outside of the function that asks for it.
+            # On the host, since GPU memory may be full. init_scope creates it outside the function being traced.
             with tf.init_scope(), tf.device(HOST_DEVICE):
                 self.variables[name] = tf.compat.v2.Variable(self._values[name], trainable, name=name)
         return self.variables[name].read_value()
 
 
 @contextlib.contextmanager
-def _removed_in_the_end(folder: Path) -> Iterator[None]:
-    """Before the block, too: what a kill left of another time."""
+def _temporary(folder: Path) -> Iterator[None]:
+    """Removes the folder after the block, and before it too, in case an earlier process was killed."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         yield
@@ -69,14 +69,14 @@ def _removed_in_the_end(folder: Path) -> Iterator[None]:
 def export_saved_model(
     folder: str, values: Mapping[str, Array], network: Network, num_classes: int, image_shape: tuple[int, int, int]
 ) -> None:
-    """Writes a SavedModel whose signature serving_default maps images to what a network makes of them.
+    """Writes a SavedModel whose signature serving_default classifies images.
 
-    It takes `images` [N, H, W, C] uint8, N being any number, normalises them as training does, and returns `logits` and
-    `probabilities` [N, num_classes] float32, and `classes` [N] int64, the most probable one of each image. Its
-    operations are NHWC, float32, and on no particular device; its variables have their names in the model.
+    It takes `images` [N, H, W, C] uint8 for any N, normalises them as training does, and returns `logits` and
+    `probabilities` [N, num_classes] float32, and `classes` [N] int64, the most probable class of each image. Its
+    operations are NHWC and float32 and are not placed on a device; its variables have the names that the model uses.
 
-    The folder appears when all is in it: a kill leaves nothing but .NAME-unfinished beside it, which the next one
-    throws away.
+    The folder is renamed into place when it is complete: a killed process leaves only .NAME-unfinished beside it,
+    which the next export removes.
 
     Args:
       folder: where to write; it must be missing or empty.
@@ -101,13 +101,13 @@ def export_saved_model(
     v2 = tf.compat.v2
     module = v2.Module()
     images = v2.TensorSpec([None, *image_shape], tf.uint8, name='images')
-    # Nothing in there depends on values, so there is nothing to convert.
+    # autograph=False: no Python control flow in it depends on tensors.
     signature = v2.function(serve, input_signature=[images], autograph=False).get_concrete_function()
-    # Known by now. A module keeps a dict of variables, by their names.
+    # After tracing, which created the variables. A module tracks the variables in a dict attribute.
     module.variables_by_name = variables.variables
     path = Path(folder).absolute()
     unfinished = path.with_name(f'.{path.name}-unfinished')
-    with writing('export_saved_model', folder), _removed_in_the_end(unfinished):
+    with writing('export_saved_model', folder), _temporary(unfinished):
         v2.saved_model.save(module, str(unfinished), signatures={'serving_default': signature})
         for parent, _, files in os.walk(unfinished):
             for file in files:

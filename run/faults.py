@@ -1,4 +1,4 @@
-"""Why a run failed, or should have, in one line."""
+"""Explains in one line why a run failed, and finds cut shards that TensorFlow does not notice."""
 
 from collections.abc import Callable
 
@@ -9,19 +9,19 @@ from inputs.data_sets import Shards
 from records.check import first_cut_shard, first_fault
 from run.plan import Plan, Role
 
-# What TensorFlow raises for bad records.
+# The errors that TensorFlow raises for bad records.
 _DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
 # How long to look for the record that made a step fail.
 _SEARCH_SECS = 120.0
-# How long to look for the ends of shards after a run; a million records take some seconds if they are in memory.
+# How long to check the ends of shards after a run; a million records take some seconds if they are in memory.
 _END_SEARCH_SECS = 30.0
 
 
 def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None]) -> str:
-    """The fault of the data if that explains the error, else the error as TensorFlow words it.
+    """The fault in the data if there is one that explains the error, else TensorFlow's own message.
 
     Args:
-      progress: gets a line about what is being done, since looking through shards takes time.
+      progress: prints a progress line, since searching the shards takes time.
     """
     shards, batch_size = plan.data.shards, f'--batch_size={plan.counts.batch_size}'
     if plan.role is Role.EVALUATION and plan.evaluations:
@@ -38,7 +38,7 @@ def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None
 
 
 def check_ends(shards: Shards | None, warn: Callable[[str], None]) -> None:
-    """Raises RunError if a shard is cut where TensorFlow does not notice it, so that its last record was lost."""
+    """Raises RunError if a shard is cut where TensorFlow does not notice, which silently drops its last record."""
     if shards is None:
         return
     fault, num_unknown = first_cut_shard(shards.paths, _END_SEARCH_SECS)
@@ -52,7 +52,7 @@ def check_ends(shards: Shards | None, warn: Callable[[str], None]) -> None:
 
 
 def _cause(error: tf.errors.OpError) -> str:
-    """The line of TensorFlow's message that says what went wrong: the first, or the one below the node's name."""
+    """The line of TensorFlow's message that states the cause: the first, or the one below the node's name."""
     lines = [line.strip() for line in error.message.splitlines() if line.strip() not in ('', 'Graph execution error:')]
     nodes = [number for number, line in enumerate(lines[:-1]) if line.startswith('Node: ')]
     return lines[nodes[-1] + 1] if nodes else lines[0] if lines else 'no reason given'

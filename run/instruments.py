@@ -1,4 +1,4 @@
-"""What is written to look into a run: its graph, a trace and a profile of one step, profiles of several, summaries."""
+"""Diagnostic files of a run: its graph, a trace and a profile of one step, profiles of several, summaries."""
 
 import contextlib
 import itertools
@@ -23,7 +23,7 @@ _file_numbers = itertools.count()
 
 @contextlib.contextmanager
 def writing(flag: str, path: str) -> Iterator[None]:
-    """Raises RunError for a file that cannot be written, such as on a full disk."""
+    """Turns errors of writing a file, such as a full disk, into RunError."""
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
@@ -32,7 +32,7 @@ def writing(flag: str, path: str) -> Iterator[None]:
 
 
 def write_graph(graph: tf.Graph, path: str) -> None:
-    """Writes the graph as it was built, as text if the file's name ends with txt.
+    """Writes the graph as built, before optimisation; as text if the file's name ends with txt.
 
     Raises:
       RunError: the file cannot be written.
@@ -46,12 +46,12 @@ def write_graph(graph: tf.Graph, path: str) -> None:
 
 
 class StepTracer:
-    """Runs one step with TensorFlow's tracing and writes what it saw. That step is slow, so it must not be a timed one.
+    """Runs one step with TensorFlow's tracing and writes the trace. Tracing slows the step, so it must not be timed.
 
     Args:
       instruments: trace_file gets the times of all ops, for chrome://tracing, or as text if chrome_format is False;
-        tfprof_file a profile for TensorFlow's profiler; partitioned_graph_prefix begins the names of text files with
-        the graph of each device, as optimised and run.
+        tfprof_file gets a profile for TensorFlow's profiler; partitioned_graph_prefix is the start of the names of
+        text files, one per device, with its graph as optimised and run.
     """
 
     def __init__(self, instruments: Instruments) -> None:
@@ -65,7 +65,11 @@ class StepTracer:
         return any((self._trace_file, self._tfprof_file, self._partitioned_graph_prefix))
 
     def run(self, session: tf.Session, fetches: Any) -> Any:
-        """Runs the step, writes the files and returns what was fetched; raises RunError if a file cannot be written."""
+        """Runs the step, writes the files and returns the fetched values.
+
+        Raises:
+          RunError: a file cannot be written.
+        """
         traced = bool(self._trace_file or self._tfprof_file)
         options = tf.RunOptions(
             trace_level=tf.RunOptions.FULL_TRACE if traced else tf.RunOptions.NO_TRACE,
@@ -95,11 +99,11 @@ class StepTracer:
 
 
 class StepProfiler:
-    """Runs TensorFlow's profiler, which TensorBoard shows, around some of the timed steps. These are slower.
+    """Runs TensorFlow's profiler around some of the timed steps, for TensorBoard. It makes these steps slower.
 
     Args:
       folder: gets plugins/profile/TIME/HOST.xplane.pb.
-      steps: the first and the last of the timed steps to profile, or None for none.
+      steps: the first and the last timed step to profile; None: no profiling.
     """
 
     def __init__(self, folder: str, steps: tuple[int, int] | None) -> None:
@@ -108,8 +112,11 @@ class StepProfiler:
         self._is_running = False
 
     def between(self, num_timed: int) -> None:
-        """To be called before the first step and after each, given the number of timed ones up to now; those that warm
-        up count from below to 0."""
+        """Starts or stops the profiler. To be called before the first step and after each.
+
+        Args:
+          num_timed: the timed steps so far; during warm-up, minus the number of warm-up steps left.
+        """
         if self._steps is None:
             return
         first, last = self._steps
@@ -121,13 +128,13 @@ class StepProfiler:
             self.close()
 
     def warning(self, num_timed: int) -> str | None:
-        """In one line, what was not profiled when training ends after so many timed steps."""
+        """A warning if training ended, after num_timed timed steps, before the last step to profile; else None."""
         if self._steps is None or num_timed >= self._steps[1]:
             return None
         return f'training ended after {num_timed} timed steps, before the last one of --profile_steps'
 
     def marked(self, run_step: Callable[..., Values]) -> Callable[..., Values]:
-        """The function that runs a step, given its phase and index, such that profiles tell which step it was."""
+        """Wraps run_step, which gets the phase and index of a step, so that profiles show the number of the step."""
 
         def run(phase: Phase, index: int) -> Values:
             if not self._is_running:
@@ -138,7 +145,7 @@ class StepProfiler:
         return run
 
     def close(self) -> None:
-        """Writes what there is of a profile that has begun."""
+        """Stops the profiler if it is running, and writes the profile."""
         if self._is_running:
             self._is_running = False
             with writing('profile_dir', self._folder):
@@ -146,14 +153,15 @@ class StepProfiler:
 
 
 class SummaryWriter:
-    """Writes what TensorBoard shows, every few timed steps. All but level 3 costs no timed second.
+    """Writes TensorBoard summaries every few timed steps. Levels 1 and 2 add nothing to the timed seconds.
 
     Level 1: loss, accuracy, images/sec and learning rate. Level 2: also a histogram of every trainable variable.
-    Level 3: also a histogram of every gradient, which the step itself must compute.
+    Level 3: also a histogram of every gradient, which is computed within the step.
 
     Args:
       summaries: where to write, how often and how much (the level is the verbosity).
-      gradients: (variable, gradient) pairs; those of level 3.
+      variables: the variables of the histograms of level 2.
+      gradients: (variable, gradient) pairs, for level 3.
     """
 
     def __init__(
@@ -175,13 +183,13 @@ class SummaryWriter:
             self._writer = _open_events(train_dir, tf.get_default_graph())
 
     def is_due(self, index: int) -> bool:
-        """Whether the timed step of that index gets a summary."""
+        """Whether the timed step with this index gets a summary."""
         return index % self._every == 0
 
     def write(
         self, step: int, scalars: dict[str, float], session: tf.Session, gradient_summary: bytes | None = None
     ) -> None:
-        """Writes the summary of a step, after so many steps of the model: where training goes on, so do the curves."""
+        """Writes the summary of one step. step is the global step, so that curves continue when training continues."""
         values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         summaries = [tf.Summary(value=values)]
         if self._variable_summary is not None:
@@ -199,7 +207,7 @@ class SummaryWriter:
 
 
 def scalars_of(step: Step[StepValues], loss_name: str, num_images: int) -> dict[str, float]:
-    """What the summary of a step of so many images says of it; images_per_second is the rate of that step alone."""
+    """The scalars of a step's summary, by tag. num_images are those of the step; images_per_second is its own rate."""
     values = {
         loss_name: step.values.loss,
         'images_per_second': num_images / step.seconds,
@@ -211,18 +219,21 @@ def scalars_of(step: Step[StepValues], loss_name: str, num_images: int) -> dict[
 
 
 def _open_events(folder: str, graph: tf.Graph | None = None) -> tf.summary.FileWriter:
-    """A file of its own in a folder: TensorFlow names it by the second, and one of the same second would take its
-    place. In the order of names, which is that of TensorBoard, the files of a process come as they were made."""
+    """Opens a new event file in a folder.
+
+    TensorFlow names event files by the second, and a second file of the same second would replace the first; hence the
+    suffix. TensorBoard reads files in the order of their names, which for one process is the order of creation.
+    """
     return tf.summary.FileWriter(folder, graph=graph, filename_suffix=f'.{os.getpid()}.{next(_file_numbers):08d}')
 
 
 def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float]) -> None:
-    """Adds scalars of a step to what TensorBoard shows of a folder.
+    """Writes scalars of a step to the folder as a TensorBoard summary.
 
     Raises:
-      RunError: it cannot be written; the message names the flag that gave the folder.
+      RunError: the folder cannot be written; the message names the flag that gave it.
     """
     values = [tf.Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-    # TensorFlow takes a writer outside of a graph for one of another kind.
+    # FileWriter needs graph mode, which tf.Graph().as_default() ensures.
     with writing(flag, folder), tf.Graph().as_default(), contextlib.closing(_open_events(folder)) as writer:
         writer.add_summary(tf.Summary(value=values), step)

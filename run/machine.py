@@ -1,4 +1,4 @@
-"""What this machine computes on: devices, data format and the session settings that fit them."""
+"""The devices of this machine, the data format, and the session settings that fit them."""
 
 import os
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ _XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 
 @dataclass(frozen=True)
 class Machine:
-    """The choices that Params leaves to the machine.
+    """The settings that depend on the devices of the machine.
 
-    towers: the device of each tower. hosts: the CPU of each process that has some, in their order. parameter_devices:
-    where shared variables live. all_reduce_spec: how towers sum, None for the default of one process.
+    towers: the device of each tower. hosts: the CPU of each process that has towers, in order. parameter_devices:
+    where shared variables live. all_reduce_spec: how towers sum gradients; None: the default of one process.
     """
 
     kind: str
@@ -34,23 +34,23 @@ class Machine:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this process that has the towers."""
+        """Whether the towers are in this process, rather than in workers that it controls."""
         return self.hosts == (HOST_DEVICE,)
 
 
 def find_machine(params: Params, mode: Mode, workers: Sequence[str] = (), *, alone: bool = True) -> Machine:
-    """Fits the settings to the devices that are there.
+    """Fits the settings to the available devices.
 
     Args:
       mode: the row of --variable_update.
-      workers: the prefixes of the devices of each process that has towers, where those are not this process.
-      alone: whether no other process takes part.
+      workers: the device prefix of each process that has towers, if the towers are in other processes.
+      alone: whether this is the only process of the run.
 
     Raises:
-      UsageError: the run asks for GPUs that are not there, or for sums on GPUs without them.
+      UsageError: the settings ask for GPUs, or sums on GPUs, that this machine does not have.
     """
     if params.xla:
-        # XLA leaves the CPU alone unless this says otherwise, and TensorFlow reads it when it first looks for devices.
+        # XLA compiles for the CPU only with this flag, which TensorFlow reads when it first lists the devices.
         flags = os.environ.get('TF_XLA_FLAGS', '')
         os.environ['TF_XLA_FLAGS'] = f'{flags} {_XLA_ON_CPU}'.strip() if _XLA_ON_CPU not in flags else flags
     num_gpus_found = len(tf.config.list_physical_devices('GPU'))
@@ -104,7 +104,7 @@ def find_machine(params: Params, mode: Mode, workers: Sequence[str] = (), *, alo
         parameter_devices=towers if parameter_kind == 'gpu' else (HOST_DEVICE,),
         data_format=params.data_format or ('NCHW' if kind == 'gpu' else 'NHWC'),
         hosts=tuple(f'{worker}{HOST_DEVICE}' for worker in workers or ['']),
-        # In a ring, each worker sends the least.
+        # In a ring, each worker sends the fewest bytes.
         all_reduce_spec=spec or ('xring' if workers else None),
     )
 
@@ -113,10 +113,10 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
     """The settings of the session.
 
     Args:
-      in_cluster: whether it is on a server, to which others send graphs.
+      in_cluster: whether the session is on a server, to which other processes send graphs.
 
     Raises:
-      UsageError: an earlier run in this process fixed a setting of the whole process in another way.
+      UsageError: an earlier run in this process used another value of a process-wide setting.
     """
     config = tf.ConfigProto(allow_soft_placement=True)
     if machine.kind == 'cpu' or not machine.is_here:
@@ -136,16 +136,16 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
     rewrite = config.graph_options.rewrite_options
     _choose_graph_passes(rewrite, machine)
     if in_cluster and params.precision == 'bf16':
-        # It fuses convolutions into ops that a server takes for float32 and float16 only.
+        # Remapping fuses convolutions into ops that a server supports for float32 and float16 only.
         rewrite.remapping = rewrite.OFF
     return config
 
 
 def server_config(params: Params, *, computes: bool) -> tf.ConfigProto:
-    """The settings of a process that serves others.
+    """The session settings of a parameter server, or of a worker that a controller drives.
 
     Args:
-      computes: whether towers are on its devices; else it only keeps variables.
+      computes: whether its devices have towers; otherwise it only keeps variables.
     """
     if computes:
         config = session_config(
@@ -153,16 +153,16 @@ def server_config(params: Params, *, computes: bool) -> tf.ConfigProto:
         )
         config.use_per_session_threads = False
         return config
-    # They are on its CPU; the GPUs are the workers'.
+    # The variables are on the CPU, and the GPUs are left to the workers.
     os.environ['CUDA_VISIBLE_DEVICES'] = ''
     return tf.ConfigProto(device_count={'GPU': 0})
 
 
 def check_xla(config: tf.ConfigProto, device: str) -> None:
-    """Compiles a few operations to see whether XLA does compile.
+    """Runs a few operations to check that XLA compiles them.
 
     Raises:
-      UsageError: it does not.
+      UsageError: XLA does not compile in this process.
     """
     with tf.Graph().as_default() as graph, tf.device(device):
         x = tf.random.uniform([8, 8])
@@ -179,7 +179,7 @@ def check_xla(config: tf.ConfigProto, device: str) -> None:
 
 
 def _choose_graph_passes(rewrite: Any, machine: Machine) -> None:
-    """Leaves the graph passes on that speed up a step, and those off that only take their time with many towers."""
+    """Switches off the graph passes that take long with many towers and do not speed up the step."""
     rewrite.meta_optimizer_iterations = rewrite.ONE
     for name in (
         'arithmetic_optimization',
@@ -201,7 +201,7 @@ def _choose_graph_passes(rewrite: Any, machine: Machine) -> None:
         # The CPU's kernels are made for NHWC.
         rewrite.cpu_layout_conversion = rewrite.NCHW_TO_NHWC
     else:
-        # On a GPU it would train in another data format than the one that was asked for.
+        # On a GPU it would change the data format that the user chose.
         rewrite.layout_optimizer = rewrite.OFF
 
 
@@ -209,7 +209,7 @@ _fixed_for_process: dict[str, object] = {}
 
 
 def _fix_for_process(name: str, value: object) -> None:
-    """TensorFlow keeps some settings of the first session for the whole process: refuse to measure with others."""
+    """Refuses a change of a setting that TensorFlow takes from the first session and keeps for the whole process."""
     first = _fixed_for_process.setdefault(name, value)
     if first != value:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What a run has measured so far, and how it is printed."""
+"""Collects and prints what a run measures."""
 
 import tensorflow.compat.v1 as tf
 
@@ -12,7 +12,7 @@ class Measurement:
     """Collects steps and evaluations, and prints them as they come.
 
     Attributes:
-      cluster_total: what all workers did, as far as this one knows; None for one process.
+      cluster_total: the images and seconds of all workers, as far as this one knows; None for one process.
       num_skipped: how many steps the loss scale skipped.
     """
 
@@ -25,7 +25,7 @@ class Measurement:
         self._evaluations: list[Accuracy] = []
 
     def add_step(self, step: Step[StepValues]) -> None:
-        """Keeps a step, and prints its line if it is due."""
+        """Stores a step, and prints its line if one is due."""
         self._steps.append(step)
         if step.phase is not Phase.TIMED:
             return
@@ -36,14 +36,14 @@ class Measurement:
             self._console.result(lines.format_step(step.index, self.result().rate, step.values))
 
     def add_evaluation(self, found: Accuracy) -> None:
-        """Keeps an evaluation and prints it."""
+        """Stores an evaluation and prints it."""
         self._evaluations.append(found)
         self._console.result(lines.format_accuracy(found))
 
     def conclude(self, is_complete: bool) -> Result:
-        """Prints the total and what is missing, and returns the result."""
+        """Prints the total and warnings about skipped or missing steps, and returns the result."""
         result = self.result(is_complete)
-        # Of workers that do not wait for each other, one may have warmed up while the others took all timed steps.
+        # In asynchronous modes a worker may still be warming up when the others have taken all timed steps.
         if result.images:
             self._console.result(lines.format_total(result.images_per_second))
         if result.num_skipped_steps:
@@ -53,7 +53,7 @@ class Measurement:
         return result
 
     def result(self, is_complete: bool = False) -> Result:
-        """What was measured until now."""
+        """The result so far."""
         plan = self._plan
         return Result(
             params=plan.params,

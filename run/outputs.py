@@ -1,4 +1,4 @@
-"""Whether the files that a run is asked for can be written. Does not import TensorFlow."""
+"""Checks that the output files of a run can be written. Does not import TensorFlow."""
 
 import contextlib
 import os
@@ -14,21 +14,21 @@ _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
 
 def check_outputs(params: Params, *, is_chief: bool = True) -> None:
-    """Proves that the files of the run can be written; leaves existing ones as they are, and makes folders.
+    """Checks that the files of the run can be written. Creates missing folders and leaves existing files unchanged.
 
     Args:
-      is_chief: whether this process is the one of its cluster that writes what is written once.
+      is_chief: whether this process writes the files that a cluster writes once.
 
     Raises:
-      UsageError: one cannot, with the flag, the path and the reason.
+      UsageError: a file cannot be written; the message names the flag, the path and the reason.
     """
     for name in outputs_that_are(Output.FILE):
         if path := getattr(params, name):
-            with _told_of(name, path):
+            with _refusing(name, path):
                 _try_file(Path(path))
     for name in outputs_that_are(Output.PREFIX):
         if prefix := getattr(params, name):
-            with _told_of(name, prefix):
+            with _refusing(name, prefix):
                 _try_folder(Path(f'{prefix}0').parent)
     if params.eval and params.train_dir and Path(params.train_dir).is_file():
         raise UsageError(
@@ -36,17 +36,17 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
         )
     for name in outputs_that_are(*(_FOLDERS if is_chief else (Output.FOLDER,))):
         if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
-            with _told_of(name, folder):
+            with _refusing(name, folder):
                 if OUTPUTS[name] is Output.NEW_FOLDER:
                     _check_new(name, folder)
-                    # It appears when all is in it; until then the one above it is written in.
+                    # The folder is renamed into place when complete; until then its parent is written to.
                     folder = os.path.dirname(os.path.abspath(folder))
                 Path(folder).mkdir(parents=True, exist_ok=True)
                 _try_folder(Path(folder))
 
 
 def _check_new(name: str, folder: str) -> None:
-    """That a folder which is to appear in one moment is not there, or empty."""
+    """Checks that a folder which will be renamed into place is missing or empty."""
     if os.path.ismount(folder):
         raise UsageError(f'{spelled(name, folder)}: a mounted folder cannot be replaced; name a new folder in it')
     if os.path.islink(folder):
@@ -56,7 +56,8 @@ def _check_new(name: str, folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _told_of(name: str, path: str) -> Iterator[None]:
+def _refusing(name: str, path: str) -> Iterator[None]:
+    """Raises UsageError, with the flag and the path, for a path that the block cannot write."""
     if '://' in path:
         raise UsageError(f'{spelled(name, path)}: only files of this machine can be written; write a local path')
     try:
@@ -72,16 +73,16 @@ def _told_of(name: str, path: str) -> Iterator[None]:
 
 
 def _try_file(path: Path) -> None:
-    # What is made, and taken away again, is the file that a symbolic link names, not the link.
+    # Create and remove the file that a symbolic link points to, not the link.
     file = path.resolve()
     existed = file.exists()
     # Appending nothing leaves the content as it is.
     file.open('ab').close()
     if not existed:
-        # Another process of the run may have been faster.
+        # Another process of the run may have removed it already.
         file.unlink(missing_ok=True)
 
 
 def _try_folder(folder: Path) -> None:
-    # Gone as soon as it is closed.
+    # The file is deleted when it is closed.
     tempfile.TemporaryFile(dir=folder).close()

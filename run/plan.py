@@ -1,7 +1,7 @@
 """The plan of a run: every fact about it, resolved once. Does not import TensorFlow.
 
-run.resolve makes it. After that nobody reads a flag, a folder or the environment to find something out again: each part
-of a run takes the facts it needs.
+run.resolve makes it. After that no code reads flags, folders or the environment again: each part of a run gets the
+facts that it needs.
 """
 
 import enum
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Role(enum.Enum):
-    """What a run does, as the banner says it."""
+    """What a run does; the values are printed in the banner."""
 
     TRAINING = 'training'
     FORWARD_ONLY = 'forward-only'
@@ -33,14 +33,14 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True)
 class Processes:
-    """Who takes part.
+    """The processes of a run.
 
     Attributes:
-      cluster: all processes and which of them this is; None if it is alone.
+      cluster: all processes, and which of them is this one; None for a run of one process.
       horovod: the module horovod.tensorflow if Horovod started the processes, else None.
-      together: whether workers take their steps together. A process alone has nobody to wait for.
-      keeps_state: whether variables outlive the process that holds them, in checkpoints.
-      connect, peer: how long to wait for tasks at the start, and for lost ones.
+      together: whether the workers take their steps together (synchronously); True for a run of one process.
+      keeps_state: whether checkpoints keep the variables if the process that holds them is lost.
+      connect, peer: how long to wait for other tasks at the start, and for a lost task.
     """
 
     cluster: Cluster | None
@@ -52,7 +52,7 @@ class Processes:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process does what is done once: initialise variables, save checkpoints, write summaries."""
+        """Whether this process does the work of the chief: initialise variables, save checkpoints, write summaries."""
         return self.cluster is None or self.cluster.is_chief
 
     @property
@@ -68,14 +68,14 @@ class Processes:
 
 @dataclass(frozen=True)
 class Data:
-    """What is read and how it is preprocessed.
+    """The images that a run reads, and how they are preprocessed.
 
     Attributes:
       data_set: its facts. folder: --data_dir, None for synthetic images.
-      images: what steps read. validation: what evaluations read; None if that is not done, or images are synthetic.
-      image_size: height and width in pixels of the images that the model gets.
+      images: what steps read. validation: what evaluations read. Both None if unused, or if images are synthetic.
+      image_size: height and width in pixels of the images given to the model.
       augmentation, distortions, resize_method: see preprocessing.ImageOptions.
-      seed: of all random draws. distinct_workers: whether each worker draws other images.
+      seed: of all random draws. distinct_workers: whether each worker draws different images.
     """
 
     data_set: DataSet
@@ -91,29 +91,29 @@ class Data:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """The height, width and channels of an image that the model gets."""
+        """The height, width and channels of the images given to the model."""
         return self.image_size, self.image_size, self.data_set.channels
 
     @property
     def shards(self) -> Shards | None:
-        """The shards that steps read, if they read any."""
+        """The shards that steps read; None if they read none."""
         return self.images if isinstance(self.images, Shards) else None
 
     @property
     def validation_shards(self) -> Shards | None:
-        """The shards that evaluations read, if they read any."""
+        """The shards that evaluations read; None if they read none."""
         return self.validation if isinstance(self.validation, Shards) else None
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How much is done.
+    """Batch sizes and numbers of steps.
 
     Attributes:
-      batch_size: images of a step on each device. global_batch_size: on all devices of all workers.
-      images_of_step: the images behind one count of the global step: of all workers if they take their steps together.
-      num_warmup, num_timed: steps of each worker. num_epochs: what the timed steps are of the images that are read.
-      display_every: steps from one line to the next.
+      batch_size: images per step on each device. global_batch_size: on all devices of all workers.
+      images_of_step: images per increment of the global step: those of all workers in synchronous modes, else of one.
+      num_warmup, num_timed: steps of each worker. num_epochs: the timed steps of all workers, in epochs.
+      display_every: number of steps between printed lines.
     """
 
     batch_size: int
@@ -127,7 +127,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class OptimizerFacts:
-    """The update rule: its name, its class as 'module:name', and the arguments of that."""
+    """The update rule: its name, its class as 'module:name', and the arguments of the class."""
 
     name: str
     rule: str
@@ -136,17 +136,17 @@ class OptimizerFacts:
 
 @dataclass(frozen=True)
 class VariableFacts:
-    """Where variables live and how gradients meet.
+    """Where variables live and how gradients are summed.
 
     Attributes:
       variable_update: the name of the mode. manager: the class of its variable manager as 'module:name'; None if
         the run only evaluates.
       shown_sync: what the banner shows as Sync.
-      sums: how towers sum gradients, by their bytes; None sums in two halves.
-      shown_spec: the --all_reduce_spec that the banner shows, if towers sum by one.
+      sums: the all-reduce algorithm for each range of gradient sizes in bytes; None: --hierarchical_copy.
+      shown_spec: the --all_reduce_spec that the banner shows; None: the banner shows none.
       num_packets, small_max_bytes, small_max_group: see managers.buckets.Packing.
-      transfer: the dtype in which gradients travel, None for their own.
-      horovod_device: where Horovod sums.
+      transfer: the dtype in which gradients are sent; None: their own dtype.
+      horovod_device: the device on which Horovod sums.
     """
 
     variable_update: str
@@ -166,14 +166,14 @@ class Evaluations:
     """Which images are evaluated, and when.
 
     Attributes:
-      batch_size: images at a time on each device.
-      num_batches: after how many batches to stop, all devices together taking one; None: after the last example.
-      num_examples: how many examples all processes look at; num_passes: or how often at all of them. Both None: each
-        once.
-      shown_batches, num_epochs: the same as the banner shows it; None: all batches.
+      batch_size: images per batch on each device.
+      num_batches: how many times all devices take one batch each; None: until the last example.
+      num_examples: how many examples all processes evaluate together. num_passes: how many times they evaluate the
+        whole set. If both are None, each example is evaluated once.
+      shown_batches, num_epochs: the amount that the banner shows; shown_batches None: all batches.
       schedule: after which steps training waits for an evaluation. goal: the top-1 accuracy that ends training.
-      interval_secs: how often a process that only evaluates looks for new checkpoints; 0: it evaluates the last one.
-      summary_folder: where this process writes summaries, if anywhere.
+      interval_secs: how often --eval looks for new checkpoints; 0: it evaluates the last one only.
+      summary_folder: where this process writes summaries; None: it writes none.
     """
 
     batch_size: int
@@ -194,10 +194,10 @@ class Checkpoints:
 
     Attributes:
       folder: --train_dir. saves: whether this process saves checkpoints there.
-      every_secs, every_steps: how often, besides the first and the last step. max_to_keep: how many stay.
-      resume_from: the prefix of the checkpoint that training goes on from.
-      warm_start: the prefix of another one that it starts from, and warm_start_flag the flag that named it.
-      export_folder: where this process writes a SavedModel at the end.
+      every_secs, every_steps: how often, besides the first and the last step. max_to_keep: how many are kept.
+      resume_from: the prefix of the checkpoint from which training continues.
+      warm_start: the prefix of another checkpoint from which training starts. warm_start_flag: the flag that named it.
+      export_folder: where this process writes a SavedModel at the end; None: it writes none.
     """
 
     folder: str | None
@@ -222,7 +222,7 @@ class Summaries:
 
 @dataclass(frozen=True)
 class Instruments:
-    """What is written to look into a run, see run.instruments. profile_steps: the first and the last timed step."""
+    """The diagnostic files of a run, see run.instruments. profile_steps: the first and the last step to profile."""
 
     trace_file: str | None
     chrome_format: bool
@@ -236,8 +236,13 @@ class Instruments:
 
 @dataclass(frozen=True)
 class Losses:
-    """What happens to losses: the name under which they are shown, and whether training goes on with one that is not
-    finite. advice: what may help against those."""
+    """How losses are shown, and what happens if one is not finite.
+
+    Attributes:
+      name: the name under which losses are printed.
+      continue_on_nan: whether training continues with a loss that is not finite.
+      advice: settings that may prevent such losses, for the error message.
+    """
 
     name: str
     continue_on_nan: bool
@@ -249,7 +254,7 @@ class Plan:
     """Every fact of one run of one process.
 
     Attributes:
-      params: the settings that it was made from, for the record.
+      params: the settings from which the plan was made; the result contains them.
       role: what the run does. warnings: lines about flags without effect, data and instruments.
       model: the facts of the model.
       machine: the devices. config: the settings of sessions.
@@ -276,13 +281,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """The facts of a process that serves others: it keeps variables, or has the devices that a controller drives.
+    """The facts of a server process: a parameter server, or a worker whose devices a controller drives.
 
     Attributes:
-      cluster: all processes and which of them this is. config: the settings of its server.
+      cluster: all processes, and which of them is this one. config: the settings of its server.
       together: whether the loss of one trainer stops the others.
-      connect, peer: how long to wait for trainers at the start, and for lost ones.
-      linger_secs: how long it stays when they are done.
+      connect, peer: how long to wait for trainers at the start, and for a lost trainer.
+      linger_secs: how long the server stays after the trainers are done.
     """
 
     cluster: Cluster

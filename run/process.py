@@ -1,4 +1,4 @@
-"""What training and evaluating share: joining the other processes, faults, signals, and leaving."""
+"""The part that training and evaluating runs share: joining and leaving the cluster, faults and signals."""
 
 import contextlib
 import sys
@@ -20,17 +20,17 @@ from run.plan import Plan
 
 
 class Process:
-    """This process, from joining the others to leaving them.
+    """This process, from joining its cluster to leaving it.
 
     Args:
       plan: the plan of the run.
-      conclude: prints what was measured, given whether that is all, and returns it.
-      keep: saves what was trained; called when the run ends early on purpose.
-      hand_on: says how far the run got, and what a process that takes the place of this one inherits; None if no
-        process can.
+      conclude: prints the measurements and returns the result; its argument says whether the run is complete.
+      keep: saves the trained variables; called when a signal, Ctrl-C or the caller ends the run early.
+      hand_on: returns the progress in words, and the state that the process replacing this one inherits; None if this
+        process cannot be replaced.
 
     Attributes:
-      worker: its part in the run.
+      worker: the worker that this process is in the run.
     """
 
     def __init__(
@@ -52,17 +52,17 @@ class Process:
 
     @property
     def worker(self) -> Worker:
-        assert self._worker, 'join comes first'
+        assert self._worker, 'call join first'
         return self._worker
 
     def join(self, offer_step: Callable[[Worker], int | None]) -> Worker:
         """Waits for the other processes of the cluster, if there are any.
 
         Args:
-          offer_step: the step of the variables that this process brings along, if it has some.
+          offer_step: returns the global step of the variables that this process has from before; None if it has none.
 
         Raises:
-          RunError: some did not come in time.
+          RunError: a process did not join in time.
         """
         self._worker = worker = self._make_worker()
         if worker.cluster:
@@ -89,7 +89,7 @@ class Process:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """The run itself. Whatever ends it: what was measured is printed, and the others learn how it ended.
+        """Runs the block. However it ends, prints the measurements and reports the outcome to the other tasks.
 
         Raises:
           RunError: a fault while running; its attribute `result` holds what was measured before it.
@@ -101,22 +101,22 @@ class Process:
                     check_ends(shards, self._console.warning)
                 self._conclude(True)
             except LostError as lost:
-                raise self._fail(self._fault_of(lost.failure)) from lost
+                raise self._fail(self._handle_peer_failure(lost.failure)) from lost
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
                 raise self._fail(self._explain(error)) from error
             except RuntimeError as error:
-                # A session that was closed between two steps, because another task was lost.
+                # The session was closed between two steps because another task was lost.
                 failure = self._worker.peer_failure() if self._worker else None
                 if failure is None:
                     raise
-                raise self._fail(self._fault_of(failure)) from error
+                raise self._fail(self._handle_peer_failure(failure)) from error
             except BrokenPipeError:
                 self._leave(1, 'the reader of its standard output has left')
                 raise
             except (KeyboardInterrupt, GeneratorExit):
-                # The user, or the consumer of the steps, has had enough.
+                # The user pressed Ctrl-C, or the caller closed the generator of steps.
                 if not sys.is_finalizing():
                     self._conclude(False)
                     self._leave(1, 'interrupted')
@@ -124,17 +124,17 @@ class Process:
             self._leave(0)
 
     def end_if_stopped(self, step_secs: float = 0.0) -> None:
-        """Between two steps: ends this process if a signal asked for it.
+        """Ends this process if a signal has requested it. To be called between two steps.
 
         Args:
-          step_secs: what the last step took.
+          step_secs: the seconds of the last step.
         """
         if self._worker and not self._worker.ends_after_chief and self._stop.is_requested(step_secs):
             self._stop.await_end()
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
-        """The steps of a session, within it: what was trained is kept when they end early on purpose."""
+        """Runs the block, which takes steps in an open session. Saves the variables if the user ends it early."""
         try:
             yield
         except tf.errors.OpError:
@@ -146,7 +146,7 @@ class Process:
             self._keep()
             raise
         except GeneratorExit:
-            # While Python exits nothing works any more.
+            # While Python exits, TensorFlow no longer works.
             if not sys.is_finalizing():
                 self._keep()
             raise
@@ -159,12 +159,12 @@ class Process:
         try:
             fault.result = self._conclude(False)
         finally:
-            # Even if printing the result fails.
+            # Leave the cluster even if printing the result fails.
             self._leave(fault.exit_code, str(fault))
         return fault
 
     def _stop_watching(self) -> None:
-        # Others may have got the signal, too; their end must not keep this process from saving.
+        # Other tasks may end because of the same signal; that must not stop this process from saving.
         if self._worker:
             self._worker.stop_watching()
 
@@ -177,20 +177,20 @@ class Process:
             self._leave(exit_code, f'stopped by {signal_name}')
         self._console.warning(f'stopped by {signal_name}')
 
-    def _fault_of(self, failure: PeerFailure) -> RunError:
-        """What follows from the failure of another task."""
+    def _handle_peer_failure(self, failure: PeerFailure) -> RunError:
+        """Handles the failure of another task: joins again if that task was replaced, else returns the error."""
         if failure.is_replaced and self._hand_on:
             self._start_anew(failure, *self._hand_on())
         return RunError(failure.line)
 
     def _start_anew(self, failure: PeerFailure, progress: str, inherited: Mapping[str, Any]) -> NoReturn:
-        """Becomes a new process that joins the others again, as all workers do when one of them was replaced."""
+        """Restarts this process, which then joins again, as all workers do when one of them is replaced."""
         self._console.warning(f'{failure.line}; all workers join again ({progress})')
         self.worker.start_anew(inherited)
 
     def _explain(self, error: tf.errors.OpError) -> RunError:
-        """The fault in one line: of another task or of the data if that explains it, else as TensorFlow words it."""
+        """The error in one line: the failure of another task, a fault in the data, or TensorFlow's own message."""
         if self._worker and (failure := self._worker.peer_failure()):
-            return self._fault_of(failure)
+            return self._handle_peer_failure(failure)
         line = explain(error, self._plan, self._console.progress)
         return RunError(self._worker.explain(error, line) if self._worker else line)

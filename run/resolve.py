@@ -1,7 +1,7 @@
-"""From the settings to the plan of a run: the one place that reads flags, folders, the network and devices.
+"""Makes the plan of a run from the settings: the one place that reads flags, folders, the network and devices.
 
-Raises every UsageError that a run can meet. What needs no TensorFlow comes first where it can, so that most mistakes
-are found within a fraction of a second.
+Raises every UsageError of a run. Checks that need no TensorFlow come first where possible, so that most mistakes are
+reported within a fraction of a second.
 """
 
 import math
@@ -40,27 +40,27 @@ from run.resolve_files import find_checkpoints, find_instruments
 from run.schedule import EvalSchedule
 from training.schedules import steps_of
 
-# Timed steps where no flag says how many.
+# The default number of timed steps.
 _NUM_BATCHES = 100
 
 
 def resolve(params: Params, environ: Mapping[str, str], models: Registry = MODELS) -> Plan | ServerPlan:
-    """Makes the plan of this process, and proves that the run is possible.
+    """Makes the plan of this process, and checks that the run is possible.
 
-    Reads --model_file, the environment, the data folder, the checkpoints and the devices, and makes the folders of
-    outputs. Changes the environment only where TensorFlow reads it: TF_XLA_FLAGS, CUDA_VISIBLE_DEVICES.
+    Reads --model_file, the environment, the data folder, the checkpoints and the devices, and creates the output
+    folders. The only environment variables that it changes are TF_XLA_FLAGS and CUDA_VISIBLE_DEVICES, for TensorFlow.
 
     Args:
       params: the settings.
-      environ: the environment of the process, which may say who else takes part.
-      models: where models are looked up; --model_file adds some.
+      environ: the environment of the process, which may describe a cluster.
+      models: the known models; --model_file adds models to them.
 
     Raises:
-      UsageError: the settings do not fit each other, the cluster, the data, the files or this machine.
+      UsageError: the settings contradict each other, or do not fit the cluster, the data, the files or this machine.
       RunError: a checkpoint or the data cannot be read.
     """
-    # It has the command line of the others, whose flags have their effect there.
-    evaluates_for_others = is_evaluator(environ)
+    # An evaluator is started with the flags of the training tasks, where they do have an effect.
+    is_cluster_evaluator = is_evaluator(environ)
     params = as_evaluator(params, environ)
     if params.model_file:
         load_model_file(params.model_file, models)
@@ -69,7 +69,7 @@ def resolve(params: Params, environ: Mapping[str, str], models: Registry = MODEL
     model, folder = _find_model(params, models, reads=not (cluster and cluster.job == 'ps'))
     facts = RunFacts(alone=cluster is None and horovod is None, residual=model.residual)
     check_run(params, facts)
-    warnings = [] if evaluates_for_others else find_idle(params, facts)
+    warnings = [] if is_cluster_evaluator else find_idle(params, facts)
     if cluster and cluster.serves:
         return _plan_server(params, cluster, folder, warnings)
     return _plan_run(params, mode, horovod, cluster, model, folder, warnings)
@@ -86,10 +86,10 @@ def _find_processes(params: Params, mode: Mode, environ: Mapping[str, str]) -> t
 
 
 def _find_model(params: Params, models: Registry, *, reads: bool) -> tuple[ModelFacts, DataFolder | None]:
-    """The model for the data set, and the folder of the data; None for synthetic images.
+    """The model for the data set, and the data folder; the folder is None for synthetic images.
 
     Args:
-      reads: whether this process has anything to do with data.
+      reads: whether this process reads data.
     """
     model = models.find_model(params.model, params.data_name)
     if params.data_dir is None or not reads:
@@ -108,10 +108,10 @@ def _check_folder(params: Params, folder: DataFolder | None) -> None:
 
 
 def check_launch(params: Params, models: Registry = MODELS) -> None:
-    """Finds the mistakes in the flags of a whole cluster before any of its processes is started, without TensorFlow.
+    """Checks the flags of a whole cluster before any of its processes is started, without TensorFlow.
 
     Raises:
-      UsageError: as resolve, for what does not depend on the role of a process or on its devices.
+      UsageError: as for resolve, except for errors that depend on the role of a process or on its devices.
     """
     if params.model_file:
         load_model_file(params.model_file, models)
@@ -128,7 +128,7 @@ def _plan_server(params: Params, cluster: Cluster, folder: DataFolder | None, wa
     return ServerPlan(
         cluster=cluster,
         config=server_config(params, computes=cluster.job == 'worker'),
-        # Nobody goes on without a controller.
+        # Without its controller no task can continue.
         together=(params.cross_replica_sync and not params.forward_only) or bool(cluster.controller_hosts),
         connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
         peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),
@@ -149,7 +149,7 @@ def _plan_run(
     """The plan of a process that trains or evaluates."""
     is_chief = cluster is None or cluster.is_chief
     if horovod and not is_chief:
-        # horovodrun gives all processes the same flags; in other clusters each may have files of its own.
+        # horovodrun gives all processes the same flags, so only the chief writes; in other clusters flags may differ.
         params = replace(params, **dict.fromkeys(outputs_that_are(Output.FILE, Output.PREFIX)))  # type: ignore[arg-type]
     data = _open_data(params, model, folder, warnings)
     check_outputs(params, is_chief=is_chief)
@@ -179,7 +179,7 @@ def _plan_run(
     if cluster and not horovod and (public := public_hosts(cluster)):
         warnings.append(
             f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor "
-            'encryption, and whoever reaches one can do all that its user can'
+            'encryption, and anyone who can reach one can do everything that its user can'
         )
     checkpoints = find_checkpoints(params, is_chief, warnings)
     instruments = find_instruments(params, is_chief, counts.num_timed, warnings)
@@ -217,7 +217,7 @@ def _role(params: Params) -> Role:
 
 
 def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, warnings: list[str]) -> Data:
-    """Opens what steps and evaluations read."""
+    """Opens the images that steps and evaluations read."""
     data_set = folder.data_set if folder else DATA_SETS[model.data_set]
     augmentation = params.augmentation or data_set.augmentation
 
@@ -261,7 +261,7 @@ def _count(params: Params, model: ModelFacts, data: Data, processes: Processes, 
     batch_size = params.batch_size or model.batch_size
     own = batch_size * num_towers
     global_batch_size = own * processes.num_trainers
-    # The images of an epoch, of those that this run reads; synthetic images pass for training images.
+    # An epoch is one pass over the images that this run reads; for synthetic images, as many as training images.
     source = data.validation if params.eval else data.images
     validates = source is not None and source.subset == 'validation'
     num_examples = data.data_set.num_validation_examples if validates else data.data_set.num_train_examples

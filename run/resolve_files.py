@@ -1,4 +1,4 @@
-"""The plan of what a run writes: checkpoints, a model, profiles, summaries; and of what it starts from."""
+"""Plans the files of a run: checkpoints, exported model, profiles, summaries, and the checkpoint to start from."""
 
 from errors import UsageError, spelled
 from params import Params
@@ -10,8 +10,8 @@ def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Che
     """What is saved, and what training starts from. Appends to the warnings.
 
     Raises:
-      UsageError: there is no checkpoint where --backbone_model_path says.
-      RunError: the folder of --backbone_model_path holds none.
+      UsageError: --backbone_model_path names no checkpoint.
+      RunError: --backbone_model_path is a folder without checkpoints.
     """
     from training.checkpoint_files import find_checkpoint, latest_checkpoint
 
@@ -38,13 +38,13 @@ def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Che
 
 
 def find_instruments(params: Params, is_chief: bool, num_timed: int, warnings: list[str]) -> Instruments:
-    """What is written of the run. Appends to the warnings.
+    """Which diagnostic files are written. Appends to the warnings.
 
-    Profiles and summaries are the chief's: processes of one machine would write the same profile, and the curves of all
-    workers would be one.
+    Only the chief writes profiles and summaries: processes of one machine would overwrite each other's profile, and
+    TensorBoard would merge the curves of all workers into one.
 
     Raises:
-      UsageError: --profile_steps asks for more steps than there are.
+      UsageError: --profile_steps names a step after the last timed one.
     """
     profile_steps = summaries = None
     if params.profile_steps and params.profile_dir and is_chief and not params.eval:

@@ -1,4 +1,4 @@
-"""The plan of a step: what it computes, how gradients meet, and the update."""
+"""Plans a step: what it computes, how gradients are summed, and the optimizer."""
 
 import functools
 from collections.abc import Sequence
@@ -35,15 +35,15 @@ def describe_step(
     """
     precision = _find_precision(params)
     if not model.network.is_builtin:
-        # As the run builds it, as its evaluations do, and as an export does.
-        ways: list[tuple[str, tf.DType, int | None, bool]] = []
+        # Every way in which the run builds the network: steps, evaluations, export.
+        builds: list[tuple[str, tf.DType, int | None, bool]] = []
         if not params.eval:
-            ways.append((machine.data_format, precision.compute, counts.batch_size, params.trains))
+            builds.append((machine.data_format, precision.compute, counts.batch_size, params.trains))
         if params.evaluates:
-            ways.append((machine.data_format, precision.compute, params.eval_batch_size or counts.batch_size, False))
+            builds.append((machine.data_format, precision.compute, params.eval_batch_size or counts.batch_size, False))
         if params.export_saved_model:
-            ways.append(('NHWC', Precision().compute, None, False))
-        for data_format, dtype, batch_size, is_training in ways:
+            builds.append(('NHWC', Precision().compute, None, False))
+        for data_format, dtype, batch_size, is_training in builds:
             check_network(
                 model.network,
                 model.name,
@@ -115,7 +115,7 @@ def find_optimizer(params: Params) -> OptimizerFacts:
 def place_variables(
     params: Params, mode: Mode, place: Place, machine: Machine, precision: Precision, *, shown_sync: bool
 ) -> VariableFacts:
-    """Where variables live and how gradients meet.
+    """Where variables live and how gradients are summed.
 
     Raises:
       UsageError: --hierarchical_copy does not fit the towers.
@@ -154,7 +154,7 @@ def _check_halves(params: Params, num_towers: int) -> None:
 
 
 def _find_transfer(params: Params, mode: Mode, precision: Precision) -> str | None:
-    """The dtype in which gradients travel, None for their own."""
+    """The dtype in which gradients are sent; None: their own dtype."""
     fits = precision.compute.name in mode.transfer_dtypes
     compacts = fits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
     if not compacts:
