@@ -1,1 +1,1 @@
-"""What is fast here, measured against other software in one run. Not part of the tests."""
+"""Compares the speed of this program with other software, both measured in one run. Not part of the tests."""

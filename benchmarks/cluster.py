@@ -1,12 +1,12 @@
-"""What it costs to be a cluster: 2 workers on this machine against one process with 2 towers, in turn.
+"""The cost of a cluster: 2 workers on this machine compared with one process with 2 towers, run alternately.
 
     python benchmarks/cluster.py --model=alexnet --batch_size=16 --rounds=5
     python benchmarks/cluster.py --modes=parameter_server,async --transfers=fp32
 
-Both compute the same images with the same cores; what the cluster adds is that gradients and variables travel through
-TensorFlow's servers. The ratios are images/sec of the cluster over those of the process, and seconds to the end of the
-first step over those of the process, each of neighbouring runs. The memory that messages need takes some steps to reach
-its size, so rates are those after the warm-up of an ordinary run, and runs of two steps show the start. Linux only.
+Both process the same images on the same cores; in addition, the cluster sends gradients and variables through
+TensorFlow's servers. Two ratios are printed, each cluster / process of consecutive runs: images/sec, and seconds to the
+end of the first step. The memory for messages grows during the first steps, so rates are measured after the default
+warm-up, and the time to the first step in separate runs of two steps. Linux only.
 """
 
 import argparse
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.launched import Run, RunFailedError, load, run_alone, run_cluster
 
 _NUM_WORKERS = 2
-# What each mode is called here, its flags, and whether it has parameter servers.
+# The name of each mode in this benchmark, its flags, and whether it has parameter servers.
 _MODES = {
     'parameter_server': (['--variable_update=parameter_server'], True),
     'async': (['--variable_update=parameter_server', '--nocross_replica_sync'], True),
@@ -29,7 +29,7 @@ _MODES = {
     'collective_all_reduce': (['--variable_update=collective_all_reduce'], False),
     'distributed_all_reduce': (['--variable_update=distributed_all_reduce'], False),
 }
-# One warms up.
+# The first is a warm-up step.
 _TWO_STEPS = ['--num_warmup_batches=1', '--num_batches=1']
 _TRANSFERS = {'fp32': [], 'bfloat16': ['--compact_gradient_transfer']}
 
@@ -37,17 +37,17 @@ _TRANSFERS = {'fp32': [], 'bfloat16': ['--compact_gradient_transfer']}
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
     parser.add_argument('--model', default='alexnet')
-    parser.add_argument('--batch_size', type=int, default=16, help='images of a step on each tower')
+    parser.add_argument('--batch_size', type=int, default=16, help='images per step on each tower')
     parser.add_argument('--num_batches', type=int, default=20)
     parser.add_argument('--rounds', type=int, default=5)
     parser.add_argument('--ps', type=int, default=1)
     parser.add_argument(
-        '--modes', type=_some_of(_MODES), default=list(_MODES), help='some of them, with commas between'
+        '--modes', type=_some_of(_MODES), default=list(_MODES), help='comma-separated list; default: all'
     )
     parser.add_argument(
-        '--transfers', type=_some_of(_TRANSFERS), default=list(_TRANSFERS), help='some of them, with commas between'
+        '--transfers', type=_some_of(_TRANSFERS), default=list(_TRANSFERS), help='comma-separated list; default: all'
     )
-    parser.add_argument('flags', nargs='*', help='further flags of all runs, behind --')
+    parser.add_argument('flags', nargs='*', help='further flags for all runs, after --')
     args = parser.parse_args()
     common = [f'--model={args.model}', f'--batch_size={args.batch_size}', '--device=cpu', *args.flags]
     print(f'{" ".join(common)}; {load()}', flush=True)
@@ -58,8 +58,10 @@ def main() -> int:
     try:
         for _ in range(args.rounds):
             for mode in args.modes:
-                runs, alone = _neighbours(mode, transfers, args.ps, [*common, f'--num_batches={args.num_batches}'])
-                first_runs, first_alone = _neighbours(mode, transfers, args.ps, [*common, *_TWO_STEPS])
+                runs, alone = _run_consecutively(
+                    mode, transfers, args.ps, [*common, f'--num_batches={args.num_batches}']
+                )
+                first_runs, first_alone = _run_consecutively(mode, transfers, args.ps, [*common, *_TWO_STEPS])
                 for transfer in transfers:
                     many, first = runs[transfer], first_runs[transfer]
                     rates[mode, transfer].append(many.images_per_second / alone.images_per_second)
@@ -84,14 +86,16 @@ def _some_of(known: Collection[str]) -> Callable[[str], list[str]]:
         chosen = text.split(',')
         for name in chosen:
             if name not in known:
-                raise argparse.ArgumentTypeError(f'{name!r} is none of {", ".join(known)}')
+                raise argparse.ArgumentTypeError(f'{name!r} is not one of {", ".join(known)}')
         return chosen
 
     return parse
 
 
-def _neighbours(mode: str, transfers: Sequence[str], num_ps: int, common: Sequence[str]) -> tuple[dict[str, Run], Run]:
-    """The cluster with each of two transfers at most, and the process, which runs second: so it is next to both."""
+def _run_consecutively(
+    mode: str, transfers: Sequence[str], num_ps: int, common: Sequence[str]
+) -> tuple[dict[str, Run], Run]:
+    """Runs the cluster with one or two transfers, and the process after the first of them, so next to both."""
     flags, has_ps = _MODES[mode]
 
     def cluster(transfer: str) -> Run:

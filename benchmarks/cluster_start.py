@@ -2,8 +2,8 @@
 
     python benchmarks/cluster_start.py --workers=16 --ps=4 --model=trivial
 
-Ends with exit code 0 if every process did. What a process has of its own is what one more of them costs; the rest of
-its resident memory are TensorFlow's libraries, which all share. Linux only.
+Exits with code 0 if every process did. The private memory of a process is what one more process costs; the rest of its
+resident memory is TensorFlow's libraries, which all processes share. Linux only.
 """
 
 import argparse
@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument('--workers', type=int, default=16)
     parser.add_argument('--ps', type=int, default=4)
     parser.add_argument('--model', default='trivial')
-    parser.add_argument('--batch_size', type=int, default=4, help='images of a step on each worker')
+    parser.add_argument('--batch_size', type=int, default=4, help='images per step on each worker')
     parser.add_argument('--num_batches', type=int, default=20)
     parser.add_argument('--variable_update', default='parameter_server')
     args = parser.parse_args()
@@ -35,8 +35,8 @@ def main() -> int:
     print(f'{run.images_per_second:.1f} images/sec')
     print('peak memory   resident   of its own')
     for name, memory in run.memory.items():
-        print(f'{name:<10} {memory.resident:8.0f} MB {memory.own:9.0f} MB')
-    print(f'{"all":<21} {sum(memory.own for memory in run.memory.values()):10.0f} MB')
+        print(f'{name:<10} {memory.resident:8.0f} MB {memory.private:9.0f} MB')
+    print(f'{"all":<21} {sum(memory.private for memory in run.memory.values()):10.0f} MB')
     return 0
 
 

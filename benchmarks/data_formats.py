@@ -1,4 +1,4 @@
-"""Whether NCHW trains as fast as NHWC on a CPU, in turn in one process.
+"""Compares training in NCHW and in NHWC on a CPU, alternating steps in one process.
 
 python benchmarks/data_formats.py --model=resnet50 --batch_size=16 --num_batches=20
 """

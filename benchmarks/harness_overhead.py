@@ -1,9 +1,9 @@
-"""What the harness costs: BenchmarkCNN against a minimal session loop over the same layers, step by step in turn.
+"""The cost of the harness: BenchmarkCNN compared with a minimal session loop over the same layers, alternating steps.
 
     python benchmarks/harness_overhead.py --model=resnet50 --batch_size=32 --num_batches=20
 
-The loop is what one would write by hand: synthetic images in a variable, tf.gradients, gradient descent, one
-session.run with the loss for each step. The ratio is throughput of the harness over throughput of the loop.
+The loop is a typical hand-written one: synthetic images in a variable, tf.gradients, gradient descent, one
+session.run with the loss for each step. The ratio is the throughput of the harness divided by that of the loop.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _NUM_CLASSES = 1001
 
 
 class PlainVariables:
-    """Plain resource variables, as TensorFlow makes them."""
+    """Gives a network ordinary TensorFlow resource variables."""
 
     def __init__(self) -> None:
         self.updates: list[tf.Operation] = []
@@ -42,14 +42,14 @@ class PlainVariables:
         return variable.read_value()
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        """Nothing: its one tower uses all variables."""
+        """Does nothing: the single tower uses all variables."""
 
     def assign(self, name: str, value: tf.Tensor) -> None:
         self.updates.append(tf.assign(self._variables[name], value))
 
 
 def minimal_loop(model: str, batch_size: int, weight_decay: float) -> Iterator[float]:
-    """Yields the seconds of one training step after the other, without end."""
+    """Takes training steps forever, and yields the seconds of each."""
     facts = MODELS.find_model(model)
     with tf.Graph().as_default() as graph:
         size = facts.image_size

@@ -1,12 +1,12 @@
-"""RecordInput and staging areas against tf.data: how fast shards become batches, without a model.
+"""Compares RecordInput with staging areas and tf.data: how fast they turn shards into batches, without a model.
 
     python benchmarks/input_pipeline.py --data_dir=DIR
 
-Both sides read the same shards, make images with the same functions, keep two sets of batches ahead, and run in turns
-in one process. tf.data comes in several settings, and the ratio of a round is against the one that is fastest over all
-rounds. Before its turn a contestant waits until nothing works in the background any more, and its first batches, which
-are there already, are not timed. A turn is repeated when other processes were busy meanwhile, at most MAX_REPEATS
-times; how many were disturbed to the end is told. Needs Linux.
+Both read the same shards, make images with the same functions, keep two sets of batches ahead, and take turns in one
+process. tf.data runs in several settings; the ratio of a round compares with the setting that is fastest over all
+rounds. Each turn starts when no background thread is working, and does not time the first batches, which are ready
+already. A turn is repeated, at most MAX_REPEATS times, if other processes used the processors meanwhile; the number of
+turns that remained disturbed is printed. Linux only.
 """
 
 import argparse
@@ -31,15 +31,13 @@ from inputs.record_pipeline import RecordPipeline
 
 OURS = 'staged'
 NUM_CLASSES = DATA_SETS['imagenet'].num_classes
-SHUFFLED_RECORDS = (
-    256  # for both sides: with a small data set, a large pool means that reading stops at each epoch's end
-)
-MAX_OTHERS, MAX_REPEATS = 0.12, 8  # what other processes may use, in processors
-AHEAD = 2  # sets of batches; as many untimed ones begin a turn, and two more for what was under way
+SHUFFLED_RECORDS = 256  # for both; on a small data set, a larger pool would stop reading at the end of each epoch
+MAX_OTHERS, MAX_REPEATS = 0.12, 8  # processors that other processes may use; repeats of a disturbed turn
+AHEAD = 2  # sets of batches; a turn starts with as many untimed batches, and two more for those in progress
 
 
 class TfData(InputPipeline):
-    """The same work as tf.data does it: parallel reads, shuffle, parallel map, batch, prefetch, in any order."""
+    """The same work with tf.data: parallel reads, shuffle, parallel map, batch, prefetch; not deterministic."""
 
     def __init__(
         self,
@@ -78,7 +76,7 @@ class TfData(InputPipeline):
 
 @dataclass(frozen=True)
 class Turn:
-    """Seconds on the clock and of processors for a batch, and whether others used the processors meanwhile."""
+    """Wall-clock and processor seconds per batch, and whether other processes used the processors meanwhile."""
 
     wall_seconds: float
     processor_seconds: float
@@ -86,7 +84,7 @@ class Turn:
 
 
 class Contestant:
-    """A pipeline with its session, ready to run."""
+    """A pipeline and its session, initialised and warmed up."""
 
     def __init__(self, make: Callable[[], InputPipeline], threads: tuple[int, int]) -> None:
         with tf.Graph().as_default() as graph:
@@ -104,11 +102,11 @@ class Contestant:
             wait_until_idle()
             for _ in range(AHEAD + 2):
                 self._step()
-            wall, own, everybody = time.perf_counter(), time.process_time(), busy_seconds()
+            wall, own, everyone = time.perf_counter(), time.process_time(), busy_seconds()
             for _ in range(batches):
                 self._step()
-            wall, own, everybody = time.perf_counter() - wall, time.process_time() - own, busy_seconds() - everybody
-            turn = Turn(wall / batches, own / batches, disturbed=everybody - own > MAX_OTHERS * wall)
+            wall, own, everyone = time.perf_counter() - wall, time.process_time() - own, busy_seconds() - everyone
+            turn = Turn(wall / batches, own / batches, disturbed=everyone - own > MAX_OTHERS * wall)
             if not turn.disturbed:
                 break
         return turn
@@ -132,7 +130,7 @@ def wait_until_idle() -> None:
 
 
 def contestants(shards: Shards, batch_size: int) -> dict[str, Contestant]:
-    """By name: ours, and tf.data in its settings."""
+    """Our pipeline, and tf.data in each setting, by name."""
     options = preprocessing.ImageOptions(height=224, width=224, channels=3, training=True, seed=1)
     cores = len(os.sched_getaffinity(0))
 
@@ -155,13 +153,13 @@ def contestants(shards: Shards, batch_size: int) -> dict[str, Contestant]:
 
 
 def run(shards: Shards, batch_size: int, rounds: int, batches_per_round: int) -> None:
-    entrants = contestants(shards, batch_size)
-    turns: dict[str, list[Turn]] = {name: [] for name in entrants}
-    print('images/sec ' + ' '.join(f'{name:>22}' for name in entrants))
+    pipelines = contestants(shards, batch_size)
+    turns: dict[str, list[Turn]] = {name: [] for name in pipelines}
+    print('images/sec ' + ' '.join(f'{name:>22}' for name in pipelines))
     for index in range(rounds):
-        # Every other round backwards: nobody always comes after the same one.
-        for name in list(entrants)[:: -1 if index % 2 else 1]:
-            turns[name].append(entrants[name].turn(batches_per_round))
+        # Every other round in reverse order, so that no contestant always follows the same one.
+        for name in list(pipelines)[:: -1 if index % 2 else 1]:
+            turns[name].append(pipelines[name].turn(batches_per_round))
         print(
             f'round {index + 1:4} ' + ' '.join(f'{batch_size / turns[name][-1].wall_seconds:22.0f}' for name in turns)
         )
@@ -188,7 +186,7 @@ def main() -> None:
     parser.add_argument('--batches_per_round', type=int, default=12)
     flags = parser.parse_args()
     if flags.rounds < 2:
-        parser.error(f'--rounds={flags.rounds}: quartiles need 2 at least')
+        parser.error(f'--rounds={flags.rounds}: quartiles need at least 2')
     try:
         run(find_shards(flags.data_dir, 'train'), flags.batch_size, flags.rounds, flags.batches_per_round)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Compares two things step by step in turn, so that a noisy machine disturbs both alike."""
+"""Compares two training loops by alternating their steps, so that a noisy machine disturbs both alike."""
 
 import statistics
 from collections.abc import Iterator
@@ -11,15 +11,15 @@ def compare(
     num_warmup: int,
     num: int,
 ) -> float:
-    """Prints the throughput of each pair of steps and the ratio of the first to the second; returns that of all steps.
+    """Prints the throughput of each pair of steps and the ratio of first to second; returns the ratio over all steps.
 
     Args:
-      steps: the seconds of one step after the other, of each.
-      num_warmup, num: how many pairs of steps to leave out at the start, and to count then.
+      steps: two iterators that take a step and yield its seconds.
+      num_warmup, num: how many pairs of steps to ignore at the start, and how many to count after that.
     """
     pairs = []
     for number in range(num_warmup + num):
-        # Neither is always the one that runs in the other's wake.
+        # Alternate which one runs first.
         order = (0, 1) if number % 2 else (1, 0)
         seconds = dict.fromkeys(order, 0.0)
         for which in order:

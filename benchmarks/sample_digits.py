@@ -2,9 +2,9 @@
 
     python benchmarks/sample_digits.py --output=DIR
 
-The images are the 1,797 digits of 8 x 8 pixels that scikit-learn carries: the test set of Alpaydin and Kaynak's
-Optical Recognition of Handwritten Digits (1998, doi:10.24432/C50P49), written by 13 people. Every fifth one is held out
-in DIR/validation, the others are in DIR/train; each has a folder for each digit.
+The images are the 1,797 digits of 8 x 8 pixels in scikit-learn: the test set of Alpaydin and Kaynak's
+Optical Recognition of Handwritten Digits (1998, doi:10.24432/C50P49), written by 13 people. Every fifth one is held
+out in DIR/validation, the others are in DIR/train; both have one folder per digit.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-# Pixels count the dark ones among 16 of a larger image.
+# A pixel is the number of dark pixels in a block of 16 pixels of the original image.
 _LARGEST = 16
 _HELD_OUT_EVERY = 5
 
@@ -34,11 +34,13 @@ def write_digits(output: Path) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--output', type=Path, required=True, help='folder to make, with train and validation in it')
+    parser.add_argument(
+        '--output', type=Path, required=True, help='folder to create, with the subfolders train and validation'
+    )
     output: Path = parser.parse_args().output
     if output.exists():
-        parser.error(f'--output={output}: it is there already; remove it, or give another folder')
-    # The folder gets its name when it is complete, so one that exists is.
+        parser.error(f'--output={output}: it already exists; remove it, or give another folder')
+    # The folder is renamed into place when complete, so an existing one is complete.
     unfinished = output.parent / f'.{output.name}-unfinished'
     shutil.rmtree(unfinished, ignore_errors=True)
     try:

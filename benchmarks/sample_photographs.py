@@ -1,11 +1,11 @@
-"""Makes a folder of photographs like ImageNet's, without a download: crops of the photographs inside other packages.
+"""Makes a folder of photographs like ImageNet's, without a download: crops of the photographs in other packages.
 
     python benchmarks/sample_photographs.py --output=DIR --num_images=1024 --seed=1
 
-The sources are the colour photographs that the wheels of scikit-image and scikit-learn carry; each is a class. An image
-is a random crop of one, resized to about 500x375 pixels and encoded such that the images of a class have TARGET_BYTES
-on average, or as near to that as a smooth photograph comes at the highest quality. The same arguments give the same
-images; if they are all there already, nothing is done.
+The sources are the colour photographs in the wheels of scikit-image and scikit-learn; each is a class. An image is a
+random crop of its source, resized to about 500x375 pixels. The JPEG quality is chosen so that the images of a class
+have TARGET_BYTES on average; smooth photographs may stay below that at the highest quality. The same arguments give the
+same images; if all of them exist already, nothing is done.
 """
 
 import argparse
@@ -36,13 +36,13 @@ SOURCES = {
 TARGET_BYTES = 108_000
 # Width and height in pixels: the longer side of most of ImageNet's photographs is 500.
 SIZES = ((500, 375), (500, 333), (375, 500), (500, 400), (333, 500))
-# A crop has this part of the area of the largest one of its shape.
+# The area of a crop, as a fraction of the largest crop of the same shape.
 MIN_CROP_AREA, MAX_CROP_AREA = 0.5, 1.0
 _CALIBRATION_IMAGES = 8
 
 
 def source_path(name: str) -> Path:
-    """The photograph behind a class. Raises FileNotFoundError if its package is missing or does not carry it."""
+    """The photograph of a class. Raises FileNotFoundError if its package is not installed or does not contain it."""
     package, file = SOURCES[name]
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None or not (path := Path(spec.origin).parent / file).is_file():
@@ -51,7 +51,7 @@ def source_path(name: str) -> Path:
 
 
 def image_names(name: str, num_images: int, seed: int) -> list[str]:
-    """The file names of a class's images. They tell all that an image depends on."""
+    """The file names of a class's images. The name of an image determines its content."""
     return [f'{name}_seed{seed}_{index:06d}.jpg' for index in range(num_images)]
 
 
@@ -89,7 +89,7 @@ def choose_quality(crops: list[Image.Image], target_bytes: int) -> int:
 
 
 def make_class(folder: Path, seed: int, name: str, num_images: int) -> int:
-    """Writes a class's images below folder; returns their bytes."""
+    """Writes the images of a class to a subfolder of folder; returns their total bytes."""
     with Image.open(source_path(name)) as file:
         photograph = file.convert('RGB')
     keys = image_names(name, max(num_images, _CALIBRATION_IMAGES), seed)
@@ -102,13 +102,13 @@ def make_class(folder: Path, seed: int, name: str, num_images: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--output', type=Path, required=True, help='folder to make, with a folder for each class')
+    parser.add_argument('--output', type=Path, required=True, help='folder to create, with one subfolder per class')
     parser.add_argument('--num_images', type=int, default=1024, help='images in all classes together')
     parser.add_argument('--seed', type=int, default=1)
     options = parser.parse_args()
     if options.num_images < len(SOURCES):
         parser.error(
-            f'--num_images={options.num_images}: there are {len(SOURCES)} classes; ask for an image of each or more'
+            f'--num_images={options.num_images}: there are {len(SOURCES)} classes; ask for at least one image of each'
         )
     output: Path = options.output
     counts = [
@@ -122,16 +122,16 @@ def main() -> None:
     }
     present = {str(path.relative_to(output)) for path in output.rglob('*') if not path.is_dir()}
     if present == wanted:
-        print(f'{output}: all {len(wanted)} photographs are there', file=sys.stderr)
+        print(f'{output}: all {len(wanted)} photographs exist already', file=sys.stderr)
         return
     if present or (output.exists() and not output.is_dir()):
-        parser.error(f'--output={output}: it holds something else than these images; remove it, or give another folder')
+        parser.error(f'--output={output}: it contains other files than these images; remove it, or give another folder')
     try:
         for name in SOURCES:
             source_path(name)
     except FileNotFoundError as error:
         parser.error(str(error))
-    # The folder gets its name when it is complete, so one that exists is.
+    # The folder is renamed into place when complete, so an existing one is complete.
     unfinished = output.parent / f'.{output.name}-unfinished'
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)

@@ -1,9 +1,10 @@
-"""What many towers cost before they train: seconds to the end of the first step, and peak memory, for 1 and 8 of them.
+"""The start-up cost of many towers: seconds to the end of the first step, and peak memory, for 1 and 8 towers.
 
     python benchmarks/tower_scaling.py --model=resnet50 --global_batch_size=8 --rounds=3
 
-Every measurement is a process of its own on virtual CPU devices, 1 and 8 towers in turn. The seconds begin when
-TensorFlow is imported, and end with the first step: building the graph, TensorFlow's passes over it, initial values.
+Each measurement runs in its own process on virtual CPU devices, alternating 1 and 8 towers. The time starts after
+TensorFlow is imported and ends with the first step; it contains building the graph, TensorFlow's graph passes and the
+initial values.
 """
 
 import argparse
@@ -20,7 +21,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def measure(model: str, variable_update: str, num_towers: int, global_batch_size: int) -> dict[str, float]:
-    """Runs one step in this process."""
+    """Runs one step in this process; returns its seconds and the peak memory in MiB."""
     sys.path.insert(0, str(_ROOT))
     from benchmark_cnn import BenchmarkCNN
     from params import make_params
@@ -46,7 +47,7 @@ def main() -> int:
     parser.add_argument('--global_batch_size', type=int, default=8)
     parser.add_argument('--towers', type=int, default=8)
     parser.add_argument('--rounds', type=int, default=3)
-    parser.add_argument('--variable_update', default='parameter_server,replicated', help='one or several modes')
+    parser.add_argument('--variable_update', default='parameter_server,replicated', help='comma-separated modes')
     parser.add_argument('--only', type=int, help='measure this many towers in this process and print JSON')
     args = parser.parse_args()
     modes = args.variable_update.split(',')

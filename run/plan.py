@@ -72,7 +72,7 @@ class Data:
 
     Attributes:
       data_set: its facts. folder: --data_dir, None for synthetic images.
-      images: what steps read. validation: what evaluations read. Both None if unused, or if images are synthetic.
+      images: what steps read. validation: what evaluations read. Each is None if unused or synthetic.
       image_size: height and width in pixels of the images given to the model.
       augmentation, distortions, resize_method: see preprocessing.ImageOptions.
       seed: of all random draws. distinct_workers: whether each worker draws different images.

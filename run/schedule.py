@@ -1,6 +1,6 @@
-"""Which steps this process takes, where its variables come from, and when training waits for an evaluation.
+"""Decides which steps this process takes, where its variables come from, and when training waits for an evaluation.
 
-Pure functions from facts to decisions. Does not import TensorFlow.
+Pure functions only. Does not import TensorFlow.
 """
 
 import enum
@@ -16,10 +16,10 @@ class Schedule:
     """The steps of this process.
 
     Attributes:
-      start, end: the numbers of steps between which it trains, by all workers' count.
-      own_start: this process's share of the steps before; all of them where workers take their steps together.
-      num_warmup, num_timed: the steps that it takes itself.
-      is_fresh: whether training starts here; else it goes on after an interruption.
+      start, end: the steps of all workers when this process starts, and when training ends.
+      own_start: how many of the steps before `start` this process counts as its own; all of them in synchronous modes.
+      num_warmup, num_timed: the steps that this process takes.
+      is_fresh: True if training starts now, False if it continues after an interruption.
     """
 
     start: int
@@ -30,34 +30,34 @@ class Schedule:
     is_fresh: bool
 
     def is_over(self, steps_taken: int) -> bool:
-        """Whether training has ended, by all workers' steps."""
+        """Whether training has ended; steps_taken are the steps of all workers."""
         return steps_taken >= self.end
 
 
 def make_schedule(start: int, end: int | None, num_warmup: int, num_timed: int, num_counting: int = 1) -> Schedule:
-    """The steps that remain.
+    """The remaining steps of this process.
 
     Args:
-      start: the steps that all workers have taken.
-      end: the step at which training ends, if it had begun before; None if it begins now.
-      num_warmup, num_timed: the steps that the settings ask of each worker.
-      num_counting: how many workers count steps by themselves: 1 if they take their steps together.
+      start: the steps that all workers have taken so far.
+      end: the step at which training ends, if it has begun before; None if it begins now.
+      num_warmup, num_timed: the steps per worker in the settings.
+      num_counting: how many workers increment the global step separately: 1 if they take their steps together.
     """
     num_steps = num_counting * (num_warmup + num_timed)
     end = start + num_steps if end is None else end
     first = end - num_steps
     own_warmup = (first + num_counting * num_warmup - start) // num_counting
     if start > first:
-        # After an interruption each worker warms up for one step, if another one is left to time.
+        # After an interruption each worker takes one warm-up step, if that leaves a step to time.
         own_warmup = max(own_warmup, min(1, end - start - num_counting), 0)
     return Schedule(start, end, start // num_counting, own_warmup, end - start - own_warmup, start == first)
 
 
 class Origin(enum.Enum):
-    """Where the variables of a run get their first values from."""
+    """The source of the variables' first values."""
 
     SERVERS = 'the parameter servers, which still hold them'
-    INHERITED = 'the process that this one took the place of'
+    INHERITED = 'the process that this one replaced'
     CHECKPOINT = 'the newest checkpoint of --train_dir'
     WARM_START = '--backbone_model_path'
     INITIAL = 'the initial values of the model'
@@ -65,15 +65,15 @@ class Origin(enum.Enum):
 
 @dataclass(frozen=True)
 class StartFacts:
-    """What decides on the origin, for the process that gives the variables their values.
+    """The facts that determine the origin, for the process that gives the variables their first values.
 
     Attributes:
       on_servers: whether the parameter servers hold variables of an earlier generation of workers.
-      is_whole: whether those are the variables between two steps; False if the update of a step was interrupted.
-      had_controller: whether a controller kept the count of their steps, and was lost with it.
-      has_inherited: whether the process that this one took the place of handed its variables on.
-      has_checkpoint: whether --train_dir holds a checkpoint. has_warm_start: whether another one is to start from.
-      has_begun: whether training had begun before.
+      is_whole: whether those variables contain whole steps only; False if the update of a step was interrupted.
+      had_controller: whether a controller counted their steps; the count was lost with it.
+      has_inherited: whether the process that this one replaced handed on its variables.
+      has_checkpoint: whether --train_dir holds a checkpoint. has_warm_start: whether --backbone_model_path names one.
+      has_begun: whether training has begun before.
     """
 
     on_servers: bool = False
@@ -86,14 +86,14 @@ class StartFacts:
 
 
 def choose_origin(facts: StartFacts, *, needs_state: bool) -> Origin:
-    """Where the variables come from.
+    """Chooses where the variables come from.
 
     Args:
-      needs_state: whether training that has begun can only go on from saved variables, as where parameter servers held
-        the only copy.
+      needs_state: whether training that has begun can only continue from saved variables, because parameter servers
+        held the only copy.
 
     Raises:
-      RunError: they were lost with a process, and there is no checkpoint.
+      RunError: the variables were lost with a process, and there is no checkpoint.
     """
     if facts.on_servers and facts.is_whole and not facts.had_controller:
         return Origin.SERVERS
@@ -116,20 +116,20 @@ def choose_origin(facts: StartFacts, *, needs_state: bool) -> Origin:
 class EvalSchedule:
     """After which steps of the model training waits for an evaluation.
 
-    every: a number of steps, which need not be whole: then at the first step that reaches a multiple. at: single steps.
+    every: the interval in steps; if it is a fraction, the first step that reaches a multiple counts. at: single steps.
     """
 
     every: Fraction | None = None
     at: frozenset[int] = frozenset()
 
     def is_due(self, step: int, since: int) -> bool:
-        """Whether to evaluate after so many steps, when this was asked last after `since` (other workers count too)."""
+        """Whether an evaluation became due after step `since`, the last one asked about, and up to `step`."""
         if self.every is not None:
             return step // self.every > since // self.every
         return any(since < at <= step for at in self.at)
 
     def warning(self, start: int, end: int) -> str | None:
-        """In one line, which evaluations training between two counts of steps ends too early for."""
+        """A warning if training from step `start` to `end` reaches no evaluation, or not all single ones; else None."""
         late = [at for at in sorted(self.at) if at > end]
         if late:
             return f'training ends after {end} steps: there is no evaluation after {", ".join(map(str, late))}'

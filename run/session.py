@@ -1,4 +1,4 @@
-"""A session, and single steps in it."""
+"""Opens the session of a run, and runs single steps in it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from run.step_graph import Fetches
 
 @contextlib.contextmanager
 def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterator[tf.Session]:
-    """A session that ends with the block. After a fault of a cluster it is left behind: closing it would wait for a
-    task that is gone."""
+    """A session that is closed after the block. After an error in a cluster it stays open, since closing it could wait
+    for a lost task."""
     session = tf.Session(target, graph=graph, config=config)
     try:
         yield session
@@ -28,7 +28,7 @@ def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterat
 
 @dataclass(frozen=True)
 class _Fetched:
-    """The values of Fetches after a step."""
+    """The fetched values of Fetches."""
 
     loss: float
     global_step: int
@@ -41,12 +41,12 @@ class _Fetched:
 
 
 class Stepper:
-    """Runs the steps of a session, the special ones too: the last warm-up step is traced, some get a summary.
+    """Runs steps in a session: the last warm-up step with tracing if requested, some steps with a gradient summary.
 
     Attributes:
-      gradient_summary: of the last step that got one.
-      steps_before, steps_after: how many steps were taken when the last one began and when it ended, by all workers.
-      num_skipped: how many steps since the first one the loss scale had skipped, as far as is known.
+      gradient_summary: the summary of the last step that had one.
+      steps_before, steps_after: the global step before and after the last step, including the steps of other workers.
+      num_skipped: how many steps the loss scale has skipped in this run; the last step may not be counted yet.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Stepper:
             self._summarized_step = session.make_callable([self._fetches, summaries.gradient_summary])
 
     def run(self, phase: Phase, index: int) -> StepValues:
-        """Runs one step and returns what it computed."""
+        """Runs one step and returns its values."""
         if phase is Phase.WARMUP and index == self._traced_index:
             values = self._tracer.run(self._session, self._fetches)
         elif self._summarized_step and self._is_summarized(phase, index):
@@ -86,21 +86,21 @@ class Stepper:
             self.note_skipped(int(fetched.num_skipped))
         return StepValues(
             float(fetched.loss),
-            top_1=_number(fetched.top_1),
-            top_5=_number(fetched.top_5),
-            learning_rate=_number(fetched.learning_rate),
+            top_1=_as_float(fetched.top_1),
+            top_5=_as_float(fetched.top_5),
+            learning_rate=_as_float(fetched.learning_rate),
         )
 
     def note_skipped(self, total: int) -> None:
-        """Takes note of how many steps were skipped since training began."""
+        """Updates num_skipped from the number of steps skipped since training began."""
         if self._skipped_at_start is None:
             self._skipped_at_start = total
         self.num_skipped = total - self._skipped_at_start
 
     def _is_summarized(self, phase: Phase, index: int) -> bool:
-        # The first warm-up step too: it takes the time that TensorFlow needs to prepare for the others.
+        # The first warm-up step too, so that TensorFlow prepares this graph outside the timed steps.
         return index == 1 if phase is Phase.WARMUP else self._summaries is not None and self._summaries.is_due(index)
 
 
-def _number(value: float | None) -> float | None:
+def _as_float(value: float | None) -> float | None:
     return None if value is None else float(value)

@@ -1,4 +1,4 @@
-"""The variables of a run between its steps: their first values, checkpoints, and what another process goes on from."""
+"""The variables of a run between steps: first values, checkpoints, and hand-over to a replacing process."""
 
 import contextlib
 import tempfile
@@ -19,19 +19,19 @@ from training.warm_start import WarmStart
 
 
 class RunState:
-    """The variables of a run between its steps. Adds its ops to the current graph.
+    """Initialises, saves and hands on the variables of a run. Adds its ops to the current graph.
 
     Args:
       checkpoints: what is saved, and what training starts from.
       built: the graph of a step.
-      worker: this process's part in the run.
-      warn, progress: where lines go about the variables that training starts from: warnings, and the others.
+      worker: the worker that this process is in the run.
+      warn, progress: print a warning, and a progress line.
 
     Attributes:
       steps_taken: the steps that all workers have taken.
 
     Raises:
-      RunError: nothing of --backbone_model_path fits the model.
+      RunError: no variable of --backbone_model_path fits the model.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class RunState:
             self._warm_start = WarmStart(
                 checkpoints.warm_start, checkpoints.warm_start_flag, built.model_slices, HOST_DEVICE
             )
-        # Without parameter servers, any worker may be the one from which the others go on.
-        self._relay = (
+        # Without parameter servers, the others may continue from the variables of any worker.
+        self._handover = (
             self._make_saver(tempfile.mkdtemp(prefix='tf_cnn_benchmarks_')) if worker.hands_on_variables else None
         )
 
@@ -67,7 +67,7 @@ class RunState:
         return Checkpointer(folder, self._built.slices, HOST_DEVICE, self._checkpoints.max_to_keep)
 
     def prepare(self, session: tf.Session, counts: Counts) -> Schedule:
-        """Gives the variables their first values, and says which steps follow.
+        """Gives the variables their first values, and returns the steps that follow.
 
         Raises:
           RunError: the variables were lost with a process, and there is no checkpoint to go on from.
@@ -75,7 +75,7 @@ class RunState:
         worker, servers = self._worker, self._worker.server_state
         end = worker.agreed['end']
         if servers is None:
-            start = self._prepare_own(session)
+            start = self._prepare_local(session)
         elif worker.is_chief:
             start, end = self._prepare_servers(session)
         else:
@@ -89,12 +89,12 @@ class RunState:
         if self._checkpoints.saves and self._checkpoints.folder:
             mark_ended(self._checkpoints.folder, False)
             if schedule.is_fresh:
-                # Should the variables be lost, training can start again from here.
+                # If the variables are lost later, training can restart from this checkpoint.
                 self.save(session)
         return schedule
 
-    def _prepare_own(self, session: tf.Session) -> int:
-        """Where every worker has variables of its own: the root gives them their values, the others receive these."""
+    def _prepare_local(self, session: tf.Session) -> int:
+        """For workers with variables of their own: the root sets the values, and the others copy them."""
         worker = self._worker
         session.run(self._built.initializers)
         if worker.index == worker.agreed['root']:
@@ -112,10 +112,10 @@ class RunState:
         return step
 
     def _prepare_servers(self, session: tf.Session) -> tuple[int, int | None]:
-        """As the chief: makes the parameter servers hold the variables between two steps.
+        """Sets the variables on the parameter servers, unless they still hold usable ones. Only the chief calls it.
 
         Returns:
-          The steps that were taken, and the one at which training ends if it had begun before.
+          The steps taken so far, and the step at which training ends; None if training begins now.
         """
         worker, synchronous_step = self._worker, self._built.synchronous_step
         assert worker.cluster
@@ -123,11 +123,11 @@ class RunState:
         kept_end = worker.server_state.kept_end()
         on_servers = kept_end is not None
         end = kept_end if on_servers else worker.agreed['end']
-        # A controller keeps the count of steps itself: nothing says whether the last one before its loss was whole.
+        # A controller counts the steps itself, so nothing shows whether its last step was completed.
         had_controller = on_servers and bool(worker.cluster.controller_hosts)
         facts = StartFacts(
             on_servers=on_servers,
-            is_whole=not on_servers or had_controller or self._whole_step(session) is not None,
+            is_whole=not on_servers or had_controller or self._completed_step(session) is not None,
             had_controller=had_controller,
             has_checkpoint=self._checkpoints.resume_from is not None,
             has_warm_start=self._warm_start is not None,
@@ -144,11 +144,11 @@ class RunState:
         return step, end
 
     def _start_from(self, origin: Origin, session: tf.Session, inherited: str | None = None) -> None:
-        """Gives the variables, which have their initial values, those of the origin."""
+        """Replaces the initial values of the variables by those of the origin."""
         if origin is Origin.INHERITED:
-            assert self._relay
+            assert self._handover
             assert inherited
-            self._relay.restore(session, inherited)
+            self._handover.restore(session, inherited)
         elif origin is Origin.CHECKPOINT:
             assert self._saver
             assert self._checkpoints.resume_from
@@ -164,13 +164,13 @@ class RunState:
     def _read_step(self, session: tf.Session) -> int:
         return int(session.run(self._built.global_step.value))
 
-    def _whole_step(self, session: tf.Session) -> int | None:
-        """The step after which the variables are those of the model; None while the next one is being applied."""
+    def _completed_step(self, session: tf.Session) -> int | None:
+        """The global step if the variables contain whole steps only; None while an update is being applied."""
         step, synchronous_step = self._read_step(session), self._built.synchronous_step
         return step if synchronous_step is None or step == session.run(synchronous_step.begun.value) else None
 
     def prepare_evaluation(self, session: tf.Session) -> None:
-        """Gives this worker the variables that a checkpoint would hold now. All that evaluate together call it."""
+        """Gives this worker the values that a checkpoint would hold now. All workers that evaluate together call it."""
         if self._built.before_evaluation is not None:
             session.run(self._built.before_evaluation)
 
@@ -178,7 +178,7 @@ class RunState:
         """Saves a checkpoint if --save_model_steps or --save_model_secs ask for one now.
 
         Args:
-          taken_before: the steps that had been taken at the last call; other workers count, too.
+          taken_before: the global step at the last call; other workers may have increased it since.
         """
         every, every_secs = self._checkpoints.every_steps, self._checkpoints.every_secs
         by_step = every is not None and self.steps_taken // every > taken_before // every
@@ -186,48 +186,50 @@ class RunState:
             self.save(session)
 
     def save(self, session: tf.Session) -> None:
-        """Saves a checkpoint, if this process saves any."""
+        """Saves a checkpoint, if this process saves checkpoints."""
         if self._saver:
             self._saver.save(session, self._read_step(session))
             self._last_save = time.monotonic()
 
     def keep(self, session: tf.Session) -> None:
-        """As save, while this process may be in a step, whose end may be waiting for others.
+        """Saves a checkpoint while a step may be running, which may itself be waiting for other workers.
+
+        In asynchronous modes updates are always being applied, and the checkpoint is saved all the same.
 
         Raises:
-          RunError: the step is being applied. Workers that do not wait for each other always apply some.
+          RunError: in synchronous modes, the update of a step is being applied.
         """
         if not self._worker.together:
             self.save(session)
         elif self._saver:
-            step = self._whole_step(session)
+            step = self._completed_step(session)
             if step is None:
                 raise RunError('a step is being applied')
-            self._saver.save(session, step, lambda: self._whole_step(session) == step)
+            self._saver.save(session, step, lambda: self._completed_step(session) == step)
 
     def end(self, session: tf.Session) -> None:
-        """Saves the last checkpoint and marks it as the last."""
+        """Saves the last checkpoint, and marks the training in its folder as ended."""
         self.save(session)
         if self._checkpoints.saves and self._checkpoints.folder:
             mark_ended(self._checkpoints.folder, True)
 
     def hand_on(self) -> dict[str, object]:
-        """What the process that takes the place of this one needs. Called when the session is over."""
-        if self._relay is None:
+        """The state that the process replacing this one inherits. Called after the session of the run has ended."""
+        if self._handover is None:
             return {}
         session = tf.Session(self._worker.target, graph=self._new_step.graph, config=self._worker.config)
         with contextlib.closing(session):
             step = self._read_step(session)
-            return {'state': self._relay.save(session, step), 'step': step}
+            return {'state': self._handover.save(session, step), 'step': step}
 
 
 def step_to_offer(checkpoints: Checkpoints, worker: Worker) -> int | None:
-    """The step of the variables that a worker brings along, if it has some."""
+    """The global step of the variables that a worker inherited or can restore; None if it has none."""
     if 'step' in worker.inherited:
         return int(worker.inherited['step'])
     return step_of(checkpoints.resume_from) if checkpoints.resume_from else None
 
 
 def restart_number(worker: Worker) -> int:
-    """0 when training starts, and another number each time that it goes on: from a checkpoint, or after a loss."""
+    """0 when training starts; a different number each time it continues, from a checkpoint or after a lost task."""
     return int(max(0, worker.agreed['step'])) + worker.generation - 1

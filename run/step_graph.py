@@ -1,4 +1,4 @@
-"""One step as a graph: the towers' losses and gradients, and the update that they make together."""
+"""The graph of one step: the losses and gradients of the towers, and the update of the variables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,15 +19,15 @@ from variable_mgr import VariableMgr
 
 Tensor = Any
 
-# The weight of an auxiliary head's loss: Szegedy et al. 2015 (arXiv:1512.00567) leave it open; published code has 0.4.
+# The weight of an auxiliary head's loss: Szegedy et al. 2015 (arXiv:1512.00567) give no value; published code uses 0.4.
 _AUXILIARY_WEIGHT = 0.4
 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What a step computes. The names are those of the flags; with_accuracy adds top-1 and top-5.
+    """What a step computes. The names are those of the flags; with_accuracy adds top-1 and top-5 accuracy.
 
-    first_tower is the number of this process's first tower among those of all processes.
+    first_tower is the number of this process's first tower, counted over the towers of all processes.
     """
 
     network: Network
@@ -48,14 +48,14 @@ class StepSettings:
 
 @dataclass(frozen=True)
 class Fetches:
-    """The tensors that a session fetches in every step; None for what this step does not compute.
+    """The tensors that a session fetches in every step; None if the step does not compute them.
 
     Attributes:
-      loss: scalar float32, as reported. global_step: scalar int64, the steps taken before this one.
-      ops: what must run besides.
-      steps_after: scalar int64, the steps taken when this one ends, where other workers may count steps meanwhile.
-      learning_rate: scalar float32, that of the update.
-      top_1, top_5: scalar float32, the fractions of the step's images whose label is the best, and among the best five.
+      loss: scalar float32, the reported loss. global_step: scalar int64, the global step before this step.
+      ops: further ops to run, such as the update.
+      steps_after: scalar int64, the global step after this step, if other workers may increment it meanwhile.
+      learning_rate: scalar float32, the learning rate of the update.
+      top_1, top_5: scalar float32, the top-1 and top-5 accuracy on the images of the step.
       num_skipped: scalar int64, how many steps the loss scale had skipped before this one.
     """
 
@@ -69,26 +69,26 @@ class Fetches:
     num_skipped: Tensor | None = None
 
     def present(self) -> dict[str, Any]:
-        """What a session fetches, by name: it knows no None."""
+        """The tensors by name, without None, which a session cannot fetch."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class StepGraph:
-    """What a session runs.
+    """The ops and variables of a step.
 
     Attributes:
       pipeline: the input.
-      initializers: give the variables their first values. post_init, if there is one, comes next, then the pipeline's
+      initializers: give the variables their first values. post_init, if not None, runs next, then the pipeline's
         initializers and warm-up.
-      fetches: run once a step.
-      variables: those that the first model trains. gradients: (variable, gradient) for them.
-      global_step: counts the steps.
-      synchronous_step: how the gradients of several workers meet on parameter servers, if they do.
-      bytes_of_servers, bytes_of_step: what each parameter server of a cluster holds, and what a step moves.
-      slices: where the parts of everything are that a checkpoint holds, by name; model_slices: of the model alone.
-      num_skipped: how many steps the loss scale has skipped so far, None if it skips none.
-      before_evaluation: gives the slices of all workers the same values, where they may differ.
+      fetches: what to run in each step.
+      variables: the trainable variables of the first model. gradients: (variable, gradient) pairs for them.
+      global_step: the counter of steps.
+      synchronous_step: sums the gradients of several workers on parameter servers; None in other modes.
+      bytes_of_servers: the bytes that each parameter server holds. bytes_of_step: the bytes that a step transfers.
+      slices: the parts of each variable in a checkpoint, by name. model_slices: those of the model only.
+      num_skipped: how many steps the loss scale has skipped so far; None if it never skips steps.
+      before_evaluation: makes the slices of all workers equal; None if they always are.
     """
 
     pipeline: InputPipeline
@@ -111,9 +111,9 @@ class StepGraph:
 class _Tower:
     """What one tower computes.
 
-    objective is its part of the loss that training descends: the parts of the towers of one model add up to the whole.
-    penalty is the weight decay of the model, where it is computed.
-    top_k are the fractions of its images whose label is the best, and among the best five.
+    objective is the tower's part of the training loss; the parts of all towers of a model add up to the loss.
+    penalty is the weight decay of the model; None on towers that do not compute it.
+    top_k are the top-1 and top-5 accuracy on its images.
     """
 
     base_loss: Tensor
@@ -129,7 +129,7 @@ def build_step_graph(
     """Adds a step to the current graph.
 
     Raises:
-      ValueError: the network cannot be trained: it has no variables, or some that its loss does not depend on.
+      ValueError: the network has no trainable variables, or its loss does not depend on one of them.
     """
     loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
     towers = [
@@ -160,7 +160,7 @@ def build_step_graph(
             slices |= _slices_of_slots(slices, slots)
             slices |= {name: [whole(variable)] for name, variable in loss_scale.state.items()}
         else:
-            # Workers without gradients only meet in this count.
+            # In forward-only runs the workers share nothing but this counter.
             counted = manager.count_step(global_step, [loss.op])
         ops.append(counted)
         steps_after = top_1 = top_5 = None
@@ -201,7 +201,7 @@ def build_step_graph(
 
 
 def _slices_of_slots(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, list[Slice]]:
-    """The parts of the optimizer's variables, by the name of the variable they belong to and their own."""
+    """The parts of the optimizer's slots, by variable name/slot name."""
     found: dict[str, list[Slice]] = {}
     for name, parts in slices.items():
         for part in parts:
@@ -227,7 +227,7 @@ def _build_tower(
             settings.data_format,
             is_training=not settings.forward_only,
             keep_statistics=manager.keeps_statistics(number),
-            # Towers drop other units than their neighbours; networks have fewer than 1000 dropout layers.
+            # Each tower has its own dropout seeds; networks have fewer than 1000 dropout layers.
             seed=settings.seed + 1000 * (settings.first_tower + number),
             dtype=settings.precision.compute,
         )
@@ -244,7 +244,7 @@ def _build_tower(
             raise ValueError('the network has no trainable variable')
         penalty = None
         if settings.weight_decay and (manager.leads(number) or number == 0):
-            # Of kernels, not of biases and batch norm: He et al. 2018 (arXiv:1812.01187), section 3.1.
+            # Decay kernels, but not biases and batch norm: He et al. 2018 (arXiv:1812.01187), section 3.1.
             kernels = [tf.cast(variable.value, tf.float32) for variable in trainable if len(variable.shape) > 1]
             if settings.single_l2_loss_op and kernels:
                 kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
@@ -255,7 +255,7 @@ def _build_tower(
         unused = [variable.name for variable, found in zip(trainable, gradients, strict=True) if found is None]
         if unused:
             raise ValueError(f'the loss does not depend on {", ".join(unused)}')
-        # Of variables that are kept in 16 bits they have 16; what becomes of them does not depend on that.
+        # Gradients of 16-bit variables have 16 bits; from here on all gradients are float32.
         gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
         return _Tower(base_loss, objective, penalty, top_k, gradients)
 
@@ -270,7 +270,7 @@ def _reported_loss(settings: StepSettings, towers: Sequence[_Tower]) -> Tensor:
 def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """Scalar float32: the mean over images of the cross entropy of logits [N, K] with labels [N].
 
-    smoothing is the part of a label that all K classes share: Szegedy et al. 2015 (arXiv:1512.00567), section 7.
+    smoothing is the part of a label that is spread over all K classes: Szegedy et al. 2015 (arXiv:1512.00567), section 7.
     """
     if not smoothing:
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))

@@ -1,4 +1,4 @@
-"""Runs steps and measures their seconds. Knows neither TensorFlow nor what a step does."""
+"""Runs steps and measures their seconds. Independent of TensorFlow and of what a step does."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ def run_steps(
 ) -> Iterator[Step[Values]]:
     """Runs num_warmup warm-up steps, then num_batches timed ones, and yields each as soon as it is done.
 
-    What the consumer does with a step (printing, summaries, traces) lies between two steps, outside their seconds.
+    The work of the consumer (printing, summaries, traces) happens between two steps and is not timed.
 
     Args:
-      run_step: gets the phase and the index within the phase (from 1); returns when the step is done.
-      clock: seconds since any fixed moment.
-      is_over: asked before each timed step whether there are enough already.
+      run_step: runs the step with this phase and index within the phase (from 1); returns when the step is done.
+      clock: returns the seconds since any fixed moment.
+      is_over: called before each timed step; returns True to stop.
     """
     for phase, count in ((Phase.WARMUP, num_warmup), (Phase.TIMED, num_batches)):
         for index in range(1, count + 1):
@@ -32,7 +32,8 @@ def run_steps(
 
 
 class Window:
-    """What a cluster did between the start of this worker's first timed step and the end of its last, by one clock."""
+    """The steps of the whole cluster, and the seconds, between the start of this worker's first timed step and the end
+    of its last."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -41,7 +42,7 @@ class Window:
         self._first = self._last = 0
 
     def note(self, seconds: float, steps_before: int, steps_after: int) -> None:
-        """After each timed step: its seconds, and the steps of the cluster before and after it."""
+        """To be called after each timed step, with its seconds and the global step before and after it."""
         self._end = self._clock()
         if self._start is None:
             self._start, self._first = self._end - seconds, steps_before
@@ -51,8 +52,7 @@ class Window:
         self._last = steps_after
 
     def skip(self, seconds: float) -> None:
-        """After what is no part of training, such as an evaluation, and took so many seconds. It lies within the window
-        once another step follows."""
+        """Excludes seconds that were not training, such as an evaluation. They only matter if another step follows."""
         self._skipped += seconds
 
     @property

@@ -1,4 +1,4 @@
-"""The environments in which launchers start processes, and the cluster that a process finds there."""
+"""The environment variables that launchers set, and the cluster that a process finds from them."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 from cluster.discovery import Cluster, find_cluster
 from params import Params
 
-# How a cluster that the flags name calls its source.
+# The source that a cluster given by flags reports.
 FLAGS = 'the flags'
 PS, WORKERS = ('10.0.0.1:2222',), ('10.0.0.2:2222', '10.0.0.3:2222')
 HOSTS: dict[str, Any] = {'ps_hosts': ','.join(PS), 'worker_hosts': ','.join(WORKERS)}
@@ -20,24 +20,24 @@ CONTROLLED: dict[str, Any] = {
 
 
 def controlled(job: str, index: int) -> Cluster:
-    """The cluster of CONTROLLED as one of its tasks knows it."""
+    """The cluster of CONTROLLED, seen from one of its tasks."""
     return Cluster((), WORKERS, job, index, FLAGS, ('10.0.0.9:2222',))
 
 
 def find(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster | None:
-    """The cluster that a process with these flags and this environment finds, if it is in one."""
+    """The cluster that a process with these flags and this environment finds; None if it is in none."""
     return find_cluster(Params(**flags), environ or {})
 
 
 def found(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster:
-    """The same, of a process that must be in a cluster."""
+    """Like find, for a process that must be in a cluster."""
     cluster = find(environ, **flags)
     assert cluster is not None
     return cluster
 
 
 # What Kubeflow's training operator writes (kubeflow/training-operator, pkg/controller.v1/tensorflow/tensorflow.go,
-# genTFConfigJSONStr): hosts are the headless services of the replicas; an evaluator is in no cluster, but has one.
+# genTFConfigJSONStr): hosts are the headless services of the replicas; an evaluator gets the cluster without being in it.
 def tf_config(job: str, index: int | str, **cluster: list[str] | dict[str, str]) -> dict[str, str]:
     config = {'cluster': cluster, 'task': {'type': job, 'index': index}, 'environment': 'cloud'}
     return {'TF_CONFIG': json.dumps(config)}
@@ -108,7 +108,7 @@ def open_mpi(rank: int, size: int, local_size: int, **changes: str) -> dict[str,
 
 
 def open_mpi_in_slurm(rank: int, **changes: str) -> dict[str, str]:
-    """The same in a Slurm job with 2 ranks on each of 3 nodes: the step is that of Open MPI's daemon on this node."""
+    """Open MPI in a Slurm job with 2 ranks on each of 3 nodes: the Slurm step is that of Open MPI's daemon."""
     node = rank // 2
     daemon = {
         'SLURMD_NODENAME': f'gpu0{node + 1}',
@@ -124,5 +124,5 @@ def open_mpi_in_slurm(rank: int, **changes: str) -> dict[str, str]:
 
 
 def pmix(rank: int, **changes: str) -> dict[str, str]:
-    """What a PMIx launcher (prterun) sets: PMIx_server_setup_fork of OpenPMIx tells the rank, and no size."""
+    """What a PMIx launcher (prterun) sets: PMIx_server_setup_fork of OpenPMIx sets the rank, but no size."""
     return {'PMIX_NAMESPACE': 'prterun-gpu01-4711@1', 'PMIX_RANK': str(rank), 'PMIX_HOSTNAME': 'gpu01', **changes}

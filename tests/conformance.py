@@ -1,4 +1,4 @@
-"""The conformance table: each network beside its counterpart in Keras, and how both get the same weights."""
+"""The conformance table: each network with its Keras counterpart, and a function that gives both the same weights."""
 
 import math
 from collections.abc import Callable
@@ -71,7 +71,7 @@ RESNET_18 = partial(keras_resnet, num_blocks=(2, 2, 2, 2), bottleneck=False, sam
 RESNET_20 = partial(keras_resnet_cifar, num_blocks=3)
 
 # The counts are with 1001 classes (cifar10, mnist: 10) and without the biases that batch norm makes useless. Most are
-# the published ones for 1000 classes and one more column of the last layer: of Keras; torchvision (whose AlexNet has
+# the published ones for 1000 classes plus one more column of the last layer: from Keras; torchvision (whose AlexNet has
 # other filters); Caffe's model zoo (GoogLeNet); timm (Inception v4, where 31,584 normalised channels have factors);
 # TensorFlow's tutorials (AlexNet for CIFAR-10, of 24x24 pixels). The official ResNet of 18 layers has 64 x 64 + 2 x 64
 # more than torchvision's, for a projection in its first stage, and version 2 does not normalise the projections.
@@ -124,7 +124,7 @@ def build(
     is_training: bool = False,
     data_set: str | None = None,
 ) -> Logits:
-    """Builds a network on images. Networks with one manager share the variables that have the same names."""
+    """Builds a network on images. Networks with the same manager share variables of the same name."""
     facts = MODELS.find_model(model, data_set)
     num_classes = DATA_SETS[facts.data_set].num_classes
     with manager.create_outer_variable_scope(0) as variables:
@@ -132,13 +132,13 @@ def build(
 
 
 def count(manager: VariableMgr, *, trainable: bool) -> int:
-    """The number of parameters in the trainable variables, or in the others."""
+    """The number of parameters in the trainable or in the non-trainable variables."""
     variables = manager.savable_variables().values()
     return sum(math.prod(variable.shape) for variable in variables if variable.trainable == trainable)
 
 
 def give_weights(model: Any, case: Case, ours: dict[str, Any]) -> tuple[Weights, dict[bool, int]]:
-    """Gives a Keras model random weights, and returns them by our names, with their number by whether they train.
+    """Gives a Keras model random weights; returns them by our names, and their number by whether they are trainable.
 
     ours are our variables by name. Convolution biases that our network does not have are set to zero and not returned.
     """
@@ -155,7 +155,7 @@ def give_weights(model: Any, case: Case, ours: dict[str, Any]) -> tuple[Weights,
                 weight.assign(np.zeros(weight.shape))
                 continue
             weights[name] = random_weight(name, tuple(ours[name].shape))
-            # A pointwise convolution is a dense layer somewhere, and the other way round.
+            # A pointwise convolution here may be a dense layer there, or the reverse.
             weight.assign(weights[name].reshape(weight.shape))
             counts[id(weight) in trainable] += weights[name].size
     return weights, counts

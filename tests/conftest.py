@@ -1,4 +1,4 @@
-"""Before any test imports TensorFlow: it says nothing below an error. What --all_modes adds, and a fixture of many."""
+"""Settings of all tests: TensorFlow logs only errors; the option --all_modes; a fixture used by many tests."""
 
 import os
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The examples are the same in every run, and a busy machine is no fault. `--hypothesis-profile=default` draws others.
+# The examples are the same in every run, and slow machines do not fail. `--hypothesis-profile=default` draws others.
 settings.register_profile('same', derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile('same')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -14,7 +14,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 @pytest.fixture
 def forget_models() -> Iterator[None]:
-    """What a test registers is gone after it."""
+    """Unregisters the models that a test registers."""
     from models.registry import MODELS
 
     before = {*MODELS.list_models()}
@@ -27,7 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line('markers', 'all_modes: takes minutes, and a test like it always runs; --all_modes runs it')
+    config.addinivalue_line(
+        'markers', 'all_modes: takes minutes; a similar test always runs; --all_modes runs this one'
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ from inputs.data_sets import shard_name
 
 
 def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **options: Any) -> bytes:
-    """The file of an image, [H, W], [H, W, 3] uint8 or PIL's."""
+    """An image, given as [H, W] or [H, W, 3] uint8 or as a PIL image, encoded as a file."""
     file = io.BytesIO()
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     picture.save(file, file_format, **options)
@@ -21,7 +21,7 @@ def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **option
 
 
 def example(image: bytes | None, label: int | None, boxes: Iterable[tuple[float, float, float, float]] = ()) -> bytes:
-    """A serialized Example without what is None. Boxes are ymin, xmin, ymax, xmax."""
+    """A serialized Example; arguments that are None are left out. Boxes are ymin, xmin, ymax, xmax."""
     features: dict[str, Any] = {}
     if image is not None:
         features['image/encoded'] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image]))
@@ -39,7 +39,7 @@ def write_shard(path: Path, records: Iterable[bytes]) -> None:
 
 
 def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:
-    """Shards of random images, to train and to validate on. Labels are few: who knows nothing is right now and then."""
+    """Writes training and validation shards of random images, with few labels, so that random guesses are often right."""
     random = np.random.default_rng(3)
 
     def records(count: int) -> list[bytes]:

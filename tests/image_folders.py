@@ -1,4 +1,4 @@
-"""Folders of class folders of images, and the shards that the subcommand `records` makes of them."""
+"""Writes folders of class folders of images, and the shards that the subcommand `records` makes from them."""
 
 import contextlib
 import io
@@ -55,12 +55,12 @@ def write_photos(root: Path) -> Path:
 
 
 def convert(photos: Path, output: Path, *more: str) -> int:
-    """Runs `records` in this process with one decoding process; returns the exit code."""
+    """Calls `records` with one decoding process; returns the exit code."""
     return records.main([f'--input={photos}', f'--output={output}', '--num_processes=1', *more])
 
 
 def write_shards_of(photos: Path, output: Path) -> Path:
-    """Writes 4 train shards in silence, and returns their folder."""
+    """Writes 4 training shards without printing, and returns their folder."""
     with contextlib.redirect_stdout(io.StringIO()):
         assert convert(photos, output, '--shards=4') == 0
     return output

@@ -1,6 +1,6 @@
-"""The networks in Keras, its own or rebuilt, and which layer of theirs is which of ours.
+"""Keras networks, from keras.applications or rebuilt here, and the mapping of their layer names to ours.
 
-Each is made of the shape of an image and the number of classes. Rebuilt ones have our names, with "." in place of "/".
+Each function takes the shape of an image and the number of classes. Rebuilt networks have our names with "." for "/".
 """
 
 import re
@@ -121,7 +121,7 @@ def keras_vgg11(shape: tuple[int, ...], num_classes: int) -> Any:
 
 
 def keras_googlenet(shape: tuple[int, ...], num_classes: int) -> Any:
-    """Its layers are in our order, and Keras numbers them."""
+    """Its layers are in our order and numbered by Keras."""
 
     def conv(x: Any, filters: int, size: int) -> Any:
         return layers.Conv2D(filters, size, padding='same', activation='relu')(x)
@@ -151,7 +151,7 @@ def keras_googlenet(shape: tuple[int, ...], num_classes: int) -> Any:
 
 
 def keras_inception4(shape: tuple[int, ...], num_classes: int) -> Any:
-    """Its layers are in our order, and Keras numbers them. A branch is of (filters, size, strides and padding)."""
+    """Its layers are in our order and numbered by Keras. A branch is a list of (filters, size, strides and padding)."""
 
     def branch(x: Any, *convs: Any) -> Any:
         for filters, size, *rest in convs:
@@ -299,14 +299,14 @@ def published(name: str, shape: tuple[int, ...], num_classes: int, **options: An
 
 
 def keras_efficientnet_b0(shape: tuple[int, ...], num_classes: int) -> Any:
-    """From where the images are normalised, which ours are before they come to a network."""
+    """Starts after the layer that normalises images, since our networks get normalised images."""
     model = published('EfficientNetB0', shape, num_classes)
     [normalised] = [layer for layer in model.layers if isinstance(layer, layers.Normalization)]
     return keras.Model(normalised.output, model.output)
 
 
 def weighted_layers(model: Any) -> Iterator[Any]:
-    """The layers that have weights of their own, also within models that are layers."""
+    """The layers that have weights, including those of nested models."""
     for layer in model.layers:
         if hasattr(layer, 'layers'):
             yield from weighted_layers(layer)
@@ -315,13 +315,13 @@ def weighted_layers(model: Any) -> Iterator[Any]:
 
 
 def weight_name(layer: Any, weight: Any) -> str:
-    """What we call a weight of a layer, after the name of the layer."""
+    """Our name for a weight, without the name of its layer."""
     if type(layer).__name__ == 'LayerScale':
         return 'gamma'
     return weight.name.replace('_kernel', '/kernel')
 
 
-# From the names of a Keras model's layers and of ours, in the order of their creation, to ours of each of Keras.
+# (Keras layer names, our layer names), both in the order of creation -> our name for each Keras name.
 Naming = Callable[[list[str], list[str]], dict[str, str]]
 
 
@@ -346,7 +346,7 @@ def resnet_names(theirs: list[str], ours: list[str]) -> dict[str, str]:
 
 
 def inception_names(theirs: list[str], ours: list[str]) -> dict[str, str]:
-    """Keras only numbers them; both sides make the branches of a block in the order of the paper's figures."""
+    """Keras numbers its layers; both sides create the branches of a block in the order of the paper's figures."""
     names = {'predictions': 'logits'}
     for kind, is_norm in (('conv2d', False), ('batch_normalization', True)):
         numbered = [name for name in theirs if name.startswith(kind)]
@@ -407,7 +407,7 @@ def convnext_names(theirs: list[str], ours: list[str]) -> dict[str, str]:
 
 
 def nasnet_names(theirs: list[str], ours: list[str]) -> dict[str, str]:
-    """separable_conv_1_bn_normal_left2_0 is stage1/cell1/left2/conv1/bn; cells that reduce have numbers, too."""
+    """separable_conv_1_bn_normal_left2_0 is stage1/cell1/left2/conv1/bn; reduction cells are numbered too."""
     ends = [match[1] for name in theirs if (match := re.fullmatch(r'normal_conv_1_(\d+)', name))]
     cells = dict(zip(sorted(ends, key=int), _prefixes(r'stage\d/cell\d', ours), strict=True))
     ends = [match[1] for name in theirs if (match := re.fullmatch(r'reduction_conv_1_(reduce_\d+)', name))]
@@ -420,7 +420,7 @@ def nasnet_names(theirs: list[str], ours: list[str]) -> dict[str, str]:
         r'adjust_conv_projection': 'previous',
         r'adjust_conv_(\d)': r'previous/half\1',
         r'adjust_bn': 'previous/bn',
-        # Their second left4 of a cell that reduces is the paper's and our left5.
+        # The second left4 of a Keras reduction cell is left5 in the paper and here.
         r'separable_conv_(\d)_reduction_left4': r'left5/conv\1',
         r'separable_conv_(\d)_bn_reduction_left4': r'left5/conv\1/bn',
         r'separable_conv_(\d)_(?:normal|reduction)_(\w+\d)': r'\2/conv\1',
@@ -435,5 +435,5 @@ def nasnet_names(theirs: list[str], ours: list[str]) -> dict[str, str]:
 
 
 def _prefixes(pattern: str, names: list[str]) -> list[str]:
-    """How the names begin that match a pattern, in their order."""
+    """The matched beginnings of the names that match the pattern, without repeats, in order."""
     return list(dict.fromkeys(match[0] for name in names if (match := re.match(pattern, name))))

@@ -1,4 +1,4 @@
-"""A cluster whose tasks come and go: real TensorFlow servers of this process, each behind a relay."""
+"""A cluster whose tasks can be stopped and replaced: TensorFlow servers in this process, each behind a relay."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ from cluster.rendezvous import Generation, Rendezvous
 from cluster.topology import Cluster, Task, Timeout
 
 DEADLINE_SECS = 60.0
-# How long a test watches for what must not happen.
+# How long a test waits to see that something does not happen.
 MOMENT_SECS = 0.7
 PATIENT = Timeout('connect_timeout_secs', DEADLINE_SECS)
 SOON = Timeout('connect_timeout_secs', 1.0)
@@ -29,7 +29,7 @@ PEER = Timeout('peer_timeout_secs', 1.0)
 
 @dataclass(frozen=True)
 class Member:
-    """What the tests know of one process of a cluster."""
+    """One process of a cluster, as tests use it."""
 
     rendezvous: Rendezvous
     target: str
@@ -41,27 +41,27 @@ class Member:
 
 @functools.cache
 def relays() -> dict[str, Relay]:
-    """The relays of all tasks that a cluster may have, by the names of the tasks."""
+    """The relays of all possible tasks, by task name."""
     return {name: Relay() for name in ('ps 0', 'ps 1', 'worker 0', 'worker 1', 'worker 2')}
 
 
 @functools.cache
 def server_of(name: str, number: int) -> tf.train.Server:
-    """The server of a process that stands for the task of that name; another number is another process.
+    """The server of a process that runs the named task; different numbers stand for different processes.
 
-    Clusters share them, since each has 80 threads that never end.
+    Clusters reuse servers, since each server has 80 threads that never end.
     """
     job, index = name.split()
     spec = {
         job: [relay.address for name, relay in relays().items() if name.startswith(job)] for job in ('ps', 'worker')
     }
-    # At any port: the others go through the relay.
+    # Any free port: the other tasks connect through the relay.
     spec[job][int(index)] = '127.0.0.1:0'
     return tf.train.Server(tf.train.ClusterSpec(spec), job_name=job, task_index=int(index))
 
 
 class LocalCluster:
-    """A cluster whose tasks, called 'worker 0' and so on, come and go."""
+    """A cluster whose tasks, named 'worker 0' and so on, can be stopped and replaced."""
 
     def __init__(self, num_ps: int, num_workers: int, *, together: bool = True) -> None:
         names = [f'ps {index}' for index in range(num_ps)] + [f'worker {index}' for index in range(num_workers)]
@@ -71,7 +71,7 @@ class LocalCluster:
         self._together = together
 
     def cluster(self, name: str) -> Cluster:
-        """The cluster as the task of that name knows it."""
+        """The cluster, seen from the task of that name."""
         job, index = name.split()
         ps_hosts, worker_hosts = (
             tuple(relay.address for name, relay in self.relays.items() if name.startswith(job))
@@ -83,7 +83,7 @@ class LocalCluster:
         return self.cluster(name).own
 
     def start(self, name: str) -> Member:
-        """Starts a task; if it was there before, a new process takes its place."""
+        """Starts a task; if it was started before, a new process replaces it."""
         cluster = self.cluster(name)
         server = server_of(name, self._num_starts[name])
         self._num_starts[name] += 1
@@ -92,7 +92,7 @@ class LocalCluster:
         return Member(rendezvous, server.target, await_answer(rendezvous, cluster.own))
 
     def stop(self, name: str) -> None:
-        """From now on the task does not answer."""
+        """Makes the task stop answering."""
         self.relays[name].lead_to(None)
 
     def start_all(self) -> dict[str, Member]:
@@ -113,12 +113,12 @@ class LocalCluster:
                 _wipe(server_of(name, number), self.task(name))
 
 
-# What cluster.key_value_store calls its table.
+# The name of the table in cluster.key_value_store.
 TABLE_NAME = 'key_value_store'
 
 
 def _wipe(server: tf.train.Server, keeper: Task) -> None:
-    """Deletes what its key-value store holds, if it keeps one."""
+    """Deletes the contents of the key-value store that the task keeps, if it keeps one."""
     with tf.Graph().as_default() as graph, tf.device(f'{keeper.device}/cpu:0'):
         table = tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name=TABLE_NAME)
         wiped = tf.raw_ops.DestroyResourceOp(resource=table)
@@ -128,7 +128,7 @@ def _wipe(server: tf.train.Server, keeper: Task) -> None:
 
 @contextlib.contextmanager
 def local_clusters() -> Iterator[Callable[..., LocalCluster]]:
-    """Makes clusters, whose tasks are all stopped after the block."""
+    """Makes clusters, and stops all of their tasks after the block."""
     made: list[LocalCluster] = []
 
     def make(num_ps: int = 1, num_workers: int = 2, *, together: bool = True) -> LocalCluster:
@@ -149,7 +149,7 @@ def await_answer(rendezvous: Rendezvous, task: Task) -> int:
 
 
 def begin(function: Callable[..., Any], *args: Any, **options: Any) -> 'Future[Any]':
-    """Calls it on a thread that does not keep the tests from ending."""
+    """Calls the function on a daemon thread, which does not keep the tests from ending."""
     future: Future[Any] = Future()
 
     def work() -> None:

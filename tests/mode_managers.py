@@ -31,10 +31,10 @@ def make_manager(
     """The variable manager of towers on these devices.
 
     Args:
-      mode: a value of --variable_update, which must run in that place.
+      mode: a value of --variable_update that can run in this place.
       algorithm: how the towers of one process sum float32; by default on the first CPU.
-      server_devices: a device of each parameter server.
-      parts: what else the classes' constructors take, see make_variable_mgr; there are defaults for all of it.
+      server_devices: one device per parameter server.
+      parts: further arguments of make_variable_mgr, instead of the defaults here.
     """
     algorithm = algorithm or by_copies(cpus(1))
     packing = packing or Packing()

@@ -1,4 +1,4 @@
-"""The optimizers three times: ours, TensorFlow's where it has one, and rebuilt in NumPy; variables that are fed."""
+"""Each optimizer three times: ours, TensorFlow's if it has one, and rebuilt in NumPy; variables as placeholders."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class NumpyOptimizer:
 
     Attributes:
       start: what the slots of a variable hold before the first step.
-      update: (variable, gradient, slots, learning rate, number of the step from 1) -> what to take from the variable.
+      update: (variable, gradient, slots, learning rate, number of the step from 1) -> what to subtract from the variable.
         Changes the slots.
     """
 
@@ -82,14 +82,14 @@ def _lars(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, st
 
 @dataclass(frozen=True)
 class OptimizerForms:
-    """One rule in all its forms, with the same constants. TensorFlow's is made for a learning rate."""
+    """One update rule in three forms with the same constants. TensorFlow's is a function of the learning rate."""
 
     ours: Optimizer
     tensorflow: Callable[[float], Any] | None
     numpy: NumpyOptimizer
 
 
-# By the names that --optimizer knows.
+# By the values of --optimizer.
 OPTIMIZERS = {
     'sgd': OptimizerForms(GradientDescent(), tf.train.GradientDescentOptimizer, NumpyOptimizer({}, _gradient_descent)),
     'momentum': OptimizerForms(
@@ -112,7 +112,7 @@ OPTIMIZERS = {
 
 
 class Fed:
-    """Variables as placeholders, in place of a manager."""
+    """Gives a network placeholders as variables, instead of a variable manager."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Small programs as the processes of a cluster, and what the launcher shows of them."""
+"""Runs small programs as the processes of a cluster, and returns what the launcher prints."""
 
 import contextlib
 import io
@@ -25,28 +25,28 @@ CORES = sorted(os.sched_getaffinity(0))
 
 
 def program(name: str, code: str, **more: Any) -> Command:
-    """A process that runs Python code, which has the names of PREAMBLE."""
+    """A process that runs Python code after PREAMBLE."""
     return Command(name, (sys.executable, '-I', '-S', '-c', PREAMBLE + code), **more)
 
 
-# In the line of standard error that says which process the launcher has started.
+# Contained in the lines of standard error in which the launcher reports a started process.
 STARTED = ' is process '
 
 
 def without_starts(err: str) -> list[str]:
-    """The lines of a standard error but those that say which process was started."""
+    """The lines of a standard error, except those that report a started process."""
     return [line for line in err.splitlines() if STARTED not in line]
 
 
 def run(*commands: Command, **options: Any) -> tuple[int, list[str], list[str]]:
-    """The exit code of launch, the lines of standard output, and of standard error without_starts."""
+    """Calls launch; returns its exit code, the lines of standard output, and those of standard error without_starts."""
     out, err = io.StringIO(), io.StringIO()
     code = launch(commands, out=out, err=err, **options)
     return code, out.getvalue().splitlines(), without_starts(err.getvalue())
 
 
 class Watched:
-    """Processes whose end is awaited, whoever reaps them."""
+    """Processes whose end a test awaits, even if they are not its children."""
 
     def __init__(self, stack: contextlib.ExitStack, pids: list[int]) -> None:
         self._descriptors = []
@@ -61,12 +61,12 @@ class Watched:
 
 
 def check_error(line: str, *facts: object) -> None:
-    """An error of the launcher, in a line of standard error."""
+    """Checks a line of standard error that reports an error of the launcher."""
     check_line(line, *facts)
     assert line.startswith('tf_cnn_benchmarks: error: ')
 
 
 def check_warning(line: str, *facts: object) -> None:
-    """A warning of the launcher, in a line of standard error."""
+    """Checks a line of standard error with a warning of the launcher."""
     check_line(line, *facts)
     assert line.startswith('tf_cnn_benchmarks: warning: ')

@@ -1,6 +1,6 @@
-"""Errors as users meet them: one line, an exit code, and the flag, value, file or host that it is about.
+"""Checks errors as users see them: one line, an exit code, and the flag, value, file or host concerned.
 
-Tests hold on to these facts and leave the wording free.
+Tests check these facts, not the wording.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ def check_line(line: object, *facts: object) -> str:
 
 @contextlib.contextmanager
 def refused(*facts: object) -> Iterator[pytest.ExceptionInfo[UsageError]]:
-    """The block is wrong use: exit code 2, one line that names all of the facts."""
+    """Checks that the block raises UsageError, with exit code 2 and one line that names all of the facts."""
     with _raised(UsageError, 2, facts) as caught:
         yield caught
 
 
 @contextlib.contextmanager
 def failed(*facts: object) -> Iterator[pytest.ExceptionInfo[RunError]]:
-    """The block ends with a fault of the run: exit code 1, one line that names all of the facts."""
+    """Checks that the block raises RunError, with exit code 1 and one line that names all of the facts."""
     with _raised(RunError, 1, facts) as caught:
         yield caught
 

@@ -1,6 +1,6 @@
-"""An address behind which one server after another stands, as behind that of a process that dies and is started again.
+"""A fixed address that passes connections to changing servers, like that of a task that is killed and restarted.
 
-TensorFlow cannot stop a server while its process lives; whoever reaches it through a relay sees it go all the same.
+TensorFlow cannot stop a server while its process lives; a relay makes it unreachable for its clients instead.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import threading
 
 
 class Relay:
-    """Passes connections on to a server, or closes them at once. Listens until the process ends.
+    """Passes connections on to a server, or closes them at once if there is none. Listens until the process ends.
 
     Attributes:
       address: the HOST:PORT at which it listens.
@@ -24,7 +24,7 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lead_to(self, server: str | None) -> None:
-        """From now on the server at this HOST:PORT is here, or none. Who is connected to the one before loses it."""
+        """Passes new connections to the server at this HOST:PORT, or to none. Closes all present connections."""
         with self._lock:
             self._server = server
             for end in self._open:

@@ -1,4 +1,4 @@
-"""A small model whose variables all hold one number, to save and to restore, and faults of its files."""
+"""A small model whose variables all hold the same number, for tests of checkpoints, and faults of checkpoint files."""
 
 import contextlib
 import resource
@@ -18,7 +18,7 @@ DATA = 'data-00000-of-00001'
 
 
 class Model:
-    """Variables on some devices, all of whose values are the same number, in the current graph.
+    """Variables on some devices in the current graph; all of their values are the same number.
 
     kernel and bias are whole; table [6, 4] has two rows on the first device and four on the last.
     """
@@ -64,7 +64,7 @@ def open_model(folder: Path) -> Iterator[tuple[Model, Any]]:
 
 
 def restored(folder: Path) -> int:
-    """The number in the latest checkpoint, read into variables that lie elsewhere and have no value yet."""
+    """The number in the latest checkpoint, restored into uninitialised variables on another device."""
     latest = latest_checkpoint(str(folder))
     assert latest is not None
     with tf.Graph().as_default(), open_session() as session:
@@ -74,13 +74,13 @@ def restored(folder: Path) -> int:
 
 
 def files_of(*names: str) -> set[str]:
-    """All that a folder with these checkpoints holds."""
+    """The names of all files in a folder with these checkpoints."""
     return {'checkpoint', *(f'{name}.{suffix}' for name in names for suffix in ('index', DATA))}
 
 
 @contextlib.contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """Files cannot grow beyond that many bytes, as if the disk were full."""
+    """Limits the size of files to `size` bytes in the block, as if the disk were full."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

@@ -13,8 +13,8 @@ DATA_FORMATS = ('NHWC', 'NCHW')
 def open_session(num_cpus: int = 1, *, has_nchw: bool = False) -> Iterator[Any]:
     """A session of the current graph, with the devices /device:CPU:0 ... of one CPU.
 
-    Graphs run as they were built, since optimising one costs more than a test of it. Only has_nchw has the layout
-    changed of ops whose CPU kernels know NHWC alone.
+    Graphs run without graph passes, which take longer than the tests. Only has_nchw enables the layout pass, for ops
+    whose CPU kernels support NHWC only.
     """
     config = tf.ConfigProto(device_count={'CPU': num_cpus})
     rewrites = config.graph_options.rewrite_options

@@ -1,4 +1,4 @@
-"""One tower by itself, and what goes into it: images, weights."""
+"""A single tower, with random images and weights for it."""
 
 import zlib
 from typing import Any
@@ -14,7 +14,7 @@ BATCH = 2
 
 
 def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Weights under which the activations neither fade nor explode, so that every layer counts in the logits."""
+    """Weights that keep activations from vanishing or exploding, so that every layer affects the logits."""
     random = np.random.default_rng(zlib.crc32(name.encode()))
     if name.endswith('kernel'):
         is_depthwise = len(shape) == 4 and shape[-1] == 1
@@ -26,7 +26,7 @@ def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def random_images(shape: tuple[int, ...]) -> np.ndarray:
-    """[BATCH, H, W, C] float32 of small patches, since plain noise is the same to a network that averages."""
+    """[BATCH, H, W, C] float32 of small patches, since networks that average cannot distinguish plain noise."""
     height, width, channels = shape
     patches = np.random.default_rng(0).normal(size=(BATCH, height // 14 + 1, width // 14 + 1, channels))
     return patches.repeat(14, 1).repeat(14, 2)[:, :height, :width].astype(np.float32)

@@ -1,4 +1,4 @@
-"""Small networks, and the graph that a worker of a cluster builds of one in each mode."""
+"""Small networks, and the graph that a worker of a cluster builds from one in each mode."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ PS, STAGED, REPLICATED, COLLECTIVE, CONTROLLED = (
     'collective_all_reduce',
     'distributed_all_reduce',
 )
-# How long a test waits for another thread; only a fault makes it that long.
+# How long a test waits for another thread; reached only if the test fails.
 DEADLINE_SECS = 120.0
 
 
@@ -46,7 +46,7 @@ def plain(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
 
 
 def wide(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    """A network with a weight that is too large for one server, 5.8 MB."""
+    """A network with a weight of 5.8 MB, which is too large for one server."""
     return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 20_000, 'hidden')), num_classes, 'logits')
 
 
@@ -56,17 +56,17 @@ def normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
 
 
 def waiting(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    """Each step of it waits for a number in the queue of its worker."""
+    """A network whose steps each wait for a number in the queue of their worker."""
     gate = tf.raw_ops.FIFOQueueV2(component_types=[tf.float32], shapes=[[]], shared_name='gate')
     (number,) = tf.raw_ops.QueueDequeueV2(handle=gate, component_types=[tf.float32])
     return plain(cnn, x + tf.reshape(number, []), num_classes)
 
 
 class FixedInput(InputPipeline):
-    """The same images in each step. They depend on the number of a tower among the towers of all workers."""
+    """The same images in each step, different for each tower of each worker."""
 
     def __init__(self, towers: Sequence[Sequence[int]]) -> None:
-        """Each tower gets the images of some of these numbers."""
+        """towers has a list of image numbers for each tower; each number stands for BATCH images."""
         super().__init__()
         self._towers = towers
 
@@ -94,7 +94,7 @@ def settings(network: Build, precision: Precision = FP32, **more: Any) -> StepSe
 
 
 def manager_of(mode: str, devices: Sequence[str], **parts: Any) -> VariableMgr:
-    """The manager of a mode of clusters. parts are those of make_manager."""
+    """The variable manager of a cluster mode. parts are arguments of make_manager."""
     row = MODES[mode.split()[0]]
     place = Place.AS_PEERS
     if row.needs_servers:
@@ -116,7 +116,7 @@ def build(
     devices: Sequence[str] = tuple(cpus(NUM_TOWERS)),
     **parts: Any,
 ) -> Built:
-    """Builds the graph of a worker, or of the controller, in a mode. parts are further ones of its manager."""
+    """Builds the graph of a worker, or of the controller, in a mode. parts are arguments of make_manager."""
     parts = {'server_devices': servers(NUM_SERVERS), 'num_workers': NUM_WORKERS, **parts}
     images = [[worker * len(devices) + tower] for tower in range(len(devices))]
     with tf.Graph().as_default() as graph, tf.device(task(job, worker)):
@@ -133,7 +133,7 @@ def train_alone(
     num_steps: int = NUM_STEPS,
     precision: Precision = FP32,
 ) -> Weights:
-    """What a checkpoint holds after the steps of one process, whose towers have the images of these numbers."""
+    """The checkpoint values after training in one process; images has a list of image numbers for each tower."""
     with tf.Graph().as_default(), open_session(len(images)) as session:
         manager = make_manager('parameter_server', cpus(len(images)), seed=SEED)
         step = build_step_graph(settings(network, precision), OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
@@ -158,7 +158,7 @@ def bytes_of(shape: Sequence[int]) -> int:
 
 
 def needed_by(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
-    """These ops and all that run before them."""
+    """These ops and all ops that must run before them."""
     found, new = set(ops), list(ops)
     while new:
         op = new.pop()

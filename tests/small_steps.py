@@ -1,4 +1,4 @@
-"""Training steps of small networks in any precision, mode and number of towers, and what a checkpoint would hold."""
+"""Trains small networks in any precision, mode and number of towers, and returns what a checkpoint would hold."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +24,12 @@ from run.step_graph import build_step_graph
 from training.precision import Precision
 
 FP16, BF16 = Precision('fp16'), Precision('bf16')
-# The largest relative error of one rounding.
+# The largest relative rounding error.
 UNIT = {'fp16': 2.0**-11, 'bf16': 2.0**-8}
 NUM_CLASSES, BATCH, LEARNING_RATE, SEED = 5, 8, 0.1, 3
 IMAGES = np.random.default_rng(2).normal(size=(BATCH, 6, 6, 2)).astype(np.float32)
 LABELS = np.random.default_rng(3).integers(NUM_CLASSES, size=BATCH).astype(np.int32)
-# Of a loss scale: the scale, good steps since it changed, skipped steps.
+# The state of a loss scale: the scale, good steps since its last change, skipped steps.
 State = tuple[float, int, int]
 
 
@@ -71,7 +71,7 @@ def modern(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
 
 
 class FixedInput(InputPipeline):
-    """The same images in every step, parted among the towers."""
+    """The same images in every step, divided among the towers."""
 
     def __init__(self, num_towers: int) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class FixedInput(InputPipeline):
 
 @dataclass(frozen=True)
 class Way:
-    """How steps are taken."""
+    """The settings of the steps to take."""
 
     mode: str = 'parameter_server'
     num_towers: int = 1
@@ -97,7 +97,7 @@ class Way:
 
 
 def train(precision: Precision, way: Way, num_steps: int) -> list[Weights]:
-    """What a checkpoint would hold before the first step and after each, and the variables of other towers."""
+    """The checkpoint values, and the variables of the other towers, before the first step and after each step."""
     towers = cpus(way.num_towers)
     settings = training_step(
         way.network,

@@ -10,7 +10,7 @@ from training.schedules import LearningRate
 def training_step(
     network: Network | Build, num_classes: int, *, seed: int, learning_rate: float, **more: Any
 ) -> StepSettings:
-    """A step that trains a network, or one that a function builds. more adds settings, or replaces them."""
+    """Settings of a step that trains the network, which may be given as a build function. more overrides settings."""
     settings = {
         'data_format': 'NHWC',
         'forward_only': False,

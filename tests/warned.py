@@ -1,4 +1,4 @@
-"""Warnings as users meet them: lines of standard error with a fixed beginning, held by the facts that they name."""
+"""Checks warnings as users see them: lines of standard error with a fixed beginning and the facts concerned."""
 
 from refusals import check_line
 
@@ -6,7 +6,7 @@ _START = 'tf_cnn_benchmarks: warning: '
 
 
 def warnings_in(err: str) -> list[str]:
-    """The warnings among the lines of a standard error, without what each of them begins with."""
+    """The warnings among the lines of a standard error, without their fixed beginning."""
     return [line.removeprefix(_START) for line in err.splitlines() if line.startswith(_START)]
 
 

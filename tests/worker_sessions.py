@@ -1,4 +1,4 @@
-"""The workers of a cluster in one process, each with its graph and a session on its server."""
+"""Runs the workers of a cluster in one process, each with its own graph and a session on its server."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -24,13 +24,13 @@ class Member:
         self.session.run(self.built.step.initializers)
 
     def follow(self) -> None:
-        """Copies the variables of the chief, which has started, if the mode asks for it."""
+        """Copies the variables of the chief, which must have started, if the mode requires it."""
         if self.built.step.post_init is not None:
             self.session.run(self.built.step.post_init)
 
     @property
     def synchronous_step(self) -> SynchronousStep:
-        """How its gradients meet those of the other workers."""
+        """The object that sums its gradients with those of the other workers."""
         assert self.built.step.synchronous_step
         return self.built.step.synchronous_step
 
@@ -38,7 +38,7 @@ class Member:
         self.session.run(self.built.step.fetches.present())
 
     def open_gate(self) -> None:
-        """Lets one step of the network that waits go on."""
+        """Lets one step of the network `waiting` continue."""
         with self.built.graph.as_default():
             for gate in self.built.ops('FIFOQueueV2'):
                 with tf.device(gate.device):
@@ -46,11 +46,11 @@ class Member:
                 self.session.run(opened)
 
     def read(self) -> Weights:
-        """What a checkpoint would hold, if no variable is in several parts."""
+        """The checkpoint values; no variable may be split into several parts."""
         return self.session.run({name: part.variable.value for name, (part,) in self.built.step.slices.items()})
 
     def size_of(self, kind: str) -> list[int]:
-        """The number of elements in each queue or accumulator that this worker knows."""
+        """The number of elements in each queue or accumulator in the graph of this worker."""
         make = {
             'FIFOQueueV2': tf.raw_ops.QueueSizeV2,
             'ResourceConditionalAccumulator': tf.raw_ops.ResourceAccumulatorNumAccumulated,
@@ -64,7 +64,7 @@ class Member:
 
 
 class WorkerSessions:
-    """The workers of a cluster, the chief first. Closing it ends all their steps."""
+    """The workers of a cluster, the chief first. close() ends all of their steps."""
 
     def __init__(self, targets: list[str], mode: str, **options: Any) -> None:
         self.targets = targets
@@ -91,7 +91,7 @@ class WorkerSessions:
         for member in self.members:
             member.session.close()
         self._threads.shutdown()
-        # Servers keep variables, queues and accumulators by their names.
+        # Otherwise the servers keep variables, queues and accumulators, which the next test would find by name.
         for target in self.targets:
             tf.Session.reset(target)
 
