@@ -106,7 +106,7 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
             if Path(f'{prefix}.index').exists():
                 yield prefix
             else:
-                console.warning(f'{prefix} was deleted before it was evaluated; keep more: --max_ckpts_to_keep')
+                console.warning(f'{prefix} was deleted before it was evaluated; keep more with --max_ckpts_to_keep')
         if ended and not new:
             return
         if not new:

@@ -238,7 +238,7 @@ def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, war
         images = open_subset(folder.subset_of_steps(forward_only=params.forward_only))
         if params.distortions and not params.forward_only and data_set.channels != 3:
             raise UsageError(
-                f'--distortions: they change colours, which takes 3 channels, and the images of {data_set.name} have '
+                f'--distortions: they change colours, which needs 3 channels, and the images of {data_set.name} have '
                 f'{data_set.channels}; write --nodistortions'
             )
     if folder and params.evaluates:

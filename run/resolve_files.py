@@ -21,7 +21,7 @@ def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Che
     flag = spelled('backbone_model_path', params.backbone_model_path)
     if params.backbone_model_path and params.trains and is_chief:
         if resume_from:
-            warnings.append(f'{flag} has no effect: training goes on from {resume_from}')
+            warnings.append(f'{flag} has no effect: training continues from {resume_from}')
         else:
             warm_start = find_checkpoint(params.backbone_model_path, flag)
     return Checkpoints(

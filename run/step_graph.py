@@ -270,7 +270,7 @@ def _reported_loss(settings: StepSettings, towers: Sequence[_Tower]) -> Tensor:
 def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """Scalar float32: the mean over images of the cross entropy of logits [N, K] with labels [N].
 
-    smoothing is the part of a label that is spread over all K classes: Szegedy et al. 2015 (arXiv:1512.00567), section 7.
+    smoothing is the part of a label spread over all K classes: Szegedy et al. 2015 (arXiv:1512.00567), section 7.
     """
     if not smoothing:
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))

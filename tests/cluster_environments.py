@@ -25,7 +25,7 @@ def controlled(job: str, index: int) -> Cluster:
 
 
 def find(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster | None:
-    """The cluster that a process with these flags and this environment finds; None if it is in none."""
+    """The cluster that a process with these flags and this environment finds, or None."""
     return find_cluster(Params(**flags), environ or {})
 
 
@@ -37,7 +37,7 @@ def found(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster:
 
 
 # What Kubeflow's training operator writes (kubeflow/training-operator, pkg/controller.v1/tensorflow/tensorflow.go,
-# genTFConfigJSONStr): hosts are the headless services of the replicas; an evaluator gets the cluster without being in it.
+# genTFConfigJSONStr): hosts are the headless services of the replicas; an evaluator gets the cluster but is not in it.
 def tf_config(job: str, index: int | str, **cluster: list[str] | dict[str, str]) -> dict[str, str]:
     config = {'cluster': cluster, 'task': {'type': job, 'index': index}, 'environment': 'cloud'}
     return {'TF_CONFIG': json.dumps(config)}

@@ -39,7 +39,7 @@ def write_shard(path: Path, records: Iterable[bytes]) -> None:
 
 
 def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:
-    """Writes training and validation shards of random images, with few labels, so that random guesses are often right."""
+    """Writes training and validation shards of random images, with few labels, so that some guesses are right."""
     random = np.random.default_rng(3)
 
     def records(count: int) -> list[bytes]:

@@ -20,8 +20,8 @@ class NumpyOptimizer:
 
     Attributes:
       start: what the slots of a variable hold before the first step.
-      update: (variable, gradient, slots, learning rate, number of the step from 1) -> what to subtract from the variable.
-        Changes the slots.
+      update: (variable, gradient, slots, learning rate, number of the step from 1) -> the amount to subtract from the
+        variable. Changes the slots.
     """
 
     start: dict[str, float]
