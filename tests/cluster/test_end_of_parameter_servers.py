@@ -15,6 +15,7 @@ from local_cluster import (
     LocalCluster,
     Member,
     assert_waits,
+    await_answer,
     begin,
     local_clusters,
     result,
@@ -93,6 +94,7 @@ def test_a_server_waits_for_the_decision_of_the_workers_when_one_never_came(
 ) -> None:
     cluster = make_cluster(together=together)
     server, worker = cluster.start('ps 0'), cluster.start('worker 0')
+    await_answer(server.rendezvous, cluster.task('worker 0'))
     serving = begin_serving(server, connect=SOON, together=together)
     # The worker that is there decides.
     assert_waits(serving.future)
