@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.signals import Terminated
-from commands.options import asks_for_help
 from errors import BenchmarkError, UsageError, nearest
+from params.spec import asks_for_help
 
 _INTERRUPTED, _TERMINATED = 130, 143
 

@@ -29,18 +29,12 @@ from typing import Generic, TypeVar
 from absl import flags
 
 from errors import UsageError, nearest
-from params.spec import FlagSpec, specs_of
+from params.spec import FlagSpec, asks_for_help, specs_of
 
 OptionsT = TypeVar('OptionsT')
 
-_HELP_FLAGS = ('--help', '-help', '-h', '--helpfull', '--helpshort')
 _PROGRAM = 'tf_cnn_benchmarks'
 _COLUMNS = 100
-
-
-def asks_for_help(argv: Sequence[str]) -> bool:
-    """Whether one of the arguments is --help or another spelling of it."""
-    return any(argument.split('=')[0] in _HELP_FLAGS for argument in argv)
 
 
 @dataclass(frozen=True)

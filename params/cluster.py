@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from params.table import Params
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Cluster:
     """The part of Params about a cluster."""
 

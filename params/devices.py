@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _KINDS = ('cpu', 'gpu')
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Devices:
     """The part of Params about devices."""
 

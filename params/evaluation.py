@@ -19,7 +19,7 @@ EVAL_DURING_TRAINING = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Evaluation:
     """The part of Params about evaluation."""
 

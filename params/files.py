@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from params.table import Params
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Files:
     """The part of Params about files."""
 

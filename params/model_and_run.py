@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from params.table import Params
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class ModelAndRun:
     """The first part of Params."""
 

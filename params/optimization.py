@@ -19,7 +19,7 @@ def _for(name: str) -> str:
     return optimizers_that(lambda row: name in row.arguments)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Optimization:
     """The part of Params about the optimizer."""
 

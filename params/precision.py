@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _LOSS_SCALE = ('fp16_loss_scale', 'fp16_enable_auto_loss_scale', 'fp16_inc_loss_scale_every_n')
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Precision:
     """The part of Params about precision."""
 

@@ -6,7 +6,7 @@ import operator
 import os
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -46,8 +46,14 @@ def _to_str(value: Any) -> str:
 
 
 _READERS: dict[type, Callable[[Any], Value]] = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str}
+_HELP_FLAGS = ('--help', '-help', '-h', '--helpfull', '--helpshort')
 _LARGEST = 2**31 - 1  # TensorFlow's int32
 _NOUNS = {bool: 'true or false', int: 'an integer', float: 'a number', str: 'text'}
+
+
+def asks_for_help(argv: Sequence[str]) -> bool:
+    """Whether one of the arguments is --help or another spelling of it."""
+    return any(argument.split('=')[0] in _HELP_FLAGS for argument in argv)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ _PACKING = ('gradient_repacking', 'agg_small_grads_max_bytes', 'agg_small_grads_
 _SUMS = ('all_reduce_spec', 'hierarchical_copy', 'network_topology', *_PACKING)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Variables:
     """The part of Params about variables and gradients."""
 

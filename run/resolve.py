@@ -18,7 +18,7 @@ from inputs.catalog import Source
 from inputs.data_folder import Arrays, DataFolder, open_folder, recognise
 from inputs.data_sets import DATA_SETS, DataSet
 from models.facts import ModelFacts
-from models.registry import MODELS, Registry, load_model_file
+from models.registry import MODELS, load_model_file
 from params import Params
 from params.checks import check_run, find_idle
 from params.files import Output, outputs_that_are
@@ -44,7 +44,7 @@ from training.schedules import steps_of
 _NUM_BATCHES = 100
 
 
-def resolve(params: Params, environ: Mapping[str, str], models: Registry = MODELS) -> Plan | ServerPlan:
+def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
     """Makes the plan of this process, and checks that the run is possible.
 
     Reads --model_file, the environment, the data folder, the checkpoints and the devices, and creates the output
@@ -53,7 +53,6 @@ def resolve(params: Params, environ: Mapping[str, str], models: Registry = MODEL
     Args:
       params: the settings.
       environ: the environment of the process, which may describe a cluster.
-      models: the known models; --model_file adds models to them.
 
     Raises:
       UsageError: the settings contradict each other, or do not fit the cluster, the data, the files or this machine.
@@ -63,10 +62,10 @@ def resolve(params: Params, environ: Mapping[str, str], models: Registry = MODEL
     is_cluster_evaluator = is_evaluator(environ)
     params = as_evaluator(params, environ)
     if params.model_file:
-        load_model_file(params.model_file, models)
+        load_model_file(params.model_file)
     mode = MODES[params.variable_update]
     horovod, cluster = _find_processes(params, mode, environ)
-    model, folder = _find_model(params, models, reads=not (cluster and cluster.job == 'ps'))
+    model, folder = _find_model(params, reads=not (cluster and cluster.job == 'ps'))
     facts = RunFacts(alone=cluster is None and horovod is None, residual=model.residual)
     check_run(params, facts)
     warnings = [] if is_cluster_evaluator else find_idle(params, facts)
@@ -85,19 +84,19 @@ def _find_processes(params: Params, mode: Mode, environ: Mapping[str, str]) -> t
     return horovod, horovod_cluster(horovod)
 
 
-def _find_model(params: Params, models: Registry, *, reads: bool) -> tuple[ModelFacts, DataFolder | None]:
+def _find_model(params: Params, *, reads: bool) -> tuple[ModelFacts, DataFolder | None]:
     """The model for the data set, and the data folder; the folder is None for synthetic images.
 
     Args:
       reads: whether this process reads data.
     """
-    model = models.find_model(params.model, params.data_name)
+    model = MODELS.find_model(params.model, params.data_name)
     if params.data_dir is None or not reads:
         return model, None
     folder = open_folder(params.data_dir, params.data_name or recognise(params.data_dir) or model.data_set)
     name = folder.data_set.name
     source = None if params.data_name else f'{name}, which is what --data_dir={params.data_dir} holds'
-    return models.find_model(params.model, name, source), folder
+    return MODELS.find_model(params.model, name, source), folder
 
 
 def _check_folder(params: Params, folder: DataFolder | None) -> None:
@@ -107,15 +106,15 @@ def _check_folder(params: Params, folder: DataFolder | None) -> None:
         folder.check('validation')
 
 
-def check_launch(params: Params, models: Registry = MODELS) -> None:
+def check_launch(params: Params) -> None:
     """Checks the flags of a whole cluster before any of its processes is started, without TensorFlow.
 
     Raises:
       UsageError: as for resolve, except for errors that depend on the role of a process or on its devices.
     """
     if params.model_file:
-        load_model_file(params.model_file, models)
-    model, folder = _find_model(params, models, reads=True)
+        load_model_file(params.model_file)
+    model, folder = _find_model(params, reads=True)
     check_run(params, RunFacts(alone=False, residual=model.residual))
     _check_folder(params, folder)
     check_outputs(params)
