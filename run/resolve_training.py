@@ -122,9 +122,9 @@ def place_variables(
     """
     num_towers = len(machine.towers)
     sums_towers = num_towers > 1 and params.trains
-    by_halves = params.hierarchical_copy and mode.takes_hierarchy and sums_towers
-    if by_halves:
+    if params.hierarchical_copy and machine.is_here:
         _check_halves(params, num_towers)
+    by_halves = params.hierarchical_copy and mode.takes_hierarchy and sums_towers
     spec = machine.all_reduce_spec or f'ps{machine.parameter_device_kind}'
     return VariableFacts(
         variable_update=mode.name,

@@ -100,18 +100,24 @@ def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_topology_that_
 
 
 @pytest.mark.parametrize(
-    'flags',
+    ('flags', 'fact'),
     [
-        {'num_gpus': 1},
-        {'num_gpus': 3, 'variable_update': 'independent'},
-        {'num_gpus': 3, 'forward_only': True},
-        {'num_gpus': 2, 'network_topology': 'gcp_v100', 'forward_only': True},
+        ({'num_gpus': 1}, '--num_gpus=1'),
+        ({'num_gpus': 3, 'variable_update': 'independent'}, '--num_gpus=3'),
+        ({'num_gpus': 3, 'forward_only': True}, '--num_gpus=3'),
+        ({'num_gpus': 2, 'network_topology': 'gcp_v100', 'forward_only': True}, '--network_topology=gcp_v100'),
     ],
     ids=str,
 )
-def test_what_sums_nothing_does_not_care_in_which_halves(flags: Flags) -> None:
+def test_halves_that_do_not_fit_are_refused_where_they_would_have_no_effect_too(flags: Flags, fact: str) -> None:
     settings = {'model': 'trivial', 'device': 'cpu', 'variable_update': 'replicated', 'hierarchical_copy': True}
-    plan = resolve(make_params(**{**settings, **flags}), {})
+    with refused(fact, '--nohierarchical_copy'):
+        resolve(make_params(**{**settings, **flags}), {})
+
+
+def test_halves_have_no_effect_in_a_mode_that_sums_none() -> None:
+    settings = {'model': 'trivial', 'device': 'cpu', 'variable_update': 'independent', 'hierarchical_copy': True}
+    plan = resolve(make_params(num_gpus=2, **settings), {})
     assert any(line.startswith('--hierarchical_copy') for line in plan.warnings)
 
 
