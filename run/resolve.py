@@ -149,6 +149,7 @@ def _plan_run(
     is_chief = cluster is None or cluster.is_chief
     if horovod and not is_chief:
         # horovodrun gives all processes the same flags, so only the chief writes; in other clusters flags may differ.
+        # Each of these flags may be None, which mypy cannot see.
         params = replace(params, **dict.fromkeys(outputs_that_are(Output.FILE, Output.PREFIX)))  # type: ignore[arg-type]
     data = _open_data(params, model, folder, warnings)
     check_outputs(params, is_chief=is_chief)

@@ -1,10 +1,14 @@
-"""Settings of all tests: TensorFlow logs only errors; the option --all_modes; a fixture used by many tests."""
+"""Settings of all tests: TensorFlow logs only errors; the option --all_modes; fixtures used by many tests."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from local_cluster import LocalCluster
 
 # The examples are the same in every run, and slow machines do not fail. `--hypothesis-profile=default` draws others.
 settings.register_profile('same', derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,6 +24,15 @@ def forget_models() -> Iterator[None]:
     before = {*MODELS.list_models()}
     yield
     MODELS.unregister(*{*MODELS.list_models()} - before)
+
+
+@pytest.fixture
+def make_cluster() -> 'Iterator[Callable[..., LocalCluster]]':
+    """Makes clusters in this process, which end with the test."""
+    from local_cluster import local_clusters
+
+    with local_clusters() as make:
+        yield make
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

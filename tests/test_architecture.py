@@ -136,6 +136,7 @@ def docstrings(tree: ast.AST) -> set[int]:
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            # mypy cannot see that a node with a docstring begins with an expression.
             found.add(id(node.body[0].value))  # type: ignore[attr-defined]
     return found
 

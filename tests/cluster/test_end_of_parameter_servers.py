@@ -1,7 +1,7 @@
 """A parameter server serves until its workers have ended, or are given up."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -17,7 +17,6 @@ from local_cluster import (
     assert_waits,
     await_answer,
     begin,
-    local_clusters,
     result,
 )
 from refusals import check_line, failed
@@ -26,12 +25,6 @@ from cluster.serve import serve
 from cluster.topology import Timeout
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
-
-
-@pytest.fixture
-def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
-    with local_clusters() as make:
-        yield make
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """The failure detector of a worker finds out which of the other tasks are lost, and whether they are back."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
@@ -13,7 +13,6 @@ from local_cluster import (
     Member,
     assert_waits,
     join_all,
-    local_clusters,
     result,
 )
 from refusals import check_line
@@ -23,12 +22,6 @@ from cluster.health import Health
 from cluster.topology import Task, Timeout
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
-
-
-@pytest.fixture
-def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
-    with local_clusters() as make:
-        yield make
 
 
 def test_a_server_answers_with_a_number_that_a_new_one_does_not_have(make_cluster: Callable[..., LocalCluster]) -> None:

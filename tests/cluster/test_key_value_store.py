@@ -1,20 +1,14 @@
 """All tasks of a cluster read what one has written to the key-value store."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from local_cluster import DEADLINE_SECS, LocalCluster, local_clusters
+from local_cluster import DEADLINE_SECS, LocalCluster
 
 from cluster.key_value_store import KeyValueStore, StoreError
 
 pytestmark = pytest.mark.graph
-
-
-@pytest.fixture
-def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
-    with local_clusters() as make:
-        yield make
 
 
 def test_all_tasks_read_what_one_has_written(make_cluster: Callable[..., LocalCluster]) -> None:

@@ -1,22 +1,16 @@
 """How the processes of a cluster meet and part: who joins, who is missed, and who stays until the others have left."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import pytest
-from local_cluster import SOON, LocalCluster, Member, assert_waits, begin, join_all, local_clusters, result
+from local_cluster import SOON, LocalCluster, Member, assert_waits, begin, join_all, result
 from refusals import failed
 
 from cluster.rendezvous import Generation
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
-
-
-@pytest.fixture
-def make_cluster() -> Iterator[Callable[..., LocalCluster]]:
-    with local_clusters() as make:
-        yield make
 
 
 @pytest.mark.parametrize(
