@@ -1,0 +1,260 @@
+"""Reads the results that --result_file wrote. Does not import TensorFlow.
+
+docs/results.md describes the documents, reporting/result.schema.json is their JSON Schema.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from errors import UsageError
+
+# The value of "schema" in the document of a run, and in that of a run which left no result of its own.
+RESULT = 'tf_cnn_benchmarks.result'
+FAILURE = 'tf_cnn_benchmarks.failure'
+SCHEMA_VERSION = 1
+
+# What lies between two steps, by cause. Evaluations do not count in the total, all others do.
+CAUSES = ('printing', 'summary', 'checkpoint', 'evaluation', 'other')
+
+# Flags that change no image, no arithmetic and no schedule: two runs that differ only in these have one setting.
+_NO_SETTING = frozenset(
+    {
+        'result_file',
+        'history',
+        'repeat',
+        'verbose',
+        'display_every',
+        'num_batches',
+        'num_epochs',
+        'target_seconds',
+        'num_warmup_batches',
+        'measure_peak',
+        'train_dir',
+        'eval_dir',
+        'job_name',
+        'task_index',
+        'ps_hosts',
+        'worker_hosts',
+        'controller_host',
+        'connect_timeout_secs',
+        'peer_timeout_secs',
+        'ps_linger_secs',
+        'tf_random_seed',
+        'max_ckpts_to_keep',
+    }
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """The result of one run.
+
+    Attributes:
+      source: the file that it was read from.
+      document: the JSON object, see docs/results.md.
+    """
+
+    source: str
+    document: Mapping[str, Any]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run took all of its steps."""
+        return bool(self.document['complete'])
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run is not complete, in one line; None if it is complete."""
+        return self.document['ended']['reason']
+
+    @property
+    def run(self) -> Mapping[str, Any]:
+        """The facts of the run: role, variable_update, batch_size, precision, ..."""
+        return self.document['run']
+
+    @property
+    def shape(self) -> str:
+        """Workers * devices of each + parameter servers: '2*1+1', '1*2'."""
+        return str(self.document['cluster']['shape'])
+
+    @property
+    def model(self) -> str:
+        return str(self.document['model']['name'])
+
+    @property
+    def started_at(self) -> str:
+        """UTC, ISO 8601."""
+        return str(self.document['started_at'])
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        """The flags that were given, by name, each as it was written."""
+        return self.document['command']['given']
+
+    @property
+    def flags(self) -> Mapping[str, Any]:
+        """The values of all flags, by name."""
+        return self.document['command']['flags']
+
+    @property
+    def machine(self) -> Mapping[str, Any]:
+        return self.document['machine']
+
+    @property
+    def warnings(self) -> Sequence[Mapping[str, str]]:
+        """What to know about the numbers: objects with code and text."""
+        return self.document['warnings']
+
+    @property
+    def work(self) -> Mapping[str, Any]:
+        """What a run must share with another one to be compared: model, data set, image size, role."""
+        names = ('data_set', 'is_synthetic', 'image_size', 'role')
+        return {'model': self.model, **{name: self.run.get(name) for name in names}}
+
+    @property
+    def setting(self) -> tuple[tuple[str, Any], ...]:
+        """What two runs of one setting share, for grouping repeats: the flags that change a step, and the shape."""
+        chosen = {name: value for name, value in self.flags.items() if name not in _NO_SETTING}
+        return (('shape', self.shape), *sorted((name, value) for name, value in chosen.items()))
+
+    @property
+    def images_per_second(self) -> float:
+        """Images of all timed steps over the wall clock, evaluations excepted; nan if no step was timed."""
+        return _number(self.document['throughput']['images_per_second'])
+
+    @property
+    def images_per_second_of_steps(self) -> float:
+        """Images of all timed steps over the sum of their own seconds; nan if no step was timed."""
+        return _number(self.document['throughput']['images_per_second_of_steps'])
+
+    def step_seconds(self) -> NDArray[np.float64]:
+        """The seconds of each timed step of the chief, [num_steps] float64; empty if none is known."""
+        steps = self._chief_steps()
+        return np.asarray(steps.get('seconds', ()), dtype=np.float64)[_timed(steps)]
+
+    def wall_seconds(self) -> NDArray[np.float64]:
+        """The seconds of each timed step of the chief with what followed it, less evaluations: [num_steps] float64.
+
+        Nothing follows the last step. Their sum is the time of the total.
+        """
+        steps = self._chief_steps()
+        timed = _timed(steps)
+        seconds = np.asarray(steps.get('seconds', ()), dtype=np.float64)[timed]
+        if seconds.size < 2:
+            return seconds
+        start = np.asarray(steps['start'], dtype=np.float64)[timed]
+        evaluations = steps['between'].get('evaluation')
+        waited = np.zeros(len(start)) if evaluations is None else np.asarray(evaluations, dtype=np.float64)[timed]
+        return np.append(np.diff(start) - waited[:-1], seconds[-1])
+
+    def _chief_steps(self) -> Mapping[str, Any]:
+        workers = self.document['workers']
+        return workers[0]['steps'] if workers else {}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that left no result of its own; whoever started it wrote this instead.
+
+    Attributes:
+      source: the file that it was read from. document: the JSON object. reason: why the run failed, in one line.
+      given: the flags that were given, by name. shape: as for Record.
+    """
+
+    source: str
+    document: Mapping[str, Any]
+
+    @property
+    def reason(self) -> str:
+        return str(self.document['reason'])
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        return self.document['command']['given']
+
+    @property
+    def shape(self) -> str:
+        return str(self.document['cluster']['shape'])
+
+
+def read_document(text: str, source: str) -> Record | Failure:
+    """Reads the text of a JSON document.
+
+    Raises:
+      UsageError: it is no result, is incomplete, or has a newer schema; the message names the source.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise UsageError(
+            f'{source}: it is no whole JSON document ({" ".join(str(error).split())}); was its run, or a copy, cut off?'
+        ) from None
+    schema = document.get('schema') if isinstance(document, dict) else None
+    if schema not in (RESULT, FAILURE):
+        raise UsageError(f'{source}: it is no result of this program; give a file that --result_file wrote')
+    version = document.get('schema_version')
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise UsageError(
+            f'{source}: its schema_version is {version}, and this program reads up to {SCHEMA_VERSION}; '
+            'install a newer version of this program'
+        )
+    missing = [key for key in _KEYS[schema] if key not in document]
+    if missing:
+        raise UsageError(f'{source}: it lacks {", ".join(missing)}; it is damaged, measure again')
+    return Record(source, document) if schema == RESULT else Failure(source, document)
+
+
+def read_file(path: Path) -> Record | Failure:
+    """Reads a result file.
+
+    Raises:
+      UsageError: as read_document; or the file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding='utf-8')
+    except UnicodeDecodeError:
+        raise UsageError(f'{path}: it is not UTF-8 text; give a file that --result_file wrote') from None
+    except OSError as error:
+        raise UsageError(
+            f'{path}: it cannot be read ({error.strerror}); give a file that --result_file wrote'
+        ) from None
+    return read_document(text, str(path))
+
+
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    RESULT: (
+        'id',
+        'complete',
+        'ended',
+        'started_at',
+        'command',
+        'run',
+        'cluster',
+        'model',
+        'workers',
+        'throughput',
+        'machine',
+        'warnings',
+    ),
+    FAILURE: ('command', 'cluster', 'reason'),
+}
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _timed(steps: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Which steps count in the total: the timed ones since this process joined its cluster for the last time."""
+    phases = np.asarray(steps.get('phase', ()), dtype=str)
+    generations = np.asarray(steps.get('generation', ()), dtype=np.int64)
+    if not phases.size:
+        return np.zeros(0, dtype=bool)
+    return (phases == 'timed') & (generations == generations.max())
