@@ -51,7 +51,7 @@ def collect(paths: Sequence[str], read: Callable[[Path], Record | Failure] = rea
             found = read(path)
             documents.setdefault(_id(found), found)
             continue
-        num_before = len(documents)
+        num_found = 0
         for file in sorted(path.rglob('*.json')):
             if file.name.startswith('.'):
                 continue
@@ -61,7 +61,8 @@ def collect(paths: Sequence[str], read: Callable[[Path], Record | Failure] = rea
                 problems.append(str(error))
                 continue
             documents.setdefault(_id(found), found)
-        if len(documents) == num_before:
+            num_found += 1
+        if not num_found:
             hint = f' ({problems[0]})' if problems else ''
             raise UsageError(f'{name}: the folder holds no results{hint}; write some with --result_file or sweep')
     ordered = sorted(documents.values(), key=lambda found: str(found.document.get('started_at')))
