@@ -4,7 +4,6 @@ import contextlib
 import functools
 import math
 import os
-import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from cluster.worker import Worker
 from errors import RunError, UsageError
 from params import Params
 from reporting.console import Console, format_banner
-from reporting.result import ClusterTotal, Phase, Result, Step, StepValues
+from reporting.result import Cause, ClusterTotal, Phase, Result, Step, StepValues
 from run.build import build_evaluation, build_step, export, make_banner
 from run.evaluation import Evaluation, SavedVariables, share_accuracy, write_summary
 from run.evaluator import evaluate_checkpoints
@@ -29,7 +28,7 @@ from run.schedule import Schedule
 from run.session import Stepper, open_session
 from run.state import RunState, restart_number, step_to_offer
 from run.step_graph import StepGraph
-from run.step_loop import Window, run_steps
+from run.step_loop import run_steps
 
 
 @dataclass(frozen=True)
@@ -178,39 +177,44 @@ class BenchmarkCNN:
         tracer = StepTracer(self.plan.instruments)
         stepper = Stepper(session, built.step_graph.fetches, tracer, schedule.num_warmup, built.summaries)
         self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
-        window = Window()
         if worker.agreed['end'] is not None:
             # The interruption may have come during the evaluation of this step.
             self._evaluate_if_due(session, built, schedule.start - 1)
         profiler.between(-schedule.num_warmup)
         num_timed = 0
-        run_step, is_over = profiler.marked(stepper.run), functools.partial(self._is_over, schedule, state)
+        is_over = functools.partial(self._is_over, schedule, state)
+        marked_step = profiler.marked(stepper.run)
+
+        def run_step(phase: Phase, index: int) -> StepValues:
+            self._process.begin_step()
+            return marked_step(phase, index)
+
         for step in run_steps(run_step, schedule.num_warmup, schedule.num_timed, is_over=is_over):
             num_timed = step.index - (schedule.num_warmup if step.phase is Phase.WARMUP else 0)
             taken_before, state.steps_taken = state.steps_taken, stepper.steps_after
+            self._measurement.add_step(step)
+            self._process.end_step()
             self._measurement.num_skipped = stepper.num_skipped
             self._check_loss(step.values, state.steps_taken)
-            if step.phase is Phase.TIMED:
-                window.note(step.seconds, stepper.steps_before, state.steps_taken)
-                if worker.cluster:
-                    # The total if the run ends early; after the last step all workers print the chief's total.
-                    self._measurement.cluster_total = ClusterTotal(images_of_step * window.num_steps, window.seconds)
-                if built.summaries and built.summaries.is_due(step.index):
+            if step.phase is Phase.TIMED and built.summaries and built.summaries.is_due(step.index):
+                with self._measurement.doing(Cause.SUMMARY):
                     scalars = scalars_of(step, self.plan.losses.name, images_of_step)
                     built.summaries.write(state.steps_taken, scalars, session, stepper.gradient_summary)
             profiler.between(num_timed)
-            state.save_if_due(session, taken_before)
-            self._measurement.add_step(step)
+            if state.is_save_due(taken_before):
+                with self._measurement.doing(Cause.CHECKPOINT):
+                    state.save(session)
+            self._measurement.show_step()
             yield step
-            window.skip(self._evaluate_if_due(session, built, taken_before))
+            self._evaluate_if_due(session, built, taken_before)
             self._process.end_if_stopped(step.seconds)
         self._warn(profiler.warning(num_timed))
         if built.step_graph.num_skipped is not None:
             stepper.note_skipped(int(session.run(built.step_graph.num_skipped)))
             self._measurement.num_skipped = stepper.num_skipped
         if worker.cluster:
-            total = worker.share_total(images_of_step * window.num_steps, window.seconds)
-            self._measurement.cluster_total = ClusterTotal(*total)
+            own = self._measurement.own_total()
+            self._measurement.cluster_total = ClusterTotal(*worker.share_total(own.images, own.seconds))
 
     def _is_over(self, schedule: Schedule, state: RunState) -> bool:
         return self._has_reached_goal or schedule.is_over(state.steps_taken)
@@ -226,23 +230,22 @@ class BenchmarkCNN:
             f'write {", ".join([*advice, *losses.advice, "or --continue_on_nan to go on with it"])}'
         )
 
-    def _evaluate_if_due(self, session: tf.Session, built: _Built, taken_before: int) -> float:
-        """Evaluates if an evaluation became due after step `taken_before`. Returns the seconds that training waited."""
+    def _evaluate_if_due(self, session: tf.Session, built: _Built, taken_before: int) -> None:
+        """Evaluates if an evaluation became due after step `taken_before`."""
         evaluations, worker, step = self.plan.evaluations, self._process.worker, built.state.steps_taken
         if built.evaluation is None or evaluations is None or not evaluations.schedule.is_due(step, taken_before):
-            return 0.0
-        start = time.perf_counter()
-        built.state.prepare_evaluation(session)
-        self._console.progress(f'Evaluating after {step} steps')
-        found = share_accuracy(built.evaluation.run(session, step), worker, f'accuracy/{step}')
-        self._measurement.add_evaluation(found)
-        if evaluations.summary_folder:
-            write_summary(found, evaluations.summary_folder)
+            return
+        with self._measurement.doing(Cause.EVALUATION):
+            built.state.prepare_evaluation(session)
+            self._console.progress(f'Evaluating after {self._measurement.name_step(step)}')
+            found = share_accuracy(built.evaluation.run(session, step), worker, f'accuracy/{step}')
+            self._measurement.add_evaluation(found)
+            if evaluations.summary_folder:
+                write_summary(found, evaluations.summary_folder)
         if evaluations.goal is not None and found.top_1 >= evaluations.goal:
             self._has_reached_goal = True
             goal = f'--stop_at_top_1_accuracy={evaluations.goal:g}'
-            self._console.progress(f'Stopping after {step} steps: {goal} is reached')
-        return time.perf_counter() - start if worker.together else 0.0
+            self._console.progress(f'Stopping after {self._measurement.name_step(step)}: {goal} is reached')
 
     # ---- finish ---------------------------------------------------------------------------------------------------
 

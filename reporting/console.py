@@ -100,9 +100,17 @@ def format_total(images_per_second: float) -> str:
 
 
 def format_accuracy(accuracy: Accuracy) -> str:
-    """The result of an evaluation in one line, then its throughput like format_total."""
-    found = f'Accuracy @ 1 = {accuracy.top_1:.4f} Accuracy @ 5 = {accuracy.top_5:.4f} [{accuracy.num_images} examples]'
-    return f'{found}\n{format_total(accuracy.images_per_second)}'
+    """The result of --eval in one line, then its throughput like format_total."""
+    return f'{_accuracies(accuracy)}\n{format_total(accuracy.images_per_second)}'
+
+
+def format_interim_accuracy(accuracy: Accuracy) -> str:
+    """The result of an evaluation within training, in two lines. The total of the run is that of its steps."""
+    return f'{_accuracies(accuracy)}\nevaluation images/sec: {accuracy.images_per_second:.2f}'
+
+
+def _accuracies(found: Accuracy) -> str:
+    return f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} [{found.num_images} examples]'
 
 
 def format_incomplete(num_timed: int, num_batches: int) -> str:

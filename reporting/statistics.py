@@ -1,7 +1,7 @@
 """Rates of steps and their spread."""
 
+import array
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,10 +43,27 @@ def jitter(rates: ArrayLike) -> float:
     return float(MAD_TO_STANDARD_DEVIATION * np.median(np.abs(values - np.median(values))))
 
 
-def summarize(images_per_step: int, seconds: Sequence[float]) -> Rate:
+def summarize(images_per_step: int, seconds: ArrayLike) -> Rate:
     """The rate over steps with these wall seconds, at least one step.
 
     images_per_second is all images over all seconds, not the mean of rates, so that a step counts by its duration.
     """
-    rates = step_rates(images_per_step, seconds)
-    return Rate(throughput(images_per_step * len(seconds), math.fsum(seconds)), standard_error(rates), jitter(rates))
+    values = np.asarray(seconds, dtype=np.float64)
+    rates = step_rates(images_per_step, values)
+    return Rate(throughput(images_per_step * values.size, float(values.sum())), standard_error(rates), jitter(rates))
+
+
+class RunningRate:
+    """The rate of the steps so far. Keeps their seconds in one array, so that long runs can print it often."""
+
+    def __init__(self) -> None:
+        self._seconds = array.array('d')
+
+    def add(self, seconds: float) -> None:
+        """Adds a step that took this long."""
+        self._seconds.append(seconds)
+
+    def over(self, images_per_step: int) -> Rate:
+        """The rate of the steps so far, as summarize; requires a step."""
+        # A copy, since an array of which there is a view cannot grow.
+        return summarize(images_per_step, np.array(self._seconds))
