@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.discovery import as_evaluator, find_cluster
 from cluster.environments import is_evaluator
-from cluster.topology import Cluster, Timeout, place_of, public_hosts
+from cluster.topology import Cluster, Shape, Timeout, place_of, public_hosts
 from errors import UsageError
 from inputs.catalog import Source
 from inputs.data_folder import Arrays, DataFolder, open_folder, recognise
@@ -36,12 +36,14 @@ from run.plan import (
     Role,
     ServerPlan,
 )
-from run.resolve_files import find_checkpoints, find_instruments
+from run.resolve_files import find_checkpoints, find_instruments, find_reports
 from run.schedule import EvalSchedule
 from training.schedules import steps_of
 
 # The default number of timed steps.
 _NUM_BATCHES = 100
+# With --target_seconds, more steps than there will be.
+_MOST_BATCHES = 2**31 - 1
 
 
 def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
@@ -181,6 +183,7 @@ def _plan_run(
             f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor "
             'encryption, and anyone who can reach one can do everything that its user can'
         )
+    shape = Shape(len(machine.hosts) * processes.num_trainers, params.num_gpus, cluster.num_ps if cluster else 0)
     checkpoints = find_checkpoints(params, is_chief, warnings)
     instruments = find_instruments(params, is_chief, counts.num_timed, warnings)
     return Plan(
@@ -206,6 +209,8 @@ def _plan_run(
         checkpoints=checkpoints,
         instruments=instruments,
         losses=_describe_losses(params),
+        reports=find_reports(params, model, counts, shape, is_chief),
+        shape=shape,
         warnings=tuple(warnings),
     )
 
@@ -267,6 +272,8 @@ def _count(params: Params, model: ModelFacts, data: Data, processes: Processes, 
     num_examples = data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
     if params.num_epochs is not None:
         num_timed = math.ceil(steps_of(params.num_epochs, num_examples, global_batch_size))
+    elif params.target_seconds is not None and not params.eval:
+        num_timed = _MOST_BATCHES
     else:
         num_timed = _NUM_BATCHES if params.num_batches is None else params.num_batches
     return Counts(
@@ -277,6 +284,7 @@ def _count(params: Params, model: ModelFacts, data: Data, processes: Processes, 
         num_timed=num_timed,
         num_epochs=num_timed * global_batch_size / (num_examples or math.inf),
         display_every=params.display_every,
+        target_secs=None if params.eval else params.target_seconds,
     )
 
 

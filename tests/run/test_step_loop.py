@@ -30,7 +30,9 @@ def test_warm_ups_come_first_and_are_labelled() -> None:
     done = list(run_steps(run_step, 2, 3, clock=Clock()))
     expected = [(Phase.WARMUP, 1), (Phase.WARMUP, 2), (Phase.TIMED, 1), (Phase.TIMED, 2), (Phase.TIMED, 3)]
     assert calls == expected
-    assert done == [Step(phase, index, 0.0, number, start=100.0) for number, (phase, index) in enumerate(expected, start=1)]
+    assert done == [
+        Step(phase, index, 0.0, number, start=100.0) for number, (phase, index) in enumerate(expected, start=1)
+    ]
 
 
 def test_seconds_are_those_of_the_step_and_not_of_the_consumer() -> None:
