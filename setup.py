@@ -37,7 +37,7 @@ setup(
     # rich comes with TensorFlow's keras.
     install_requires=['absl-py>=2.0', 'numpy>=1.26', 'tensorflow>=2.16,<2.22'],
     extras_require={
-        'cuda': ['tensorflow[and-cuda]>=2.16,<2.22'],
+        'cuda': ['nvidia-ml-py>=12.535', 'tensorflow[and-cuda]>=2.16,<2.22'],
         'records': RECORDS,
         'dev': [*DEV, *RECORDS],
     },

@@ -17,8 +17,8 @@ from cluster.server import start_server
 from cluster.topology import Cluster, Task
 from cluster.worker import LostError
 
-# The number of the open file in which a process that restarts itself passes on JSON to the program that takes its place.
-# The environment itself has no room for the steps of a long run.
+# The number of the open file with the JSON that a process which restarts itself passes on to the program that takes its
+# place. The environment itself has no room for the steps of a long run.
 _INHERITED = 'TF_CNN_BENCHMARKS_INHERITED'
 _POLL_SECS = 0.1
 # If every task answers for so long after a step failed, the others are not the cause.
@@ -247,11 +247,10 @@ def _agree(offers: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _hand_on(inherited: Mapping[str, Any]) -> None:
-    file = tempfile.TemporaryFile('w+', encoding='utf-8')
-    json.dump(inherited, file)
-    file.flush()
-    # The file stays open when another program replaces this one.
-    descriptor = os.dup(file.fileno())
+    with tempfile.TemporaryFile('w+', encoding='utf-8') as file:
+        json.dump(inherited, file)
+        # A duplicate stays open, also when another program replaces this one.
+        descriptor = os.dup(file.fileno())
     os.set_inheritable(descriptor, True)
     os.environ[_INHERITED] = str(descriptor)
 

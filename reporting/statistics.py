@@ -1,8 +1,9 @@
-"""Rates of steps and their spread."""
+"""Rates of steps, the distribution of their seconds, and their spread."""
 
 import array
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,6 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 # Makes the median absolute deviation an estimate of the standard deviation of a normal distribution: 1 / Φ⁻¹(3/4).
 # Rousseeuw and Croux 1993, Alternatives to the Median Absolute Deviation, section 1.
 MAD_TO_STANDARD_DEVIATION = 1.4826
+# Steps slower than the median by more than this many robust standard deviations are outliers. Of normal step times, one
+# in 3.5 million is.
+OUTLIER_DEVIATIONS = 5.0
+_PERCENTILES = (50, 90, 95, 99)
+# Shorter blocks are nearly as alike as single steps.
+_MIN_BLOCK = 4
 
 
 @dataclass(frozen=True)
@@ -39,8 +46,7 @@ def standard_error(rates: ArrayLike) -> float:
 
 def jitter(rates: ArrayLike) -> float:
     """1.4826 times the median absolute deviation of [num_steps] rates, at least one; robust against outliers."""
-    values = np.asarray(rates, dtype=np.float64)
-    return float(MAD_TO_STANDARD_DEVIATION * np.median(np.abs(values - np.median(values))))
+    return MAD_TO_STANDARD_DEVIATION * mad(rates)
 
 
 def summarize(images_per_step: int, seconds: ArrayLike) -> Rate:
@@ -67,3 +73,70 @@ class RunningRate:
         """The rate of the steps so far, as summarize; requires a step."""
         # A copy, since an array of which there is a view cannot grow.
         return summarize(images_per_step, np.array(self._seconds))
+
+
+def mad(values: ArrayLike) -> float:
+    """The median absolute deviation from the median of [num_values] numbers, at least one, in their unit."""
+    numbers = np.asarray(values, dtype=np.float64)
+    return float(np.median(np.abs(numbers - np.median(numbers))))
+
+
+def spread(values: ArrayLike) -> float:
+    """The robust standard deviation over the median of [num_values] numbers, at least one; 0.02 is 2 %."""
+    middle = float(np.median(np.asarray(values, dtype=np.float64)))
+    return MAD_TO_STANDARD_DEVIATION * mad(values) / middle if middle else math.nan
+
+
+def outliers(seconds: ArrayLike) -> NDArray[np.bool_]:
+    """Which of [num_steps] steps are much slower than most: [num_steps] bool. Fast steps are no outliers."""
+    values = np.asarray(seconds, dtype=np.float64)
+    if not values.size:
+        return np.zeros(0, dtype=bool)
+    return values > np.median(values) + OUTLIER_DEVIATIONS * MAD_TO_STANDARD_DEVIATION * mad(values)
+
+
+def drift(seconds: ArrayLike) -> float | None:
+    """The rate of the second half of [num_steps] steps over that of the first, minus 1; None under 4 steps."""
+    values = np.asarray(seconds, dtype=np.float64)
+    half = values.size // 2
+    return float(values[:half].mean() / values[half:].mean() - 1) if values.size > 3 else None
+
+
+def drift_deviations(seconds: ArrayLike, num_blocks: int = 5) -> float:
+    """How far the halves of [num_steps] steps differ beyond noise: Welch's t between the means of their blocks.
+
+    Steps near each other in time are alike, so that their own variance would understate that of a half. Means of
+    blocks that are longer than this likeness lasts are nearly independent (batch means: Law, Simulation Modeling and
+    Analysis, chapter 9). Positive if the second half is slower; nan with fewer than 4 steps in each block.
+
+    Args:
+      num_blocks: in each half. With 5, t has about 8 degrees of freedom.
+    """
+    values = np.asarray(seconds, dtype=np.float64)
+    size = values.size // (2 * num_blocks)
+    if size < _MIN_BLOCK:
+        return math.nan
+    blocks = values[-2 * num_blocks * size :].reshape(2, num_blocks, size).mean(axis=2)
+    error = math.sqrt(float(blocks.var(axis=1, ddof=1).sum()) / num_blocks)
+    difference = float(blocks[1].mean() - blocks[0].mean())
+    return difference / error if error else math.copysign(math.inf, difference) if difference else 0.0
+
+
+def describe(seconds: ArrayLike) -> dict[str, Any]:
+    """The distribution of the seconds of [num_steps] steps, as the object "statistics" of a result has it.
+
+    Percentiles are interpolated linearly. Without steps all but the counts are None.
+    """
+    values = np.asarray(seconds, dtype=np.float64)
+    names = ('mean', 'median', 'mad', 'min', 'max', *(f'p{percent}' for percent in _PERCENTILES))
+    numbers: list[float | None] = [None] * len(names)
+    if values.size:
+        middle = float(np.median(values))
+        found = np.percentile(values, _PERCENTILES)
+        numbers = [float(values.mean()), middle, mad(values), float(values.min()), float(values.max()), *found.tolist()]
+    return {
+        'num_steps': int(values.size),
+        'step_seconds': dict(zip(names, numbers, strict=True)),
+        'drift': drift(values),
+        'num_outliers': int(outliers(values).sum()),
+    }
