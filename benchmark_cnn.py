@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
-from errors import RunError, UsageError
+from errors import RunError, UsageError, counted
 from params import Params
 from reporting.console import Console, format_banner
 from reporting.result import Cause, ClusterTotal, Phase, Result, Step, StepValues
@@ -20,6 +20,7 @@ from run.evaluation import Evaluation, SavedVariables, share_accuracy, write_sum
 from run.evaluator import evaluate_checkpoints
 from run.export import ModelValues
 from run.instruments import StepProfiler, StepTracer, SummaryWriter, scalars_of, write_graph
+from run.invocation import Invocation
 from run.measurement import Measurement
 from run.plan import Plan, Role, ServerPlan
 from run.process import Process
@@ -49,6 +50,7 @@ class BenchmarkCNN:
     Args:
       params: the settings, or the plan made from them.
       console: prints the lines; by default nothing is printed, and warnings become Python warnings.
+      invocation: how the run was asked for; by default, by Python code.
 
     Attributes:
       plan: every fact about the run.
@@ -59,8 +61,11 @@ class BenchmarkCNN:
 
     # ---- plan -----------------------------------------------------------------------------------------------------
 
-    def __init__(self, params: Params | Plan, console: Console | None = None) -> None:
+    def __init__(
+        self, params: Params | Plan, console: Console | None = None, invocation: Invocation | None = None
+    ) -> None:
         self._console = console or Console()
+        self._invocation = invocation or Invocation()
         self.plan = self._with_warnings_printed(params if isinstance(params, Plan) else _plan(params))
         self._has_run = False
 
@@ -71,7 +76,7 @@ class BenchmarkCNN:
           RunError: a fault while running; its attribute `result` holds what was measured before it.
         """
         if self.plan.role is Role.EVALUATION:
-            return evaluate_checkpoints(self.plan, self._console)
+            return evaluate_checkpoints(self.plan, self._console, self._invocation)
         with contextlib.closing(self.steps()) as all_steps:
             for _ in all_steps:
                 pass
@@ -92,9 +97,10 @@ class BenchmarkCNN:
         if self._has_run:
             # The previous run may have saved a checkpoint, from which this one continues.
             self.plan = self._with_warnings_printed(_plan(self.plan.params))
+            self._invocation = Invocation()
         self._has_run = True
         plan = self.plan
-        self._measurement = Measurement(plan, self._console)
+        self._measurement = Measurement(plan, self._console, self._invocation)
         self._state: RunState | None = None
         self._session: tf.Session | None = None
         self._has_reached_goal = False
@@ -103,7 +109,9 @@ class BenchmarkCNN:
         )
         profiler = StepProfiler(plan.instruments.profile_folder, plan.instruments.profile_steps)
         with self._process.guarded():
+            self._measurement.recording.begin('join')
             worker = self._process.join(functools.partial(step_to_offer, plan.checkpoints))
+            self._measurement.join(worker)
             built = self._build(worker)
             with open_session(worker.target, built.graph, worker.config) as session, contextlib.closing(profiler):
                 worker.watch(session)
@@ -124,6 +132,7 @@ class BenchmarkCNN:
         """Builds the graph and prints the banner."""
         plan, instruments = self.plan, self.plan.instruments
         self._console.progress('Building the graph')
+        self._measurement.recording.begin('build')
         # Each run has its own graph, so that runs in one process share nothing.
         with tf.Graph().as_default() as graph, tf.device(worker.device):
             tf.set_random_seed(plan.step.seed)
@@ -134,6 +143,8 @@ class BenchmarkCNN:
             evaluation = self._build_evaluation(step_graph, worker)
             state = RunState(plan.checkpoints, step_graph, worker, self._console.warning, self._console.progress)
             model_values = ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
+        self._measurement.recording.bytes_of_servers = tuple(step_graph.bytes_of_servers.values())
+        self._measurement.recording.bytes_of_step = step_graph.bytes_of_step
         if not worker.inherited:
             prefix = worker.device if worker.device and plan.machine.is_here else ''
             self._console.result(format_banner(make_banner(plan, prefix, step_graph)))
@@ -155,6 +166,7 @@ class BenchmarkCNN:
     def _prepare(self, session: tf.Session, built: _Built) -> Schedule:
         """Initialises the variables and fills the input pipeline for the first step."""
         self._console.progress('Initialising the variables')
+        self._measurement.recording.begin('initialise')
         schedule = built.state.prepare(session, self.plan.counts)
         session.run(built.step_graph.pipeline.initializers)
         if built.step_graph.post_init is not None:
@@ -176,7 +188,8 @@ class BenchmarkCNN:
         state, worker, images_of_step = built.state, self._process.worker, self.plan.counts.images_of_step
         tracer = StepTracer(self.plan.instruments)
         stepper = Stepper(session, built.step_graph.fetches, tracer, schedule.num_warmup, built.summaries)
-        self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
+        self._console.progress(f'Running {counted(schedule.num_warmup, "warm-up step")}')
+        self._measurement.recording.begin('warm_up')
         if worker.agreed['end'] is not None:
             # The interruption may have come during the evaluation of this step.
             self._evaluate_if_due(session, built, schedule.start - 1)
@@ -217,7 +230,8 @@ class BenchmarkCNN:
             self._measurement.cluster_total = ClusterTotal(*worker.share_total(own.images, own.seconds))
 
     def _is_over(self, schedule: Schedule, state: RunState) -> bool:
-        return self._has_reached_goal or schedule.is_over(state.steps_taken)
+        has_ended = self._has_reached_goal or self._measurement.has_reached_target
+        return has_ended or schedule.is_over(state.steps_taken)
 
     def _check_loss(self, values: StepValues, number: int) -> None:
         """Raises RunError if the loss of step `number` is not finite and --continue_on_nan is not set."""

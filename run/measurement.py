@@ -1,43 +1,82 @@
 """Collects and prints what a run measures."""
 
 import contextlib
+import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from cluster.worker import Worker
+from errors import RunError, counted, spelled
+from params.results import STDOUT
 from reporting import console as lines
 from reporting.console import Console
 from reporting.result import Accuracy, Between, Cause, ClusterTotal, Ending, Phase, Result, Step, StepValues
 from reporting.statistics import RunningRate
+from reporting.summary import format_summary
+from run.invocation import Invocation
 from run.plan import Plan, Role
+from run.recording import Recording, write_document
 
 
 class Measurement:
     """Collects steps, what lies between them, and evaluations; prints them as they come.
 
     Args:
+      invocation: how the run was asked for.
       clock: the clock of the steps, in seconds.
 
     Attributes:
       cluster_total: the images and seconds of all workers, as far as this one knows; None for one process.
-      generation: how often this process has joined its cluster.
       num_skipped: how many steps the loss scale skipped.
+      recording: what the document of the result has beside the steps.
     """
 
-    def __init__(self, plan: Plan, console: Console, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        console: Console,
+        invocation: Invocation,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.cluster_total: ClusterTotal | None = None
-        self.generation = 1
         self.num_skipped = 0
+        self.recording = Recording(plan, invocation)
         self._plan = plan
         self._console = console
         self._clock = clock
+        self._worker: Worker | None = None
         self._steps: list[Step[StepValues]] = []
         self._between: list[dict[Cause, float]] = []
         self._rate = RunningRate()
         self._num_shown = 0
+        self._timed_start: float | None = None
         self._evaluations: list[Accuracy] = []
+
+    def join(self, worker: Worker) -> None:
+        """To be called when this process has joined its cluster; takes over what the one that it replaced measured."""
+        self._worker = worker
+        worker.measured = self._handed_on
+        if inherited := worker.inherited.get('measured'):
+            self.recording.inherit(inherited['recording'])
+            for row in inherited['steps']:
+                phase, index, seconds, values, start, generation = row
+                self._steps.append(Step(Phase(phase), index, seconds, StepValues(**values), start, generation))
+            self._between = [{Cause(cause): secs for cause, secs in gap.items()} for gap in inherited['between']]
+
+    def _handed_on(self) -> dict[str, Any]:
+        """What join needs in the process that replaces this one. Its clock is that of the machine, so it goes on."""
+        return {
+            'recording': self.recording.handed_on(),
+            'steps': [
+                (step.phase.value, step.index, step.seconds, asdict(step.values), step.start, step.generation)
+                for step in self._steps
+            ],
+            'between': [{cause.value: secs for cause, secs in gap.items()} for gap in self._between],
+        }
 
     # ---- steps ----------------------------------------------------------------------------------------------------
 
@@ -45,10 +84,19 @@ class Measurement:
         """Stores a step, as soon as it is done."""
         if self._steps:
             self._close_gap(step.start)
-        self._steps.append(replace(step, generation=self.generation))
+        self._steps.append(replace(step, generation=self._worker.generation if self._worker else 1))
         self._between.append({})
+        self.recording.note_step(step)
         if step.phase is Phase.TIMED:
             self._rate.add(step.seconds)
+            if self._timed_start is None:
+                self._timed_start = step.start
+
+    @property
+    def has_reached_target(self) -> bool:
+        """Whether timed steps were taken for --target_seconds."""
+        target = self._plan.counts.target_secs
+        return target is not None and self._timed_start is not None and self._clock() - self._timed_start >= target
 
     @contextlib.contextmanager
     def doing(self, cause: Cause) -> Iterator[None]:
@@ -102,8 +150,49 @@ class Measurement:
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def conclude(self, ending: Ending) -> Result:
-        """Prints the total and warnings about skipped or missing steps, and returns the result."""
+        """Writes and prints the result, with warnings about its steps, and returns it.
+
+        Raises:
+          RunError: the file of a complete result cannot be written.
+        """
         result = self.result(is_complete=ending.is_complete)
+        document = self._make_document(result, ending)
+        # First the file: the reader of standard output may have left.
+        fault = self._write(document) if document else None
+        self._print(result, ending)
+        if document:
+            for line in format_summary(document):
+                self._console.progress(line)
+            for advice in document['warnings']:
+                self._console.warning(advice['text'])
+        if fault and ending.is_complete:
+            raise fault
+        if fault:
+            self._console.warning(str(fault))
+        return result
+
+    def _make_document(self, result: Result, ending: Ending) -> dict[str, Any] | None:
+        """The document of the result; None in processes other than the chief, which pass their steps to it."""
+        own = self.recording.steps_of(result)
+        workers: Sequence[Mapping[str, Any] | None] = [own]
+        if self._worker and result.steps:
+            workers = self._worker.collect('steps', own, is_complete=ending.is_complete)
+        return self.recording.document(result, ending, workers) if self._plan.processes.is_chief else None
+
+    def _write(self, document: Mapping[str, Any]) -> RunError | None:
+        """Writes the document where the flags say; returns what went wrong."""
+        path, text = self._plan.reports.result_file, json.dumps(document, allow_nan=False)
+        try:
+            if path == STDOUT:
+                self._console.document(text)
+            elif path:
+                write_document(f'{text}\n', path)
+        except OSError as error:
+            flag = spelled('result_file', path)
+            return RunError(f'{flag}: it cannot be written ({error.strerror}); make room or write elsewhere')
+        return None
+
+    def _print(self, result: Result, ending: Ending) -> None:
         timed = result.timed_steps
         # The line of the last step, where --display_every does not divide their number, or the run ended early.
         if timed and timed[-1].index != self._num_shown:
@@ -114,8 +203,9 @@ class Measurement:
         if result.num_skipped_steps:
             self._console.warning(lines.format_skipped(result.num_skipped_steps))
         if not ending.is_complete and self._plan.role is not Role.EVALUATION:
-            self._console.warning(lines.format_incomplete(len(timed), self._plan.counts.num_timed))
-        return result
+            counts = self._plan.counts
+            asked = f'{counts.target_secs:g} seconds' if counts.target_secs else counted(counts.num_timed, 'step')
+            self._console.warning(lines.format_incomplete(len(timed), asked))
 
     def own_total(self) -> ClusterTotal:
         """The images of all workers in the time of this process's timed steps, by its own clock."""

@@ -5,6 +5,7 @@ facts that it needs.
 """
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -252,6 +253,15 @@ class Losses:
 
 
 @dataclass(frozen=True)
+class Surroundings:
+    """What a run runs on: see run.surroundings, whose functions have these names (machine: machine_facts, ...)."""
+
+    machine: Mapping[str, Any]
+    environment: Mapping[str, str]
+    git_commit: str | None
+
+
+@dataclass(frozen=True)
 class Reports:
     """Where the result goes, and what else is measured for it.
 
@@ -297,6 +307,7 @@ class Plan:
     losses: Losses
     reports: Reports
     shape: Shape
+    surroundings: Surroundings
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,11 @@ from run.plan import (
     Processes,
     Role,
     ServerPlan,
+    Surroundings,
 )
 from run.resolve_files import find_checkpoints, find_instruments, find_reports
 from run.schedule import EvalSchedule
+from run.surroundings import environment_facts, git_commit, machine_facts
 from training.schedules import steps_of
 
 # The default number of timed steps.
@@ -73,7 +75,7 @@ def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
     warnings = [] if is_cluster_evaluator else find_idle(params, facts)
     if cluster and cluster.serves:
         return _plan_server(params, cluster, folder, warnings)
-    return _plan_run(params, mode, horovod, cluster, model, folder, warnings)
+    return _plan_run(params, mode, horovod, cluster, model, folder, warnings, environ)
 
 
 def _find_processes(params: Params, mode: Mode, environ: Mapping[str, str]) -> tuple[Any, Cluster | None]:
@@ -146,6 +148,7 @@ def _plan_run(
     model: ModelFacts,
     folder: DataFolder | None,
     warnings: list[str],
+    environ: Mapping[str, str],
 ) -> Plan:
     """The plan of a process that trains or evaluates."""
     is_chief = cluster is None or cluster.is_chief
@@ -211,6 +214,11 @@ def _plan_run(
         losses=_describe_losses(params),
         reports=find_reports(params, model, counts, shape, is_chief),
         shape=shape,
+        surroundings=Surroundings(
+            machine_facts(params.num_intra_threads or 0, params.num_inter_threads),
+            environment_facts(environ),
+            git_commit(),
+        ),
         warnings=tuple(warnings),
     )
 
