@@ -14,6 +14,7 @@ RECORDS = ['pillow>=10.1']
 # scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on.
 DEV = [
     'hypothesis>=6.100',
+    'jsonschema>=4.18',
     'mypy>=1.11',
     'pytest>=8.0',
     'pytest-timeout>=2.3',

@@ -186,6 +186,11 @@ class Console:
             with contextlib.suppress(io.UnsupportedOperation):
                 os.dup2(self._documents.fileno(), 1)
 
+    def advice(self, message: str) -> None:
+        """Prints a warning that the result holds, too; so it is discarded if there is no stream."""
+        if self._err:
+            self.progress(format_warning(message))
+
     def warning(self, message: str) -> None:
         """Prints a warning."""
         if self._err:

@@ -164,7 +164,7 @@ class Measurement:
             for line in format_summary(document):
                 self._console.progress(line)
             for advice in document['warnings']:
-                self._console.warning(advice['text'])
+                self._console.advice(advice['text'])
         if fault and ending.is_complete:
             raise fault
         if fault:

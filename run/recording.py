@@ -256,6 +256,10 @@ def write_document(text: str, path: str) -> None:
       OSError: it cannot be written.
     """
     target = Path(path).resolve()
+    if target.exists() and not target.is_file():
+        # A pipe or a device, such as /dev/stdout.
+        target.write_text(text, encoding='utf-8')
+        return
     part = target.with_name(f'.{target.name}.{uuid.uuid4().hex[:8]}.part')
     try:
         part.write_text(text, encoding='utf-8')
