@@ -40,7 +40,7 @@ class _Counter:
         if now is None or self.joules is None:
             self.joules = None
         elif before is not None:
-            used = now - before + (self.full or 0 if now < before else 0)
+            used = now - before + ((self.full or 0) if now < before else 0)
             self.joules = None if used < 0 else self.joules + used * self.joules_per_count
 
 
@@ -268,4 +268,4 @@ def _tree_seconds(root: Path, top: int) -> float:
 
 def _ticks() -> int:
     """The unit of the kernel's counters of time, in 1/s."""
-    return os.sysconf('SC_CLK_TCK')
+    return os.sysconf('SC_CLK_TCK') if hasattr(os, 'sysconf') else 100
