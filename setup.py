@@ -10,6 +10,7 @@ ROOT = Path(__file__).parent
 VERSION = re.findall(r"VERSION = '(.+)'", (ROOT / 'reporting' / 'program.py').read_text(encoding='utf-8'))[0]
 README = ROOT / 'README.md'
 
+NVML = ['nvidia-ml-py>=12.535']
 RECORDS = ['pillow>=10.1']
 # scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on.
 DEV = [
@@ -41,9 +42,9 @@ setup(
     # rich comes with TensorFlow's keras.
     install_requires=['absl-py>=2.0', 'numpy>=1.26', 'tensorflow>=2.16,<2.22'],
     extras_require={
-        'cuda': ['nvidia-ml-py>=12.535', 'tensorflow[and-cuda]>=2.16,<2.22'],
+        'cuda': [*NVML, 'tensorflow[and-cuda]>=2.16,<2.22'],
         'records': RECORDS,
-        'dev': [*DEV, *RECORDS],
+        'dev': [*DEV, *NVML, *RECORDS],
     },
     entry_points={'console_scripts': ['tf_cnn_benchmarks=tf_cnn_benchmarks:main']},
 )

@@ -27,8 +27,8 @@ SLOW_FIRST_STEP = 1.5
 OUTLIER_SHARE = 0.01
 # Quiet machines spread 1 to 3 %, so that 10 % has a cause.
 SPREAD_SHARE = 0.10
-# Welch's t with 8 degrees of freedom exceeds 5 in 1 of 1000 runs without drift; 3 % is above what steps that are alike
-# for some time (autocorrelation) lead to.
+# Together these are wrong for fewer than 1 of 100 runs whose steps spread by 2 to 10 % and are like their neighbours
+# (autocorrelation 0.5); they find every change by 8 % in 100 steps that spread by 2 % (simulated, 4000 runs each).
 DRIFT_SHARE = 0.03
 DRIFT_DEVIATIONS = 5.0
 # The step is then no longer what is measured: a machine twice as fast would be at most 1.8 times as fast here.

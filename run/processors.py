@@ -10,7 +10,7 @@ from run.kernel_files import numbers_in, read
 # What makes products of matrices fast: vectors, fused multiply-adds, 16-bit formats, tiles.
 _FEATURES = re.compile(r'ssse3|sse4.*|avx.*|fma4?|f16c|amx.*|asimd.*|neon.*|sve.*|sme(?!p).*|bf16|i8mm|fphp|vsx')
 # ARM processors tell their maker and part as numbers. These are the names that lscpu of util-linux has for the parts of
-# servers, workstations and boards (sys-utils/lscpu-arm.c).
+# servers and boards (sys-utils/lscpu-arm.c).
 _ARM_PARTS: Mapping[tuple[int, int], str] = {
     (0x41, 0xD03): 'ARM Cortex-A53',
     (0x41, 0xD07): 'ARM Cortex-A57',
@@ -45,7 +45,8 @@ def processor_facts(root: Path) -> dict[str, Any]:
     features = (first.get('flags') or first.get('Features') or '').split()
     numbers = [int(found['processor']) for found in processors]
     return {
-        'cpu_model': _model(first, root),
+        # Boards have fast and slow processors.
+        'cpu_model': ' + '.join(dict.fromkeys(filter(None, map(_model, processors)))) or None,
         'num_cores': len(processors) or None,
         'num_physical_cores': _groups(root, numbers, 'thread_siblings_list'),
         'num_sockets': _groups(root, numbers, 'core_siblings_list'),
@@ -56,27 +57,22 @@ def processor_facts(root: Path) -> dict[str, Any]:
 
 
 def _processors(root: Path) -> list[dict[str, str]]:
-    """The rows of each logical processor in /proc/cpuinfo, with those that hold for all."""
+    """The rows of each logical processor in /proc/cpuinfo."""
     found: list[dict[str, str]] = []
-    common: dict[str, str] = {}
     for line in read(root / 'proc/cpuinfo').splitlines():
         name, _, value = (part.strip() for part in line.partition(':'))
         if name == 'processor' and value.isdigit():
             found.append({})
-        if not line.strip():
-            continue
-        # 32-bit ARM tells what all processors share before the first or after the last.
-        (found[-1] if found else common)[name] = value
-    return [common | rows for rows in found]
+        if name and found:
+            found[-1][name] = value
+    return found
 
 
-def _model(rows: Mapping[str, str], root: Path) -> str | None:
+def _model(rows: Mapping[str, str]) -> str | None:
     maker, part = (_number(rows.get(name)) for name in ('CPU implementer', 'CPU part'))
     if maker is not None and part is not None:
         return _ARM_PARTS.get((maker, part), f'ARM implementer {maker:#x} part {part:#x}')
-    board = read(root / 'sys/firmware/devicetree/base/model').strip('\0')
-    name = rows.get('model name') or rows.get('cpu model') or rows.get('cpu') or board
-    return ' '.join(name.split()) or None
+    return ' '.join((rows.get('model name') or rows.get('cpu') or '').split()) or None
 
 
 def _number(text: str | None) -> int | None:

@@ -71,6 +71,7 @@ WITHOUT_TENSORFLOW = [
     'reporting.summary',
     'run.cgroups',
     'run.gpus',
+    'run.meters',
     'run.outputs',
     'run.plan',
     'run.processors',
