@@ -22,6 +22,7 @@ from run.export import ModelValues
 from run.instruments import StepProfiler, StepTracer, SummaryWriter, scalars_of, write_graph
 from run.invocation import Invocation
 from run.measurement import Measurement
+from run.peak import measure_peak
 from run.plan import Plan, Role, ServerPlan
 from run.process import Process
 from run.resolve import resolve
@@ -194,6 +195,8 @@ class BenchmarkCNN:
             # The interruption may have come during the evaluation of this step.
             self._evaluate_if_due(session, built, schedule.start - 1)
         profiler.between(-schedule.num_warmup)
+        if not schedule.num_warmup:
+            self._measurement.recording.begin_timed_steps()
         num_timed = 0
         is_over = functools.partial(self._is_over, schedule, state)
         marked_step = profiler.marked(stepper.run)
@@ -214,6 +217,8 @@ class BenchmarkCNN:
                     scalars = scalars_of(step, self.plan.losses.name, images_of_step)
                     built.summaries.write(state.steps_taken, scalars, session, stepper.gradient_summary)
             profiler.between(num_timed)
+            if step.phase is Phase.WARMUP and step.index == schedule.num_warmup:
+                self._measurement.recording.begin_timed_steps()
             if state.is_save_due(taken_before):
                 with self._measurement.doing(Cause.CHECKPOINT):
                     state.save(session)
@@ -221,6 +226,7 @@ class BenchmarkCNN:
             yield step
             self._evaluate_if_due(session, built, taken_before)
             self._process.end_if_stopped(step.seconds)
+        self._measurement.recording.end_timed_steps()
         self._warn(profiler.warning(num_timed))
         if built.step_graph.num_skipped is not None:
             stepper.note_skipped(int(session.run(built.step_graph.num_skipped)))
@@ -270,7 +276,11 @@ class BenchmarkCNN:
         return built.model_values.read(session) if built.model_values else None
 
     def _write(self, built: _Built, values: Mapping[str, Any] | None) -> None:
-        """Closes the summaries and exports the trained model, if requested."""
+        """Measures the peak, closes the summaries and exports the trained model, if requested."""
+        if self.plan.reports.measures_peak:
+            self._console.progress('Measuring the peak of the devices')
+            peak = measure_peak(self.plan.config, self.plan.machine.towers, self.plan.step.precision.compute.name)
+            self._measurement.recording.peak_flops = peak
         if built.summaries:
             built.summaries.close()
         if values and (folder := self.plan.checkpoints.export_folder):

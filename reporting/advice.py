@@ -290,13 +290,8 @@ def usable_cores(machine: Mapping[str, Any]) -> float | None:
 
 
 def _debugging(facts: _Facts) -> str | None:
-    flags = facts['command'].get('flags') or {}
-    found = []
-    if flags.get('profile_steps'):
-        found.append(f'--profile_steps={flags["profile_steps"]}')
-    if flags.get('save_summaries_steps') and (flags.get('summary_verbosity') or 0) >= 3:
-        found.append(f'--summary_verbosity={flags["summary_verbosity"]}')
-    found += _debugging_variables(facts['environment'])
+    # Flags that slow steps down are warned of before the run.
+    found = list(_debugging_variables(facts['environment']))
     if not found:
         return None
     return f'{_listed(found)} made the timed steps slower; measure again without {"it" if len(found) == 1 else "them"}'

@@ -163,8 +163,10 @@ class Measurement:
         if document:
             for line in format_summary(document):
                 self._console.progress(line)
-            for advice in document['warnings']:
-                self._console.advice(advice['text'])
+            for warning in document['warnings']:
+                # Those of the settings were printed before the run.
+                if warning['code'] != 'settings':
+                    self._console.advice(warning['text'])
         if fault and ending.is_complete:
             raise fault
         if fault:

@@ -2,23 +2,25 @@
 
 import datetime
 import math
-import resource
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import tensorflow.compat.v1 as tf
+
 from inputs.data_sets import DATA_SETS
 from models.costs import read_table
+from models.counting import network_cost
 from reporting.advice import advise
 from reporting.program import VERSION
 from reporting.record import RESULT, SCHEMA_VERSION
 from reporting.result import Accuracy, Between, Cause, Ending, Phase, Result, Step, StepValues
 from reporting.statistics import describe, throughput
 from run.invocation import Invocation
+from run.meters import Disturbances, EnergyMeter, host_peak_bytes
 from run.plan import Plan, Role
 
 # Multiply-adds are two operations. The backward pass has two products of the size of each of the forward pass: one for
@@ -49,6 +51,9 @@ class Recording:
         self._phase: str | None = 'import'
         self._phase_start = invocation.begun
         self._first_step: float | None = None
+        self._energy = EnergyMeter(plan.machine.kind, plan.surroundings.environment)
+        self._disturbances = Disturbances(in_cluster=plan.processes.cluster is not None)
+        self._metered: dict[str, Any] | None = None
 
     # ---- the time to the first step -------------------------------------------------------------------------------
 
@@ -69,6 +74,34 @@ class Recording:
             self._first_step = step.end - self._invocation.begun
         if step.phase is Phase.TIMED and self._phase:
             self.begin(None, step.start)
+
+    # ---- the timed steps ------------------------------------------------------------------------------------------
+
+    def begin_timed_steps(self) -> None:
+        """To be called just before the first timed step."""
+        self._disturbances.start()
+        self._energy.start()
+        self._metered = {}
+
+    def end_timed_steps(self) -> None:
+        """To be called just after the last timed step, before the run closes its session."""
+        if self._metered == {}:
+            source, joules = self._energy.joules() or (None, None)
+            self._metered = {
+                'energy': {'source': source, 'joules': joules},
+                'disturbance': self._disturbances.stop(),
+                'memory': {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': self._device_peaks()},
+            }
+
+    def _device_peaks(self) -> dict[str, int]:
+        """The most memory, in bytes, that TensorFlow held on each GPU of this process; empty on a CPU."""
+        machine = self._plan.machine
+        if machine.kind != 'gpu' or not machine.is_here:
+            return {}
+        return {
+            tower: int(tf.compat.v2.config.experimental.get_memory_info(tower.strip('/').upper())['peak'])
+            for tower in machine.towers
+        }
 
     # ---- what another process goes on with ------------------------------------------------------------------------
 
@@ -106,6 +139,10 @@ class Recording:
         """
         plan, surroundings = self._plan, self._plan.surroundings
         parameters, multiply_adds = self._costs()
+        self.end_timed_steps()
+        metered = self._metered or {}
+        energy = metered.get('energy') or {'source': None, 'joules': None}
+        joules = energy['joules']
         flops = _FLOPS_OF_MULTIPLY_ADD * multiply_adds if multiply_adds is not None else None
         if flops is not None and plan.role is Role.TRAINING:
             flops *= _PASSES_OF_TRAINING
@@ -134,16 +171,17 @@ class Recording:
                 'first_step': self._first_step,
             },
             'compute': self._compute(flops, result),
-            'memory': {'host_peak_bytes': _host_peak_bytes(), 'device_peak_bytes': {}},
+            'memory': metered.get('memory') or {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': {}},
             'transfer': {'bytes_per_ps': list(self.bytes_of_servers), 'bytes_per_step': self.bytes_of_step},
             'input': _input(result),
-            'energy': {'source': None, 'joules': None, 'joules_per_image': None},
+            'energy': {**energy, 'joules_per_image': joules / result.images if joules and result.images else None},
             'evaluations': [_evaluation(found) for found in result.evaluations],
             'machine': surroundings.machine,
             'environment': surroundings.environment,
-            'disturbance': {},
+            'disturbance': metered.get('disturbance') or {},
         }
-        return {**document, 'warnings': advise(document)}
+        of_settings = [{'code': 'settings', 'text': line} for line in plan.warnings]
+        return {**document, 'warnings': [*of_settings, *advise(document)]}
 
     def _command(self) -> dict[str, Any]:
         params = self._plan.params
@@ -200,10 +238,11 @@ class Recording:
         found = read_table().get((model.name, model.data_set, data.image_size))
         if model.network.is_builtin and has_known_classes and found:
             return found
-        # A graph of its own, for networks, images or classes that the table does not have.
-        from models.counting import network_cost
-
-        cost = network_cost(model.network, data.image_shape, data.data_set.num_classes)
+        try:
+            # In a graph of its own, for networks, images or classes that the table does not have.
+            cost = network_cost(model.network, data.image_shape, data.data_set.num_classes)
+        except Exception:
+            return None, None
         return cost.parameters, cost.multiply_adds
 
     def _compute(self, flops: int | None, result: Result) -> dict[str, Any]:
@@ -301,12 +340,6 @@ def _evaluation(found: Accuracy) -> dict[str, Any]:
         'seconds': found.seconds,
         'images_per_second': _number(throughput(found.num_images, found.seconds)),
     }
-
-
-def _host_peak_bytes() -> int:
-    """The largest resident size of this process so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == 'darwin' else 1024 * peak
 
 
 def _number(value: float | None) -> float | None:

@@ -212,7 +212,7 @@ def _plan_run(
         checkpoints=checkpoints,
         instruments=instruments,
         losses=_describe_losses(params),
-        reports=find_reports(params, model, counts, shape, is_chief),
+        reports=find_reports(params, model, counts, shape, processes),
         shape=shape,
         surroundings=Surroundings(
             machine_facts(params.num_intra_threads or 0, params.num_inter_threads),

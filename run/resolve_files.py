@@ -11,7 +11,7 @@ from params.results import FIELD
 from params.spec import numbers_of
 from params.table import SPECS
 from run.outputs import check_file
-from run.plan import Checkpoints, Counts, Instruments, Reports, Summaries
+from run.plan import Checkpoints, Counts, Instruments, Processes, Reports, Summaries
 
 
 def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Checkpoints:
@@ -45,7 +45,7 @@ def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Che
     )
 
 
-def find_reports(params: Params, model: ModelFacts, counts: Counts, shape: Shape, is_chief: bool) -> Reports:
+def find_reports(params: Params, model: ModelFacts, counts: Counts, shape: Shape, processes: Processes) -> Reports:
     """Where the result goes. Only the chief writes it.
 
     Raises:
@@ -65,7 +65,7 @@ def find_reports(params: Params, model: ModelFacts, counts: Counts, shape: Shape
 
     def filled(name: str) -> str | None:
         path = getattr(params, name)
-        if path is None or not is_chief:
+        if path is None or not processes.is_chief:
             return None
         # A value may itself contain a slash, as a --data_dir does.
         path = FIELD.sub(lambda field: str(values[field[1]]).replace('/', '_'), path)
@@ -75,7 +75,7 @@ def find_reports(params: Params, model: ModelFacts, counts: Counts, shape: Shape
     return Reports(
         result_file=filled('result_file'),
         history=filled('history'),
-        measures_peak=params.measure_peak and not params.eval,
+        measures_peak=params.measure_peak and not params.eval and processes.cluster is None,
     )
 
 

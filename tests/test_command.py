@@ -134,7 +134,7 @@ import os, signal, sys, types
 import tf_cnn_benchmarks
 
 class BenchmarkCNN:
-    def __init__(self, plan, console):
+    def __init__(self, plan, console, invocation):
         self.console = console
     def run(self):
         self.console.result('before')

@@ -160,28 +160,24 @@ def test_threads_without_cores_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ('flags', 'environment', 'names'),
+    ('environment', 'names'),
     [
-        ({'profile_steps': '5,10'}, {}, ['--profile_steps=5,10', 'without it']),
-        ({'summary_verbosity': 3, 'save_summaries_steps': 10}, {}, ['--summary_verbosity=3']),
-        ({}, {'TF_CPP_MAX_VLOG_LEVEL': '2'}, ['TF_CPP_MAX_VLOG_LEVEL=2']),
-        ({}, {'TF_XLA_FLAGS': '--tf_xla_auto_jit=2 --tf_xla_clustering_debug'}, ['TF_XLA_FLAGS']),
+        ({'TF_CPP_MAX_VLOG_LEVEL': '2'}, ['TF_CPP_MAX_VLOG_LEVEL=2', 'without it']),
+        ({'TF_XLA_FLAGS': '--tf_xla_auto_jit=2 --tf_xla_clustering_debug'}, ['TF_XLA_FLAGS']),
         (
-            {'profile_steps': '5,10'},
             {'XLA_FLAGS': '--xla_dump_to=/d', 'NCCL_DEBUG': 'TRACE'},
-            ['--profile_steps=5,10', 'XLA_FLAGS=--xla_dump_to=/d and NCCL_DEBUG=TRACE', 'without them'],
+            ['XLA_FLAGS=--xla_dump_to=/d and NCCL_DEBUG=TRACE', 'without them'],
         ),
     ],
 )
-def test_debugging_is_told(flags: dict[str, Any], environment: dict[str, str], names: list[str]) -> None:
-    document = sample_document(seconds=steps(), flags=flags)
+def test_debugging_is_told(environment: dict[str, str], names: list[str]) -> None:
+    document = sample_document(seconds=steps())
     document['environment'] = environment
     the_warning('debugging', document, *names)
 
 
 def test_what_does_not_slow_timed_steps_is_no_debugging() -> None:
-    # A trace is of a warm-up step, and level 3 without an interval writes nothing.
-    document = sample_document(seconds=steps(), flags={'trace_file': 'trace', 'summary_verbosity': 3})
+    document = sample_document(seconds=steps())
     document['environment'] = {
         'TF_CPP_MAX_VLOG_LEVEL': '0',
         'TF_CPP_MIN_LOG_LEVEL': '2',
