@@ -102,25 +102,28 @@ def _slow_start(seconds: NDArray[np.float64]) -> int:
 def _first_step(facts: _Facts) -> str | None:
     if not (num_slow := facts.num_slow):
         return None
-    ratio = facts.seconds[0] / np.median(facts.seconds)
+    ratio = facts.seconds[:num_slow].max() / np.median(facts.seconds)
+    who = 'timed step took' if num_slow == 1 else f'{num_slow} timed steps took up to'
     warmup = int(facts['run'].get('num_warmup') or 0)
     enough = max(DEFAULT_WARMUP, 2 * warmup, warmup + num_slow)
     return (
-        f'the first {"timed step" if num_slow == 1 else f"{num_slow} timed steps"} took up to {ratio:.1f} times the '
-        f'median: the warm-up of {counted(warmup, "step")} was too short; write --num_warmup_batches={enough}'
+        f'the first {who} {ratio:.1f} times the median: the warm-up of {counted(warmup, "step")} was too short; '
+        f'write --num_warmup_batches={enough}'
     )
 
 
 def _outliers(facts: _Facts) -> str | None:
     seconds = facts.later
-    found = outliers(seconds)
-    lost = float((seconds[found] - np.median(seconds)).sum()) if found.any() else 0.0
+    found = seconds[outliers(seconds)]
+    middle = float(np.median(seconds)) if seconds.size else 0.0
+    lost = float((found - middle).sum())
     if lost <= OUTLIER_SHARE * seconds.sum():
         return None
+    who = 'took' if found.size == 1 else 'took up to'
     return (
-        f'{counted(int(found.sum()), "outlier")} among {counted(seconds.size, "timed step")}: the slowest took '
-        f'{1e3 * seconds.max():.4g} ms, the median is {1e3 * np.median(seconds):.4g} ms, and together they lost '
-        f'{_percent(lost / seconds.sum())} of the time; close other programs, and measure again'
+        f'{counted(found.size, "outlier")} among {counted(seconds.size, "timed step")} {who} {1e3 * found.max():.4g} '
+        f'ms, where the median is {1e3 * middle:.4g} ms, and lost {_percent(lost / seconds.sum())} of the time; close '
+        'other programs, and measure again'
     )
 
 
@@ -173,11 +176,11 @@ def _loss(facts: _Facts) -> str | None:
             remedy = (
                 'write a smaller --init_learning_rate'
                 if facts['run'].get('role') == 'training'
-                else ('check the weights and the images')
+                else 'check the weights and the images'
             )
             return (
-                f'the loss{where} is no finite number from step {steps["global_step"][bad[0]]} on '
-                f'({len(bad)} of {counted(len(losses), "step")}), so this is the speed of no real training; {remedy}'
+                f'the loss{where} was no finite number in {len(bad)} of {counted(len(losses), "step")}, first in step '
+                f'{steps["global_step"][bad[0]]}, so this is the speed of no real training; {remedy}'
             )
     return None
 
@@ -188,7 +191,7 @@ def _input(facts: _Facts) -> str | None:
     if share is None or share <= INPUT_SHARE:
         return None
     waited = found.get('wait_seconds')
-    time = f' ({waited:.3g} s)' if waited is not None else ''
+    time = f' ({_seconds(waited)})' if waited is not None else ''
     return (
         f'the steps waited {_percent(share)} of their time{time} for images: the input is the bottleneck, not the '
         'model; use faster storage, more cores or smaller images, or --data_dir left out to measure the model alone'
@@ -198,22 +201,22 @@ def _input(facts: _Facts) -> str | None:
 def _between(facts: _Facts) -> str | None:
     throughput = facts['throughput']
     wall = throughput.get('wall_seconds')
-    by_cause = {name: seconds for name, seconds in spent_between(facts.document).items() if seconds}
+    by_cause = spent_between(facts.document)
     total = math.fsum(by_cause.values())
     if not wall or total <= BETWEEN_SHARE * wall:
         return None
-    most = max(by_cause, key=lambda name: by_cause[name])
+    cause, most = next(iter(by_cause.items()))
     return (
-        f'{_percent(total / wall)} of the time ({total:.3g} s) passed between the steps, {by_cause[most]:.3g} s of it '
-        f'with {_CAUSES.get(most, f"{most} work; see between_seconds in the result")}'
+        f'{_percent(total / wall)} of the time ({_seconds(total)}) passed between the steps, {_seconds(most)} of it '
+        f'with {_CAUSES.get(cause, f"{cause} work; see between_seconds in the result")}'
     )
 
 
 def spent_between(document: Document) -> dict[str, float]:
     """Seconds between the timed steps by cause, as far as they count in the total (evaluations do not); most first."""
     spent = (document.get('throughput') or {}).get('between_seconds') or {}
-    counted_ones = {name: seconds for name, seconds in spent.items() if seconds and name != 'evaluation'}
-    return dict(sorted(counted_ones.items(), key=lambda item: -item[1]))
+    in_total = [(name, seconds) for name, seconds in spent.items() if seconds and name != 'evaluation']
+    return dict(sorted(in_total, key=lambda entry: -entry[1]))
 
 
 def _loaded(facts: _Facts) -> str | None:
@@ -247,8 +250,8 @@ def _throttled(facts: _Facts) -> str | None:
     quota = f' of {limit:.3g} cores' if limit else ''
     threads = f'--num_intra_threads={max(1, math.floor(limit))}' if limit else 'a smaller --num_intra_threads'
     return (
-        f'the CPU quota of the container (cgroup){quota} stopped threads for {stopped:.3g} s in {seconds:.3g} s; '
-        f'raise the quota, or write {threads}'
+        f'the CPU quota of the container (cgroup){quota} stopped threads for {_seconds(stopped)} in '
+        f'{_seconds(seconds)}; raise the quota, or write {threads}'
     )
 
 
@@ -268,11 +271,12 @@ def _cores(facts: _Facts) -> str | None:
     if usable is None:
         return None
     asked = (machine.get('threads') or {}).get('intra_op') or 0
-    reason = 'its affinity' if quota is None or (affinity and len(affinity) <= quota) else 'the quota of its cgroup'
+    reason = 'its affinity' if quota is None or (affinity and len(affinity) <= quota) else 'the CPU quota of its cgroup'
     if asked > usable:
         return (
-            f'{counted(asked, "thread")} of an operation share {usable:.3g} of {counted(num_cores or asked, "core")} '
-            f'({reason} allows no more); write --num_intra_threads={max(1, math.floor(usable))}, or allow more cores'
+            f'{counted(asked, "thread")} of an operation share {usable:.3g} of {counted(num_cores or asked, "core")}: '
+            f'{reason} allows this process no more; write --num_intra_threads={max(1, math.floor(usable))}, or allow '
+            'more cores'
         )
     if num_cores and usable < num_cores:
         return (
@@ -315,6 +319,10 @@ def _governor(facts: _Facts) -> str | None:
 
 def _percent(share: float) -> str:
     return f'{100 * share:.2g} %' if share < 0.995 else f'{100 * share:.0f} %'
+
+
+def _seconds(seconds: float) -> str:
+    return f'{seconds:.3g} s' if seconds < 100 else f'{seconds:.0f} s'
 
 
 def _listed(words: Sequence[str]) -> str:
