@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.signals import Terminated
+from commands.quiet import quiet_start
 from errors import BenchmarkError, UsageError, nearest
 from params.spec import asks_for_help
 
@@ -96,9 +97,8 @@ def _run(arguments: list[str]) -> int:
         return 0
     else:
         name, argv = 'benchmark', arguments
-    # TensorFlow reads this when it is imported: it drops notices about the machine and keeps errors.
-    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-    return int(importlib.import_module(f'commands.{name}').main(argv))
+    with quiet_start(verbose=_is_verbose(arguments)):
+        return int(importlib.import_module(f'commands.{name}').main(argv))
 
 
 def _is_verbose(arguments: Sequence[str]) -> bool:

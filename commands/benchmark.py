@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from commands import quiet
 from params import parse_argv
 from reporting.console import Console
 from run.plan import ServerPlan
@@ -25,12 +26,14 @@ def main(argv: Sequence[str]) -> int:
     with _own_stdout() as out:
         console = Console(out, sys.stderr)
         plan = resolve(parsed.params, os.environ)
+        expects_gpu = parsed.params.device != 'cpu'
         # Only now, so that wrong use is one line.
         for line in parsed.warnings:
             console.warning(line)
         if isinstance(plan, ServerPlan):
             from cluster.serve import run_server
 
+            quiet.started(expects_gpu=expects_gpu)
             for line in plan.warnings:
                 console.warning(line)
             run_server(
@@ -45,6 +48,7 @@ def main(argv: Sequence[str]) -> int:
         else:
             from benchmark_cnn import BenchmarkCNN
 
+            quiet.started(expects_gpu=expects_gpu)
             BenchmarkCNN(plan, console).run()
     return 0
 
