@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
-from errors import RunError, UsageError
+from errors import RunError, UsageError, counted
 from params import Params
 from reporting.console import Console, format_banner
 from reporting.result import ClusterTotal, Phase, Result, Step, StepValues
@@ -133,7 +133,7 @@ class BenchmarkCNN:
             if instruments.summaries:
                 summaries = SummaryWriter(instruments.summaries, step_graph.variables, step_graph.gradients)
             evaluation = self._build_evaluation(step_graph, worker)
-            state = RunState(plan.checkpoints, step_graph, worker, self._console.warning, self._console.progress)
+            state = RunState(plan.checkpoints, step_graph, worker, self._console.warning, self._console.note)
             model_values = ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
         if not worker.inherited:
             prefix = worker.device if worker.device and plan.machine.is_here else ''
@@ -177,7 +177,7 @@ class BenchmarkCNN:
         state, worker, images_of_step = built.state, self._process.worker, self.plan.counts.images_of_step
         tracer = StepTracer(self.plan.instruments)
         stepper = Stepper(session, built.step_graph.fetches, tracer, schedule.num_warmup, built.summaries)
-        self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
+        self._console.progress(f'Running {counted(schedule.num_warmup, "warm-up step")}')
         window = Window()
         if worker.agreed['end'] is not None:
             # The interruption may have come during the evaluation of this step.
@@ -233,7 +233,7 @@ class BenchmarkCNN:
             return 0.0
         start = time.perf_counter()
         built.state.prepare_evaluation(session)
-        self._console.progress(f'Evaluating after {step} steps')
+        self._console.progress(f'Evaluating after {counted(step, "step")}')
         found = share_accuracy(built.evaluation.run(session, step), worker, f'accuracy/{step}')
         self._measurement.add_evaluation(found)
         if evaluations.summary_folder:
@@ -241,7 +241,7 @@ class BenchmarkCNN:
         if evaluations.goal is not None and found.top_1 >= evaluations.goal:
             self._has_reached_goal = True
             goal = f'--stop_at_top_1_accuracy={evaluations.goal:g}'
-            self._console.progress(f'Stopping after {step} steps: {goal} is reached')
+            self._console.note(f'Stopping after {counted(step, "step")}: {goal} is reached')
         return time.perf_counter() - start if worker.together else 0.0
 
     # ---- finish ---------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class BenchmarkCNN:
         assert self._state, 'failures are only detected while a session is open'
         result = self._measurement.result()
         rate = f', at {result.images_per_second:.2f} images/sec' if result.timed_steps else ''
-        return f'after {self._state.steps_taken} steps{rate}', self._state.hand_on()
+        return f'after {counted(self._state.steps_taken, "step")}{rate}', self._state.hand_on()
 
     def _warn(self, line: str | None) -> None:
         if line:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.signals import Terminated
-from commands.quiet import quiet_start
 from errors import BenchmarkError, UsageError, nearest
 from params.spec import asks_for_help
 
@@ -97,6 +96,8 @@ def _run(arguments: list[str]) -> int:
         return 0
     else:
         name, argv = 'benchmark', arguments
+    from commands.quiet import quiet_start
+
     with quiet_start(verbose=_is_verbose(arguments)):
         return int(importlib.import_module(f'commands.{name}').main(argv))
 

@@ -23,8 +23,8 @@ def main(argv: Sequence[str]) -> int:
       RunError: the run failed.
     """
     parsed = parse_argv(argv)
-    with _own_stdout() as out:
-        console = Console(out, sys.stderr)
+    with _own_stdout() as out, contextlib.closing(Console(out, sys.stderr)) as console:
+        console.phase('Importing TensorFlow')
         plan = resolve(parsed.params, os.environ)
         expects_gpu = parsed.params.device != 'cpu'
         # Only now, so that wrong use is one line.

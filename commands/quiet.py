@@ -23,8 +23,8 @@ from errors import UsageError
 _LEVEL = 'TF_CPP_MIN_LOG_LEVEL'
 _STANDARD_ERROR = 2
 # `read` fails at the end of the pipe, which is the end of this process. Descriptor 1 is the file, open for reading.
-_WATCHER = 'read -r _ || { %s cat <&1; } >&2'
-_ERASE = r"printf '\r\033[K';"
+_WATCHER = 'read -r _ || { %s cat <&1 >&2; }'
+_ERASE = r"printf '\r\033[K' >&2;"
 # What the beginning of a line says about itself: severity, date or zero, time, thread.
 _INFO = re.compile(r'I\d{4} ')
 _NOTICES = re.compile(
