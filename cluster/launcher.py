@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TextIO
 
-from errors import RunError
+from errors import RunError, counted
 from reporting.console import format_error, format_warning
 
 _TETHER = str(Path(__file__).with_name('tether.py'))
@@ -304,7 +304,7 @@ class _Cluster:
             what, exit_code = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})', 128 - code
         if self._restarts[name] < self._num_restarts:
             self._restarts[name] += 1
-            again = f'restarting it ({self._restarts[name]} of {self._num_restarts} times)'
+            again = f'restarting it ({self._restarts[name]} of {counted(self._num_restarts, "time")})'
             self._lines.message(format_warning(f'{what}; {again}'))
             self._start(command)
         elif self._keep_going:

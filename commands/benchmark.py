@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from commands import quiet
+
 from params import parse_argv
 from reporting.console import Console
+from run import quiet
 from run.plan import ServerPlan
 from run.resolve import resolve
 

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TextIO
 
-from errors import RunError
+from errors import RunError, counted
 from reporting.live import LiveLine, can_redraw
 from reporting.result import Accuracy, StepValues
 from reporting.statistics import Rate
@@ -108,14 +108,14 @@ def format_accuracy(accuracy: Accuracy) -> str:
 
 def format_incomplete(num_timed: int, num_batches: int) -> str:
     """The warning about a run that ended early."""
-    return f'the run is incomplete: {num_timed} of {num_batches} batches were timed'
+    return f'the run is incomplete: {num_timed} of {counted(num_batches, "step")} timed'
 
 
 def format_skipped(num_skipped: int) -> str:
     """The warning about steps that an automatic loss scale skipped."""
     return (
-        f'{num_skipped} steps, warm-up included, changed no variable: their gradients overflowed, and each halved the '
-        'loss scale'
+        f'{counted(num_skipped, "step")}, warm-up included, changed no variable: the gradients overflowed, which '
+        'halved the loss scale each time'
     )
 
 

@@ -67,7 +67,9 @@ class Process:
         self._worker = worker = self._make_worker()
         if worker.cluster:
             others = len(worker.cluster.tasks) - 1
-            self._console.progress(f'Waiting for the other tasks ({others})' if others > 1 else 'Waiting for the other task')
+            self._console.progress(
+                f'Waiting for the other tasks ({others})' if others > 1 else 'Waiting for the other task'
+            )
         worker.join(offer_step(worker))
         return worker
 

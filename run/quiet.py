@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -215,9 +215,7 @@ def _own_stderr() -> Iterator[TextIO | None]:
         yield None
         return
     before.flush()
-    sys.stderr = own = open(
-        descriptor, 'w', buffering=1, encoding=before.encoding, errors=before.errors, closefd=True
-    )
+    sys.stderr = own = os.fdopen(descriptor, 'w', buffering=1, encoding=before.encoding, errors=before.errors)
     try:
         yield own
     finally:
