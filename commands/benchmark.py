@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-
 from params import parse_argv
 from reporting.console import Console
 from run import quiet

@@ -94,12 +94,17 @@ class LiveLine:
         self._status = ''
 
     def _start(self) -> None:
-        if self._thread is None and self._can_redraw:
-            self._is_closed = threading.Event()
-            self._thread = threading.Thread(target=self._redraw, args=(self._is_closed,), name='live line', daemon=True)
-            self._thread.start()
-            # For callers that are stopped by an exception.
-            atexit.register(self.close)
+        if self._thread or not self._can_redraw:
+            return
+        with self._lock:
+            if self._thread is None:
+                self._is_closed = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._redraw, args=(self._is_closed,), name='live line', daemon=True
+                )
+                self._thread.start()
+                # For callers that are stopped by an exception.
+                atexit.register(self.close)
 
     def _redraw(self, is_closed: threading.Event) -> None:
         while True:

@@ -46,6 +46,7 @@ WITHOUT_TENSORFLOW = [
     'cluster.discovery',
     'cluster.environments',
     'cluster.launcher',
+    'cluster.lines',
     'cluster.topology',
     'commands.benchmark',
     'commands.checkpoint',
