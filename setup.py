@@ -12,6 +12,7 @@ RECORDS = ['pillow>=10.1']
 DEV = [
     'hypothesis>=6.100',
     'mypy>=1.11',
+    'pyte>=0.8',
     'pytest>=8.0',
     'pytest-timeout>=2.3',
     'pytest-xdist>=3.5',

@@ -109,11 +109,12 @@ class LiveLine:
     def _redraw(self, is_closed: threading.Event) -> None:
         while True:
             with self._lock:
-                self._draw(self._text())
+                self._draw(self.text())
             if is_closed.wait(_REDRAW_SECS):
                 return
 
-    def _text(self) -> str:
+    def text(self) -> str:
+        """What the line says now, at any width."""
         status, first = self._status, self._first
         if isinstance(status, str):
             return status

@@ -36,6 +36,7 @@ from run.plan import (
     Role,
     ServerPlan,
 )
+from run.quiet import has_nvidia_gpu
 from run.resolve_files import find_checkpoints, find_instruments
 from run.schedule import EvalSchedule
 from training.schedules import steps_of
@@ -176,6 +177,11 @@ def _plan_run(
     config = session_config(params, machine, in_cluster=cluster is not None)
     if params.xla and machine.is_here:
         check_xla(config, machine.towers[0])
+    if params.device is None and machine.kind == 'cpu' and has_nvidia_gpu():
+        warnings.append(
+            'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the CPU; install the [cuda] '
+            'extra and a driver that fits it (--verbose shows what TensorFlow says), or write --device=cpu'
+        )
     if cluster and not horovod and (public := public_hosts(cluster)):
         warnings.append(
             f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor "
