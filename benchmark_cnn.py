@@ -142,7 +142,7 @@ class BenchmarkCNN:
             if instruments.summaries:
                 summaries = SummaryWriter(instruments.summaries, step_graph.variables, step_graph.gradients)
             evaluation = self._build_evaluation(step_graph, worker)
-            state = RunState(plan.checkpoints, step_graph, worker, self._console.warning, self._console.progress)
+            state = RunState(plan.checkpoints, step_graph, worker, self._console.warning, self._console.note)
             model_values = ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
         self._measurement.recording.bytes_of_servers = tuple(step_graph.bytes_of_servers.values())
         self._measurement.recording.bytes_of_step = step_graph.bytes_of_step
@@ -265,7 +265,7 @@ class BenchmarkCNN:
         if evaluations.goal is not None and found.top_1 >= evaluations.goal:
             self._has_reached_goal = True
             goal = f'--stop_at_top_1_accuracy={evaluations.goal:g}'
-            self._console.progress(f'Stopping after {self._measurement.name_step(step)}: {goal} is reached')
+            self._console.note(f'Stopping after {self._measurement.name_step(step)}: {goal} is reached')
 
     # ---- finish ---------------------------------------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class BenchmarkCNN:
         assert self._state, 'failures are only detected while a session is open'
         result = self._measurement.result()
         rate = f', at {result.images_per_second:.2f} images/sec' if result.timed_steps else ''
-        return f'after {self._state.steps_taken} steps{rate}', self._state.hand_on()
+        return f'after {counted(self._state.steps_taken, "step")}{rate}', self._state.hand_on()
 
     def _warn(self, line: str | None) -> None:
         if line:

@@ -1,4 +1,4 @@
-"""The two kinds of error with their exit codes, how a message spells flags and counts, and the nearest known name."""
+"""The two kinds of error with their exit codes; how messages spell flags and count things; the nearest known name."""
 
 import difflib
 from collections.abc import Iterable

@@ -17,6 +17,7 @@ DEV = [
     'hypothesis>=6.100',
     'jsonschema>=4.18',
     'mypy>=1.11',
+    'pyte>=0.8',
     'pytest>=8.0',
     'pytest-timeout>=2.3',
     'pytest-xdist>=3.5',

@@ -101,9 +101,10 @@ def _run(arguments: list[str]) -> int:
         return 0
     else:
         name, argv = 'benchmark', arguments
-    # TensorFlow reads this when it is imported: it drops notices about the machine and keeps errors.
-    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-    return int(importlib.import_module(f'commands.{name}').main(argv))
+    from run.quiet import quiet_start
+
+    with quiet_start(verbose=_is_verbose(arguments)):
+        return int(importlib.import_module(f'commands.{name}').main(argv))
 
 
 def _is_verbose(arguments: Sequence[str]) -> bool:

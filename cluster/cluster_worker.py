@@ -135,6 +135,7 @@ class ClusterWorker:
         reason = failure.line if failure else 'a step does not end'
         self._warn(reason)
         self._rendezvous.end(1, reason)
+        self._hand_over()
         os._exit(1)
 
     def peer_failure(self) -> PeerFailure | None:

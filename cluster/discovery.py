@@ -195,8 +195,9 @@ def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Clus
         )
     num_ps = params.num_ps if mode.needs_servers else 0
     if launch.size is not None and num_ps >= launch.size:
+        started = counted(launch.size, 'process', 'es')
         raise UsageError(
-            f'--num_ps={num_ps}: {launch.source} started {launch.size} processes ({launch.size_name}={launch.size}), '
+            f'--num_ps={num_ps}: {launch.source} started {started} ({launch.size_name}={launch.size}), '
             f'and at least one must be a worker; start more, or write --num_ps={launch.size - 1}'
         )
     places = place_ranks(launch, environ, num_ps)

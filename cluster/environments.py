@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from errors import UsageError
+from errors import UsageError, counted
 
 Hosts = tuple[str, ...]
 Environment = Mapping[str, str]
@@ -272,7 +272,7 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
 
 
 def _hosts_to_write(launch: Launch, num_ps: int) -> str:
-    workers = f'{launch.size - num_ps} hosts' if launch.size else 'the other hosts'
+    workers = counted(launch.size - num_ps, 'host') if launch.size else 'the other hosts'
     ps = f'--ps_hosts=HOST:PORT,... with {num_ps} and ' if num_ps else ''
     return (
         f'{ps}--worker_hosts=HOST:PORT,... with {workers} in the order of the ranks, '

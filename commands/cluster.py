@@ -46,21 +46,25 @@ class Options:
     )
     keep_going: bool = flag(False, 'Do not stop the other processes when one fails.')
     restart: int = flag(0, 'How often each process that fails is started again.', lower_bound=0)
+    verbose: bool = flag(
+        False, 'Show all lines of all processes, their process ids and cores; each process gets --verbose, too.'
+    )
 
 
 DECLARATION = Declaration(
     'cluster',
     Options,
-    'Starts a whole cluster on this machine, shows the lines of all its processes and prints its result once.',
+    'Starts a whole cluster on this machine and prints its result once.',
     examples=(
         '--ps=1 --workers=2 -- --model=resnet50',
         f'--workers=4 -- --model=resnet50 {modes_that(lambda mode: mode.is_for_peers)}',
     ),
     details='FLAGS are the flags of a run, see tf_cnn_benchmarks --help; each process also gets its role and the '
     'addresses of all processes. The standard output of worker 0 (of the controller, if the mode has one) is the '
-    'result and goes to standard output; all other lines go to standard error, each preceded by the name of its '
-    'process. If a process fails, the others are stopped, and the command ends with its exit code (128 + n if signal n '
-    'ended it).',
+    'result and goes to standard output. Warnings and errors of all processes go to standard error, each preceded by '
+    'the name of its process; with --verbose, among these flags or those of the run, so do all other lines. If a '
+    'process fails, the last lines of all are shown, the others are stopped, and the command ends with its exit code '
+    '(128 + n if signal n ended it).',
     rest=Rest('FLAGS', 'the flags of the run'),
 )
 
@@ -76,7 +80,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _start(arguments: Arguments[Options]) -> int:
-    options, run_flags = arguments.options, arguments.rest
+    options = arguments.options
+    run_flags = (*arguments.rest, *(['--verbose=true'] if options.verbose else []))
     if sys.platform != 'linux':
         raise UsageError(f'cluster: it needs Linux, and this is {sys.platform}; start each process yourself instead')
     params = _run_params(run_flags)
@@ -97,6 +102,7 @@ def _start(arguments: Arguments[Options]) -> int:
             print(format_warning(f'only {writer} gets {", ".join(shared)}: {reason}'), file=sys.stderr, flush=True)
         return launch(
             commands,
+            quiet=not params.verbose,
             keep_going=options.keep_going,
             num_restarts=options.restart,
             # With --keep_going, a parameter server waits for a lost worker to come back.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from errors import RunError, counted
+from reporting.live import LiveLine, can_redraw
 from reporting.result import Accuracy, StepValues
 from reporting.statistics import Rate
 
@@ -142,7 +143,8 @@ def format_warning(message: str) -> str:
 class Console:
     """Prints results to one stream and messages to another, and flushes each.
 
-    Without a stream they are discarded, but warnings become Python warnings (UserWarning).
+    Without a stream they are discarded, but warnings become Python warnings (UserWarning). If the messages go to a
+    terminal, what the program is doing is shown in one live line, and else in a line each.
     """
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None, *, documents_only: bool = False) -> None:
@@ -153,6 +155,12 @@ class Console:
         self._out = err if documents_only else out
         self._err = err
         self._documents = out
+        self._live = LiveLine(err) if err and can_redraw(err) else None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a live line; without one, steps() and phase() do nothing."""
+        return self._live is not None
 
     def result(self, text: str) -> None:
         """Prints lines of the result.
@@ -169,31 +177,62 @@ class Console:
     def _print(self, text: str, stream: TextIO | None) -> None:
         if stream:
             try:
-                print(text, file=stream, flush=True)
+                with self._above_live_line():
+                    print(text, file=stream, flush=True)
             except BrokenPipeError:
                 raise
             except OSError as error:
                 raise RunError(f'standard output cannot be written: {error.strerror}; redirect it elsewhere') from error
 
     def progress(self, message: str) -> None:
-        """Prints what the program is doing."""
+        """Shows what the program is doing: in the live line, or else in a line of its own."""
+        if self._live:
+            self._live.phase(message)
+        else:
+            self.note(message)
+
+    def phase(self, text: str) -> None:
+        """Shows in the live line, if there is one, what the program is doing."""
+        if self._live:
+            self._live.phase(text)
+
+    def steps(self, phase: str, done: int, total: int, rate_text: str = '') -> None:
+        """Shows in the live line, if there is one, that `done` of `total` steps of a phase are done.
+
+        Args:
+          phase: what is counted: 'warm-up step', 'step'. rate_text: the rate so far.
+        """
+        if self._live:
+            self._live.steps(phase, done, total, rate_text)
+
+    def note(self, message: str) -> None:
+        """Prints a line that stays, such as where a run continues from."""
         if self._err:
-            print(message, file=self._err, flush=True)
+            with self._above_live_line():
+                print(message, file=self._err, flush=True)
+
+    def close(self) -> None:
+        """Erases the live line until there is something new to show in it."""
+        if self._live:
+            self._live.close()
+
+    def _above_live_line(self) -> contextlib.AbstractContextManager[None]:
+        return self._live.hidden() if self._live else contextlib.nullcontext()
 
     def hand_over(self) -> None:
         """Makes the stream of results the standard output of the program that will replace this one in the process."""
+        self.close()
         if self._documents:
             with contextlib.suppress(io.UnsupportedOperation):
                 os.dup2(self._documents.fileno(), 1)
 
     def advice(self, message: str) -> None:
         """Prints a warning that the result holds, too; so it is discarded if there is no stream."""
-        if self._err:
-            self.progress(format_warning(message))
+        self.note(format_warning(message))
 
     def warning(self, message: str) -> None:
         """Prints a warning."""
         if self._err:
-            self.progress(format_warning(message))
+            self.note(format_warning(message))
         else:
             warnings.warn(' '.join(message.split()), stacklevel=3)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -20,6 +21,9 @@ from reporting.summary import format_summary
 from run.invocation import Invocation
 from run.plan import Plan, Role
 from run.recording import Recording, write_document
+
+# How often the live line gets new numbers.
+_LIVE_SECS = 0.2
 
 
 class Measurement:
@@ -54,6 +58,7 @@ class Measurement:
         self._rate = RunningRate()
         self._num_shown = 0
         self._timed_start: float | None = None
+        self._live_until = -math.inf
         self._evaluations: list[Accuracy] = []
 
     def join(self, worker: Worker) -> None:
@@ -91,6 +96,23 @@ class Measurement:
             self._rate.add(step.seconds)
             if self._timed_start is None:
                 self._timed_start = step.start
+        # Statistics of thousands of steps at each step would take longer than some steps do.
+        if self._console.is_live and step.end >= self._live_until:
+            self._live_until = step.end + _LIVE_SECS
+            self._show_live(step)
+
+    def _show_live(self, step: Step[StepValues]) -> None:
+        counts = self._plan.counts
+        if step.phase is Phase.WARMUP:
+            self._console.steps('warm-up step', step.index, counts.num_warmup)
+            return
+        rate = self._rate.over(counts.images_of_step)
+        text = f'{rate.images_per_second:.1f} images/sec +/- {rate.standard_error:.1f}'
+        total = counts.num_timed
+        if counts.target_secs and self._timed_start is not None:
+            # As many as fit into the time if they go on like this.
+            total = math.ceil(counts.target_secs * step.index / max(step.end - self._timed_start, 1e-9))
+        self._console.steps('step', step.index, max(total, step.index), text)
 
     @property
     def has_reached_target(self) -> bool:
@@ -162,7 +184,7 @@ class Measurement:
         self._print(result, ending)
         if document:
             for line in format_summary(document):
-                self._console.progress(line)
+                self._console.note(line)
             for warning in document['warnings']:
                 # Those of the settings were printed before the run.
                 if warning['code'] != 'settings':

@@ -67,7 +67,10 @@ class Process:
         """
         self._worker = worker = self._make_worker()
         if worker.cluster:
-            self._console.progress(f'Waiting for the other tasks ({len(worker.cluster.tasks) - 1})')
+            others = len(worker.cluster.tasks) - 1
+            self._console.progress(
+                f'Waiting for the other tasks ({others})' if others > 1 else 'Waiting for the other task'
+            )
         worker.join(offer_step(worker))
         return worker
 
@@ -122,6 +125,8 @@ class Process:
                     self._conclude(_ending_of(end))
                     self._leave(1, 'interrupted')
                 raise
+            finally:
+                self._console.close()
             self._leave(0)
 
     def begin_step(self) -> None:
@@ -185,6 +190,7 @@ class Process:
         finally:
             self._leave(exit_code, f'stopped by {signal_name}')
         self._console.warning(f'stopped by {signal_name}')
+        self._console.close()
 
     def _handle_peer_failure(self, failure: PeerFailure) -> RunError:
         """Handles the failure of another task: joins again if that task was replaced, else returns the error."""

@@ -37,6 +37,7 @@ from run.plan import (
     ServerPlan,
     Surroundings,
 )
+from run.quiet import has_nvidia_gpu
 from run.resolve_files import find_checkpoints, find_instruments, find_reports
 from run.schedule import EvalSchedule
 from run.surroundings import environment_facts, git_commit, machine_facts
@@ -181,6 +182,11 @@ def _plan_run(
     config = session_config(params, machine, in_cluster=cluster is not None)
     if params.xla and machine.is_here:
         check_xla(config, machine.towers[0])
+    if params.device is None and machine.kind == 'cpu' and has_nvidia_gpu():
+        warnings.append(
+            'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the CPU; install the [cuda] '
+            'extra and a driver that fits it (--verbose shows what TensorFlow says), or write --device=cpu'
+        )
     if cluster and not horovod and (public := public_hosts(cluster)):
         warnings.append(
             f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor "

@@ -4,7 +4,7 @@ import datetime
 import socket
 
 from cluster.topology import Shape
-from errors import UsageError, spelled
+from errors import UsageError, counted, spelled
 from models.facts import ModelFacts
 from params import Params
 from params.results import FIELD
@@ -93,7 +93,7 @@ def find_instruments(params: Params, is_chief: bool, num_timed: int, warnings: l
         flag = spelled('profile_steps', params.profile_steps)
         first, last = numbers_of(params.profile_steps, int)
         if last > num_timed:
-            raise UsageError(f'{flag}: there are {num_timed} timed steps; profile some of these')
+            raise UsageError(f'{flag}: the run has {counted(num_timed, "timed step")}; write none after the last')
         warnings.append(f'{flag}: these timed steps run under the profiler, which makes them slower')
         profile_steps = first, last
     if params.train_dir and params.save_summaries_steps and params.summary_verbosity and is_chief and not params.eval:

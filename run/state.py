@@ -25,7 +25,7 @@ class RunState:
       checkpoints: what is saved, and what training starts from.
       built: the graph of a step.
       worker: the worker that this process is in the run.
-      warn, progress: print a warning, and a progress line.
+      warn, note: print a warning, and a line that stays.
 
     Attributes:
       steps_taken: the steps that all workers have taken.
@@ -40,13 +40,13 @@ class RunState:
         built: StepGraph,
         worker: Worker,
         warn: Callable[[str], None],
-        progress: Callable[[str], None],
+        note: Callable[[str], None],
     ) -> None:
         self.steps_taken = 0
         self._checkpoints = checkpoints
         self._built = built
         self._worker = worker
-        self._warn, self._progress = warn, progress
+        self._warn, self._note = warn, note
         self._last_save = time.monotonic()
         self._new_step = tf.placeholder(tf.int64, [])
         self._set_step = built.global_step.assign(self._new_step)
@@ -153,11 +153,11 @@ class RunState:
             assert self._saver
             assert self._checkpoints.resume_from
             self._saver.restore(session, self._checkpoints.resume_from)
-            self._progress(f'Continuing from {self._checkpoints.resume_from}')
+            self._note(f'Continuing from {self._checkpoints.resume_from}')
         elif origin is Origin.WARM_START:
             assert self._warm_start
             self._warm_start.restore(session)
-            self._progress(self._warm_start.summary)
+            self._note(self._warm_start.summary)
             for line in self._warm_start.warnings:
                 self._warn(line)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from refusals import check_line
+from terminals import terminal
 from warned import check_warning, warnings_in
 
 import tf_cnn_benchmarks
@@ -136,9 +137,30 @@ def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
         rf'1\t{step}2\t{step}3\t{step}{rule}\ntotal images/sec: \d+\.\d\d\n{rule}\n'
     )
     assert re.fullmatch(expected, done.stdout), done.stdout
+    # Nothing of what TensorFlow prints while it starts.
+    warning, *progress = done.stderr.splitlines()
+    check_warning(warning, '--flush_stdout=true')
+    assert progress[:3] == ['Building the graph', 'Initialising the variables', 'Running 1 warm-up step']
     assert done.stderr.count('tf_cnn_benchmarks:') == len(warnings_in(done.stderr))
-    check_warning(done.stderr, '--flush_stdout=true')
     assert [path.name for path in tmp_path.iterdir()] == ['graph.pbtxt']
+
+
+@pytest.mark.graph
+def test_on_a_terminal_a_run_shows_what_it_does_and_in_the_end_its_lines_alone() -> None:
+    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *SMALL_RUN, '--gpu_pending_cap=3']
+    with terminal(command, columns=80) as seen:
+        seen.read('Importing TensorFlow\x1b[K\r')
+        seen.read(until=None)
+        assert seen.process.returncode == 0
+    first, *lines = '\n'.join(seen.lines).replace('\n', '', 1).split('\n') if len(seen.lines[0]) == 80 else seen.lines
+    check_warning(first, '--gpu_pending_cap=3')
+    assert lines[0].startswith('TensorFlow:  2.')
+    begin = lines.index('==========')
+    header, step, *rest = lines[begin + 1 :]
+    assert header.split() == ['Step', 'Img/sec', 'total_loss']
+    assert re.fullmatch(r'1 +images/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\) +\d+\.\d{3}', step)
+    rule = '-' * 64
+    assert [re.sub(r'\d+\.\d\d$', 'N', line) for line in rest] == [rule, 'total images/sec: N', rule]
 
 
 # Stand-ins for the plan and the benchmark: no flag makes TensorFlow write to standard output or the user interrupt.
