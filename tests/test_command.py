@@ -156,11 +156,14 @@ def test_on_a_terminal_a_run_shows_what_it_does_and_in_the_end_its_lines_alone()
     check_warning(first, '--gpu_pending_cap=3')
     assert lines[0].startswith('TensorFlow:  2.')
     begin = lines.index('==========')
-    header, step, *rest = lines[begin + 1 :]
+    header, *steps = lines[begin + 1 : begin + 4]
     assert header.split() == ['Step', 'Img/sec', 'total_loss']
-    assert re.fullmatch(r'1 +images/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\) +\d+\.\d{3}', step)
+    for number, step in zip((1, 3), steps, strict=True):
+        assert re.fullmatch(rf'{number} +images/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\) +\d+\.\d{{3}}', step)
     rule = '-' * 64
-    assert [re.sub(r'\d+\.\d\d$', 'N', line) for line in rest] == [rule, 'total images/sec: N', rule]
+    total, summary = lines[begin + 4 : begin + 7], lines[begin + 7 :]
+    assert [re.sub(r'\d+\.\d\d$', 'N', line) for line in total] == [rule, 'total images/sec: N', rule]
+    assert summary[0].startswith('steps: median ')
 
 
 # Stand-ins for the plan and the benchmark: no flag makes TensorFlow write to standard output or the user interrupt.
