@@ -1,5 +1,7 @@
 """Reads a sweep from a TOML file, one of the user or one that comes with the program."""
 
+import contextlib
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,14 +38,17 @@ def find_file(name: str) -> Path:
     raise UsageError(f'{name}: {what}; {hint}')
 
 
-def read_file(path: Path) -> Request:
+def read_file(path: Path, source: str | None = None) -> Request:
     """Reads a sweep.
+
+    Args:
+      source: how errors name the file; by default its path.
 
     Raises:
       UsageError: the file cannot be read or is no TOML, a key or a flag is unknown, or a value is wrong.
     """
     table = _parse(path)
-    source = str(path)
+    source = source or str(path)
     for key, value in table.items():
         if key not in _KEYS:
             near = nearest(key, _KEYS)
@@ -69,17 +74,7 @@ def read_file(path: Path) -> Request:
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    try:
-        import tomllib
-    except ModuleNotFoundError:
-        try:
-            # Part of Python since 3.11.
-            import tomli as tomllib
-        except ModuleNotFoundError:
-            raise UsageError(
-                f"{path}: Python 3.10 cannot read TOML; install tomli: pip install 'tf_cnn_benchmarks[sweep]', "
-                'or write --grid'
-            ) from None
+    tomllib = _find_reader(path)
     try:
         return tomllib.loads(path.read_bytes().decode('utf-8'))
     except UnicodeDecodeError:
@@ -88,6 +83,16 @@ def _parse(path: Path) -> dict[str, Any]:
         raise UsageError(f'{path}: it is no TOML ({" ".join(str(error).split())}); see docs/sweeps.md') from None
     except OSError as error:
         raise UsageError(f'{path}: it cannot be read ({error.strerror})') from None
+
+
+def _find_reader(path: Path) -> Any:
+    # tomllib is part of Python since 3.11.
+    for name in ('tomllib', 'tomli'):
+        with contextlib.suppress(ModuleNotFoundError):
+            return importlib.import_module(name)
+    raise UsageError(
+        f"{path}: Python 3.10 cannot read TOML; install tomli: pip install 'tf_cnn_benchmarks[sweep]', or write --grid"
+    )
 
 
 def _table(table: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
@@ -126,7 +131,8 @@ def _settings(table: Mapping[str, Any], source: str) -> Settings:
             value = table[name]
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             values[name] = read_value(spec, str(value) if spec.type is str and is_number else value, f'{source}:')
-    settings = Settings(**values)
+    # Each value was read by the spec of its field, which mypy cannot see.
+    settings = Settings(**values)  # type: ignore[arg-type]
     try:
         settings.check()
     except UsageError as error:

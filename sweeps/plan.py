@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from errors import UsageError, spelled
 from params import Params, parse_argv
@@ -31,7 +31,7 @@ class Configuration:
       id: names its files; unique. varied: the flags that differ between configurations, and the shape, as text.
       shape: its processes and devices. in_cluster: whether there is more than one process.
       argv: the flags of the run. given: those flags by name, each as it is written.
-      batch_size: on each device; 0 is the default of the model. model: its name.
+      model, variable_update, batch_size: of the run; the batch size is that of each device, 0 is the model's default.
     """
 
     id: str
@@ -41,6 +41,7 @@ class Configuration:
     argv: tuple[str, ...]
     given: Mapping[str, str]
     model: str
+    variable_update: str
     batch_size: int
 
     @property
@@ -103,34 +104,36 @@ def make_plan(request: Request, check: Check, *, has_gpu: bool) -> Plan:
     columns = tuple(dict.fromkeys([*_varied_names(request), SHAPE]))
     found: dict[tuple[str, ...], Configuration] = {}
     left_out: list[LeftOut] = []
-    for axes, is_single in [(grid, False) for grid in request.grids] + [(row, True) for row in request.include]:
-        num_possible, reason = 0, ''
+    for axes in (*request.grids, *request.include):
+        num_usable, reason = 0, ''
         for combination in _product(axes):
             values = {**request.flags, **combination}
             shape = values.pop(SHAPE, Shape(1, 1))
             varied = {name: _text(name, {**values, SHAPE: shape}) for name in columns}
             try:
                 made = None if _excluded(request.exclude, values, shape) else _configure(values, shape, varied, check)
-                reason = 'it is excluded'
             except _ImpossibleError as error:
-                made, reason = None, str(error)
-            if made is not None:
-                _check_device(made, request.source, has_gpu)
-                num_possible += 1
-                reason = 'it is in the sweep already'
-                if made.argv + (str(shape),) not in found:
-                    found[made.argv + (str(shape),)] = made
-                    continue
-            left_out.append(LeftOut(varied, reason))
-        if not num_possible and (is_single or not request.exclude):
-            what = caption({name: _text(name, combination) for name in combination})
-            raise UsageError(f'{axes.where} {what}: it cannot run: {reason}')
+                reason = str(error)
+                left_out.append(LeftOut(varied, reason))
+                continue
+            num_usable += 1
+            if made is None:
+                left_out.append(LeftOut(varied, 'it is excluded'))
+                continue
+            _check_device(made, request.source, has_gpu)
+            key = (*made.argv, str(shape))
+            if key in found:
+                left_out.append(LeftOut(varied, 'it is in the sweep already'))
+            found.setdefault(key, made)
+        if not num_usable:
+            what = ' '.join(f'{name} = {_text(name, combination)}' for name in combination)
+            raise UsageError(f'{axes.where} {what}: it cannot run: {reason}; change one of them')
     if not found:
         raise UsageError(f'{request.source}: all configurations are excluded; change [[exclude]]')
-    made_all = tuple(
-        Configuration(**{**vars(one), 'id': _id(number, one, len(found))}) for number, one in enumerate(found.values(), 1)
+    configurations = tuple(
+        replace(one, id=_id(number, one, len(found))) for number, one in enumerate(found.values(), start=1)
     )
-    return Plan(request.name, request.title, request.settings, made_all, tuple(left_out), columns)
+    return Plan(request.name, request.title, request.settings, configurations, tuple(left_out), columns)
 
 
 class _ImpossibleError(Exception):
@@ -175,9 +178,7 @@ def _excluded(exclude: Sequence[Axes], values: Mapping[str, Setting], shape: Set
     return any(all(own.get(name) in wanted for name, wanted in row.values.items()) for row in exclude)
 
 
-def _configure(
-    values: Mapping[str, Setting], shape: Setting, varied: Mapping[str, str], check: Check
-) -> Configuration:
+def _configure(values: Mapping[str, Setting], shape: Setting, varied: Mapping[str, str], check: Check) -> Configuration:
     assert isinstance(shape, Shape)
     argv = tuple(spelled(name, value) for name, value in {**values, 'num_gpus': shape.devices}.items())
     mode = MODES[str(values.get('variable_update', SPECS['variable_update'].default))]
@@ -193,14 +194,28 @@ def _configure(
         check(params, alone)
     except UsageError as error:
         raise _ImpossibleError(str(error)) from None
-    return Configuration('', varied, shape, not alone, argv, dict(params.given), params.model, params.batch_size)
+    return Configuration(
+        id='',
+        varied=varied,
+        shape=shape,
+        in_cluster=not alone,
+        argv=argv,
+        given=dict(params.given),
+        model=params.model,
+        variable_update=params.variable_update,
+        batch_size=params.batch_size,
+    )
 
 
 def _check_device(one: Configuration, source: str, has_gpu: bool) -> None:
-    if one.shape.devices > 1 and 'device' not in one.given and not has_gpu:
+    mode = MODES[one.variable_update]
+    if 'device' in one.given or has_gpu:
+        return
+    if one.shape.devices > 1 or mode.has_controller:
+        what = f'shape {one.shape} of {spelled("variable_update", mode.name)}'
         raise UsageError(
-            f'{source}: shape {one.shape}: this machine has no GPU, and several devices of its CPU must be asked for; '
-            'add -- --device=cpu, or device = "cpu" in [flags]'
+            f'{source}: {what} needs --device, since this machine has no GPU; write --device=cpu after --, or '
+            'device = "cpu" in [flags]'
         )
 
 

@@ -51,7 +51,7 @@ class Request:
     grids: Sequence[Axes] = ()
     include: Sequence[Axes] = ()
     exclude: Sequence[Axes] = ()
-    settings: Settings = Settings()
+    settings: Settings = field(default_factory=Settings)
 
 
 def read_setting(name: str, value: object, where: str) -> Setting:

@@ -51,7 +51,7 @@ class Shape:
         if not isinstance(mode.runs[place], Refusal):
             return None
         if place is not Place.ALONE and not mode.has_cluster:
-            return f'{mode.name} works within one process, as in 1*{self.devices}'
+            return f'{mode.name} works within one process'
         if place is Place.WITH_SERVERS:
-            return f'{mode.name} has no parameter servers, as in {self.workers}*{self.devices}'
-        return f'{mode.name} needs parameter servers, as in {self.workers}*{self.devices}+1'
+            return f'{mode.name} has no parameter servers'
+        return f'{mode.name} needs parameter servers'
