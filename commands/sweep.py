@@ -24,7 +24,7 @@ from sweeps.gpus import has_gpu
 from sweeps.overview import format_left_out, format_plan, rows_of
 from sweeps.plan import Plan, make_plan
 from sweeps.progress import Progress
-from sweeps.runner import Starter, Sweep, limits_of
+from sweeps.runner import PROGRAM, Starter, Sweep, limits_of
 from sweeps.search import Search, check_search
 from sweeps.settings import Settings
 
@@ -91,7 +91,7 @@ def _sweep(arguments: Arguments[Options]) -> int:
         _print_shipped()
         return 0
     plan, folder = _resumed(arguments) if _is_of_folder(arguments) else _planned(arguments)
-    starter = Starter(environment=without_clusters(os.environ), limits=limits_of(plan.settings))
+    starter = Starter(PROGRAM, environment=without_clusters(os.environ), limits=limits_of(plan.settings))
     if options.dry_run:
         _print_plan(plan, folder)
         return 0

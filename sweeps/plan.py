@@ -101,7 +101,7 @@ def make_plan(request: Request, check: Check, *, has_gpu: bool) -> Plan:
         raise UsageError(f'{request.source}: it names nothing to compare; add a [grid] such as batch_size = [32, 64]')
     _check_settings(request)
     # A batch size that is searched for is a result, and no configuration has one.
-    columns = tuple(dict.fromkeys([*_varied_names(request), SHAPE]))
+    columns = (*(name for name in _varied_names(request) if name != SHAPE), SHAPE)
     found: dict[tuple[str, ...], Configuration] = {}
     left_out: list[LeftOut] = []
     for axes in (*request.grids, *request.include):

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,18 +162,30 @@ def _await_end(pid: int, ended: int, started: float, limits: Limits) -> str | No
 
 
 def _stop(pid: int, ended: int, grace_secs: float) -> None:
-    """Ends a process and its descendants: SIGTERM, and SIGKILL if it runs on after grace_secs."""
-    try:
-        if grace_secs:
-            os.killpg(pid, signal.SIGTERM)
-            if select.select([ended], [], [], grace_secs)[0]:
-                return
-    finally:
-        # A second Ctrl-C ends the patience. Processes of a cluster have sessions of their own.
-        for descendant in reversed(processes_of(pid)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(descendant, signal.SIGKILL)
-        select.select([ended], [], [])
+    """Ends a process and its descendants: SIGTERM to its group, and SIGKILL to what still runs after grace_secs."""
+    with contextlib.ExitStack() as stack:
+        # Those in sessions of their own, which would not be found any more once their parent has ended.
+        descendants = _open_all(processes_of(pid), stack)
+        try:
+            if grace_secs:
+                os.killpg(pid, signal.SIGTERM)
+                select.select([ended], [], [], grace_secs)
+        finally:
+            # Also if a second Ctrl-C ends the patience.
+            for descriptor in (*_open_all(processes_of(pid), stack), *descendants):
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            select.select([ended], [], [])
+
+
+def _open_all(pids: Iterable[int], stack: contextlib.ExitStack) -> list[int]:
+    """A descriptor of each process that still runs, which no later process of the same number can take."""
+    descriptors = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptors.append(os.pidfd_open(pid))
+            stack.callback(os.close, descriptors[-1])
+    return descriptors
 
 
 def _end_of(log: Path) -> str:
