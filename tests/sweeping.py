@@ -1,6 +1,9 @@
 """Sweeps of tests: plans from TOML, and the small program that takes the place of the real one."""
 
+import contextlib
 import json
+import os
+import select
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +17,7 @@ from sweeps.folder import Folder
 from sweeps.plan import Plan, make_plan
 from sweeps.runner import Starter, limits_of
 
+_DEADLINE_SECS = 60
 FAKE = (sys.executable, '-I', '-S', str(Path(__file__).with_name('fake_benchmark.py')))
 
 
@@ -51,6 +55,17 @@ def created(folder: Path, plan: Plan) -> Folder:
     made = Folder(folder / 'out')
     made.create(plan)
     return made
+
+
+def assert_ended(pids: list[int]) -> None:
+    """Waits until these processes have ended, which need not be children of this one."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                assert select.select([descriptor], [], [], _DEADLINE_SECS)[0], pid
+            finally:
+                os.close(descriptor)
 
 
 def runs_in(folder: Path) -> list[Sequence[str]]:

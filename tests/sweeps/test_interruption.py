@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from refusals import check_line, refused
-from sweeping import FAKE, created, environment, plan_of, sizes_in, starter
+from sweeping import FAKE, assert_ended, created, environment, plan_of, sizes_in, starter
 
 from commands.sweep import run_plan
 from sweeps.folder import Folder, difference
@@ -54,16 +53,6 @@ def await_waiting(tmp_path: Path, count: int) -> list[int]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return [int(line) for line in path.read_text().split()]
-
-
-def assert_ended(pids: list[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(pid)
-            try:
-                assert select.select([descriptor], [], [], DEADLINE_SECS)[0], pid
-            finally:
-                os.close(descriptor)
 
 
 def written(tmp_path: Path) -> Path:
