@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from params import parse_argv
+from params.results import STDOUT
 from reporting.console import Console
+from run.invocation import of_this_process
 from run.plan import ServerPlan
 from run.resolve import resolve
 
@@ -21,9 +23,10 @@ def main(argv: Sequence[str]) -> int:
       UsageError: the flags are wrong.
       RunError: the run failed.
     """
+    invocation = of_this_process(argv)
     parsed = parse_argv(argv)
     with _own_stdout() as out:
-        console = Console(out, sys.stderr)
+        console = Console(out, sys.stderr, documents_only=parsed.params.result_file == STDOUT)
         plan = resolve(parsed.params, os.environ)
         # Only now, so that wrong use is one line.
         for line in parsed.warnings:
@@ -45,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         else:
             from benchmark_cnn import BenchmarkCNN
 
-            BenchmarkCNN(plan, console).run()
+            BenchmarkCNN(plan, console, invocation).run()
     return 0
 
 

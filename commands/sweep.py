@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.environments import without_clusters
-from cluster.signals import terminable
+from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration, Positional, Rest
 from errors import UsageError
 from params import Params
@@ -113,7 +113,7 @@ def run_plan(plan: Plan, folder: Folder, starter: Starter) -> int:
         sweep = Search(plan, folder, starter) if plan.settings.find_batch_size else Sweep(plan, folder, starter)
         total = None if plan.settings.find_batch_size else sweep.num_done + sweep.num_left
         try:
-            with terminable(), Progress(sys.stderr, total, sweep.num_done) as progress:
+            with Interrupts().listening(), Progress(sys.stderr, total, sweep.num_done) as progress:
                 sweep.run(progress)
         except KeyboardInterrupt:
             done = f'{sweep.num_done} of {sweep.num_done + sweep.num_left}'

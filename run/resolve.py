@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.discovery import as_evaluator, find_cluster
 from cluster.environments import is_evaluator
-from cluster.topology import Cluster, Timeout, place_of, public_hosts
+from cluster.topology import Cluster, Shape, Timeout, place_of, public_hosts
 from errors import UsageError
 from inputs.catalog import Source
 from inputs.data_folder import Arrays, DataFolder, open_folder, recognise
@@ -35,13 +35,17 @@ from run.plan import (
     Processes,
     Role,
     ServerPlan,
+    Surroundings,
 )
-from run.resolve_files import find_checkpoints, find_instruments
+from run.resolve_files import find_checkpoints, find_instruments, find_reports
 from run.schedule import EvalSchedule
+from run.surroundings import environment_facts, git_commit, machine_facts
 from training.schedules import steps_of
 
 # The default number of timed steps.
 _NUM_BATCHES = 100
+# With --target_seconds, more steps than there will be.
+_MOST_BATCHES = 2**31 - 1
 
 
 def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
@@ -71,7 +75,7 @@ def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
     warnings = [] if is_cluster_evaluator else find_idle(params, facts)
     if cluster and cluster.serves:
         return _plan_server(params, cluster, folder, warnings)
-    return _plan_run(params, mode, horovod, cluster, model, folder, warnings)
+    return _plan_run(params, mode, horovod, cluster, model, folder, warnings, environ)
 
 
 def _find_processes(params: Params, mode: Mode, environ: Mapping[str, str]) -> tuple[Any, Cluster | None]:
@@ -144,6 +148,7 @@ def _plan_run(
     model: ModelFacts,
     folder: DataFolder | None,
     warnings: list[str],
+    environ: Mapping[str, str],
 ) -> Plan:
     """The plan of a process that trains or evaluates."""
     is_chief = cluster is None or cluster.is_chief
@@ -181,6 +186,7 @@ def _plan_run(
             f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor "
             'encryption, and anyone who can reach one can do everything that its user can'
         )
+    shape = Shape(len(machine.hosts) * processes.num_trainers, params.num_gpus, cluster.num_ps if cluster else 0)
     checkpoints = find_checkpoints(params, is_chief, warnings)
     instruments = find_instruments(params, is_chief, counts.num_timed, warnings)
     return Plan(
@@ -206,6 +212,13 @@ def _plan_run(
         checkpoints=checkpoints,
         instruments=instruments,
         losses=_describe_losses(params),
+        reports=find_reports(params, model, counts, shape, processes),
+        shape=shape,
+        surroundings=Surroundings(
+            machine_facts(params.num_intra_threads or 0, params.num_inter_threads),
+            environment_facts(environ),
+            git_commit(),
+        ),
         warnings=tuple(warnings),
     )
 
@@ -267,6 +280,8 @@ def _count(params: Params, model: ModelFacts, data: Data, processes: Processes, 
     num_examples = data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
     if params.num_epochs is not None:
         num_timed = math.ceil(steps_of(params.num_epochs, num_examples, global_batch_size))
+    elif params.target_seconds is not None and not params.eval:
+        num_timed = _MOST_BATCHES
     else:
         num_timed = _NUM_BATCHES if params.num_batches is None else params.num_batches
     return Counts(
@@ -277,6 +292,7 @@ def _count(params: Params, model: ModelFacts, data: Data, processes: Processes, 
         num_timed=num_timed,
         num_epochs=num_timed * global_batch_size / (num_examples or math.inf),
         display_every=params.display_every,
+        target_secs=None if params.eval else params.target_seconds,
     )
 
 

@@ -1,9 +1,17 @@
-"""Plans the files of a run: checkpoints, exported model, profiles, summaries, and the checkpoint to start from."""
+"""Plans the files of a run: checkpoints, exported model, profiles, summaries, results, and what it starts from."""
 
+import datetime
+import socket
+
+from cluster.topology import Shape
 from errors import UsageError, spelled
+from models.facts import ModelFacts
 from params import Params
+from params.results import FIELD
 from params.spec import numbers_of
-from run.plan import Checkpoints, Instruments, Summaries
+from params.table import SPECS
+from run.outputs import check_file
+from run.plan import Checkpoints, Counts, Instruments, Processes, Reports, Summaries
 
 
 def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Checkpoints:
@@ -34,6 +42,40 @@ def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Che
         warm_start=warm_start,
         warm_start_flag=flag,
         export_folder=params.export_saved_model if is_chief and not params.forward_only else None,
+    )
+
+
+def find_reports(params: Params, model: ModelFacts, counts: Counts, shape: Shape, processes: Processes) -> Reports:
+    """Where the result goes. Only the chief writes it.
+
+    Raises:
+      UsageError: a file cannot be written.
+    """
+    now = datetime.datetime.now()
+    values = {
+        **{name: getattr(params, name) for name in SPECS},
+        'model': model.name,
+        'batch_size': counts.batch_size,
+        'shape': str(shape),
+        'hostname': socket.gethostname(),
+        'date': f'{now:%Y-%m-%d}',
+        'time': f'{now:%H%M%S}',
+        'run': 1,
+    }
+
+    def filled(name: str) -> str | None:
+        path = getattr(params, name)
+        if path is None or not processes.is_chief:
+            return None
+        # A value may itself contain a slash, as a --data_dir does.
+        path = FIELD.sub(lambda field: str(values[field[1]]).replace('/', '_'), path)
+        check_file(name, path)
+        return path
+
+    return Reports(
+        result_file=filled('result_file'),
+        history=filled('history'),
+        measures_peak=params.measure_peak and not params.eval and processes.cluster is None,
     )
 
 

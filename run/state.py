@@ -174,16 +174,15 @@ class RunState:
         if self._built.before_evaluation is not None:
             session.run(self._built.before_evaluation)
 
-    def save_if_due(self, session: tf.Session, taken_before: int) -> None:
-        """Saves a checkpoint if --save_model_steps or --save_model_secs ask for one now.
+    def is_save_due(self, taken_before: int) -> bool:
+        """Whether --save_model_steps or --save_model_secs ask for a checkpoint now.
 
         Args:
           taken_before: the global step at the last call; other workers may have increased it since.
         """
         every, every_secs = self._checkpoints.every_steps, self._checkpoints.every_secs
         by_step = every is not None and self.steps_taken // every > taken_before // every
-        if by_step or 0 < every_secs <= time.monotonic() - self._last_save:
-            self.save(session)
+        return self._saver is not None and (by_step or 0 < every_secs <= time.monotonic() - self._last_save)
 
     def save(self, session: tf.Session) -> None:
         """Saves a checkpoint, if this process saves checkpoints."""

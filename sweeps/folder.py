@@ -21,6 +21,7 @@ from typing import Any
 
 from errors import RunError, UsageError
 from reporting.collection import SWEEP_FILE
+from reporting.program import VERSION
 from reporting.record import Failure, Record, read_file
 from sweeps.plan import Configuration, LeftOut, Plan
 from sweeps.settings import Settings
@@ -52,6 +53,8 @@ class Folder:
           UsageError: it is not empty, or cannot be made.
           RunError: the plan cannot be written.
         """
+        if '{' in str(self.path):
+            raise UsageError(f'--output={self.path}: runs read braces in a path as fields; write a path without any')
         try:
             if self.path.exists() and any(self.path.iterdir()):
                 if (self.path / SWEEP_FILE).exists():
@@ -203,7 +206,13 @@ def _which(plan: Plan, one: Configuration) -> str:
 
 def _document_of(plan: Plan) -> dict[str, Any]:
     configurations = [{**asdict(one), 'shape': str(one.shape)} for one in plan.configurations]
-    return {'schema': _SCHEMA, 'schema_version': _SCHEMA_VERSION, **asdict(plan), 'configurations': configurations}
+    return {
+        'schema': _SCHEMA,
+        'schema_version': _SCHEMA_VERSION,
+        'program': {'version': VERSION},
+        **asdict(plan),
+        'configurations': configurations,
+    }
 
 
 def _plan_of(document: Mapping[str, Any]) -> Plan:

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 
+from errors import counted
 from reporting.record import Record
 from reporting.tables import Row
 from sweeps.durations import format_seconds
@@ -24,11 +25,11 @@ def format_plan(plan: Plan, num_left: int, seconds: float | None, basis: str) ->
     """
     count = len(plan.configurations)
     if plan.settings.find_batch_size:
-        runs = f'the largest batch size of {_counted(num_left, "configuration")} is to be found'
+        runs = f'the largest batch size of {counted(num_left, "configuration")} is to be found'
     else:
         repeats = plan.settings.num_repeats
         at_most = 'at most ' if plan.settings.until_interval else ''
-        runs = f'{_counted(count, "configuration")}, {at_most}{_counted(repeats, "run")} of each; {num_left} to be made'
+        runs = f'{counted(count, "configuration")}, {at_most}{counted(repeats, "run")} of each; {num_left} to be made'
     lines = [f'{plan.title}: {runs}']
     width = len(str(count))
     for number, one in enumerate(plan.configurations, start=1):
@@ -50,7 +51,7 @@ def format_left_out(left_out: Sequence[LeftOut]) -> list[str]:
         shown = captions[:_MOST_SHOWN] + (
             [f'{len(captions) - _MOST_SHOWN} more'] if len(captions) > _MOST_SHOWN else []
         )
-        lines.append(f'left out {_counted(len(captions), "combination")}: {reason} ({"; ".join(shown)})')
+        lines.append(f'left out {counted(len(captions), "combination")}: {reason} ({"; ".join(shown)})')
     return lines
 
 
@@ -68,7 +69,3 @@ def rows_of(plan: Plan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list
         rows.append(Row(varied, rates, problem))
     columns = [*plan.columns, *([_FOUND_SIZE] if plan.settings.find_batch_size else [])]
     return columns, rows
-
-
-def _counted(number: int, noun: str) -> str:
-    return f'{number} {noun}' if number == 1 else f'{number} {noun}s'

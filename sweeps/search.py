@@ -89,7 +89,9 @@ class Search:
 
 def _length_of_try(one: Configuration) -> dict[str, str]:
     """The flags of a short run, unless the sweep has its own: the first step already takes all of the memory."""
-    wanted = {'num_warmup_batches': 1} if 'num_epochs' in one.given else {'num_batches': 3, 'num_warmup_batches': 1}
+    wanted = {'num_warmup_batches': 1}
+    if not {'num_epochs', 'target_seconds'} & {*one.given}:
+        wanted['num_batches'] = 3
     return {name: spelled(name, value) for name, value in wanted.items() if name not in one.given}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from refusals import check_line
-from warned import check_warning
+from warned import check_warning, warnings_in
 
 import tf_cnn_benchmarks
 
@@ -106,6 +106,18 @@ def test_verbose_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.unit
+def test_the_version_is_one_line_without_tensorflow() -> None:
+    code = (
+        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["--version"]);'
+        'print("tensorflow" in sys.modules, code)'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    version, rest = done.stdout.split('\n', 1)
+    assert re.fullmatch(r'tf_cnn_benchmarks \d+\.\d+\.\d+ \(TensorFlow 2\.\S+, Python 3\.\S+\)', version)
+    assert rest == 'False 0\n'
+
+
+@pytest.mark.unit
 def test_the_subcommand_records_has_its_own_help() -> None:
     done = run('records', '--help')
     assert done.returncode == 0
@@ -120,10 +132,11 @@ def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
     rule = '-' * 64
     expected = (
         r'TensorFlow:  2\.\d+\n(?:.*\n)*==========\nStep\tImg/sec\ttotal_loss\n'
-        rf'1\t{step}2\t{step}{rule}\ntotal images/sec: \d+\.\d\d\n{rule}\n'
+        # The last step is printed although --display_every does not divide it.
+        rf'1\t{step}2\t{step}3\t{step}{rule}\ntotal images/sec: \d+\.\d\d\n{rule}\n'
     )
     assert re.fullmatch(expected, done.stdout), done.stdout
-    assert done.stderr.count('tf_cnn_benchmarks:') == 1
+    assert done.stderr.count('tf_cnn_benchmarks:') == len(warnings_in(done.stderr))
     check_warning(done.stderr, '--flush_stdout=true')
     assert [path.name for path in tmp_path.iterdir()] == ['graph.pbtxt']
 
@@ -134,7 +147,7 @@ import os, signal, sys, types
 import tf_cnn_benchmarks
 
 class BenchmarkCNN:
-    def __init__(self, plan, console):
+    def __init__(self, plan, console, invocation):
         self.console = console
     def run(self):
         self.console.result('before')

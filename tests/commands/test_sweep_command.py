@@ -138,7 +138,15 @@ def test_nothing_of_a_sweep_imports_tensorflow(tmp_path: Path) -> None:
 def test_real_runs_of_one_process_and_of_a_cluster(tmp_path: Path) -> None:
     argv = ['--grid=--shape=1*1,1*1+1', f'--output={tmp_path}/out', '--', '--model=trivial', '--device=cpu']
     ran = subprocess.run(
-        [sys.executable, 'tf_cnn_benchmarks.py', 'sweep', *argv, '--batch_size=2', '--num_batches=3'],
+        [
+            sys.executable,
+            'tf_cnn_benchmarks.py',
+            'sweep',
+            *argv,
+            '--batch_size=2',
+            '--num_batches=3',
+            '--num_warmup_batches=1',
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

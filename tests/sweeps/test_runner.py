@@ -106,14 +106,14 @@ def test_a_run_that_stopped_early_is_kept_with_its_reason(tmp_path: Path) -> Non
 
 
 def test_a_run_that_takes_too_long_is_ended_with_all_its_processes(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, 'timeout_secs = 0.5\n' + SIZES)
+    plan = plan_of(tmp_path, 'timeout_secs = 3\n' + SIZES)
     folder = created(tmp_path, plan)
     sweep = Sweep(plan, folder, starter(tmp_path, plan, {'--batch_size=2': 'wait'}))
     with quiet() as progress:
         sweep.run(progress)
     assert sizes_in(tmp_path) == [1, 2, 3]
     found = sweep.outcomes[plan.configurations[1].id][0]
-    check_line(found.reason, '--timeout_secs=0.5')
+    check_line(found.reason, '--timeout_secs=3')
     assert found.document['cause'] == TIMEOUT
 
 
