@@ -12,6 +12,8 @@ README = ROOT / 'README.md'
 
 NVML = ['nvidia-ml-py>=12.535']
 RECORDS = ['pillow>=10.1']
+# Part of Python since 3.11.
+SWEEP = ["tomli>=2.0; python_version < '3.11'"]
 # scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on.
 DEV = [
     'hypothesis>=6.100',
@@ -39,13 +41,14 @@ setup(
     python_requires='>=3.10,<3.14',
     py_modules=sorted(path.stem for path in ROOT.glob('*.py') if path.name != 'setup.py'),
     packages=find_packages(exclude=['tests', 'tests.*', 'benchmarks', 'benchmarks.*']),
-    package_data={'models': ['costs.csv'], 'reporting': ['result.schema.json']},
+    package_data={'models': ['costs.csv'], 'reporting': ['result.schema.json'], 'sweeps': ['*.toml']},
     # rich comes with TensorFlow's keras.
     install_requires=['absl-py>=2.0', 'numpy>=1.26', 'tensorflow>=2.16,<2.22'],
     extras_require={
         'cuda': [*NVML, 'tensorflow[and-cuda]>=2.16,<2.22'],
         'records': RECORDS,
-        'dev': [*DEV, *NVML, *RECORDS],
+        'sweep': SWEEP,
+        'dev': [*DEV, *NVML, *RECORDS, *SWEEP],
     },
     entry_points={'console_scripts': ['tf_cnn_benchmarks=tf_cnn_benchmarks:main']},
 )

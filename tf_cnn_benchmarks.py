@@ -33,6 +33,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     'cluster': Subcommand('[--flag=value ...] [-- FLAGS]', 'starts a whole cluster on this machine'),
     'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
     'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
+    'sweep': Subcommand('[FILE] [--flag=value ...] [-- FLAGS]', 'measures many configurations, and prints one table'),
 }
 
 

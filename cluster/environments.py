@@ -27,7 +27,14 @@ _COUNT = re.compile(r'([0-9]+)(?:\(x([0-9]+)\))?')
 _FIRST_PORT, _PORTS_OF_A_JOB, _PORT_BLOCKS = 10_000, 64, 300
 _LOOPBACK = '127.0.0.1'
 _EVALUATOR = 'evaluator'
+# Prefixes of the environment variables in which a job scheduler or an outer launcher describes a cluster.
+_CLUSTERS = ('TF_CONFIG', 'SLURM', 'OMPI_', 'PMI')
 _SET_ROLE = 'set the role of this process with --job_name, --task_index, --ps_hosts and --worker_hosts'
+
+
+def without_clusters(environment: Environment) -> dict[str, str]:
+    """The environment of a process that this program starts: without the variables that describe another cluster."""
+    return {name: value for name, value in environment.items() if not name.startswith(_CLUSTERS)}
 
 
 def read_hosts(items: Iterable[str], flag: str) -> Hosts:

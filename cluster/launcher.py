@@ -12,14 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TextIO
 
 from cluster.lines import Lines
+from cluster.tether import tethered
 from errors import RunError, counted
 from reporting.console import format_error, format_warning
 
-_TETHER = str(Path(__file__).with_name('tether.py'))
 # The signals that would end this process. SIGHUP comes when its terminal is closed.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # How long to wait for the last lines of a process that has ended. They come at once, unless a process that left its
@@ -103,9 +102,8 @@ class _Process:
         self.command = command
         # Whether this process has sent it a signal that ends it.
         self.is_stopped = False
-        cores = ','.join(map(str, command.cores or ()))
         self._popen = subprocess.Popen(
-            [sys.executable, '-I', '-S', _TETHER, str(os.getpid()), cores, *command.argv],
+            tethered(command.argv, command.cores or ()),
             env=command.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

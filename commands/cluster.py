@@ -11,6 +11,7 @@ from pathlib import Path
 from absl import flags
 
 from cluster.discovery import find_cluster
+from cluster.environments import without_clusters
 from cluster.launcher import Command, launch
 from cluster.topology import HOSTS_FLAGS
 from commands.options import Arguments, Declaration, Rest
@@ -24,8 +25,6 @@ from run.resolve import check_launch
 
 _ROLE_FLAGS = ('job_name', 'task_index', *HOSTS_FLAGS.values())
 _FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)
-# Prefixes of the environment variables in which a job scheduler or an outer launcher describes another cluster.
-_OTHER_CLUSTERS = ('TF_CONFIG', 'SLURM', 'OMPI_', 'PMI')
 _LOOPBACK = '127.0.0.1'
 # How long a parameter server may take to exit after the workers have.
 _PS_END_SECS = 30.0
@@ -131,7 +130,7 @@ def make_commands(
         and the controller always use all cores: they work briefly in each step, while the workers wait, so cores
         reserved for them would idle for the rest of it.
     """
-    kept = {name: value for name, value in environment.items() if not name.startswith(_OTHER_CLUSTERS)}
+    kept = without_clusters(environment)
     # If http_proxy is set, gRPC would try to reach this machine through the proxy, and wait forever.
     kept['no_grpc_proxy'] = _LOOPBACK
     shares: Sequence[tuple[int, ...] | None] = (

@@ -111,8 +111,8 @@ def _check_folder(params: Params, folder: DataFolder | None) -> None:
         folder.check('validation')
 
 
-def check_launch(params: Params) -> None:
-    """Checks the flags of a whole cluster before any of its processes is started, without TensorFlow.
+def check_launch(params: Params, *, alone: bool = False) -> None:
+    """Checks the flags of a whole cluster, or of one process, before any process is started, without TensorFlow.
 
     Raises:
       UsageError: as for resolve, except for errors that depend on the role of a process or on its devices.
@@ -120,7 +120,7 @@ def check_launch(params: Params) -> None:
     if params.model_file:
         load_model_file(params.model_file)
     model, folder = _find_model(params, reads=True)
-    check_run(params, RunFacts(alone=False, residual=model.residual))
+    check_run(params, RunFacts(alone=alone, residual=model.residual))
     _check_folder(params, folder)
     check_outputs(params)
 

@@ -25,6 +25,7 @@ ROOMS = (
     'records',
     'reporting',
     'run',
+    'sweeps',
     'training',
 )
 AT_THE_TOP = ('benchmark_cnn', 'errors', 'preprocessing', 'tf_cnn_benchmarks', 'variable_mgr')
@@ -53,6 +54,7 @@ WITHOUT_TENSORFLOW = [
     'commands.cluster',
     'commands.models',
     'commands.records',
+    'commands.sweep',
     'inputs.array_files',
     'inputs.catalog',
     'inputs.data_folder',
@@ -68,9 +70,11 @@ WITHOUT_TENSORFLOW = [
     'reporting.advice',
     'reporting.console',
     'reporting.live',
+    'reporting.intervals',
     'reporting.result',
     'reporting.statistics',
     'reporting.summary',
+    'reporting.tables',
     'run.cgroups',
     'run.gpus',
     'run.meters',
@@ -82,6 +86,7 @@ WITHOUT_TENSORFLOW = [
     'run.schedule',
     'run.step_loop',
     'run.surroundings',
+    *(dotted(path) for path in PATHS if path.parent.name == 'sweeps'),
     'training.schedules',
 ]
 # The rooms, and modules at the top, that each room may know: directly, and through whatever it imports.
@@ -97,9 +102,10 @@ MAY_KNOW = {
     'variable_mgr': {'errors', 'managers', 'models', 'training', 'params', 'inputs', 'records'},
     'reporting': {'errors', 'params', 'inputs', 'models', 'training', 'records'},
     'cluster': {'errors', 'params', 'reporting', 'inputs', 'models', 'training', 'records'},
+    'sweeps': {'errors', 'cluster', 'params', 'reporting', 'inputs', 'models', 'training', 'records'},
 }
 # Where Params may be read: before the plan is made, or for the record.
-PARAMS_READERS = {'benchmark_cnn', 'cluster', 'commands', 'params', 'reporting', 'run'}
+PARAMS_READERS = {'benchmark_cnn', 'cluster', 'commands', 'params', 'reporting', 'run', 'sweeps'}
 
 
 def imports_of(path: Path, *, at_runtime: bool = True) -> Iterator[str]:
