@@ -133,19 +133,6 @@ class Cluster:
         return Place.CONTROLLED if self.controller_hosts else Place.AS_PEERS
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The size of a run: workers, devices of each worker, and parameter servers. Written 2*4+1; without servers 1*8."""
-
-    num_workers: int
-    devices_per_worker: int
-    num_ps: int = 0
-
-    def __str__(self) -> str:
-        servers = f'+{self.num_ps}' if self.num_ps else ''
-        return f'{self.num_workers}*{self.devices_per_worker}{servers}'
-
-
 def place_of(cluster: Cluster | None) -> Place:
     """Among which processes a mode runs in this cluster; None stands for a run of one process."""
     return cluster.place if cluster else Place.ALONE

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cluster.topology import Cluster, Shape, Timeout
+from cluster.shape import Shape
+from cluster.topology import Cluster, Timeout
 from inputs.catalog import Source
 from inputs.data_sets import DataSet, Shards
 from models.facts import ModelFacts

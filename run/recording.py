@@ -224,8 +224,8 @@ class Recording:
         shape, cluster = self._plan.shape, self._plan.processes.cluster
         return {
             'shape': str(shape),
-            'num_workers': shape.num_workers,
-            'devices_per_worker': shape.devices_per_worker,
+            'num_workers': shape.workers,
+            'devices_per_worker': shape.devices,
             'num_ps': shape.num_ps,
             'tasks': [f'{task.job} {task.index}' for task in (*cluster.trainers, *cluster.servers)] if cluster else [],
         }

@@ -12,7 +12,8 @@ from typing import Any
 
 from cluster.discovery import as_evaluator, find_cluster
 from cluster.environments import is_evaluator
-from cluster.topology import Cluster, Shape, Timeout, place_of, public_hosts
+from cluster.shape import Shape
+from cluster.topology import Cluster, Timeout, place_of, public_hosts
 from errors import UsageError
 from inputs.catalog import Source
 from inputs.data_folder import Arrays, DataFolder, open_folder, recognise

@@ -3,7 +3,7 @@
 import datetime
 import socket
 
-from cluster.topology import Shape
+from cluster.shape import Shape
 from errors import UsageError, counted, spelled
 from models.facts import ModelFacts
 from params import Params

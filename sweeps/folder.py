@@ -19,13 +19,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cluster.shape import Shape
 from errors import RunError, UsageError
 from reporting.collection import SWEEP_FILE
 from reporting.program import VERSION
 from reporting.record import Failure, Record, read_file
 from sweeps.plan import Configuration, LeftOut, Plan
 from sweeps.settings import Settings
-from sweeps.shape import Shape
 
 _SCHEMA, _SCHEMA_VERSION = 'tf_cnn_benchmarks.sweep', 1
 # With less than this there is no room for the next document.

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cluster.shape import Shape
 from errors import UsageError, spelled
 from params import Params, parse_argv
 from params.files import OUTPUTS
@@ -12,7 +13,6 @@ from params.modes import MODES, Place
 from params.table import SPECS
 from sweeps.request import SHAPE, Axes, Request, Setting, shown
 from sweeps.settings import Settings
-from sweeps.shape import Shape
 
 # Raises UsageError if these settings cannot be run; alone: by one process.
 Check = Callable[[Params, bool], None]

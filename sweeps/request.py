@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cluster.shape import Shape
 from errors import UsageError, nearest, spelled
 from params import original
 from params.spec import FlagSpec, Value
 from params.table import SPECS
 from sweeps.settings import Settings
-from sweeps.shape import Shape
 
 SHAPE = 'shape'
 Setting = Value | Shape

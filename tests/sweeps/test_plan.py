@@ -6,12 +6,12 @@ import pytest
 from refusals import check_line, refused
 from sweeping import plan_of
 
+from cluster.shape import Shape
 from params.modes import MODES
 from sweeps.files import find_file, read_file, shipped
 from sweeps.flags import read_grid
 from sweeps.gpus import has_gpu
 from sweeps.plan import make_plan
-from sweeps.shape import Shape
 
 pytestmark = pytest.mark.unit
 
