@@ -18,7 +18,7 @@ from run.resolve import resolve
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs what the flags in argv describe; returns the exit code 0.
+    """Runs what the flags in argv describe; returns the exit code.
 
     Raises:
       UsageError: the flags are wrong.
@@ -31,6 +31,12 @@ def main(argv: Sequence[str]) -> int:
         _own_stdout() as out,
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
+        if parsed.params.repeat > 1:
+            from commands.repeat import repeat
+
+            for line in parsed.warnings:
+                console.warning(line)
+            return repeat(argv, parsed.params, console)
         console.phase('Importing TensorFlow')
         plan = resolve(parsed.params, os.environ)
         expects_gpu = parsed.params.device != 'cpu'

@@ -1,10 +1,12 @@
 """The flags about results: where they go, how often a run is repeated, and what else is measured."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from errors import spelled
+from params.files import Output, outputs_that_are
 from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval
 from params.spec import flag
 
@@ -17,6 +19,11 @@ STDOUT = '-'
 FIELD = re.compile(r'\{(\w*)\}')
 # The facts that are no flags.
 FACTS = ('shape', 'hostname', 'date', 'time', 'run')
+
+
+def fill(path: str, values: Mapping[str, Any]) -> str:
+    """Replaces the fields of a path by their values. A slash in a value, as in a --data_dir, becomes an underscore."""
+    return FIELD.sub(lambda field: str(values[field[1]]).replace('/', '_'), path)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -62,6 +69,18 @@ def _a_repeated_result_is_a_file(params: 'Params') -> str | None:
     return None
 
 
+def _repeats_do_not_meet_in_a_file(params: 'Params') -> str | None:
+    if params.repeat == 1:
+        return None
+    written = f'--repeat={params.repeat}'
+    if params.eval:
+        return f'{written} clashes with --eval: it repeats the measurement of steps; leave it out'
+    for name in outputs_that_are(*(kind for kind in Output if kind is not Output.CHIEF_FILE)):
+        if value := getattr(params, name):
+            return f'{written} clashes with {spelled(name, value)}: all runs would write there; leave one out'
+    return None
+
+
 def _a_history_is_a_file(params: 'Params') -> str | None:
     return '--history=-: it must be a file; write another path' if params.history == STDOUT else None
 
@@ -87,13 +106,20 @@ def _workers_know_their_last_step(params: 'Params', run: RunFacts) -> str | None
     )
 
 
+def _a_cluster_is_repeated_by_a_sweep(params: 'Params', run: RunFacts) -> str | None:
+    if params.repeat == 1 or run.alone:
+        return None
+    return f'--repeat={params.repeat}: it is for runs of one process; repeat a cluster with sweep --repeats'
+
+
 RULES: tuple[Rule, ...] = (
     _fields_are_known,
     _a_repeated_result_is_a_file,
+    _repeats_do_not_meet_in_a_file,
     _a_history_is_a_file,
     _the_end_is_given_once,
 )
-RUN_RULES: tuple[RunRule, ...] = (_workers_know_their_last_step,)
+RUN_RULES: tuple[RunRule, ...] = (_workers_know_their_last_step, _a_cluster_is_repeated_by_a_sweep)
 IDLE: tuple[Idle, ...] = (
     idle_in_eval('target_seconds', 'measure_peak', reason='it is about training steps, and --eval takes none'),
     Idle(

@@ -130,6 +130,18 @@ def drift_deviations(seconds: ArrayLike, num_blocks: int = 5) -> float:
     return math.copysign(math.inf, difference) if difference else 0.0
 
 
+def modified_z_scores(values: ArrayLike) -> NDArray[np.float64]:
+    """How far each of [num_values] numbers is from their median, in units of what the MAD says is usual.
+
+    Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, section 3.3. Infinite where most values are equal.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    distances = numbers - np.median(numbers)
+    scale = MAD_TO_STANDARD_DEVIATION * mad(numbers)
+    with np.errstate(divide='ignore', invalid='ignore'):
+        return np.where(distances == 0, 0.0, distances / scale)
+
+
 def describe(seconds: ArrayLike) -> dict[str, Any]:
     """The distribution of the seconds of [num_steps] steps, as the object "statistics" of a result has it.
 

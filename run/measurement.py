@@ -15,12 +15,13 @@ from errors import RunError, counted, spelled
 from params.results import STDOUT
 from reporting import console as lines
 from reporting.console import Console
+from reporting.record import write_document
 from reporting.result import Accuracy, Between, Cause, ClusterTotal, Ending, Phase, Result, Step, StepValues
 from reporting.statistics import RunningRate
 from reporting.summary import format_summary
 from run.invocation import Invocation
 from run.plan import Plan, Role
-from run.recording import Recording, write_document
+from run.recording import Recording
 
 # How often the live line gets new numbers.
 _LIVE_SECS = 0.2

@@ -6,7 +6,6 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -286,25 +285,6 @@ def columns_of(
         'input_wait': values('input_wait'),
         'between': {cause.value: [gap.get(cause, 0.0) for gap in between] for cause in causes},
     }
-
-
-def write_document(text: str, path: str) -> None:
-    """Writes a file as a whole or not at all.
-
-    Raises:
-      OSError: it cannot be written.
-    """
-    target = Path(path).resolve()
-    if target.exists() and not target.is_file():
-        # A pipe or a device, such as /dev/stdout.
-        target.write_text(text, encoding='utf-8')
-        return
-    part = target.with_name(f'.{target.name}.{uuid.uuid4().hex[:8]}.part')
-    try:
-        part.write_text(text, encoding='utf-8')
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _throughput(result: Result, num_devices: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from cluster.shape import Shape
 from errors import UsageError, counted, spelled
 from models.facts import ModelFacts
 from params import Params
-from params.results import FIELD
+from params.results import fill
 from params.spec import numbers_of
 from params.table import SPECS
 from run.outputs import check_file
@@ -67,8 +67,7 @@ def find_reports(params: Params, model: ModelFacts, counts: Counts, shape: Shape
         path = getattr(params, name)
         if path is None or not processes.is_chief:
             return None
-        # A value may itself contain a slash, as a --data_dir does.
-        path = FIELD.sub(lambda field: str(values[field[1]]).replace('/', '_'), path)
+        path = fill(path, values)
         check_file(name, path)
         return path
 

@@ -51,6 +51,7 @@ WITHOUT_TENSORFLOW = [
     'cluster.topology',
     'commands.benchmark',
     'commands.checkpoint',
+    'commands.repeat',
     'commands.cluster',
     'commands.models',
     'commands.records',
