@@ -54,6 +54,8 @@ class Measurement:
         self._console = console
         self._clock = clock
         self._worker: Worker | None = None
+        # Counted here: the number of the worker's generation begins at 1 again if the chief is what started itself anew.
+        self._generation = 1
         self._steps: list[Step[StepValues]] = []
         self._between: list[dict[Cause, float]] = []
         self._rate = RunningRate()
@@ -71,12 +73,14 @@ class Measurement:
             for row in inherited['steps']:
                 phase, index, seconds, values, start, generation = row
                 self._steps.append(Step(Phase(phase), index, seconds, StepValues(**values), start, generation))
+            self._generation = inherited['generation'] + 1
             self._between = [{Cause(cause): secs for cause, secs in gap.items()} for gap in inherited['between']]
 
     def _handed_on(self) -> dict[str, Any]:
         """What join needs in the process that replaces this one. Its clock is that of the machine, so it goes on."""
         return {
             'recording': self.recording.handed_on(),
+            'generation': self._generation,
             'steps': [
                 (step.phase.value, step.index, step.seconds, asdict(step.values), step.start, step.generation)
                 for step in self._steps
@@ -90,7 +94,7 @@ class Measurement:
         """Stores a step, as soon as it is done."""
         if self._steps:
             self._close_gap(step.start)
-        self._steps.append(replace(step, generation=self._worker.generation if self._worker else 1))
+        self._steps.append(replace(step, generation=self._generation))
         self._between.append({})
         self.recording.note_step(step)
         if step.phase is Phase.TIMED:

@@ -31,7 +31,15 @@ from scenarios import (
     undisturbed,
 )
 
+from reporting.record import Record, read_file
+
 pytestmark = pytest.mark.distributed
+
+
+def result_in(path: Path) -> Record:
+    record = read_file(path)
+    assert isinstance(record, Record)
+    return record
 
 
 def test_a_step_more_or_less_would_be_seen_in_the_weights() -> None:
@@ -55,12 +63,19 @@ def test_a_step_more_or_less_would_be_seen_in_the_weights() -> None:
     ),
 )
 def test_the_others_end_when_a_worker_is_killed_and_name_it(mode: str, lost: str, tmp_path: Path) -> None:
-    with cluster_of(mode, tmp_path, ENDLESS, IMPATIENT) as processes:
+    path = tmp_path / 'result.json'
+    with cluster_of(mode, tmp_path, ENDLESS, IMPATIENT, f'--result_file={path}') as processes:
         killed_at = kill_under_way(processes, lost)
         assert_all_end(processes, FAILED, **{lost: KILLED})
         others = others_of(processes, lost)
         assert max(task.ended_at for task in others) - killed_at < PEER_SECS + MARGIN_SECS
         assert_each_names(others, processes.described(lost), f'--peer_timeout_secs={PEER_SECS}')
+        if lost == 'worker 1':
+            # The chief, which writes the result, is left.
+            record = result_in(path)
+            assert processes.described(lost) in (record.reason or '')
+            assert [worker['task'] for worker in record.document['workers']] == ['worker 0']
+            assert record.document['workers'][0]['steps']['seconds']
 
 
 @pytest.mark.parametrize(('mode', 'lost'), scenarios(['asynchronous: worker 0'], ['asynchronous: worker 1']))
@@ -89,7 +104,9 @@ def test_workers_that_do_not_wait_go_on_when_one_is_killed(mode: str, lost: str,
     ),
 )
 def test_a_killed_worker_that_is_started_again_costs_no_step(mode: str, lost: str, tmp_path: Path) -> None:
-    with cluster_of(mode, tmp_path, MODES[mode].limited, PATIENT, f'--train_dir={tmp_path / "train"}') as processes:
+    path = tmp_path / 'result.json'
+    outputs = f'--train_dir={tmp_path / "train"}', f'--result_file={path}'
+    with cluster_of(mode, tmp_path, MODES[mode].limited, PATIENT, *outputs) as processes:
         kill_under_way(processes, lost)
         left = [worker for worker in processes.of('worker') if worker.name != lost]
         # Those that do not wait for it would have taken all steps before it is there.
@@ -98,6 +115,15 @@ def test_a_killed_worker_that_is_started_again_costs_no_step(mode: str, lost: st
             await_line(processes.tasks[lost], FIRST_STEP, times=2)
         assert_all_end(processes, 0)
         assert_recovered(mode, processes, tmp_path / 'train')
+        record = result_in(path)
+        assert record.is_complete
+        assert [worker['task'] for worker in record.document['workers']] == ['worker 0', 'worker 1']
+        steps = record.document['workers'][0]['steps']
+        assert steps['start'] == sorted(steps['start'])
+        if MODES[mode].together and lost == 'worker 1':
+            # The chief started itself anew, and kept its steps.
+            assert set(steps['generation']) == {1, 2}
+            assert len(record.step_seconds()) < len(steps['seconds'])
 
 
 @pytest.mark.parametrize(
