@@ -83,4 +83,5 @@ def _interval(rates: Sequence[float]) -> str:
     if len(rates) < 2:
         return ''
     low, high = mean_interval(rates)
-    return f'{low:.2f} to {high:.2f}'
+    # Few runs that differ much have an interval that reaches below what is possible.
+    return f'{max(0.0, low):.2f} to {high:.2f}'

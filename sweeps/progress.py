@@ -3,6 +3,7 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
+from reporting.live import can_redraw
 from sweeps.durations import format_seconds
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Progress:
         self._task: TaskID | None = None
 
     def __enter__(self) -> 'Progress':
-        if self._stream.isatty():
+        if can_redraw(self._stream):
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
