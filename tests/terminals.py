@@ -27,35 +27,33 @@ class Terminal:
 
     def __init__(self, command: Sequence[str], *, columns: int, cwd: Path | None, environ: dict[str, str]) -> None:
         self.written = b''
+        # Where the text that is awaited next may begin.
+        self._start = 0
         self._screen = pyte.Screen(columns, _MAX_LINES)
         self._interpreter = pyte.ByteStream(self._screen)
-        self._own, other = pty.openpty()
-        try:
-            fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack('4H', _MAX_LINES, columns, 0, 0))
-            attributes = termios.tcgetattr(other)
-            attributes[3] &= ~termios.ECHO
-            termios.tcsetattr(other, termios.TCSANOW, attributes)
-            self.process = subprocess.Popen(
-                # The shell makes the terminal, the first that it opens in a session of its own, the controlling one.
-                ['sh', '-c', 'exec "$0" "$@" <"$TERMINAL" >"$TERMINAL" 2>&1', *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                cwd=cwd,
-                env={**os.environ, 'TERM': 'xterm', 'TERMINAL': os.ttyname(other), **environ},
-            )
-            # While this side is open, what the process writes last is kept.
-            self.read(until=None, once=True)
-        finally:
-            self._other = other
+        # As long as this process has both sides open, what the other process writes last is kept.
+        self._own, self._other = pty.openpty()
+        fcntl.ioctl(self._other, termios.TIOCSWINSZ, struct.pack('4H', _MAX_LINES, columns, 0, 0))
+        attributes = termios.tcgetattr(self._other)
+        attributes[3] &= ~termios.ECHO
+        termios.tcsetattr(self._other, termios.TCSANOW, attributes)
+        self.process = subprocess.Popen(
+            # The first terminal that a process with a session of its own opens is the one that controls it.
+            ['sh', '-c', 'exec "$0" "$@" <"$TERMINAL" >"$TERMINAL" 2>&1', *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=cwd,
+            env={**os.environ, 'TERM': 'xterm', 'TERMINAL': os.ttyname(self._other), **environ},
+        )
 
-    def read(self, until: str | None, *, once: bool = False) -> None:
-        """Reads until the process has written this text, or by default until it has ended and all is read."""
-        start, deadline = len(self.written), time.monotonic() + DEADLINE_SECS
-        while until is None or until.encode() not in self.written[start:]:
+    def read(self, until: str | None) -> None:
+        """Reads until the process has written this text, after the one before, or (None) has ended and all is read."""
+        deadline = time.monotonic() + DEADLINE_SECS
+        while until is None or (found := self.written.find(until.encode(), self._start)) < 0:
             if not select.select([self._own], [], [], 0.02)[0]:
-                if once or (until is None and self.process.poll() is not None):
+                if until is None and self.process.poll() is not None:
                     return
                 assert self.process.poll() is None, f'it ended without {until}: {self.written!r}'
                 assert time.monotonic() < deadline, f'it does not write {until}: {self.written!r}'
@@ -63,6 +61,7 @@ class Terminal:
             data = os.read(self._own, 65536)
             self.written += data
             self._interpreter.feed(data)
+        self._start = found + len(until)
 
     def type(self, text: str) -> None:
         """Types keys; '\\x03' is Ctrl-C."""

@@ -100,11 +100,14 @@ def test_a_line_that_would_break_is_one_line() -> None:
     ids=['error', 'exit', 'Ctrl-C', 'SIGTERM', 'execv'],
 )
 def test_nothing_is_left_however_a_process_ends(end: str, exit_code: int, last: str) -> None:
-    with terminal(command(f"console.progress('Building'); input(); console.result('ending')\n{end}"), cwd=ROOT) as seen:
+    code = f"console.progress('Building'); input(); console.result('ending'); input()\n{end}"
+    with terminal(command(code), cwd=ROOT) as seen:
         seen.read('Building')
         seen.type('\n')
-        # Ctrl-C discards what the terminal has not shown yet.
+        # It is drawn again below the other line.
         seen.read('ending\r\n')
+        seen.read('Building\x1b[K\r')
+        seen.type('\n')
         if end.startswith('time'):
             seen.type('\x03')
         seen.read(until=None)

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from refusals import refused
+from refusals import check_line, refused
 
 import tf_cnn_benchmarks
 from models.registry import MODELS
 from params import Params, RunFacts, find_idle, make_params
 from params.modes import MODES
 from run.machine import Machine, find_machine, session_config
+from run.resolve import resolve
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -40,6 +41,17 @@ def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> Non
     assert machine.towers == (('/gpu:0',) if num_gpus_here else ('/cpu:0',))
     assert machine.parameter_devices == machine.towers
     assert machine.data_format == ('NCHW' if num_gpus_here else 'NHWC')
+
+
+@pytest.mark.parametrize('device', [None, 'cpu'])
+def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for_the_cpu(
+    num_gpus_here: int, device: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr('run.resolve.has_nvidia_gpu', lambda: True)
+    told = [line for line in resolve(make_params(model='lenet', device=device), {}).warnings if 'NVIDIA' in line]
+    assert len(told) == (device is None and not num_gpus_here)
+    for line in told:
+        check_line(line, '[cuda]', '--device=cpu')
 
 
 def test_the_cpu_has_as_many_virtual_devices_as_asked_for(num_gpus_here: int) -> None:
