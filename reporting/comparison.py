@@ -7,8 +7,8 @@ of a rate is that of the logarithm of its seconds per image, and intervals are s
   2013, Rigorous Benchmarking in Reasonable Time, section 4). Student's t, with the degrees of freedom of Welch 1947,
   The Generalization of Student's Problem, equation 29; with 1 or 2 runs on a side, both share one variance (Student
   1908). A bootstrap of 2 to 5 runs would be too narrow by far.
-- Single runs: the steps, see reporting/long_run.py. This interval holds for these two processes. To call two single runs
-  different, their difference must also exceed what two processes of one setting show, a Spread.
+- Single runs: the steps, see reporting/long_run.py. This interval holds for these two processes. To call two single
+  runs different, their difference must also exceed what two processes of one setting show, a Spread.
 """
 
 import enum

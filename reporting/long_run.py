@@ -19,12 +19,12 @@ from reporting.statistics import MAD_TO_STANDARD_DEVIATION
 MIN_STEPS = 6
 
 # At most 1.2 √n frequencies, and n/3: for 1000 steps as many as the source advises (0.4 n^(2/3), section 5), for 100
-# steps more, since bursts of slow steps would else make intervals needlessly wide. At least 4, or all intervals are wide.
+# steps more, since bursts of slow steps would else make intervals needlessly wide. At least 4, or all of them are wide.
 _MOST_PER_ROOT = 1.2
 _STEPS_PER_FREQUENCY = 3
 _LEAST = 4
 # The power of the highest frequency used may be lower than that of frequency 0 by this share.
-_BIAS = 0.15
+_BIAS = 0.2
 # Steps further from the median, in robust standard deviations, are bursts and tell nothing about the others.
 _OUTLYING = 3.0
 _MOST_CORRELATED = 0.99
