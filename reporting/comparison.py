@@ -29,7 +29,7 @@ CONFIDENCE = 0.95
 _MIN_RUNS = 3
 
 # The spread of runs of which none is known: as large as that of single steps, with this uncertainty. On a noisy machine
-# of 2 cores 3 of 79 consecutive runs of lenet were called different by that: benchmarks/equal_runs.py.
+# of 2 cores 2 of 40 pairs of runs of lenet were called different by that: benchmarks/equal_runs.py.
 _ASSUMED_DEGREES = 4.0
 # Of a spread that the user knows.
 _KNOWN_DEGREES = 1e6

@@ -100,7 +100,7 @@ def setting_key(record: Record) -> str:
 @contextlib.contextmanager
 def _opened(path: str, timeout_secs: float, *, is_written: bool) -> Iterator[sqlite3.Connection]:
     """A connection without transactions of its own; what SQLite reports becomes one line."""
-    mode = 'rwc' if is_written else 'ro'
+    mode, name = ('rwc', f'--history={path}') if is_written else ('ro', path)
     connection = None
     try:
         address = f'{Path(path).absolute().as_uri()}?mode={mode}'
@@ -109,10 +109,10 @@ def _opened(path: str, timeout_secs: float, *, is_written: bool) -> Iterator[sql
     except sqlite3.OperationalError as error:
         if 'locked' in str(error) or 'busy' in str(error):
             raise RunError(
-                f'--history={path}: another process has locked the file for {timeout_secs:g} s, and nothing was '
+                f'{name}: another process has locked the file for {timeout_secs:g} s, and nothing was '
                 'changed; try again when that process has ended'
             ) from None
-        raise RunError(f'--history={path}: the file cannot be used ({error}); check the folder and the disk') from None
+        raise RunError(f'{name}: the file cannot be used ({error}); check the folder and the disk') from None
     except sqlite3.DatabaseError as error:
         raise UsageError(f'{path}: it is no history ({error}); give a file that --history wrote') from None
     finally:
