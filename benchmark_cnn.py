@@ -4,7 +4,6 @@ import contextlib
 import functools
 import math
 import os
-import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,16 +11,18 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
-from errors import RunError, UsageError
+from errors import RunError, UsageError, counted
 from params import Params
 from reporting.console import Console, format_banner
-from reporting.result import ClusterTotal, Phase, Result, Step, StepValues
+from reporting.result import Cause, ClusterTotal, Phase, Result, Step, StepValues
 from run.build import build_evaluation, build_step, export, make_banner
 from run.evaluation import Evaluation, SavedVariables, share_accuracy, write_summary
 from run.evaluator import evaluate_checkpoints
 from run.export import ModelValues
 from run.instruments import StepProfiler, StepTracer, SummaryWriter, scalars_of, write_graph
+from run.invocation import Invocation
 from run.measurement import Measurement
+from run.peak import measure_peak
 from run.plan import Plan, Role, ServerPlan
 from run.process import Process
 from run.resolve import resolve
@@ -29,7 +30,7 @@ from run.schedule import Schedule
 from run.session import Stepper, open_session
 from run.state import RunState, restart_number, step_to_offer
 from run.step_graph import StepGraph
-from run.step_loop import Window, run_steps
+from run.step_loop import run_steps
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class BenchmarkCNN:
     Args:
       params: the settings, or the plan made from them.
       console: prints the lines; by default nothing is printed, and warnings become Python warnings.
+      invocation: how the run was asked for; by default, by Python code.
 
     Attributes:
       plan: every fact about the run.
@@ -60,8 +62,11 @@ class BenchmarkCNN:
 
     # ---- plan -----------------------------------------------------------------------------------------------------
 
-    def __init__(self, params: Params | Plan, console: Console | None = None) -> None:
+    def __init__(
+        self, params: Params | Plan, console: Console | None = None, invocation: Invocation | None = None
+    ) -> None:
         self._console = console or Console()
+        self._invocation = invocation or Invocation()
         self.plan = self._with_warnings_printed(params if isinstance(params, Plan) else _plan(params))
         self._has_run = False
 
@@ -72,7 +77,7 @@ class BenchmarkCNN:
           RunError: a fault while running; its attribute `result` holds what was measured before it.
         """
         if self.plan.role is Role.EVALUATION:
-            return evaluate_checkpoints(self.plan, self._console)
+            return evaluate_checkpoints(self.plan, self._console, self._invocation)
         with contextlib.closing(self.steps()) as all_steps:
             for _ in all_steps:
                 pass
@@ -93,9 +98,10 @@ class BenchmarkCNN:
         if self._has_run:
             # The previous run may have saved a checkpoint, from which this one continues.
             self.plan = self._with_warnings_printed(_plan(self.plan.params))
+            self._invocation = Invocation()
         self._has_run = True
         plan = self.plan
-        self._measurement = Measurement(plan, self._console)
+        self._measurement = Measurement(plan, self._console, self._invocation)
         self._state: RunState | None = None
         self._session: tf.Session | None = None
         self._has_reached_goal = False
@@ -104,7 +110,9 @@ class BenchmarkCNN:
         )
         profiler = StepProfiler(plan.instruments.profile_folder, plan.instruments.profile_steps)
         with self._process.guarded():
+            self._measurement.recording.begin('join')
             worker = self._process.join(functools.partial(step_to_offer, plan.checkpoints))
+            self._measurement.join(worker)
             built = self._build(worker)
             with open_session(worker.target, built.graph, worker.config) as session, contextlib.closing(profiler):
                 worker.watch(session)
@@ -125,6 +133,7 @@ class BenchmarkCNN:
         """Builds the graph and prints the banner."""
         plan, instruments = self.plan, self.plan.instruments
         self._console.progress('Building the graph')
+        self._measurement.recording.begin('build')
         # Each run has its own graph, so that runs in one process share nothing.
         with tf.Graph().as_default() as graph, tf.device(worker.device):
             tf.set_random_seed(plan.step.seed)
@@ -133,8 +142,10 @@ class BenchmarkCNN:
             if instruments.summaries:
                 summaries = SummaryWriter(instruments.summaries, step_graph.variables, step_graph.gradients)
             evaluation = self._build_evaluation(step_graph, worker)
-            state = RunState(plan.checkpoints, step_graph, worker, self._console.warning, self._console.progress)
+            state = RunState(plan.checkpoints, step_graph, worker, self._console.warning, self._console.note)
             model_values = ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
+        self._measurement.recording.bytes_of_servers = tuple(step_graph.bytes_of_servers.values())
+        self._measurement.recording.bytes_of_step = step_graph.bytes_of_step
         if not worker.inherited:
             prefix = worker.device if worker.device and plan.machine.is_here else ''
             self._console.result(format_banner(make_banner(plan, prefix, step_graph)))
@@ -156,6 +167,7 @@ class BenchmarkCNN:
     def _prepare(self, session: tf.Session, built: _Built) -> Schedule:
         """Initialises the variables and fills the input pipeline for the first step."""
         self._console.progress('Initialising the variables')
+        self._measurement.recording.begin('initialise')
         schedule = built.state.prepare(session, self.plan.counts)
         session.run(built.step_graph.pipeline.initializers)
         if built.step_graph.post_init is not None:
@@ -177,43 +189,55 @@ class BenchmarkCNN:
         state, worker, images_of_step = built.state, self._process.worker, self.plan.counts.images_of_step
         tracer = StepTracer(self.plan.instruments)
         stepper = Stepper(session, built.step_graph.fetches, tracer, schedule.num_warmup, built.summaries)
-        self._console.progress(f'Running {schedule.num_warmup} warm-up steps')
-        window = Window()
+        self._console.progress(f'Running {counted(schedule.num_warmup, "warm-up step")}')
+        self._measurement.recording.begin('warm_up')
         if worker.agreed['end'] is not None:
             # The interruption may have come during the evaluation of this step.
             self._evaluate_if_due(session, built, schedule.start - 1)
         profiler.between(-schedule.num_warmup)
+        if not schedule.num_warmup:
+            self._measurement.recording.begin_timed_steps()
         num_timed = 0
-        run_step, is_over = profiler.marked(stepper.run), functools.partial(self._is_over, schedule, state)
+        is_over = functools.partial(self._is_over, schedule, state)
+        marked_step = profiler.marked(stepper.run)
+
+        def run_step(phase: Phase, index: int) -> StepValues:
+            self._process.begin_step()
+            return marked_step(phase, index)
+
         for step in run_steps(run_step, schedule.num_warmup, schedule.num_timed, is_over=is_over):
             num_timed = step.index - (schedule.num_warmup if step.phase is Phase.WARMUP else 0)
             taken_before, state.steps_taken = state.steps_taken, stepper.steps_after
+            self._measurement.add_step(step)
+            self._process.end_step()
             self._measurement.num_skipped = stepper.num_skipped
             self._check_loss(step.values, state.steps_taken)
-            if step.phase is Phase.TIMED:
-                window.note(step.seconds, stepper.steps_before, state.steps_taken)
-                if worker.cluster:
-                    # The total if the run ends early; after the last step all workers print the chief's total.
-                    self._measurement.cluster_total = ClusterTotal(images_of_step * window.num_steps, window.seconds)
-                if built.summaries and built.summaries.is_due(step.index):
+            if step.phase is Phase.TIMED and built.summaries and built.summaries.is_due(step.index):
+                with self._measurement.doing(Cause.SUMMARY):
                     scalars = scalars_of(step, self.plan.losses.name, images_of_step)
                     built.summaries.write(state.steps_taken, scalars, session, stepper.gradient_summary)
             profiler.between(num_timed)
-            state.save_if_due(session, taken_before)
-            self._measurement.add_step(step)
+            if step.phase is Phase.WARMUP and step.index == schedule.num_warmup:
+                self._measurement.recording.begin_timed_steps()
+            if state.is_save_due(taken_before):
+                with self._measurement.doing(Cause.CHECKPOINT):
+                    state.save(session)
+            self._measurement.show_step()
             yield step
-            window.skip(self._evaluate_if_due(session, built, taken_before))
+            self._evaluate_if_due(session, built, taken_before)
             self._process.end_if_stopped(step.seconds)
+        self._measurement.recording.end_timed_steps()
         self._warn(profiler.warning(num_timed))
         if built.step_graph.num_skipped is not None:
             stepper.note_skipped(int(session.run(built.step_graph.num_skipped)))
             self._measurement.num_skipped = stepper.num_skipped
         if worker.cluster:
-            total = worker.share_total(images_of_step * window.num_steps, window.seconds)
-            self._measurement.cluster_total = ClusterTotal(*total)
+            own = self._measurement.own_total()
+            self._measurement.cluster_total = ClusterTotal(*worker.share_total(own.images, own.seconds))
 
     def _is_over(self, schedule: Schedule, state: RunState) -> bool:
-        return self._has_reached_goal or schedule.is_over(state.steps_taken)
+        has_ended = self._has_reached_goal or self._measurement.has_reached_target
+        return has_ended or schedule.is_over(state.steps_taken)
 
     def _check_loss(self, values: StepValues, number: int) -> None:
         """Raises RunError if the loss of step `number` is not finite and --continue_on_nan is not set."""
@@ -226,23 +250,22 @@ class BenchmarkCNN:
             f'write {", ".join([*advice, *losses.advice, "or --continue_on_nan to go on with it"])}'
         )
 
-    def _evaluate_if_due(self, session: tf.Session, built: _Built, taken_before: int) -> float:
-        """Evaluates if an evaluation became due after step `taken_before`. Returns the seconds that training waited."""
+    def _evaluate_if_due(self, session: tf.Session, built: _Built, taken_before: int) -> None:
+        """Evaluates if an evaluation became due after step `taken_before`."""
         evaluations, worker, step = self.plan.evaluations, self._process.worker, built.state.steps_taken
         if built.evaluation is None or evaluations is None or not evaluations.schedule.is_due(step, taken_before):
-            return 0.0
-        start = time.perf_counter()
-        built.state.prepare_evaluation(session)
-        self._console.progress(f'Evaluating after {step} steps')
-        found = share_accuracy(built.evaluation.run(session, step), worker, f'accuracy/{step}')
-        self._measurement.add_evaluation(found)
-        if evaluations.summary_folder:
-            write_summary(found, evaluations.summary_folder)
+            return
+        with self._measurement.doing(Cause.EVALUATION):
+            built.state.prepare_evaluation(session)
+            self._console.progress(f'Evaluating after {self._measurement.name_step(step)}')
+            found = share_accuracy(built.evaluation.run(session, step), worker, f'accuracy/{step}')
+            self._measurement.add_evaluation(found)
+            if evaluations.summary_folder:
+                write_summary(found, evaluations.summary_folder)
         if evaluations.goal is not None and found.top_1 >= evaluations.goal:
             self._has_reached_goal = True
             goal = f'--stop_at_top_1_accuracy={evaluations.goal:g}'
-            self._console.progress(f'Stopping after {step} steps: {goal} is reached')
-        return time.perf_counter() - start if worker.together else 0.0
+            self._console.note(f'Stopping after {self._measurement.name_step(step)}: {goal} is reached')
 
     # ---- finish ---------------------------------------------------------------------------------------------------
 
@@ -253,7 +276,11 @@ class BenchmarkCNN:
         return built.model_values.read(session) if built.model_values else None
 
     def _write(self, built: _Built, values: Mapping[str, Any] | None) -> None:
-        """Closes the summaries and exports the trained model, if requested."""
+        """Measures the peak, closes the summaries and exports the trained model, if requested."""
+        if self.plan.reports.measures_peak:
+            self._console.progress('Measuring the peak of the devices')
+            peak = measure_peak(self.plan.config, self.plan.machine.towers, self.plan.step.precision.compute.name)
+            self._measurement.recording.peak_flops = peak
         if built.summaries:
             built.summaries.close()
         if values and (folder := self.plan.checkpoints.export_folder):
@@ -274,7 +301,7 @@ class BenchmarkCNN:
         assert self._state, 'failures are only detected while a session is open'
         result = self._measurement.result()
         rate = f', at {result.images_per_second:.2f} images/sec' if result.timed_steps else ''
-        return f'after {self._state.steps_taken} steps{rate}', self._state.hand_on()
+        return f'after {counted(self._state.steps_taken, "step")}{rate}', self._state.hand_on()
 
     def _warn(self, line: str | None) -> None:
         if line:

@@ -1,4 +1,4 @@
-"""The two kinds of error with their exit codes, how an error spells a flag, and the nearest known name."""
+"""The two kinds of error with their exit codes; how messages spell flags and count things; the nearest known name."""
 
 import difflib
 from collections.abc import Iterable
@@ -28,6 +28,11 @@ def spelled(name: str, value: object) -> str:
     """A flag as a command line has it, --batch_size=64; always one line."""
     text = '' if value is None else str(value)
     return f'--{name}={text if text.isprintable() else repr(text)}'
+
+
+def counted(number: int, noun: str, plural: str = 's') -> str:
+    """A number of things: '1 step', '2 steps'; plural is what follows the noun for any number but 1."""
+    return f'{number} {noun}{"" if number == 1 else plural}'
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

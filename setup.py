@@ -1,17 +1,25 @@
 """How tf_cnn_benchmarks is installed. It is an application: give it an environment of its own (venv, pipx)."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
+# Read, not imported: the program's dependencies may not be installed yet.
+VERSION = re.findall(r"VERSION = '(.+)'", (ROOT / 'reporting' / 'program.py').read_text(encoding='utf-8'))[0]
 README = ROOT / 'README.md'
 
+NVML = ['nvidia-ml-py>=12.535']
 RECORDS = ['pillow>=10.1']
+# Part of Python since 3.11.
+SWEEP = ["tomli>=2.0; python_version < '3.11'"]
 # scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on.
 DEV = [
     'hypothesis>=6.100',
+    'jsonschema>=4.18',
     'mypy>=1.11',
+    'pyte>=0.8',
     'pytest>=8.0',
     'pytest-timeout>=2.3',
     'pytest-xdist>=3.5',
@@ -24,7 +32,7 @@ DEV = [
 
 setup(
     name='tf_cnn_benchmarks',
-    version='0.1.0',
+    version=VERSION,
     description='Measures how fast machines train convolutional networks with TensorFlow',
     long_description=README.read_text(encoding='utf-8') if README.exists() else '',
     long_description_content_type='text/markdown',
@@ -33,13 +41,14 @@ setup(
     python_requires='>=3.10,<3.14',
     py_modules=sorted(path.stem for path in ROOT.glob('*.py') if path.name != 'setup.py'),
     packages=find_packages(exclude=['tests', 'tests.*', 'benchmarks', 'benchmarks.*']),
-    package_data={'models': ['costs.csv']},
+    package_data={'models': ['costs.csv'], 'reporting': ['result.schema.json'], 'sweeps': ['*.toml']},
     # rich comes with TensorFlow's keras.
     install_requires=['absl-py>=2.0', 'numpy>=1.26', 'tensorflow>=2.16,<2.22'],
     extras_require={
-        'cuda': ['tensorflow[and-cuda]>=2.16,<2.22'],
+        'cuda': [*NVML, 'tensorflow[and-cuda]>=2.16,<2.22'],
         'records': RECORDS,
-        'dev': [*DEV, *RECORDS],
+        'sweep': SWEEP,
+        'dev': [*DEV, *NVML, *RECORDS, *SWEEP],
     },
     entry_points={'console_scripts': ['tf_cnn_benchmarks=tf_cnn_benchmarks:main']},
 )

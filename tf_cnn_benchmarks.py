@@ -34,6 +34,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     'compare': Subcommand('RESULT ... [--flag=value ...]', 'compares results with 95 % intervals, and with a history'),
     'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
     'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
+    'sweep': Subcommand('[FILE] [--flag=value ...] [-- FLAGS]', 'measures many configurations, and prints one table'),
 }
 
 
@@ -90,6 +91,11 @@ def _run(arguments: list[str]) -> int:
             near = nearest(name, SUBCOMMANDS)
             known = f'flags look like --model=resnet50, subcommands are: {", ".join(SUBCOMMANDS)}'
             raise UsageError(f'{name}: there is no such subcommand; {f"did you mean {near}?" if near else known}')
+    elif '--version' in arguments:
+        from reporting.program import format_version
+
+        print(format_version())
+        return 0
     elif asks_for_help(arguments):
         from params.help import format_help
 
@@ -97,9 +103,10 @@ def _run(arguments: list[str]) -> int:
         return 0
     else:
         name, argv = 'benchmark', arguments
-    # TensorFlow reads this when it is imported: it drops notices about the machine and keeps errors.
-    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-    return int(importlib.import_module(f'commands.{name}').main(argv))
+    from run.quiet import quiet_start
+
+    with quiet_start(verbose=_is_verbose(arguments)):
+        return int(importlib.import_module(f'commands.{name}').main(argv))
 
 
 def _is_verbose(arguments: Sequence[str]) -> bool:

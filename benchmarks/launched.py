@@ -57,7 +57,7 @@ def run_cluster(num_ps: int, num_workers: int, flags: Sequence[str]) -> Run:
     Raises:
       RunFailedError: the exit code was not 0.
     """
-    return _run(lambda: command.main([f'--ps={num_ps}', f'--workers={num_workers}', '--', *flags]))
+    return _run(lambda: command.main([f'--ps={num_ps}', f'--workers={num_workers}', '--verbose', '--', *flags]))
 
 
 def run_alone(flags: Sequence[str]) -> Run:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,13 +17,16 @@ from cluster.server import start_server
 from cluster.topology import Cluster, Task
 from cluster.worker import LostError
 
-# What a process that restarts itself passes on to the program that takes its place, as JSON.
+# The number of the open file with the JSON that a process which restarts itself passes on to the program that takes its
+# place. The environment itself has no room for the steps of a long run.
 _INHERITED = 'TF_CNN_BENCHMARKS_INHERITED'
 _POLL_SECS = 0.1
 # If every task answers for so long after a step failed, the others are not the cause.
 _CALM_SECS = 5.0
 # How long TensorFlow may take to give up a step after its session was closed.
 _RELEASE_SECS = 20.0
+# How long the chief waits at the end for what the other workers measured.
+_COLLECT_SECS = 10.0
 
 
 class ClusterWorker:
@@ -60,7 +64,8 @@ class ClusterWorker:
         self.num_trainers = cluster.num_trainers
         # Without servers every worker has all variables, so any of them can be the one that the others go on from.
         self.hands_on_variables = not cluster.servers
-        self.inherited: Mapping[str, Any] = json.loads(os.environ.pop(_INHERITED, '{}'))
+        self.inherited = _read_inherited()
+        self.measured: Callable[[], Any] = lambda: None
         self.end_step: int | None = self.inherited.get('end')
         config = tf.ConfigProto.FromString(config.SerializeToString())
         if not cluster.servers:
@@ -130,6 +135,7 @@ class ClusterWorker:
         reason = failure.line if failure else 'a step does not end'
         self._warn(reason)
         self._rendezvous.end(1, reason)
+        self._hand_over()
         os._exit(1)
 
     def peer_failure(self) -> PeerFailure | None:
@@ -143,7 +149,7 @@ class ClusterWorker:
 
         It is needed because TensorFlow keeps what it knows of a lost task for as long as the process lives.
         """
-        os.environ[_INHERITED] = json.dumps({'end': self.end_step, **inherited})
+        _hand_on({'end': self.end_step, 'measured': self.measured(), **inherited})
         sys.stdout.flush()
         sys.stderr.flush()
         self._hand_over()
@@ -204,6 +210,23 @@ class ClusterWorker:
             self._raise_if_lost()
             time.sleep(_POLL_SECS)
 
+    def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
+        prefix = f'collected/{self.generation}/{name}' if self._generation else f'collected/0/{name}'
+        self._rendezvous.put(f'{prefix}/{self.index}', value)
+        if not self.is_chief:
+            return []
+        keys = {task: f'{prefix}/{task.index}' for task in self.cluster.trainers}
+        deadline = time.monotonic() + _COLLECT_SECS
+        while True:
+            # In this order: who has ended has put its value before.
+            found = self._rendezvous.incarnations()
+            entries = self._rendezvous.entries() or {}
+            ends = self._rendezvous.ends(entries, found)
+            is_awaited = [key not in entries and found[task] and task not in ends for task, key in keys.items()]
+            if not any(is_awaited) or time.monotonic() > deadline:
+                return [value if task == self.cluster.own else entries.get(key) for task, key in keys.items()]
+            time.sleep(_POLL_SECS)
+
     def _raise_if_lost(self) -> None:
         if self._detector and self._detector.failure:
             raise LostError(self._detector.failure)
@@ -222,3 +245,21 @@ def _agree(offers: list[Mapping[str, Any]]) -> dict[str, Any]:
     ends = [offer['end'] for offer in offers if offer['end'] is not None]
     steps = [-1 if offer['step'] is None else offer['step'] for offer in offers]
     return {'end': max(ends, default=None), 'root': steps.index(max(steps)), 'step': max(steps)}
+
+
+def _hand_on(inherited: Mapping[str, Any]) -> None:
+    with tempfile.TemporaryFile('w+', encoding='utf-8') as file:
+        json.dump(inherited, file)
+        # A duplicate stays open, also when another program replaces this one.
+        descriptor = os.dup(file.fileno())
+    os.set_inheritable(descriptor, True)
+    os.environ[_INHERITED] = str(descriptor)
+
+
+def _read_inherited() -> Mapping[str, Any]:
+    if _INHERITED not in os.environ:
+        return {}
+    with open(int(os.environ.pop(_INHERITED)), encoding='utf-8') as file:
+        file.seek(0)
+        inherited: Mapping[str, Any] = json.load(file)
+        return inherited

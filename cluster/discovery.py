@@ -14,7 +14,7 @@ from cluster.environments import (
     read_tf_config,
 )
 from cluster.topology import HOSTS_FLAGS, Cluster, Task, place_of
-from errors import UsageError, spelled
+from errors import UsageError, counted, spelled
 from params import Params
 from params.evaluation import EVAL_DURING_TRAINING
 from params.modes import DEFAULT_MODE, MODES, Mode, Refusal, modes_that
@@ -52,7 +52,7 @@ def check_mode(params: Params, cluster: Cluster | None) -> None:
     refusal = mode.runs[place_of(cluster)]
     if isinstance(refusal, Refusal):
         members = (
-            f'{_count(cluster.num_workers, "worker")} and {cluster.num_ps} ps ({cluster.source})'
+            f'{counted(cluster.num_workers, "worker")} and {cluster.num_ps} ps ({cluster.source})'
             if cluster
             else 'one process'
         )
@@ -143,7 +143,7 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
         raise UsageError(f'--job_name={job}: --{flag} is missing; add --{flag}=HOST:PORT{more}')
     if index >= num_hosts:
         limits = f'from 0 to {num_hosts - 1}' if num_hosts > 1 else '0'
-        raise UsageError(f'--task_index={index}: --{flag} has {_count(num_hosts, "host")}, so it must be {limits}')
+        raise UsageError(f'--task_index={index}: --{flag} has {counted(num_hosts, "host")}, so it must be {limits}')
     return Cluster(hosts['ps'], hosts['worker'], job, index, _FLAGS, hosts['controller'])
 
 
@@ -176,8 +176,8 @@ def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, in
     if started > num_hosts or launch.size not in (None, num_hosts):
         total = f'{launch.size_name}={launch.size}' if launch.size else launch.own
         raise UsageError(
-            f'--{HOSTS_FLAGS[first]} and --worker_hosts have {_count(num_hosts, "host")}, and {launch.source} started '
-            f'{"at least " if launch.size is None else ""}{_count(started, "process", "es")} ({total}); '
+            f'--{HOSTS_FLAGS[first]} and --worker_hosts have {counted(num_hosts, "host")}, and {launch.source} started '
+            f'{"at least " if launch.size is None else ""}{counted(started, "process", "es")} ({total}); '
             'start one process for each host, or set the role of this process with --job_name and --task_index'
         )
     return _role_of_rank(launch.rank, counts[first], first)
@@ -195,8 +195,9 @@ def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Clus
         )
     num_ps = params.num_ps if mode.needs_servers else 0
     if launch.size is not None and num_ps >= launch.size:
+        started = counted(launch.size, 'process', 'es')
         raise UsageError(
-            f'--num_ps={num_ps}: {launch.source} started {launch.size} processes ({launch.size_name}={launch.size}), '
+            f'--num_ps={num_ps}: {launch.source} started {started} ({launch.size_name}={launch.size}), '
             f'and at least one must be a worker; start more, or write --num_ps={launch.size - 1}'
         )
     places = place_ranks(launch, environ, num_ps)
@@ -250,7 +251,3 @@ def _written(params: Params, names: Iterable[str] = ('job_name', 'task_index')) 
 def _hosts_flag(params: Params, name: str) -> Hosts:
     text = getattr(params, name)
     return read_hosts(text.split(','), spelled(name, text)) if text and text.strip() else ()
-
-
-def _count(number: int, noun: str, plural: str = 's') -> str:
-    return f'{number} {noun}{plural if number != 1 else ""}'

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from errors import UsageError
+from errors import UsageError, counted
 
 Hosts = tuple[str, ...]
 Environment = Mapping[str, str]
@@ -27,7 +27,14 @@ _COUNT = re.compile(r'([0-9]+)(?:\(x([0-9]+)\))?')
 _FIRST_PORT, _PORTS_OF_A_JOB, _PORT_BLOCKS = 10_000, 64, 300
 _LOOPBACK = '127.0.0.1'
 _EVALUATOR = 'evaluator'
+# Prefixes of the environment variables in which a job scheduler or an outer launcher describes a cluster.
+_CLUSTERS = ('TF_CONFIG', 'SLURM', 'OMPI_', 'PMI')
 _SET_ROLE = 'set the role of this process with --job_name, --task_index, --ps_hosts and --worker_hosts'
+
+
+def without_clusters(environment: Environment) -> dict[str, str]:
+    """The environment of a process that this program starts: without the variables that describe another cluster."""
+    return {name: value for name, value in environment.items() if not name.startswith(_CLUSTERS)}
 
 
 def read_hosts(items: Iterable[str], flag: str) -> Hosts:
@@ -272,7 +279,7 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
 
 
 def _hosts_to_write(launch: Launch, num_ps: int) -> str:
-    workers = f'{launch.size - num_ps} hosts' if launch.size else 'the other hosts'
+    workers = counted(launch.size - num_ps, 'host') if launch.size else 'the other hosts'
     ps = f'--ps_hosts=HOST:PORT,... with {num_ps} and ' if num_ps else ''
     return (
         f'{ps}--worker_hosts=HOST:PORT,... with {workers} in the order of the ranks, '

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import os
 import queue
 import signal
@@ -13,17 +12,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TextIO
 
-from errors import RunError
+from cluster.lines import Lines
+from cluster.tether import tethered
+from errors import RunError, counted
 from reporting.console import format_error, format_warning
 
-_TETHER = str(Path(__file__).with_name('tether.py'))
 # The signals that would end this process. SIGHUP comes when its terminal is closed.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Without red, which looks like an error.
-_COLOURS = ('cyan', 'green', 'magenta', 'yellow', 'blue')
 # How long to wait for the last lines of a process that has ended. They come at once, unless a process that left its
 # session still holds the pipe.
 _LAST_LINES_SECS = 5.0
@@ -55,6 +52,7 @@ def launch(
     *,
     out: TextIO | None = None,
     err: TextIO | None = None,
+    quiet: bool = False,
     keep_going: bool = False,
     num_restarts: int = 0,
     grace_secs: float = 15.0,
@@ -70,6 +68,8 @@ def launch(
     Args:
       out: receives the standard output of commands with has_result, unchanged; by default standard output.
       err: receives all other lines, each prefixed with the name of its process; by default standard error.
+      quiet: of these lines shows warnings and errors only; if a process fails, also its last other lines, and those of
+        all processes if it stops them.
       keep_going: whether the others go on after a failure.
       num_restarts: how often each process that fails is restarted before that counts as a failure.
       grace_secs: the time from SIGTERM to SIGKILL, in seconds.
@@ -84,62 +84,15 @@ def launch(
       RunError: a process cannot be started, or the output cannot be written.
       BrokenPipeError: the reader of out or err has closed it.
     """
-    lines = _Lines(out or sys.stdout, err or sys.stderr, [command.name for command in commands])
+    lines = Lines(out or sys.stdout, err or sys.stderr, [command.name for command in commands], quiet=quiet)
     cluster = _Cluster(lines, keep_going, num_restarts, grace_secs, servers_end_secs)
-    with cluster.signals_as_events():
+    with contextlib.closing(lines), cluster.signals_as_events():
         cluster.run(commands)
     if isinstance(lines.error, BrokenPipeError):
         raise lines.error
     if lines.error:
         raise RunError(f'the output of the cluster cannot be written: {lines.error}')
     return cluster.exit_code
-
-
-class _Lines:
-    """Writes whole lines, from any thread. Stops writing at the first error, which it keeps."""
-
-    def __init__(self, out: TextIO, err: TextIO, names: Sequence[str]) -> None:
-        self._out = out
-        self._err = err
-        self._prefixes = _prefixes(names, err)
-        self._lock = threading.Lock()
-        self.error: OSError | ValueError | None = None
-
-    def result(self, line: str) -> None:
-        self._write(self._out, line)
-
-    def of_process(self, name: str, line: str) -> None:
-        self._write(self._err, self._prefixes[name] + line)
-
-    def message(self, line: str) -> None:
-        self._write(self._err, line)
-
-    def _write(self, stream: TextIO, line: str) -> None:
-        with self._lock:
-            if self.error:
-                return
-            try:
-                stream.write(f'{line}\n')
-                stream.flush()
-            except (OSError, ValueError) as error:  # ValueError: the stream's encoding lacks a character
-                self.error = error
-
-
-def _prefixes(names: Sequence[str], stream: TextIO) -> dict[str, str]:
-    """The prefix of the lines of each process, all of the same width; in colour on a terminal."""
-    width = max(map(len, names), default=0)
-    prefixes = {name: f'{name:<{width}} | ' for name in names}
-    if stream.isatty():
-        # Rich knows which colours the terminal has, and whether its user wants any.
-        from rich.console import Console
-        from rich.text import Text
-
-        console = Console(file=stream)
-        for (name, prefix), colour in zip(prefixes.items(), itertools.cycle(_COLOURS), strict=False):
-            with console.capture() as capture:
-                console.print(Text(prefix, colour), end='', soft_wrap=True)
-            prefixes[name] = capture.get()
-    return prefixes
 
 
 class _Process:
@@ -149,9 +102,8 @@ class _Process:
         self.command = command
         # Whether this process has sent it a signal that ends it.
         self.is_stopped = False
-        cores = ','.join(map(str, command.cores or ()))
         self._popen = subprocess.Popen(
-            [sys.executable, '-I', '-S', _TETHER, str(os.getpid()), cores, *command.argv],
+            tethered(command.argv, command.cores or ()),
             env=command.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -209,7 +161,7 @@ class _Cluster:
     """The running processes. Other threads and signal handlers queue events, which the main thread handles."""
 
     def __init__(
-        self, lines: _Lines, keep_going: bool, num_restarts: int, grace_secs: float, servers_end_secs: float
+        self, lines: Lines, keep_going: bool, num_restarts: int, grace_secs: float, servers_end_secs: float
     ) -> None:
         self.exit_code = 0
         self._lines = lines
@@ -245,6 +197,7 @@ class _Cluster:
     def run(self, commands: Sequence[Command]) -> None:
         """Starts the commands, and handles events until all have ended."""
         try:
+            self._lines.phase('Starting the processes')
             for command in commands:
                 self._start(command)
             while self._running:
@@ -265,7 +218,9 @@ class _Cluster:
             return self._stopped_too_slowly if self._is_stopping else self._servers_stayed
 
     def _start(self, command: Command) -> None:
-        show_error = functools.partial(self._show, functools.partial(self._lines.of_process, command.name))
+        show_error = functools.partial(
+            self._show, functools.partial(self._lines.of_process, command.name, is_chief=command.has_result)
+        )
         try:
             process = _Process(command)
             self._running.append(process)
@@ -278,7 +233,7 @@ class _Cluster:
             reason = getattr(error, 'strerror', error)
             raise RunError(f'{command.name} cannot be started: {reason}; start fewer processes') from error
         cores = '' if command.cores is None else f' on cores {",".join(map(str, command.cores))}'
-        self._lines.message(f'{command.name} is process {process.pid}{cores}')
+        self._lines.detail(f'{command.name} is process {process.pid}{cores}')
 
     def _show(self, write: Callable[[str], None], line: str) -> None:
         write(line)
@@ -304,27 +259,32 @@ class _Cluster:
             what, exit_code = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})', 128 - code
         if self._restarts[name] < self._num_restarts:
             self._restarts[name] += 1
-            again = f'restarting it ({self._restarts[name]} of {self._num_restarts} times)'
+            self._lines.show_held([name])
+            again = f'restarting it ({self._restarts[name]} of {counted(self._num_restarts, "time")})'
             self._lines.message(format_warning(f'{what}; {again}'))
             self._start(command)
         elif self._keep_going:
             self.exit_code = self.exit_code or exit_code
+            self._lines.show_held([name])
             self._lines.message(format_error(f'{what}; the others go on'))
         else:
-            self._stop_for(what, exit_code)
+            self._stop_for(what, exit_code, because_of=[name])
 
     def _servers_stayed(self) -> None:
         what = f'{self._names()} did not end within {self._servers_end_secs:g} s of the last worker'
-        self._stop_for(what, exit_code=1)
+        self._stop_for(what, exit_code=1, because_of=[process.command.name for process in self._running])
 
     def _interrupted(self, number: int) -> None:
         if not self._is_stopping:
             self._stop_for(f'interrupted by {signal.Signals(number).name}', 128 + number)
 
-    def _stop_for(self, what: str, exit_code: int) -> None:
+    def _stop_for(self, what: str, exit_code: int, because_of: Sequence[str] = ()) -> None:
         self.exit_code = self.exit_code or exit_code
         # Stop first, since the reader of standard error may delay the message.
         self._stop()
+        if because_of:
+            others = (process.command.name for process in self._running)
+            self._lines.show_held(dict.fromkeys([*(name for name in others if name not in because_of), *because_of]))
         self._lines.message(format_error(f'{what}; stopping {names}' if (names := self._names()) else what))
 
     def _stop(self) -> None:

@@ -17,25 +17,48 @@ class Terminated(KeyboardInterrupt):
     """Raised by SIGTERM, as KeyboardInterrupt is by Ctrl-C."""
 
 
-@contextlib.contextmanager
-def terminable() -> Iterator[None]:
-    """Within this block SIGTERM raises Terminated in the main thread, once a running call to TensorFlow has returned.
+class Interrupts:
+    """Lets SIGTERM raise Terminated, and Ctrl-C KeyboardInterrupt, in the main thread, but not within a step.
 
-    For a process that waits for no other. If the program has a handler of its own, that one stays.
+    For a process that waits for no other. Python runs signal handlers only once a call to TensorFlow has returned, so
+    that the step is done then, and its values would be lost with the exception.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
 
-    def handle(*_: object) -> None:
-        raise Terminated
+    def __init__(self) -> None:
+        self._is_held = False
+        self._pending: KeyboardInterrupt | None = None
 
-    signal.signal(signal.SIGTERM, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Raises these exceptions within the block. Handlers of the program itself stay, and so do other threads'."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+        own = {number: before for number, before in defaults.items() if signal.getsignal(number) is before}
+        for number in own:
+            signal.signal(number, self._handle)
+        try:
+            yield
+        finally:
+            for number, before in own.items():
+                signal.signal(number, before)
+
+    def hold(self) -> None:
+        """From now on signals wait for release()."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Raises the exception of a signal that came since hold()."""
+        self._is_held = False
+        if self._pending:
+            raise self._pending
+
+    def _handle(self, number: int, _frame: object) -> None:
+        exception = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+        if not self._is_held:
+            raise exception
+        self._pending = self._pending or exception
 
 
 class Stop:

@@ -9,9 +9,18 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterable, Sequence
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2); the setting stays when the process becomes another program
 _NOT_FOUND = 127  # as a shell exits
+
+
+def tethered(argv: Sequence[str], cores: Iterable[int] = ()) -> list[str]:
+    """The command line of this script that runs argv as a child of the calling process, on these cores or on all.
+
+    The kernel kills the command when the thread that started it ends: start it from one that lives on.
+    """
+    return [sys.executable, '-I', '-S', __file__, str(os.getpid()), ','.join(map(str, cores)), *argv]
 
 
 def _main() -> None:

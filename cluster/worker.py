@@ -1,6 +1,6 @@
 """One process's part in a run, whether it trains alone, in a cluster or under Horovod: one protocol for all."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
 import tensorflow.compat.v1 as tf
@@ -54,12 +54,14 @@ class Worker(Protocol):
       agreed: what join returned.
       generation: how often the workers have joined, this time included; 1 for one process.
       end_step: after how many steps training ends, once that is known; set by the run, inherited on a restart.
+      measured: returns what the process that replaces this one inherits as 'measured'; set by the run.
       server_state: what is known of the variables on servers; None if no server holds variables.
       hands_on_variables: whether training can go on from the variables of this process after another one was lost.
       ends_after_chief: whether a signal leaves this process at its steps until the chief has ended.
     """
 
     end_step: int | None
+    measured: Callable[[], Any]
 
     @property
     def cluster(self) -> Cluster | None: ...
@@ -162,6 +164,16 @@ class Worker(Protocol):
           LostError: a task was lost meanwhile.
         """
 
+    def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
+        """Passes a value to the chief. Returns there what the workers passed, in their order; elsewhere an empty list.
+
+        Does not fail: None stands for a worker that was lost, or did not get to this point within some seconds.
+
+        Args:
+          name, value: as for gather.
+          is_complete: whether this worker has taken all of its steps; if not, others may have ended.
+        """
+
     def end(self, exit_code: int, reason: str = '') -> None:
         """Leaves the run, and records for the others how it ended."""
 
@@ -179,6 +191,7 @@ class WithoutServer:
     def __init__(self, config: tf.ConfigProto) -> None:
         self.config = config
         self.end_step: int | None = None
+        self.measured: Callable[[], Any] = lambda: None
         self.inherited: Mapping[str, Any] = {}
         self.agreed: Mapping[str, Any] = {}
 
@@ -224,4 +237,7 @@ class OneProcess(WithoutServer):
         return images, seconds
 
     def gather(self, name: str, value: Any) -> list[Any]:
+        return [value]
+
+    def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
         return [value]

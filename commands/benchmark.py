@@ -9,28 +9,44 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from params import parse_argv
+from params.results import STDOUT
 from reporting.console import Console
+from run import quiet
+from run.invocation import of_this_process
 from run.plan import ServerPlan
 from run.resolve import resolve
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs what the flags in argv describe; returns the exit code 0.
+    """Runs what the flags in argv describe; returns the exit code.
 
     Raises:
       UsageError: the flags are wrong.
       RunError: the run failed.
     """
+    invocation = of_this_process(argv)
     parsed = parse_argv(argv)
-    with _own_stdout() as out:
-        console = Console(out, sys.stderr)
+    documents_only = parsed.params.result_file == STDOUT
+    with (
+        _own_stdout() as out,
+        contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
+    ):
+        if parsed.params.repeat > 1:
+            from commands.repeat import repeat
+
+            for line in parsed.warnings:
+                console.warning(line)
+            return repeat(argv, parsed.params, console)
+        console.phase('Importing TensorFlow')
         plan = resolve(parsed.params, os.environ)
+        expects_gpu = parsed.params.device != 'cpu'
         # Only now, so that wrong use is one line.
         for line in parsed.warnings:
             console.warning(line)
         if isinstance(plan, ServerPlan):
             from cluster.serve import run_server
 
+            quiet.started(expects_gpu=expects_gpu)
             for line in plan.warnings:
                 console.warning(line)
             run_server(
@@ -45,7 +61,8 @@ def main(argv: Sequence[str]) -> int:
         else:
             from benchmark_cnn import BenchmarkCNN
 
-            BenchmarkCNN(plan, console).run()
+            quiet.started(expects_gpu=expects_gpu)
+            BenchmarkCNN(plan, console, invocation).run()
     return 0
 
 

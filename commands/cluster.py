@@ -11,6 +11,7 @@ from pathlib import Path
 from absl import flags
 
 from cluster.discovery import find_cluster
+from cluster.environments import without_clusters
 from cluster.launcher import Command, launch
 from cluster.topology import HOSTS_FLAGS
 from commands.options import Arguments, Declaration, Rest
@@ -24,8 +25,6 @@ from run.resolve import check_launch
 
 _ROLE_FLAGS = ('job_name', 'task_index', *HOSTS_FLAGS.values())
 _FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)
-# Prefixes of the environment variables in which a job scheduler or an outer launcher describes another cluster.
-_OTHER_CLUSTERS = ('TF_CONFIG', 'SLURM', 'OMPI_', 'PMI')
 _LOOPBACK = '127.0.0.1'
 # How long a parameter server may take to exit after the workers have.
 _PS_END_SECS = 30.0
@@ -46,21 +45,25 @@ class Options:
     )
     keep_going: bool = flag(False, 'Do not stop the other processes when one fails.')
     restart: int = flag(0, 'How often each process that fails is started again.', lower_bound=0)
+    verbose: bool = flag(
+        False, 'Show all lines of all processes, their process ids and cores; each process gets --verbose, too.'
+    )
 
 
 DECLARATION = Declaration(
     'cluster',
     Options,
-    'Starts a whole cluster on this machine, shows the lines of all its processes and prints its result once.',
+    'Starts a whole cluster on this machine and prints its result once.',
     examples=(
         '--ps=1 --workers=2 -- --model=resnet50',
         f'--workers=4 -- --model=resnet50 {modes_that(lambda mode: mode.is_for_peers)}',
     ),
     details='FLAGS are the flags of a run, see tf_cnn_benchmarks --help; each process also gets its role and the '
     'addresses of all processes. The standard output of worker 0 (of the controller, if the mode has one) is the '
-    'result and goes to standard output; all other lines go to standard error, each preceded by the name of its '
-    'process. If a process fails, the others are stopped, and the command ends with its exit code (128 + n if signal n '
-    'ended it).',
+    'result and goes to standard output. Warnings and errors of all processes go to standard error, each preceded by '
+    'the name of its process; with --verbose, among these flags or those of the run, so do all other lines. If a '
+    'process fails, the last lines of all are shown, the others are stopped, and the command ends with its exit code '
+    '(128 + n if signal n ended it).',
     rest=Rest('FLAGS', 'the flags of the run'),
 )
 
@@ -76,7 +79,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _start(arguments: Arguments[Options]) -> int:
-    options, run_flags = arguments.options, arguments.rest
+    options = arguments.options
+    run_flags = (*arguments.rest, *(['--verbose=true'] if options.verbose else []))
     if sys.platform != 'linux':
         raise UsageError(f'cluster: it needs Linux, and this is {sys.platform}; start each process yourself instead')
     params = _run_params(run_flags)
@@ -97,6 +101,7 @@ def _start(arguments: Arguments[Options]) -> int:
             print(format_warning(f'only {writer} gets {", ".join(shared)}: {reason}'), file=sys.stderr, flush=True)
         return launch(
             commands,
+            quiet=not params.verbose,
             keep_going=options.keep_going,
             num_restarts=options.restart,
             # With --keep_going, a parameter server waits for a lost worker to come back.
@@ -125,7 +130,7 @@ def make_commands(
         and the controller always use all cores: they work briefly in each step, while the workers wait, so cores
         reserved for them would idle for the rest of it.
     """
-    kept = {name: value for name, value in environment.items() if not name.startswith(_OTHER_CLUSTERS)}
+    kept = without_clusters(environment)
     # If http_proxy is set, gRPC would try to reach this machine through the proxy, and wait forever.
     kept['no_grpc_proxy'] = _LOOPBACK
     shares: Sequence[tuple[int, ...] | None] = (

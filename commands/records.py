@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commands.options import Arguments, Declaration
-from errors import RunError, UsageError
+from errors import RunError, UsageError, counted
 from inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards, shard_name, subset_of
 from params.spec import flag
 from records.check import Fault, check_shards
@@ -112,7 +112,8 @@ def _write(options: Options) -> int:
     num_shards = options.shards or min(num_images, max(_MIN_SHARDS, round(num_images / _IMAGES_PER_SHARD)))
     if num_shards > num_images:
         raise UsageError(
-            f'--shards={num_shards}: --input={options.input} has only {num_images} images; use {num_images} or less'
+            f'--shards={num_shards}: --input={options.input} has only {counted(num_images, "image")}; '
+            f'use {num_images} or less'
         )
     check_output(options.output, options.subset, labels, input_dir=options.input, overwrite=options.overwrite)
     for line in _passed_over_lines(folder):
@@ -132,8 +133,9 @@ def _write(options: Options) -> int:
     empty = [name for index, name in enumerate(folder.classes) if not written.records_of_class[index]]
     megabytes = written.num_bytes / num_shards / 1e6
     print(
-        f'{options.subset}: {written.num_records:,} images of {len(folder.classes)} classes '
-        f'in {num_shards} shard{"s" * (num_shards > 1)} of {megabytes:.1f} MB in {options.output}'
+        f'{options.subset}: {written.num_records:,} image{"s" * (written.num_records != 1)} '
+        f'of {len(folder.classes)} class{"es" * (len(folder.classes) != 1)} '
+        f'in {counted(num_shards, "shard")} of {megabytes:.1f} MB in {options.output}'
     )
     print(f'  as they were: {written.num_passed_through:,}, encoded anew: {written.num_reencoded:,}')
     print(f'  left out, as they cannot be decoded: {written.num_left_out:,}')
@@ -182,7 +184,7 @@ def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
         print(fault)
     if num_faults > len(named):
         print(f'and {num_faults - len(named):,} more')
-    raise RunError(f'--check={data_dir}: {num_faults:,} faults were found, the first is {named[0]}')
+    raise RunError(f'--check={data_dir}: {num_faults:,} fault{"s" * (num_faults != 1)}, first {named[0]}')
 
 
 def _find_subsets(data_dir: str, subsets: list[str]) -> list[Shards]:
@@ -213,8 +215,9 @@ def _check_subset(data_dir: str, shards: Shards, num_classes: int, num_threads: 
             if checked.fault:
                 tally.add_fault(checked.fault)
     in_range = sum(0 <= label < num_classes for label in tally.labels)
-    print(f'{shards.subset}: {len(shards.paths)} of {total} shards, {len(tally.image_bytes):,} records, '
-          f'{in_range} of {num_classes} labels seen')  # fmt: skip
+    print(f'{shards.subset}: {len(shards.paths)} of {counted(total, "shard")}, '
+          f'{len(tally.image_bytes):,} record{"s" * (len(tally.image_bytes) != 1)}, '
+          f'{in_range} of {counted(num_classes, "label")} seen')  # fmt: skip
     if tally.image_bytes:
         sizes = tally.image_bytes
         print(f'  image bytes: min {min(sizes):,}, median {statistics.median(sizes):,.0f}, max {max(sizes):,}')

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from errors import UsageError
+from errors import UsageError, counted
 from inputs.data_sets import DATA_SETS, list_folder
 
 # Krizhevsky's "binary version" of CIFAR-10 (www.cs.toronto.edu/~kriz/cifar.html): each image is one label byte, then
@@ -181,7 +181,8 @@ def _shapes_of_idx(paths: list[str]) -> tuple[int, ...]:
     _check_not_empty(images_path, shape[0])
     if shape[0] != num_labels:
         raise UsageError(
-            f'{labels_path}: {num_labels} labels, but {images_path} has {shape[0]} images; download both again'
+            f'{labels_path}: {counted(num_labels, "label")}, but {images_path} has {counted(shape[0], "image")}; '
+            'download both again'
         )
     for path, num_bytes in ((images_path, 16 + math.prod(shape)), (labels_path, 8 + num_labels)):
         if not path.endswith('.gz') and _size_of(path) != num_bytes:
@@ -191,7 +192,7 @@ def _shapes_of_idx(paths: list[str]) -> tuple[int, ...]:
 
 def _wrong_length(path: str, found: int, expected: int) -> UsageError:
     fault = 'truncated' if found < expected else 'longer than its header says'
-    return UsageError(f'{path}: the file is {fault}: {found} instead of {expected} bytes; download it again')
+    return UsageError(f'{path}: the file is {fault}: {found} instead of {counted(expected, "byte")}; download it again')
 
 
 def _load_idx(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:

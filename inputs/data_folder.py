@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from errors import RunError, UsageError
+from errors import RunError, UsageError, counted
 from inputs import array_files
 from inputs.data_sets import (
     DATA_SETS,
@@ -90,16 +90,16 @@ class DataFolder:
                 return None
             total = len(images.paths) + images.num_missing
             return (
-                f'--data_dir={self.path}: {images.num_missing} of the {total} shards that the file names announce are '
-                'missing; the run uses the others'
+                f'--data_dir={self.path}: missing {images.num_missing} of the {counted(total, "shard")} that the file '
+                'names announce; the run uses the others'
             )
         published = DATA_SETS[self.data_set.name]
         num_published = published.num_train_examples if images.subset == 'train' else published.num_validation_examples
         if images.num_images == num_published:
             return None
         return (
-            f'--data_dir={self.path}: the folder contains {images.num_images} {images.subset} images; the published '
-            f'data set has {num_published}'
+            f'--data_dir={self.path}: the folder contains {counted(images.num_images, f"{images.subset} image")}; '
+            f'the published data set has {num_published}'
         )
 
 

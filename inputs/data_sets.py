@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from errors import UsageError
+from errors import UsageError, counted
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
         content = (
             f'the folder contains {", ".join(f"{other}-*-of-*" for other in others)}'
             if others
-            else f'the folder contains {len(names)} other files'
+            else f'the folder contains {counted(len(names), "other file")}'
             if names
             else 'the folder is empty'
         )
@@ -177,7 +177,7 @@ def check_shards(shards: Shards) -> None:
     folder = shards.folder
     if not any(Path(path).stat().st_size for path in shards.paths):
         raise UsageError(
-            f'--data_dir={folder}: its {len(shards.paths)} {shards.subset} shards contain no record; '
+            f'--data_dir={folder}: no record is in its {counted(len(shards.paths), f"{shards.subset} shard")}; '
             f'{how_to_make(shards.subset)}'
         )
     others = set(glob.glob(glob.escape(str(folder)).replace(',', '?'))) - {str(folder)}

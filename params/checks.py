@@ -1,13 +1,24 @@
 """Applies the rules of all groups of flags: which settings clash, and which flags have no effect."""
 
 from errors import UsageError
-from params import cluster, data, devices, evaluation, files, model_and_run, optimization, precision, variables
+from params import (
+    cluster,
+    data,
+    devices,
+    evaluation,
+    files,
+    model_and_run,
+    optimization,
+    precision,
+    results,
+    variables,
+)
 from params.rules import Idle, Rule, RunFacts, RunRule
 from params.table import Params
 
-_GROUPS = (model_and_run, devices, data, variables, optimization, precision, cluster, evaluation, files)
+_GROUPS = (model_and_run, devices, data, variables, optimization, precision, cluster, evaluation, files, results)
 _RULES: list[Rule] = [rule for group in _GROUPS for rule in group.RULES]
-_RUN_RULES: tuple[RunRule, ...] = (*optimization.RUN_RULES, *evaluation.RUN_RULES)
+_RUN_RULES: tuple[RunRule, ...] = (*optimization.RUN_RULES, *evaluation.RUN_RULES, *results.RUN_RULES)
 _IDLE: list[Idle] = [row for group in _GROUPS for row in group.IDLE]
 
 

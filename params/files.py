@@ -71,6 +71,8 @@ class Output(enum.Enum):
     # Every process that has the flag writes: only one process may be given this path.
     FILE = 'a file'
     PREFIX = 'several files, whose paths begin with it'
+    # Only the chief writes it.
+    CHIEF_FILE = 'a file of the chief'
     # Every process may write there; a missing folder is created.
     FOLDER = 'a folder'
     # Only the chief writes there.
@@ -88,6 +90,8 @@ OUTPUTS: Mapping[str, Output] = {
     'eval_dir': Output.FOLDER,
     'profile_dir': Output.CHIEF_FOLDER,
     'export_saved_model': Output.NEW_FOLDER,
+    'result_file': Output.CHIEF_FILE,
+    'history': Output.CHIEF_FILE,
 }
 
 
@@ -121,7 +125,7 @@ def _a_step_can_be_traced(params: 'Params') -> str | None:
 
 def _files_are_not_the_same(params: 'Params') -> str | None:
     flags_by_path: dict[str, str] = {}
-    for name in outputs_that_are(Output.FILE):
+    for name in outputs_that_are(Output.FILE, Output.CHIEF_FILE):
         path = getattr(params, name)
         if path and (first := flags_by_path.setdefault(path, name)) != name:
             return f'{spelled(name, path)} clashes with {spelled(first, path)}: write another path in one of them'

@@ -21,7 +21,8 @@ class Subcommand(Protocol):
 
 _PURPOSE = 'Measures how fast this machine trains a convolutional network, in images/sec.'
 _HELP_TAIL = """\
---flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file.
+--flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file;
+--version prints the version.
 Flags of the original tf_cnn_benchmarks that this list lacks are refused with the reason, accepted
 with a warning, or, if they ask for what this program always does, accepted silently."""
 

@@ -51,7 +51,7 @@ class ModelAndRun:
         1234,
         'Seed of weights, dropout, augmentation and image order (the order of records also depends on read timing).',
     )
-    verbose: bool = flag(False, 'Print a traceback after an error.')
+    verbose: bool = flag(False, 'Print what TensorFlow prints when it starts, and a traceback after an error.')
 
 
 def _the_model_exists(params: 'Params') -> str | None:

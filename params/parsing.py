@@ -34,6 +34,15 @@ def parse_argv(argv: Sequence[str]) -> Parsed:
     Raises:
       UsageError: a flag is unknown, has no value or a wrong one, or clashes with another one; or a word is not a flag.
     """
+    return _build(split_argv(argv).items())
+
+
+def split_argv(argv: Sequence[str]) -> dict[str, object]:
+    """The flags of a command line by name, each with its text, not read yet; flags of a --flagfile included.
+
+    Raises:
+      UsageError: a flag is unknown or has no value, or a word is not a flag.
+    """
     values = flags.FlagValues()
     values.set_gnu_getopt(True)
     switches = {name for name, spec in {**SPECS, **original.OLDER_NAMES}.items() if spec.type is bool}
@@ -57,7 +66,7 @@ def parse_argv(argv: Sequence[str]) -> Parsed:
         raise UsageError(f'{argv[-1]}: it has no value; write {argv[-1]}=VALUE, see --help') from None
     if stray:
         raise UsageError(_stray_message(stray[0], argv, switches))
-    return _build((name, values[name].value) for name in _all_names() if values[name].present)
+    return {name: values[name].value for name in _all_names() if values[name].present}
 
 
 def make_params(**overrides: Any) -> Params:

@@ -12,6 +12,7 @@ from params.files import Files
 from params.model_and_run import ModelAndRun
 from params.optimization import Optimization
 from params.precision import Precision
+from params.results import Results
 from params.spec import FlagSpec, specs_of
 from params.variables import Variables
 
@@ -35,7 +36,7 @@ class Given(Mapping[str, str]):
 @dataclass(frozen=True)
 # A dataclass takes the fields of its last base first: read upwards, this is the order of --help. Only this class has
 # instances; generating methods for the others would take a tenth of the time of --help.
-class Params(Files, Evaluation, Cluster, Precision, Optimization, Variables, Data, Devices, ModelAndRun):
+class Params(Results, Files, Evaluation, Cluster, Precision, Optimization, Variables, Data, Devices, ModelAndRun):
     """The settings of one run. parse_argv and make_params make and check them; None leaves a choice to the run.
 
     Attributes:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from errors import RunError
+from errors import RunError, counted
 from records.parallel import num_cores, ordered_map
 
 # The framing of a TFRecord: 8 bytes of length, 4 of its checksum, the data, 4 of its checksum
@@ -66,7 +66,7 @@ class _Framed:
     data: bytes
 
 
-_CUT_HEADER = 'the shard is cut short: {} bytes of a header are left of it'
+_CUT_HEADER = 'the shard is cut short: {} of a header left'
 
 
 def _records(path: str) -> Iterator[_Framed | Fault]:
@@ -90,7 +90,7 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
     else:
         # If a shard ends within the header of a record, TensorFlow treats it as ending before that header.
         if end != size:
-            reason = _CUT_HEADER.format(size - end)
+            reason = _CUT_HEADER.format(counted(size - end, 'byte'))
             yield Fault(path, index, '', 'cut short', reason)
         elif not index:
             yield Fault(path, None, '', 'empty shard', 'it has no record')
@@ -166,7 +166,7 @@ def _fault_of(
     try:
         decode(image)
     except tf.errors.OpError:
-        return 'undecodable JPEG', f'the JPEG of {len(image)} bytes cannot be decoded'
+        return 'undecodable JPEG', f'the JPEG of {counted(len(image), "byte")} cannot be decoded'
     return None
 
 
@@ -258,6 +258,8 @@ def _walk(deadline: float, path: str) -> Fault | int | None:
     except OSError as error:
         return Fault(path, None, '', 'unreadable', f'it cannot be read ({error.strerror})')
     if end > size:
-        reason = f'the shard is cut short, or the length of the record is wrong: {end - size} bytes are missing'
+        reason = f'the shard is cut short, or the length of the record is wrong: {counted(end - size, "byte")} too few'
         return Fault(path, index - 1, '', 'cut short', reason)
-    return index if end == size else Fault(path, index, '', 'cut short', _CUT_HEADER.format(size - end))
+    return (
+        index if end == size else Fault(path, index, '', 'cut short', _CUT_HEADER.format(counted(size - end, 'byte')))
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from errors import RunError, UsageError
+from errors import RunError, UsageError, counted
 
 LABELS_FILE = 'labels.txt'
 FACTS_FILE = 'dataset.json'
@@ -93,7 +93,8 @@ def scan_folder(root: str) -> ImageFolder:
                     images.append(SourceImage(path, len(classes)))
             classes.append(entry.name)
     if not images:
-        contents = f'{len(classes)} class folders and {len(passed_over["in no class folder"])} files beside them'
+        beside = counted(len(passed_over['in no class folder']), 'file')
+        contents = f'{counted(len(classes), "class folder")} and {beside} beside'
         raise UsageError(
             f'--input={root}: there is no JPEG or PNG in a class folder (it contains {contents}); '
             'write a folder that contains a folder of images for each class, as in train/cat/1.jpg'

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from errors import UsageError
+from errors import UsageError, counted
 from inputs.data_sets import shard_name, subset_of
 from records.layout import FACTS_FILE, LABELS_FILE, SubsetFacts, facts_text, labels_text, read_facts, read_labels
 from records.parallel import interrupts_held
@@ -93,7 +93,7 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
             report(f'{output}: this file system has no locks ({error.strerror}); do not let two processes write to it')
         try:
             if leftovers := _remove_files(folder):
-                report(f'{output}: removed {leftovers} unfinished files that an interrupted run left')
+                report(f'{output}: removed {counted(leftovers, "unfinished file")} that an interrupted run left')
             yield folder
         finally:
             _remove_files(folder)

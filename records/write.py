@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from errors import RunError
+from errors import RunError, counted
 from records.images import EncodedImage, Undecodable, encode_image
 from records.layout import ImageFolder, SourceImage, SubsetFacts
 from records.output import publish, sync, unfinished_folder
@@ -116,7 +116,8 @@ def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOpt
                     empty.append(shard)
             if not written.num_records:
                 raise RunError(
-                    f'--input={folder.root}: none of {len(order)} images could be decoded; nothing was written'
+                    f'--input={folder.root}: none of {counted(len(order), "image")} could be decoded; '
+                    'nothing was written'
                 )
             if empty:
                 raise RunError(

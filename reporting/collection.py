@@ -7,6 +7,9 @@ from pathlib import Path
 from errors import UsageError
 from reporting.record import Failure, Record, read_file
 
+# The plan of a sweep, in its folder: no result.
+SWEEP_FILE = 'sweep.json'
+
 Setting = tuple[tuple[str, object], ...]
 
 
@@ -36,7 +39,7 @@ def collect(paths: Sequence[str], read: Callable[[Path], Record | Failure] = rea
     """Reads files, and all *.json files in folders and their subfolders.
 
     A file that is named must be a result. In a folder other files are skipped and reported in `problems`, except
-    those whose name begins with a dot.
+    sweep.json and those whose name begins with a dot.
 
     Raises:
       UsageError: a path does not exist, a named file is no result, or a folder holds neither a result nor a failure.
@@ -53,7 +56,7 @@ def collect(paths: Sequence[str], read: Callable[[Path], Record | Failure] = rea
             continue
         num_found = 0
         for file in sorted(path.rglob('*.json')):
-            if file.name.startswith('.'):
+            if file.name.startswith('.') or file.name == SWEEP_FILE:
                 continue
             try:
                 found = read(file)

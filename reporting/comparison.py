@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from reporting.intervals import t_quantile
 from reporting.long_run import mean_error
+from reporting.original_logs import printed_spread
 from reporting.record import Record
-from reporting.student import t_quantile
 
 CONFIDENCE = 0.95
 
@@ -203,11 +204,11 @@ def _seconds(record: Record, clock: Clock) -> NDArray[np.float64]:
 
 
 def _step_spread(record: Record, clock: Clock) -> float:
+    printed = printed_spread(record)
+    if printed is not None:
+        return printed
     seconds = _seconds(record, clock)
-    if seconds.size < 2:
-        return math.nan
-    # The values of a log are intervals of several steps each.
-    return float(seconds.std(ddof=1) / seconds.mean()) * math.sqrt(record.document.get('steps_per_value') or 1)
+    return float(seconds.std(ddof=1) / seconds.mean()) if seconds.size > 1 else math.nan
 
 
 def _assumed_spread(pair: Sequence[Estimate]) -> Spread:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from reporting import tables
 from reporting.comparison import Clock
 from reporting.comparison_rows import Changes, Row
 
@@ -48,7 +49,7 @@ def format_text(rows: Sequence[Row], problems: Sequence[str], width: int | None)
 
 
 def format_markdown(rows: Sequence[Row], problems: Sequence[str]) -> str:
-    """A table of GitHub's Markdown, and the notes as a list."""
+    """A table of Markdown, and the notes as a list."""
     lines = [f'- {line}' if line else '' for line in notes(rows, problems)]
     return '\n'.join([table_of_markdown(_TITLES, _LEFT, [as_cells(row) for row in rows]), *lines])
 
@@ -78,10 +79,8 @@ def make_table(titles: Sequence[str], left: Collection[str], cells: Sequence[Seq
 
 
 def table_of_markdown(titles: Sequence[str], left: Collection[str], cells: Sequence[Sequence[str]]) -> str:
-    """A table of GitHub's Markdown; the titles in `left` are columns of text."""
-    ruler = [':--' if title in left else '--:' for title in titles]
-    lines = [titles, ruler, *([cell.replace('|', '\\|') for cell in row] for row in cells)]
-    return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+    """A table of Markdown; the titles in `left` are columns of text."""
+    return tables.format_markdown(titles, cells, [i for i, title in enumerate(titles) if title not in left])
 
 
 def format_csv(rows: Sequence[Row]) -> str:

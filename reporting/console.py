@@ -7,7 +7,8 @@ import warnings
 from dataclasses import dataclass
 from typing import TextIO
 
-from errors import RunError
+from errors import RunError, counted
+from reporting.live import LiveLine, can_redraw
 from reporting.result import Accuracy, StepValues
 from reporting.statistics import Rate
 
@@ -20,7 +21,8 @@ _LABEL_WIDTH = 13
 class Banner:
     """The facts shown before a run.
 
-    batch_size is per device. num_batches is None if all images are evaluated. num_epochs are passes over the data set.
+    batch_size is per device. num_batches is None if all images are evaluated, and a text if no number is known.
+    num_epochs are passes over the data set; None if unknown. machine: the processor and versions, the GPUs.
     bytes_of_servers are those of the variables on each parameter server; bytes_of_step are those that a step transfers.
     """
 
@@ -31,8 +33,8 @@ class Banner:
     mode: str
     batch_size: int
     global_batch_size: int
-    num_batches: int | None
-    num_epochs: float
+    num_batches: int | str | None
+    num_epochs: float | None
     devices: tuple[str, ...]
     data_format: str
     optimizer: str
@@ -45,6 +47,7 @@ class Banner:
     bytes_of_servers: tuple[int, ...] = ()
     bytes_of_step: int = 0
     precision: str = 'fp32'
+    machine: tuple[str, ...] = ()
 
 
 def format_banner(banner: Banner) -> str:
@@ -58,7 +61,7 @@ def format_banner(banner: Banner) -> str:
         ('Batch size', f'{banner.global_batch_size} global'),
         ('', f'{banner.batch_size} per device'),
         ('Num batches', 'all' if banner.num_batches is None else banner.num_batches),
-        ('Num epochs', f'{banner.num_epochs:.2f}'),
+        ('Num epochs', 'unknown' if banner.num_epochs is None else f'{banner.num_epochs:.2f}'),
         ('Devices', list(banner.devices)),
         ('NUMA bind', banner.numa_bind),
         ('Data format', banner.data_format),
@@ -73,6 +76,7 @@ def format_banner(banner: Banner) -> str:
         rows.append(('Workers', banner.num_workers))
         rows += [(f'On ps {index}', _megabytes(held)) for index, held in enumerate(banner.bytes_of_servers)]
         rows.append(('Step moves', _megabytes(banner.bytes_of_step)))
+    rows += [(label, line) for label, line in zip(('Machine', 'GPUs'), banner.machine, strict=False)]
     lines = [f'{f"{label}:" if label else "":<{_LABEL_WIDTH}}{value}' for label, value in rows]
     return '\n'.join([*lines, '=' * 10])
 
@@ -100,21 +104,29 @@ def format_total(images_per_second: float) -> str:
 
 
 def format_accuracy(accuracy: Accuracy) -> str:
-    """The result of an evaluation in one line, then its throughput like format_total."""
-    found = f'Accuracy @ 1 = {accuracy.top_1:.4f} Accuracy @ 5 = {accuracy.top_5:.4f} [{accuracy.num_images} examples]'
-    return f'{found}\n{format_total(accuracy.images_per_second)}'
+    """The result of --eval in one line, then its throughput like format_total."""
+    return f'{_accuracies(accuracy)}\n{format_total(accuracy.images_per_second)}'
 
 
-def format_incomplete(num_timed: int, num_batches: int) -> str:
-    """The warning about a run that ended early."""
-    return f'the run is incomplete: {num_timed} of {num_batches} batches were timed'
+def format_interim_accuracy(accuracy: Accuracy) -> str:
+    """The result of an evaluation within training, in two lines. The total of the run is that of its steps."""
+    return f'{_accuracies(accuracy)}\nevaluation images/sec: {accuracy.images_per_second:.2f}'
+
+
+def _accuracies(found: Accuracy) -> str:
+    return f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} [{found.num_images} examples]'
+
+
+def format_incomplete(num_timed: int, asked: str) -> str:
+    """The warning about a run that ended early, before the steps or seconds that it was asked for."""
+    return f'the run is incomplete: {counted(num_timed, "step")} of {asked} were timed'
 
 
 def format_skipped(num_skipped: int) -> str:
     """The warning about steps that an automatic loss scale skipped."""
     return (
-        f'{num_skipped} steps, warm-up included, changed no variable: their gradients overflowed, and each halved the '
-        'loss scale'
+        f'{counted(num_skipped, "step")}, warm-up included, changed no variable: gradients overflowed, and each time '
+        'the loss scale was halved'
     )
 
 
@@ -131,13 +143,24 @@ def format_warning(message: str) -> str:
 class Console:
     """Prints results to one stream and messages to another, and flushes each.
 
-    Without a stream they are discarded, but warnings become Python warnings (UserWarning).
+    Without a stream they are discarded, but warnings become Python warnings (UserWarning). If the messages go to a
+    terminal, what the program is doing is shown in one live line, and else in a line each.
     """
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        """out gets results and nothing else (standard output), err progress and warnings (standard error)."""
-        self._out = out
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, *, documents_only: bool = False) -> None:
+        """out gets results and nothing else (standard output), err progress and warnings (standard error).
+
+        With documents_only, out gets documents, and the lines of results go to err.
+        """
+        self._out = err if documents_only else out
         self._err = err
+        self._documents = out
+        self._live = LiveLine(err) if err and can_redraw(err) else None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a live line; without one, steps() and phase() do nothing."""
+        return self._live is not None
 
     def result(self, text: str) -> None:
         """Prints lines of the result.
@@ -145,28 +168,71 @@ class Console:
         Raises:
           RunError: the stream cannot be written. BrokenPipeError: its reader has closed the pipe.
         """
-        if self._out:
+        self._print(text, self._out)
+
+    def document(self, text: str) -> None:
+        """Prints a document that another program reads. Raises as result()."""
+        self._print(text, self._documents)
+
+    def _print(self, text: str, stream: TextIO | None) -> None:
+        if stream:
             try:
-                print(text, file=self._out, flush=True)
+                with self._above_live_line():
+                    print(text, file=stream, flush=True)
             except BrokenPipeError:
                 raise
             except OSError as error:
                 raise RunError(f'standard output cannot be written: {error.strerror}; redirect it elsewhere') from error
 
     def progress(self, message: str) -> None:
-        """Prints what the program is doing."""
+        """Shows what the program is doing: in the live line, or else in a line of its own."""
+        if self._live:
+            self._live.phase(message)
+        else:
+            self.note(message)
+
+    def phase(self, text: str) -> None:
+        """Shows in the live line, if there is one, what the program is doing."""
+        if self._live:
+            self._live.phase(text)
+
+    def steps(self, phase: str, done: int, total: int, rate_text: str = '') -> None:
+        """Shows in the live line, if there is one, that `done` of `total` steps of a phase are done.
+
+        Args:
+          phase: what is counted: 'warm-up step', 'step'. rate_text: the rate so far.
+        """
+        if self._live:
+            self._live.steps(phase, done, total, rate_text)
+
+    def note(self, message: str) -> None:
+        """Prints a line that stays, such as where a run continues from."""
         if self._err:
-            print(message, file=self._err, flush=True)
+            with self._above_live_line():
+                print(message, file=self._err, flush=True)
+
+    def close(self) -> None:
+        """Erases the live line until there is something new to show in it."""
+        if self._live:
+            self._live.close()
+
+    def _above_live_line(self) -> contextlib.AbstractContextManager[None]:
+        return self._live.hidden() if self._live else contextlib.nullcontext()
 
     def hand_over(self) -> None:
         """Makes the stream of results the standard output of the program that will replace this one in the process."""
-        if self._out:
+        self.close()
+        if self._documents:
             with contextlib.suppress(io.UnsupportedOperation):
-                os.dup2(self._out.fileno(), 1)
+                os.dup2(self._documents.fileno(), 1)
+
+    def advice(self, message: str) -> None:
+        """Prints a warning that the result holds, too; so it is discarded if there is no stream."""
+        self.note(format_warning(message))
 
     def warning(self, message: str) -> None:
         """Prints a warning."""
         if self._err:
-            self.progress(format_warning(message))
+            self.note(format_warning(message))
         else:
             warnings.warn(' '.join(message.split()), stacklevel=3)

@@ -2,10 +2,12 @@
 
 A log holds less than a result: what is unknown is None. Its step lines carry the rate over all timed steps so far, with
 one decimal. The seconds between two lines are reconstructed from them, about as exactly as the rates are printed, and
-stand in the place of step seconds; `steps_per_value` in the document says how many steps each of them took.
+stand in the place of step seconds; `steps_per_value` in the document says how many steps each of them took,
+`num_printed_steps` how many steps the last line is about.
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,6 +91,18 @@ def read_logs(text: str, source: str) -> list[Record]:
     return [
         Record(name, _document(run, f'{digest}-{i}')) for i, (run, name) in enumerate(zip(runs, names, strict=True))
     ]
+
+
+def printed_spread(record: Record) -> float | None:
+    """The spread of the steps of a log, relative to their mean, from the last printed +/-; None if it is no log.
+
+    The +/- is the standard error of the rates of n steps, their standard deviation over √n, in steps of 0.1.
+    """
+    found = record.document['throughput']
+    num_steps = record.document.get('num_printed_steps')
+    if not num_steps:
+        return None
+    return float(max(found['standard_error'], 0.05) * math.sqrt(num_steps) / found['images_per_second_of_steps'])
 
 
 def is_log(record: Record) -> bool:
@@ -197,6 +211,7 @@ def _document(run: _Run, identity: str) -> dict[str, Any]:
             'jitter': last[3] if last else None,
         },
         'steps_per_value': _steps_per_value(run.steps),
+        'num_printed_steps': last[0] if last else None,
         'machine': {'versions': {'tensorflow': facts.get('TensorFlow')}, 'fingerprint': None},
         'warnings': []
         if len(steps.get('seconds', ())) >= MIN_STEPS

@@ -1,10 +1,11 @@
-"""Reads the results that --result_file wrote. Does not import TensorFlow.
+"""Reads and writes the files of results. Does not import TensorFlow.
 
 docs/results.md describes the documents, reporting/result.schema.json is their JSON Schema.
 """
 
 import json
 import math
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -226,6 +227,25 @@ def read_file(path: Path) -> Record | Failure:
             f'{path}: it cannot be read ({error.strerror}); give a file that --result_file wrote'
         ) from None
     return read_document(text, str(path))
+
+
+def write_document(text: str, path: str) -> None:
+    """Writes a file as a whole or not at all.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    target = Path(path).resolve()
+    if target.exists() and not target.is_file():
+        # A pipe or a device, such as /dev/stdout.
+        target.write_text(text, encoding='utf-8')
+        return
+    part = target.with_name(f'.{target.name}.{uuid.uuid4().hex[:8]}.part')
+    try:
+        part.write_text(text, encoding='utf-8')
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 _KEYS: Mapping[str, tuple[str, ...]] = {

@@ -10,9 +10,9 @@ import numpy as np
 from reporting.change_points import MIN_LEVEL, change_points
 from reporting.comparison import CONFIDENCE, Clock
 from reporting.history import setting_key
+from reporting.intervals import t_quantile
 from reporting.record import Record
 from reporting.sides import differences, machine_facts
-from reporting.student import t_quantile
 
 # Of runs on one machine, what changes with each run or is a matter of the machine's load.
 _UNIMPORTANT = ('affinity',)

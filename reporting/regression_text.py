@@ -31,7 +31,7 @@ def format_text(rows: Sequence[Judged], width: int | None) -> str:
 
 
 def format_markdown(rows: Sequence[Judged]) -> str:
-    """A table of GitHub's Markdown, and a list of the last changes."""
+    """A table of Markdown, and a list of the last changes."""
     table = table_of_markdown(_TITLES, _LEFT, [_cells(row) for row in rows])
     return '\n'.join([table, *(f'- {line}' if line else '' for line in _notes(rows))])
 

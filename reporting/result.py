@@ -2,6 +2,7 @@
 
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -22,13 +23,22 @@ class Phase(enum.Enum):
 class Step(Generic[Values]):
     """One completed step.
 
-    index counts from 1 within the phase, seconds are the wall seconds of the step alone, values are its results.
+    index counts from 1 within the phase, seconds are the wall seconds of the step alone, values are its results, start
+    is when it began, in seconds of the clock that measured it. generation counts from 1 how often this process had
+    joined its cluster.
     """
 
     phase: Phase
     index: int
     seconds: float
     values: Values
+    start: float = 0.0
+    generation: int = 1
+
+    @property
+    def end(self) -> float:
+        """When the step was done, by the same clock."""
+        return self.start + self.seconds
 
 
 @dataclass(frozen=True)
@@ -36,13 +46,45 @@ class StepValues:
     """The results of a step.
 
     loss: the loss of --loss_type_to_report. top_1, top_5: the fractions of images whose label is the best guess, or
-    among the best five. learning_rate: the rate of its update.
+    among the best five. learning_rate: the rate of its update. input_wait: the seconds at the end of the step in which
+    only the input pipeline was still working; None for synthetic images. steps_before, steps_after: the global step
+    before and after it, including the steps of other workers.
     """
 
     loss: float
     top_1: float | None = None
     top_5: float | None = None
     learning_rate: float | None = None
+    input_wait: float | None = None
+    steps_before: int = 0
+    steps_after: int = 0
+
+
+class Cause(enum.Enum):
+    """Why a process did something else between two steps. The time of EVALUATION does not count in the total."""
+
+    PRINTING = 'printing'
+    SUMMARY = 'summary'
+    CHECKPOINT = 'checkpoint'
+    EVALUATION = 'evaluation'
+    OTHER = 'other'
+
+
+# The seconds between the end of one step and the start of the next, by cause. Causes that took no time may be missing.
+Between = Mapping[Cause, float]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended: the exit code of its process and, unless that is 0, why, in one line."""
+
+    exit_code: int = 0
+    reason: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run did all that it was asked for."""
+        return self.exit_code == 0
 
 
 @dataclass(frozen=True)
@@ -91,7 +133,8 @@ class Result:
     """One run of the benchmark.
 
     batch_size is per device, with the default of the model in place of 0. devices are those of one worker, one for each
-    tower. steps are all steps in order, including warm-up. complete is False if the run ended before its last step.
+    tower. steps are all steps in order, including warm-up; between has, for each of them, what followed it, until the
+    next step if there is one. complete is False if the run ended before its last step.
     takes_steps_together is False for workers of a cluster that do not wait for each other. num_missing_shards is the
     number of shards in their file names minus the number of files. evaluations are those that interrupted training.
     num_skipped_steps counts the steps that changed no variable because gradients overflowed, over all workers.
@@ -107,6 +150,7 @@ class Result:
     tensorflow_version: str
     steps: tuple[Step[StepValues], ...]
     complete: bool
+    between: tuple[Between, ...] = ()
     num_workers: int = 1
     takes_steps_together: bool = True
     cluster_total: ClusterTotal | None = None
@@ -127,29 +171,61 @@ class Result:
 
     @property
     def timed_steps(self) -> tuple[Step[StepValues], ...]:
-        """The steps of the phase TIMED."""
-        return tuple(step for step in self.steps if step.phase is Phase.TIMED)
+        """The steps of the phase TIMED since this process joined its cluster for the last time."""
+        generation = self.steps[-1].generation if self.steps else 1
+        return tuple(step for step in self.steps if step.phase is Phase.TIMED and step.generation == generation)
 
     @property
-    def wall_seconds(self) -> float:
-        """The sum of the timed steps' seconds; in a cluster, the time by the clock of its chief."""
-        if self.cluster_total:
-            return self.cluster_total.seconds
+    def step_seconds(self) -> float:
+        """The sum of the timed steps' own seconds."""
         return math.fsum(step.seconds for step in self.timed_steps)
 
     @property
+    def between_seconds(self) -> dict[Cause, float]:
+        """The seconds between the first and the last timed step in which this process took no step, by cause."""
+        totals: dict[Cause, float] = {}
+        timed = self.timed_steps
+        for gap in self.between[len(self.steps) - len(timed) : len(self.steps) - 1] if timed else ():
+            for cause, seconds in gap.items():
+                totals[cause] = totals.get(cause, 0.0) + seconds
+        return totals
+
+    @property
+    def own_wall_seconds(self) -> float:
+        """From the start of this process's first timed step to the end of its last, by its own clock.
+
+        Without evaluations for which all workers wait; in asynchronous modes the others train meanwhile.
+        """
+        if not (timed := self.timed_steps):
+            return 0.0
+        waited = self.between_seconds.get(Cause.EVALUATION, 0.0) if self.takes_steps_together else 0.0
+        return timed[-1].end - timed[0].start - waited
+
+    @property
+    def own_images(self) -> int:
+        """Images of the global steps between the start of this process's first timed step and the end of its last."""
+        if not (timed := self.timed_steps):
+            return 0
+        if self.num_workers == 1:
+            return self._images_of_step * len(timed)
+        return self._images_of_step * (timed[-1].values.steps_after - timed[0].values.steps_before)
+
+    @property
+    def wall_seconds(self) -> float:
+        """The seconds of the total: own_wall_seconds, in a cluster those of its chief."""
+        return self.cluster_total.seconds if self.cluster_total else self.own_wall_seconds
+
+    @property
     def images(self) -> int:
-        """Images of all timed steps, of all workers."""
-        if self.cluster_total:
-            return self.cluster_total.images
-        return self._images_of_step * len(self.timed_steps)
+        """The images of the total: those of all timed steps, of all workers."""
+        return self.cluster_total.images if self.cluster_total else self.own_images
 
     @property
     def images_per_second(self) -> float:
-        """Images over wall seconds of the timed steps; nan if no step was timed."""
+        """Images over the wall clock of the timed steps, evaluations excepted; nan if no step was timed."""
         return throughput(self.images, self.wall_seconds)
 
     @property
     def rate(self) -> Rate:
-        """images_per_second with the spread of the timed steps' rates; requires a timed step."""
+        """The rate of the timed steps by their own seconds, and its spread; requires a timed step."""
         return summarize(self._images_of_step, [step.seconds for step in self.timed_steps])

@@ -195,10 +195,17 @@ def machine_differences(before: Record, after: Record) -> dict[str, tuple[Any, A
     """What differs between two machines. A variable of the environment may be set for one of them only."""
     first, second = machine_facts(before), machine_facts(after)
     found = differences(first, second)
+    if is_log(before) or is_log(after):
+        # A log has the first two numbers of a version.
+        found = {name: pair for name, pair in found.items() if not _is_part(*map(str, pair))}
     if 'environment' in before.document and 'environment' in after.document:
         only = sorted(name for name in {*first} ^ {*second} if name.startswith('environment.'))
         found.update({name: (first.get(name), second.get(name)) for name in only})
     return found
+
+
+def _is_part(first: str, second: str) -> bool:
+    return first.startswith(f'{second}.') or second.startswith(f'{first}.')
 
 
 def _side(argument: str, records: Iterable[Record], failures: Iterable[Failure], problems: Iterable[str]) -> Side:

@@ -16,6 +16,7 @@ from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
 from preprocessing import ImageOptions
 from reporting.console import Banner
+from reporting.summary import format_machine
 from run.evaluation import Evaluation, SavedVariables
 from run.export import Array, export_saved_model
 from run.plan import Plan, Role
@@ -94,12 +95,15 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
       built: the training step; None if nothing is trained.
     """
     counts, machine, variables = plan.counts, plan.machine, plan.variables
-    batch_size, num_batches, num_epochs = counts.batch_size, counts.num_timed, counts.num_epochs
-    shown_batches: int | None = num_batches
+    batch_size = counts.batch_size
+    shown_batches: int | str | None = counts.num_timed
+    shown_epochs: float | None = counts.num_epochs
+    if counts.target_secs:
+        shown_batches, shown_epochs = f'as many as take {counts.target_secs:g} seconds', None
     if plan.role is Role.EVALUATION:
         assert plan.evaluations
         batch_size, shown_batches = plan.evaluations.batch_size, plan.evaluations.shown_batches
-        num_epochs = plan.evaluations.num_epochs
+        shown_epochs = plan.evaluations.num_epochs
     return Banner(
         tensorflow_version=tf.__version__,
         model=plan.model.name,
@@ -109,7 +113,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         batch_size=batch_size,
         global_batch_size=batch_size * len(machine.towers) * plan.processes.num_trainers,
         num_batches=shown_batches,
-        num_epochs=num_epochs,
+        num_epochs=shown_epochs,
         devices=tuple(f'{device_prefix}{tower}' for tower in machine.towers),
         data_format=machine.data_format,
         optimizer=plan.optimizer.name,
@@ -121,6 +125,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
         bytes_of_step=built.bytes_of_step if built else 0,
         precision=str(plan.step.precision),
+        machine=tuple(format_machine(plan.surroundings.machine)),
     )
 
 

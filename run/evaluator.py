@@ -13,6 +13,7 @@ from reporting.result import Result
 from run.build import build_evaluation, export, make_banner
 from run.evaluation import OwnVariables, share_accuracy, write_summary
 from run.export import ModelValues
+from run.invocation import Invocation
 from run.measurement import Measurement
 from run.plan import Plan
 from run.process import Process
@@ -22,7 +23,7 @@ from training.checkpoints import Checkpointer, Slice
 from training.variables import HOST_DEVICE
 
 
-def evaluate_checkpoints(plan: Plan, console: Console) -> Result:
+def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -> Result:
     """Evaluates the last checkpoint of --train_dir, or each one as it appears.
 
     A worker of a cluster evaluates its share of the images.
@@ -33,10 +34,13 @@ def evaluate_checkpoints(plan: Plan, console: Console) -> Result:
     Raises:
       RunError: there is no checkpoint, a checkpoint belongs to another model, or the run failed.
     """
-    measurement = Measurement(plan, console)
+    measurement = Measurement(plan, console, invocation)
     process = Process(plan, console, conclude=measurement.conclude)
     with process.guarded():
+        measurement.recording.begin('join')
         worker = process.join(lambda _: None)
+        measurement.join(worker)
+        measurement.recording.begin('build')
         console.progress('Building the graph')
         with tf.Graph().as_default() as graph, tf.device(worker.device):
             towers = [OwnVariables(device, f'tower_{number}') for number, device in enumerate(plan.machine.towers)]
@@ -48,8 +52,10 @@ def evaluate_checkpoints(plan: Plan, console: Console) -> Result:
         if not worker.inherited:
             console.result(format_banner(make_banner(plan)))
         last = values = None
+        measurement.recording.begin('initialise')
         with open_session(worker.target, graph, worker.config) as session:
             worker.watch(session)
+            measurement.recording.begin(None)
             for number, prefix in enumerate(_checkpoints(plan, worker, console)):
                 console.progress(f'Evaluating {prefix}')
                 saver.restore(session, prefix, for_training=False)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
-from errors import RunError
+from errors import RunError, counted
 from reporting.result import Phase, Step, StepValues
 from run.plan import Instruments, Summaries
 from training.variables import Variable
@@ -131,7 +131,7 @@ class StepProfiler:
         """A warning if training ended, after num_timed timed steps, before the last step to profile; else None."""
         if self._steps is None or num_timed >= self._steps[1]:
             return None
-        return f'training ended after {num_timed} timed steps, before the last one of --profile_steps'
+        return f'training ended after {counted(num_timed, "timed step")}, before the last one of --profile_steps'
 
     def marked(self, run_step: Callable[..., Values]) -> Callable[..., Values]:
         """Wraps run_step, which gets the phase and index of a step, so that profiles show the number of the step."""

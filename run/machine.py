@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from errors import UsageError
+from errors import UsageError, counted
 from params import Params
 from params.devices import another_flag_places_the_sums
 from params.modes import MODES, Mode
@@ -66,7 +66,7 @@ def find_machine(params: Params, mode: Mode, workers: Sequence[str] = (), *, alo
         )
     if kind == 'gpu' and params.num_gpus > num_gpus_found and not workers:
         raise UsageError(
-            f'--num_gpus={params.num_gpus}: TensorFlow sees {num_gpus_found} GPUs here; '
+            f'--num_gpus={params.num_gpus}: TensorFlow sees {counted(num_gpus_found, "GPU")} here; '
             f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
             if num_gpus_found
             else '--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or install the [cuda] extra'

@@ -1,60 +1,246 @@
 """Collects and prints what a run measures."""
 
+import contextlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
 import tensorflow.compat.v1 as tf
 
+from cluster.worker import Worker
+from errors import RunError, counted, spelled
+from params.results import STDOUT
 from reporting import console as lines
 from reporting.console import Console
-from reporting.result import Accuracy, ClusterTotal, Phase, Result, Step, StepValues
+from reporting.record import write_document
+from reporting.result import Accuracy, Between, Cause, ClusterTotal, Ending, Phase, Result, Step, StepValues
+from reporting.statistics import RunningRate
+from reporting.summary import format_summary
+from run.invocation import Invocation
 from run.plan import Plan, Role
+from run.recording import Recording
+
+# How often the live line gets new numbers.
+_LIVE_SECS = 0.2
 
 
 class Measurement:
-    """Collects steps and evaluations, and prints them as they come.
+    """Collects steps, what lies between them, and evaluations; prints them as they come.
+
+    Args:
+      invocation: how the run was asked for.
+      clock: the clock of the steps, in seconds.
 
     Attributes:
       cluster_total: the images and seconds of all workers, as far as this one knows; None for one process.
       num_skipped: how many steps the loss scale skipped.
+      recording: what the document of the result has beside the steps.
     """
 
-    def __init__(self, plan: Plan, console: Console) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        console: Console,
+        invocation: Invocation,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.cluster_total: ClusterTotal | None = None
         self.num_skipped = 0
+        self.recording = Recording(plan, invocation)
         self._plan = plan
         self._console = console
+        self._clock = clock
+        self._worker: Worker | None = None
         self._steps: list[Step[StepValues]] = []
+        self._between: list[dict[Cause, float]] = []
+        self._rate = RunningRate()
+        self._num_shown = 0
+        self._timed_start: float | None = None
+        self._live_until = -math.inf
         self._evaluations: list[Accuracy] = []
 
+    def join(self, worker: Worker) -> None:
+        """To be called when this process has joined its cluster; takes over what the one that it replaced measured."""
+        self._worker = worker
+        worker.measured = self._handed_on
+        if inherited := worker.inherited.get('measured'):
+            self.recording.inherit(inherited['recording'])
+            for row in inherited['steps']:
+                phase, index, seconds, values, start, generation = row
+                self._steps.append(Step(Phase(phase), index, seconds, StepValues(**values), start, generation))
+            self._between = [{Cause(cause): secs for cause, secs in gap.items()} for gap in inherited['between']]
+
+    def _handed_on(self) -> dict[str, Any]:
+        """What join needs in the process that replaces this one. Its clock is that of the machine, so it goes on."""
+        return {
+            'recording': self.recording.handed_on(),
+            'steps': [
+                (step.phase.value, step.index, step.seconds, asdict(step.values), step.start, step.generation)
+                for step in self._steps
+            ],
+            'between': [{cause.value: secs for cause, secs in gap.items()} for gap in self._between],
+        }
+
+    # ---- steps ----------------------------------------------------------------------------------------------------
+
     def add_step(self, step: Step[StepValues]) -> None:
-        """Stores a step, and prints its line if one is due."""
-        self._steps.append(step)
+        """Stores a step, as soon as it is done."""
+        if self._steps:
+            self._close_gap(step.start)
+        self._steps.append(replace(step, generation=self._worker.generation if self._worker else 1))
+        self._between.append({})
+        self.recording.note_step(step)
+        if step.phase is Phase.TIMED:
+            self._rate.add(step.seconds)
+            if self._timed_start is None:
+                self._timed_start = step.start
+        # Statistics of thousands of steps at each step would take longer than some steps do.
+        if self._console.is_live and step.end >= self._live_until:
+            self._live_until = step.end + _LIVE_SECS
+            self._show_live(step)
+
+    def _show_live(self, step: Step[StepValues]) -> None:
+        counts = self._plan.counts
+        if step.phase is Phase.WARMUP:
+            self._console.steps('warm-up step', step.index, counts.num_warmup)
+            return
+        rate = self._rate.over(counts.images_of_step)
+        text = f'{rate.images_per_second:.1f} images/sec +/- {rate.standard_error:.1f}'
+        total = counts.num_timed
+        if counts.target_secs and self._timed_start is not None:
+            # As many as fit into the time if they go on like this.
+            total = math.ceil(counts.target_secs * step.index / max(step.end - self._timed_start, 1e-9))
+        self._console.steps('step', step.index, max(total, step.index), text)
+
+    @property
+    def has_reached_target(self) -> bool:
+        """Whether timed steps were taken for --target_seconds."""
+        target = self._plan.counts.target_secs
+        return target is not None and self._timed_start is not None and self._clock() - self._timed_start >= target
+
+    @contextlib.contextmanager
+    def doing(self, cause: Cause) -> Iterator[None]:
+        """Counts the seconds of the block as time between two steps, with this cause."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            if self._between:
+                gap = self._between[-1]
+                gap[cause] = gap.get(cause, 0.0) + self._clock() - start
+
+    def _close_gap(self, end: float) -> None:
+        """Gives what is left of the time after the last step to the cause OTHER."""
+        gap = self._between[-1]
+        gap[Cause.OTHER] = max(0.0, end - self._steps[-1].end - sum(gap.values()))
+
+    def name_step(self, global_step: int) -> str:
+        """The last step in words, as the step lines count it and as checkpoints do."""
+        if not self._steps:
+            return f'global step {global_step}'
+        last = self._steps[-1]
+        phase = 'warm-up step' if last.phase is Phase.WARMUP else 'step'
+        return f'{phase} {last.index} (global step {global_step})'
+
+    def show_step(self) -> None:
+        """Prints the line of the last step, if one is due."""
+        step = self._steps[-1]
         if step.phase is not Phase.TIMED:
             return
-        if step.index == 1:
+        if step.index == 1 or step.index % self._plan.counts.display_every == 0:
+            with self.doing(Cause.PRINTING):
+                self._print_step(step)
+
+    def _print_step(self, step: Step[StepValues]) -> None:
+        if not self._num_shown:
             with_accuracy = step.values.top_1 is not None
             self._console.result(lines.format_step_header(self._plan.losses.name, with_accuracy=with_accuracy))
-        if step.index == 1 or step.index % self._plan.counts.display_every == 0:
-            self._console.result(lines.format_step(step.index, self.result().rate, step.values))
+        self._num_shown = step.index
+        rate = self._rate.over(self._plan.counts.images_of_step)
+        self._console.result(lines.format_step(step.index, rate, step.values))
+
+    # ---- evaluations ----------------------------------------------------------------------------------------------
 
     def add_evaluation(self, found: Accuracy) -> None:
         """Stores an evaluation and prints it."""
         self._evaluations.append(found)
-        self._console.result(lines.format_accuracy(found))
+        is_asked_for = self._plan.role is Role.EVALUATION
+        self._console.result((lines.format_accuracy if is_asked_for else lines.format_interim_accuracy)(found))
 
-    def conclude(self, is_complete: bool) -> Result:
-        """Prints the total and warnings about skipped or missing steps, and returns the result."""
-        result = self.result(is_complete)
+    # ---- the end --------------------------------------------------------------------------------------------------
+
+    def conclude(self, ending: Ending) -> Result:
+        """Writes and prints the result, with warnings about its steps, and returns it.
+
+        Raises:
+          RunError: the file of a complete result cannot be written.
+        """
+        result = self.result(is_complete=ending.is_complete)
+        document = self._make_document(result, ending)
+        # First the file: the reader of standard output may have left.
+        fault = self._write(document) if document else None
+        self._print(result, ending)
+        if document:
+            for line in format_summary(document):
+                self._console.note(line)
+            for warning in document['warnings']:
+                # Those of the settings were printed before the run.
+                if warning['code'] != 'settings':
+                    self._console.advice(warning['text'])
+        if fault and ending.is_complete:
+            raise fault
+        if fault:
+            self._console.warning(str(fault))
+        return result
+
+    def _make_document(self, result: Result, ending: Ending) -> dict[str, Any] | None:
+        """The document of the result; None in processes other than the chief, which pass their steps to it."""
+        own = self.recording.steps_of(result)
+        workers: Sequence[Mapping[str, Any] | None] = [own]
+        if self._worker and result.steps:
+            workers = self._worker.collect('steps', own, is_complete=ending.is_complete)
+        return self.recording.document(result, ending, workers) if self._plan.processes.is_chief else None
+
+    def _write(self, document: Mapping[str, Any]) -> RunError | None:
+        """Writes the document where the flags say; returns what went wrong."""
+        path, text = self._plan.reports.result_file, json.dumps(document, allow_nan=False)
+        try:
+            if path == STDOUT:
+                self._console.document(text)
+            elif path:
+                write_document(f'{text}\n', path)
+        except OSError as error:
+            flag = spelled('result_file', path)
+            return RunError(f'{flag}: it cannot be written ({error.strerror}); make room or write elsewhere')
+        return None
+
+    def _print(self, result: Result, ending: Ending) -> None:
+        timed = result.timed_steps
+        # The line of the last step, where --display_every does not divide their number, or the run ended early.
+        if timed and timed[-1].index != self._num_shown:
+            self._print_step(timed[-1])
         # In asynchronous modes a worker may still be warming up when the others have taken all timed steps.
         if result.images:
             self._console.result(lines.format_total(result.images_per_second))
         if result.num_skipped_steps:
             self._console.warning(lines.format_skipped(result.num_skipped_steps))
-        if not is_complete and self._plan.role is not Role.EVALUATION:
-            self._console.warning(lines.format_incomplete(len(result.timed_steps), self._plan.counts.num_timed))
-        return result
+        if not ending.is_complete and self._plan.role is not Role.EVALUATION:
+            counts = self._plan.counts
+            asked = f'{counts.target_secs:g} seconds' if counts.target_secs else counted(counts.num_timed, 'step')
+            self._console.warning(lines.format_incomplete(len(timed), asked))
+
+    def own_total(self) -> ClusterTotal:
+        """The images of all workers in the time of this process's timed steps, by its own clock."""
+        result = self.result()
+        return ClusterTotal(result.own_images, result.own_wall_seconds)
 
     def result(self, is_complete: bool = False) -> Result:
         """The result so far."""
         plan = self._plan
+        between: tuple[Between, ...] = tuple(self._between)
         return Result(
             params=plan.params,
             model=plan.model.name,
@@ -65,6 +251,7 @@ class Measurement:
             devices=plan.machine.towers,
             tensorflow_version=tf.__version__,
             steps=tuple(self._steps),
+            between=between,
             num_missing_shards=plan.data.shards.num_missing if plan.data.shards else 0,
             complete=is_complete,
             num_workers=plan.processes.num_trainers,

@@ -9,6 +9,7 @@ from pathlib import Path
 from errors import UsageError, spelled
 from params import Params
 from params.files import OUTPUTS, Output, outputs_that_are
+from params.results import FIELD, STDOUT
 
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
@@ -22,10 +23,10 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     Raises:
       UsageError: a file cannot be written; the message names the flag, the path and the reason.
     """
-    for name in outputs_that_are(Output.FILE):
-        if path := getattr(params, name):
-            with _refusing(name, path):
-                _try_file(Path(path))
+    for name in outputs_that_are(Output.FILE, *([Output.CHIEF_FILE] if is_chief else [])):
+        # What is in braces is not known yet; check_file is called again when it is.
+        if (path := getattr(params, name)) and not FIELD.search(path):
+            check_file(name, path)
     for name in outputs_that_are(Output.PREFIX):
         if prefix := getattr(params, name):
             with _refusing(name, prefix):
@@ -43,6 +44,17 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
                     folder = os.path.dirname(os.path.abspath(folder))
                 Path(folder).mkdir(parents=True, exist_ok=True)
                 _try_folder(Path(folder))
+
+
+def check_file(name: str, path: str) -> None:
+    """Checks that the file which a flag names can be written.
+
+    Raises:
+      UsageError: it cannot.
+    """
+    if path != STDOUT:
+        with _refusing(name, path):
+            _try_file(Path(path))
 
 
 def _check_new(name: str, folder: str) -> None:

@@ -5,9 +5,11 @@ facts that it needs.
 """
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cluster.shape import Shape
 from cluster.topology import Cluster, Timeout
 from inputs.catalog import Source
 from inputs.data_sets import DataSet, Shards
@@ -114,6 +116,7 @@ class Counts:
       images_of_step: images per increment of the global step: those of all workers in synchronous modes, else of one.
       num_warmup, num_timed: steps of each worker. num_epochs: the timed steps of all workers, in epochs.
       display_every: number of steps between printed lines.
+      target_secs: how long timed steps are taken, in seconds; num_timed is then more than there will be.
     """
 
     batch_size: int
@@ -123,6 +126,7 @@ class Counts:
     num_timed: int
     num_epochs: float
     display_every: int
+    target_secs: float | None = None
 
 
 @dataclass(frozen=True)
@@ -250,6 +254,30 @@ class Losses:
 
 
 @dataclass(frozen=True)
+class Surroundings:
+    """What a run runs on: see run.surroundings, whose functions have these names (machine: machine_facts, ...)."""
+
+    machine: Mapping[str, Any]
+    environment: Mapping[str, str]
+    git_commit: str | None
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Where the result goes, and what else is measured for it.
+
+    Attributes:
+      result_file: the path of the JSON document, '-' for standard output; None if this process writes none.
+      history: the path of the SQLite file; None if this process adds nothing to one.
+      measures_peak: whether the peak of the devices is measured after the steps.
+    """
+
+    result_file: str | None
+    history: str | None
+    measures_peak: bool
+
+
+@dataclass(frozen=True)
 class Plan:
     """Every fact of one run of one process.
 
@@ -259,6 +287,7 @@ class Plan:
       model: the facts of the model.
       machine: the devices. config: the settings of sessions.
       step: what a step computes. optimizer: the update rule.
+      shape: the numbers of workers, their devices, and parameter servers.
     """
 
     params: Params
@@ -277,6 +306,9 @@ class Plan:
     checkpoints: Checkpoints
     instruments: Instruments
     losses: Losses
+    reports: Reports
+    shape: Shape
+    surroundings: Surroundings
 
 
 @dataclass(frozen=True)

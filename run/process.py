@@ -10,11 +10,11 @@ import tensorflow.compat.v1 as tf
 from cluster.cluster_worker import ClusterWorker
 from cluster.failure_detector import PeerFailure
 from cluster.horovod import HorovodWorker
-from cluster.signals import Stop, terminable
+from cluster.signals import Interrupts, Stop, Terminated
 from cluster.worker import LostError, OneProcess, Worker
 from errors import RunError
 from reporting.console import Console
-from reporting.result import Result
+from reporting.result import Ending, Result
 from run.faults import check_ends, explain
 from run.plan import Plan
 
@@ -24,7 +24,7 @@ class Process:
 
     Args:
       plan: the plan of the run.
-      conclude: prints the measurements and returns the result; its argument says whether the run is complete.
+      conclude: prints the measurements and returns the result; its argument says how the run ended.
       keep: saves the trained variables; called when a signal, Ctrl-C or the caller ends the run early.
       hand_on: returns the progress in words, and the state that the process replacing this one inherits; None if this
         process cannot be replaced.
@@ -38,7 +38,7 @@ class Process:
         plan: Plan,
         console: Console,
         *,
-        conclude: Callable[[bool], Result],
+        conclude: Callable[[Ending], Result],
         keep: Callable[[], None] = lambda: None,
         hand_on: Callable[[], tuple[str, Mapping[str, Any]]] | None = None,
     ) -> None:
@@ -48,6 +48,7 @@ class Process:
         self._keep = keep
         self._hand_on = hand_on
         self._stop = Stop(self._finish_for_signal, self._stop_watching)
+        self._interrupts = Interrupts()
         self._worker: Worker | None = None
 
     @property
@@ -66,7 +67,10 @@ class Process:
         """
         self._worker = worker = self._make_worker()
         if worker.cluster:
-            self._console.progress(f'Waiting for the other tasks ({len(worker.cluster.tasks) - 1})')
+            others = len(worker.cluster.tasks) - 1
+            self._console.progress(
+                f'Waiting for the other tasks ({others})' if others > 1 else 'Waiting for the other task'
+            )
         worker.join(offer_step(worker))
         return worker
 
@@ -94,12 +98,12 @@ class Process:
         Raises:
           RunError: a fault while running; its attribute `result` holds what was measured before it.
         """
-        with self._stop.listening() if self._plan.processes.cluster else terminable():
+        with self._stop.listening() if self._plan.processes.cluster else self._interrupts.listening():
             try:
                 yield
                 for shards in (self._plan.data.shards, self._plan.data.validation_shards):
                     check_ends(shards, self._console.warning)
-                self._conclude(True)
+                self._conclude(Ending())
             except LostError as lost:
                 raise self._fail(self._handle_peer_failure(lost.failure)) from lost
             except RunError as fault:
@@ -115,13 +119,23 @@ class Process:
             except BrokenPipeError:
                 self._leave(1, 'the reader of its standard output has left')
                 raise
-            except (KeyboardInterrupt, GeneratorExit):
+            except (KeyboardInterrupt, GeneratorExit) as end:
                 # The user pressed Ctrl-C, or the caller closed the generator of steps.
                 if not sys.is_finalizing():
-                    self._conclude(False)
+                    self._conclude(_ending_of(end))
                     self._leave(1, 'interrupted')
                 raise
+            finally:
+                self._console.close()
             self._leave(0)
+
+    def begin_step(self) -> None:
+        """From now on a signal waits until the step is counted. To be called before each step."""
+        self._interrupts.hold()
+
+    def end_step(self) -> None:
+        """Ends the run if a signal came during the step. To be called when the step has been counted."""
+        self._interrupts.release()
 
     def end_if_stopped(self, step_secs: float = 0.0) -> None:
         """Ends this process if a signal has requested it. To be called between two steps.
@@ -157,7 +171,7 @@ class Process:
 
     def _fail(self, fault: RunError) -> RunError:
         try:
-            fault.result = self._conclude(False)
+            fault.result = self._conclude(Ending(fault.exit_code, str(fault)))
         finally:
             # Leave the cluster even if printing the result fails.
             self._leave(fault.exit_code, str(fault))
@@ -172,10 +186,11 @@ class Process:
         """Called when a signal ends a process of a cluster."""
         self._keep()
         try:
-            self._conclude(False)
+            self._conclude(Ending(exit_code, f'stopped by {signal_name}'))
         finally:
             self._leave(exit_code, f'stopped by {signal_name}')
         self._console.warning(f'stopped by {signal_name}')
+        self._console.close()
 
     def _handle_peer_failure(self, failure: PeerFailure) -> RunError:
         """Handles the failure of another task: joins again if that task was replaced, else returns the error."""
@@ -194,3 +209,11 @@ class Process:
             return self._handle_peer_failure(failure)
         line = explain(error, self._plan, self._console.progress)
         return RunError(self._worker.explain(error, line) if self._worker else line)
+
+
+def _ending_of(end: BaseException) -> Ending:
+    if isinstance(end, Terminated):
+        return Ending(143, 'stopped by SIGTERM')
+    if isinstance(end, KeyboardInterrupt):
+        return Ending(130, 'interrupted')
+    return Ending(1, 'the caller closed the generator of steps')

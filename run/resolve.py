@@ -12,6 +12,7 @@ from typing import Any
 
 from cluster.discovery import as_evaluator, find_cluster
 from cluster.environments import is_evaluator
+from cluster.shape import Shape
 from cluster.topology import Cluster, Timeout, place_of, public_hosts
 from errors import UsageError
 from inputs.catalog import Source
@@ -35,13 +36,18 @@ from run.plan import (
     Processes,
     Role,
     ServerPlan,
+    Surroundings,
 )
-from run.resolve_files import find_checkpoints, find_instruments
+from run.quiet import has_nvidia_gpu
+from run.resolve_files import find_checkpoints, find_instruments, find_reports
 from run.schedule import EvalSchedule
+from run.surroundings import environment_facts, git_commit, machine_facts
 from training.schedules import steps_of
 
 # The default number of timed steps.
 _NUM_BATCHES = 100
+# With --target_seconds, more steps than there will be.
+_MOST_BATCHES = 2**31 - 1
 
 
 def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
@@ -71,7 +77,7 @@ def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
     warnings = [] if is_cluster_evaluator else find_idle(params, facts)
     if cluster and cluster.serves:
         return _plan_server(params, cluster, folder, warnings)
-    return _plan_run(params, mode, horovod, cluster, model, folder, warnings)
+    return _plan_run(params, mode, horovod, cluster, model, folder, warnings, environ)
 
 
 def _find_processes(params: Params, mode: Mode, environ: Mapping[str, str]) -> tuple[Any, Cluster | None]:
@@ -106,8 +112,8 @@ def _check_folder(params: Params, folder: DataFolder | None) -> None:
         folder.check('validation')
 
 
-def check_launch(params: Params) -> None:
-    """Checks the flags of a whole cluster before any of its processes is started, without TensorFlow.
+def check_launch(params: Params, *, alone: bool = False) -> None:
+    """Checks the flags of a whole cluster, or of one process, before any process is started, without TensorFlow.
 
     Raises:
       UsageError: as for resolve, except for errors that depend on the role of a process or on its devices.
@@ -115,7 +121,7 @@ def check_launch(params: Params) -> None:
     if params.model_file:
         load_model_file(params.model_file)
     model, folder = _find_model(params, reads=True)
-    check_run(params, RunFacts(alone=False, residual=model.residual))
+    check_run(params, RunFacts(alone=alone, residual=model.residual))
     _check_folder(params, folder)
     check_outputs(params)
 
@@ -144,6 +150,7 @@ def _plan_run(
     model: ModelFacts,
     folder: DataFolder | None,
     warnings: list[str],
+    environ: Mapping[str, str],
 ) -> Plan:
     """The plan of a process that trains or evaluates."""
     is_chief = cluster is None or cluster.is_chief
@@ -176,11 +183,17 @@ def _plan_run(
     config = session_config(params, machine, in_cluster=cluster is not None)
     if params.xla and machine.is_here:
         check_xla(config, machine.towers[0])
+    if params.device is None and machine.kind == 'cpu' and has_nvidia_gpu():
+        warnings.append(
+            'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the CPU; install the [cuda] '
+            'extra and a driver that fits it (--verbose shows what TensorFlow says), or write --device=cpu'
+        )
     if cluster and not horovod and (public := public_hosts(cluster)):
         warnings.append(
             f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor "
             'encryption, and anyone who can reach one can do everything that its user can'
         )
+    shape = Shape(len(machine.hosts) * processes.num_trainers, params.num_gpus, cluster.num_ps if cluster else 0)
     checkpoints = find_checkpoints(params, is_chief, warnings)
     instruments = find_instruments(params, is_chief, counts.num_timed, warnings)
     return Plan(
@@ -206,6 +219,13 @@ def _plan_run(
         checkpoints=checkpoints,
         instruments=instruments,
         losses=_describe_losses(params),
+        reports=find_reports(params, model, counts, shape, processes),
+        shape=shape,
+        surroundings=Surroundings(
+            machine_facts(params.num_intra_threads or 0, params.num_inter_threads),
+            environment_facts(environ),
+            git_commit(),
+        ),
         warnings=tuple(warnings),
     )
 
@@ -267,6 +287,8 @@ def _count(params: Params, model: ModelFacts, data: Data, processes: Processes, 
     num_examples = data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
     if params.num_epochs is not None:
         num_timed = math.ceil(steps_of(params.num_epochs, num_examples, global_batch_size))
+    elif params.target_seconds is not None and not params.eval:
+        num_timed = _MOST_BATCHES
     else:
         num_timed = _NUM_BATCHES if params.num_batches is None else params.num_batches
     return Counts(
@@ -277,6 +299,7 @@ def _count(params: Params, model: ModelFacts, data: Data, processes: Processes, 
         num_timed=num_timed,
         num_epochs=num_timed * global_batch_size / (num_examples or math.inf),
         display_every=params.display_every,
+        target_secs=None if params.eval else params.target_seconds,
     )
 
 

@@ -1,9 +1,17 @@
-"""Plans the files of a run: checkpoints, exported model, profiles, summaries, and the checkpoint to start from."""
+"""Plans the files of a run: checkpoints, exported model, profiles, summaries, results, and what it starts from."""
 
-from errors import UsageError, spelled
+import datetime
+import socket
+
+from cluster.shape import Shape
+from errors import UsageError, counted, spelled
+from models.facts import ModelFacts
 from params import Params
+from params.results import fill
 from params.spec import numbers_of
-from run.plan import Checkpoints, Instruments, Summaries
+from params.table import SPECS
+from run.outputs import check_file
+from run.plan import Checkpoints, Counts, Instruments, Processes, Reports, Summaries
 
 
 def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Checkpoints:
@@ -37,6 +45,39 @@ def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Che
     )
 
 
+def find_reports(params: Params, model: ModelFacts, counts: Counts, shape: Shape, processes: Processes) -> Reports:
+    """Where the result goes. Only the chief writes it.
+
+    Raises:
+      UsageError: a file cannot be written.
+    """
+    now = datetime.datetime.now()
+    values = {
+        **{name: getattr(params, name) for name in SPECS},
+        'model': model.name,
+        'batch_size': counts.batch_size,
+        'shape': str(shape),
+        'hostname': socket.gethostname(),
+        'date': f'{now:%Y-%m-%d}',
+        'time': f'{now:%H%M%S}',
+        'run': 1,
+    }
+
+    def filled(name: str) -> str | None:
+        path = getattr(params, name)
+        if path is None or not processes.is_chief:
+            return None
+        path = fill(path, values)
+        check_file(name, path)
+        return path
+
+    return Reports(
+        result_file=filled('result_file'),
+        history=filled('history'),
+        measures_peak=params.measure_peak and not params.eval and processes.cluster is None,
+    )
+
+
 def find_instruments(params: Params, is_chief: bool, num_timed: int, warnings: list[str]) -> Instruments:
     """Which diagnostic files are written. Appends to the warnings.
 
@@ -51,7 +92,7 @@ def find_instruments(params: Params, is_chief: bool, num_timed: int, warnings: l
         flag = spelled('profile_steps', params.profile_steps)
         first, last = numbers_of(params.profile_steps, int)
         if last > num_timed:
-            raise UsageError(f'{flag}: there are {num_timed} timed steps; profile some of these')
+            raise UsageError(f'{flag}: the run has {counted(num_timed, "timed step")}; write none after the last')
         warnings.append(f'{flag}: these timed steps run under the profiler, which makes them slower')
         profile_steps = first, last
     if params.train_dir and params.save_summaries_steps and params.summary_verbosity and is_chief and not params.eval:

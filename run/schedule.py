@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from errors import RunError
+from errors import RunError, counted
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,12 @@ class EvalSchedule:
         """A warning if training from step `start` to `end` reaches no evaluation, or not all single ones; else None."""
         late = [at for at in sorted(self.at) if at > end]
         if late:
-            return f'training ends after {end} steps: there is no evaluation after {", ".join(map(str, late))}'
+            return (
+                f'training ends after {counted(end, "step")}: there is no evaluation after {", ".join(map(str, late))}'
+            )
         if self.every is not None and not self.is_due(end, start):
             return (
-                f'training goes from {start} to {end} steps: there is no evaluation, the next one is due after '
+                f'training goes from step {start} to {end}: there is no evaluation, the next one is due after '
                 f'{math.ceil((end // self.every + 1) * self.every)}'
             )
         return None

@@ -1,6 +1,7 @@
 """Opens the session of a run, and runs single steps in it."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ class _Fetched:
     global_step: int
     ops: Any
     steps_after: int | None = None
+    updated_at: float | None = None
     learning_rate: float | None = None
     top_1: float | None = None
     top_5: float | None = None
@@ -45,7 +47,7 @@ class Stepper:
 
     Attributes:
       gradient_summary: the summary of the last step that had one.
-      steps_before, steps_after: the global step before and after the last step, including the steps of other workers.
+      steps_after: the global step after the last step, including the steps of other workers.
       num_skipped: how many steps the loss scale has skipped in this run; the last step may not be counted yet.
     """
 
@@ -58,7 +60,7 @@ class Stepper:
         summaries: SummaryWriter | None,
     ) -> None:
         self.gradient_summary: bytes | None = None
-        self.steps_before = self.steps_after = 0
+        self.steps_after = 0
         self.num_skipped = 0
         self._skipped_at_start: int | None = None
         self._session = session
@@ -79,9 +81,11 @@ class Stepper:
             values, self.gradient_summary = self._summarized_step()
         else:
             values = self._plain_step()
+        # By the clock of the graph's Timestamp op.
+        ended_at = time.time()
         fetched = _Fetched(**values)
-        self.steps_before = int(fetched.global_step)
-        self.steps_after = self.steps_before + 1 if fetched.steps_after is None else int(fetched.steps_after)
+        before = int(fetched.global_step)
+        self.steps_after = before + 1 if fetched.steps_after is None else int(fetched.steps_after)
         if fetched.num_skipped is not None:
             self.note_skipped(int(fetched.num_skipped))
         return StepValues(
@@ -89,6 +93,9 @@ class Stepper:
             top_1=_as_float(fetched.top_1),
             top_5=_as_float(fetched.top_5),
             learning_rate=_as_float(fetched.learning_rate),
+            input_wait=None if fetched.updated_at is None else max(0.0, ended_at - float(fetched.updated_at)),
+            steps_before=before,
+            steps_after=self.steps_after,
         )
 
     def note_skipped(self, total: int) -> None:

@@ -25,7 +25,7 @@ class RunState:
       checkpoints: what is saved, and what training starts from.
       built: the graph of a step.
       worker: the worker that this process is in the run.
-      warn, progress: print a warning, and a progress line.
+      warn, note: print a warning, and a line that stays.
 
     Attributes:
       steps_taken: the steps that all workers have taken.
@@ -40,13 +40,13 @@ class RunState:
         built: StepGraph,
         worker: Worker,
         warn: Callable[[str], None],
-        progress: Callable[[str], None],
+        note: Callable[[str], None],
     ) -> None:
         self.steps_taken = 0
         self._checkpoints = checkpoints
         self._built = built
         self._worker = worker
-        self._warn, self._progress = warn, progress
+        self._warn, self._note = warn, note
         self._last_save = time.monotonic()
         self._new_step = tf.placeholder(tf.int64, [])
         self._set_step = built.global_step.assign(self._new_step)
@@ -153,11 +153,11 @@ class RunState:
             assert self._saver
             assert self._checkpoints.resume_from
             self._saver.restore(session, self._checkpoints.resume_from)
-            self._progress(f'Continuing from {self._checkpoints.resume_from}')
+            self._note(f'Continuing from {self._checkpoints.resume_from}')
         elif origin is Origin.WARM_START:
             assert self._warm_start
             self._warm_start.restore(session)
-            self._progress(self._warm_start.summary)
+            self._note(self._warm_start.summary)
             for line in self._warm_start.warnings:
                 self._warn(line)
 
@@ -174,16 +174,15 @@ class RunState:
         if self._built.before_evaluation is not None:
             session.run(self._built.before_evaluation)
 
-    def save_if_due(self, session: tf.Session, taken_before: int) -> None:
-        """Saves a checkpoint if --save_model_steps or --save_model_secs ask for one now.
+    def is_save_due(self, taken_before: int) -> bool:
+        """Whether --save_model_steps or --save_model_secs ask for a checkpoint now.
 
         Args:
           taken_before: the global step at the last call; other workers may have increased it since.
         """
         every, every_secs = self._checkpoints.every_steps, self._checkpoints.every_secs
         by_step = every is not None and self.steps_taken // every > taken_before // every
-        if by_step or 0 < every_secs <= time.monotonic() - self._last_save:
-            self.save(session)
+        return self._saver is not None and (by_step or 0 < every_secs <= time.monotonic() - self._last_save)
 
     def save(self, session: tf.Session) -> None:
         """Saves a checkpoint, if this process saves checkpoints."""

@@ -54,6 +54,8 @@ class Fetches:
       loss: scalar float32, the reported loss. global_step: scalar int64, the global step before this step.
       ops: further ops to run, such as the update.
       steps_after: scalar int64, the global step after this step, if other workers may increment it meanwhile.
+      updated_at: scalar float64, the Unix time in seconds when the update was done and only the input pipeline was
+        still working; None if the input takes no work.
       learning_rate: scalar float32, the learning rate of the update.
       top_1, top_5: scalar float32, the top-1 and top-5 accuracy on the images of the step.
       num_skipped: scalar int64, how many steps the loss scale had skipped before this one.
@@ -63,6 +65,7 @@ class Fetches:
     global_step: Tensor
     ops: Sequence[Any]
     steps_after: Tensor | None = None
+    updated_at: Tensor | None = None
     learning_rate: Tensor | None = None
     top_1: Tensor | None = None
     top_5: Tensor | None = None
@@ -163,10 +166,13 @@ def build_step_graph(
             # In forward-only runs the workers share nothing but this counter.
             counted = manager.count_step(global_step, [loss.op])
         ops.append(counted)
-        steps_after = top_1 = top_5 = None
+        steps_after = updated_at = top_1 = top_5 = None
         if settings.forward_only or manager.synchronous_step is None:
             with tf.device(global_step.device), tf.control_dependencies([counted]):
                 steps_after = tf.raw_ops.ReadVariableOp(resource=global_step.handle, dtype=tf.int64)
+        if pipeline.per_step_ops:
+            with tf.control_dependencies([counted]):
+                updated_at = tf.timestamp()
         fractions = [tower.top_k for tower in towers if tower.top_k]
         if fractions:
             top_1, top_5 = (_mean(of_towers) for of_towers in zip(*fractions, strict=True))
@@ -175,6 +181,7 @@ def build_step_graph(
             global_step=tf.identity(global_step.value),
             ops=ops,
             steps_after=steps_after,
+            updated_at=updated_at,
             learning_rate=learning_rate,
             top_1=top_1,
             top_5=top_5,

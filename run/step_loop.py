@@ -28,37 +28,4 @@ def run_steps(
                 return
             start = clock()
             values = run_step(phase, index)
-            yield Step(phase, index, clock() - start, values)
-
-
-class Window:
-    """The steps of the whole cluster, and the seconds, between the start of this worker's first timed step and the end
-    of its last."""
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._start: float | None = None
-        self._end = self._skipped = 0.0
-        self._first = self._last = 0
-
-    def note(self, seconds: float, steps_before: int, steps_after: int) -> None:
-        """To be called after each timed step, with its seconds and the global step before and after it."""
-        self._end = self._clock()
-        if self._start is None:
-            self._start, self._first = self._end - seconds, steps_before
-        else:
-            self._start += self._skipped
-        self._skipped = 0.0
-        self._last = steps_after
-
-    def skip(self, seconds: float) -> None:
-        """Excludes seconds that were not training, such as an evaluation. They only matter if another step follows."""
-        self._skipped += seconds
-
-    @property
-    def seconds(self) -> float:
-        return self._end - self._start if self._start is not None else 0.0
-
-    @property
-    def num_steps(self) -> int:
-        return self._last - self._first
+            yield Step(phase, index, clock() - start, values, start)

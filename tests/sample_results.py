@@ -205,6 +205,7 @@ def sample_document(
             'fingerprint': f'{hostname}-{cpu_model}'.encode().hex()[:16],
         },
         'environment': {},
+        'disturbance': {},
         'warnings': list(warnings),
     }
 

@@ -25,6 +25,7 @@ ROOMS = (
     'records',
     'reporting',
     'run',
+    'sweeps',
     'training',
 )
 AT_THE_TOP = ('benchmark_cnn', 'errors', 'preprocessing', 'tf_cnn_benchmarks', 'variable_mgr')
@@ -46,13 +47,16 @@ WITHOUT_TENSORFLOW = [
     'cluster.discovery',
     'cluster.environments',
     'cluster.launcher',
+    'cluster.lines',
     'cluster.topology',
     'commands.benchmark',
     'commands.checkpoint',
+    'commands.repeat',
     'commands.cluster',
     'commands.compare',
     'commands.models',
     'commands.records',
+    'commands.sweep',
     'inputs.array_files',
     'inputs.catalog',
     'inputs.data_folder',
@@ -65,20 +69,32 @@ WITHOUT_TENSORFLOW = [
     'params.modes',
     'params.optimizers',
     'records',
+    'reporting.advice',
     'reporting.change_points',
     'reporting.comparison',
     'reporting.comparison_text',
     'reporting.console',
     'reporting.history',
+    'reporting.intervals',
+    'reporting.live',
     'reporting.original_logs',
     'reporting.regression',
     'reporting.result',
     'reporting.statistics',
+    'reporting.summary',
+    'reporting.tables',
+    'run.cgroups',
+    'run.gpus',
+    'run.meters',
     'run.outputs',
     'run.plan',
+    'run.processors',
+    'run.quiet',
     'run.resolve',
     'run.schedule',
     'run.step_loop',
+    'run.surroundings',
+    *(dotted(path) for path in PATHS if path.parent.name == 'sweeps'),
     'training.schedules',
 ]
 # The rooms, and modules at the top, that each room may know: directly, and through whatever it imports.
@@ -94,9 +110,10 @@ MAY_KNOW = {
     'variable_mgr': {'errors', 'managers', 'models', 'training', 'params', 'inputs', 'records'},
     'reporting': {'errors', 'params', 'inputs', 'models', 'training', 'records'},
     'cluster': {'errors', 'params', 'reporting', 'inputs', 'models', 'training', 'records'},
+    'sweeps': {'errors', 'cluster', 'params', 'reporting', 'inputs', 'models', 'training', 'records'},
 }
 # Where Params may be read: before the plan is made, or for the record.
-PARAMS_READERS = {'benchmark_cnn', 'cluster', 'commands', 'params', 'reporting', 'run'}
+PARAMS_READERS = {'benchmark_cnn', 'cluster', 'commands', 'params', 'reporting', 'run', 'sweeps'}
 
 
 def imports_of(path: Path, *, at_runtime: bool = True) -> Iterator[str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from refusals import check_line
-from warned import check_warning
+from terminals import terminal
+from warned import check_warning, warnings_in
 
 import tf_cnn_benchmarks
 
@@ -106,6 +107,18 @@ def test_verbose_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.unit
+def test_the_version_is_one_line_without_tensorflow() -> None:
+    code = (
+        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["--version"]);'
+        'print("tensorflow" in sys.modules, code)'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    version, rest = done.stdout.split('\n', 1)
+    assert re.fullmatch(r'tf_cnn_benchmarks \d+\.\d+\.\d+ \(TensorFlow 2\.\S+, Python 3\.\S+\)', version)
+    assert rest == 'False 0\n'
+
+
+@pytest.mark.unit
 def test_the_subcommand_records_has_its_own_help() -> None:
     done = run('records', '--help')
     assert done.returncode == 0
@@ -120,12 +133,37 @@ def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
     rule = '-' * 64
     expected = (
         r'TensorFlow:  2\.\d+\n(?:.*\n)*==========\nStep\tImg/sec\ttotal_loss\n'
-        rf'1\t{step}2\t{step}{rule}\ntotal images/sec: \d+\.\d\d\n{rule}\n'
+        # The last step is printed although --display_every does not divide it.
+        rf'1\t{step}2\t{step}3\t{step}{rule}\ntotal images/sec: \d+\.\d\d\n{rule}\n'
     )
     assert re.fullmatch(expected, done.stdout), done.stdout
-    assert done.stderr.count('tf_cnn_benchmarks:') == 1
-    check_warning(done.stderr, '--flush_stdout=true')
+    # Nothing of what TensorFlow prints while it starts.
+    warning, *progress = done.stderr.splitlines()
+    check_warning(warning, '--flush_stdout=true')
+    assert progress[:3] == ['Building the graph', 'Initialising the variables', 'Running 1 warm-up step']
+    assert done.stderr.count('tf_cnn_benchmarks:') == len(warnings_in(done.stderr))
     assert [path.name for path in tmp_path.iterdir()] == ['graph.pbtxt']
+
+
+@pytest.mark.graph
+def test_on_a_terminal_a_run_shows_what_it_does_and_in_the_end_its_lines_alone() -> None:
+    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *SMALL_RUN, '--gpu_pending_cap=3']
+    with terminal(command, columns=80) as seen:
+        seen.read('Importing TensorFlow\x1b[K\r')
+        seen.read(until=None)
+        assert seen.process.returncode == 0
+    first, *lines = '\n'.join(seen.lines).replace('\n', '', 1).split('\n') if len(seen.lines[0]) == 80 else seen.lines
+    check_warning(first, '--gpu_pending_cap=3')
+    assert lines[0].startswith('TensorFlow:  2.')
+    begin = lines.index('==========')
+    header, *steps = lines[begin + 1 : begin + 4]
+    assert header.split() == ['Step', 'Img/sec', 'total_loss']
+    for number, step in zip((1, 3), steps, strict=True):
+        assert re.fullmatch(rf'{number} +images/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\) +\d+\.\d{{3}}', step)
+    rule = '-' * 64
+    total, summary = lines[begin + 4 : begin + 7], lines[begin + 7 :]
+    assert [re.sub(r'\d+\.\d\d$', 'N', line) for line in total] == [rule, 'total images/sec: N', rule]
+    assert summary[0].startswith('steps: median ')
 
 
 # Stand-ins for the plan and the benchmark: no flag makes TensorFlow write to standard output or the user interrupt.
@@ -134,7 +172,7 @@ import os, signal, sys, types
 import tf_cnn_benchmarks
 
 class BenchmarkCNN:
-    def __init__(self, plan, console):
+    def __init__(self, plan, console, invocation):
         self.console = console
     def run(self):
         self.console.result('before')

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from errors import RunError
+from errors import RunError, counted
 from training.checkpoints import Checkpointer, Slice
 from training.contents import MODEL, STATISTICS, first_names, group_of, read_contents
 
@@ -50,21 +50,21 @@ class WarmStart:
                 f'such as {first_names(variables)}; give a checkpoint of a similar model'
             )
         self.summary = (
-            f'{flag}: training starts from {len(matching)} of the {len(variables)} variables of this model in '
-            f'{prefix}: {first_names(matching, _MAX_NAMES)}'
+            f'{flag}: training starts from {len(matching)} of the {counted(len(variables), "variable")} of this model '
+            f'in {prefix}: {first_names(matching, _MAX_NAMES)}'
         )
         of_model = [name for name in found if group_of(name, found) in (MODEL, STATISTICS)]
         unused = [name for name in of_model if name not in variables]
         self.warnings = []
         if unmatched:
             self.warnings.append(
-                f'{flag}: {len(unmatched)} of the {len(variables)} variables of this model are absent there or differ, '
-                f'and keep their initial values: {first_names(unmatched, _MAX_NAMES)}'
+                f'{flag}: {len(unmatched)} of the {counted(len(variables), "variable")} of this model will start from '
+                f'initial values (absent there, or different): {first_names(unmatched, _MAX_NAMES)}'
             )
         if unused:
             self.warnings.append(
-                f'{flag}: {len(unused)} of the {len(of_model)} variables of the checkpoint are not used: '
-                f'{first_names(unused, _MAX_NAMES)}'
+                f'{flag}: {len(unused)} of the {counted(len(of_model), "variable")} of the checkpoint will not be '
+                f'used: {first_names(unused, _MAX_NAMES)}'
             )
         self._checkpointer = Checkpointer('', matching, device, 1)
 

@@ -79,7 +79,14 @@ def test_every_command_line_is_of_a_known_kind() -> None:
 def test_the_flags_of_the_subcommand_cluster_exist(capsys: pytest.CaptureFixture[str]) -> None:
     command.main(['--help'])
     shown = capsys.readouterr().out
-    named = {'--ps=VALUE', '--workers=VALUE', '--affinity=VALUE', '--restart=VALUE', '--[no]keep_going'}
+    named = {
+        '--ps=VALUE',
+        '--workers=VALUE',
+        '--affinity=VALUE',
+        '--restart=VALUE',
+        '--[no]keep_going',
+        '--[no]verbose',
+    }
     assert named <= set(shown.split())
 
 

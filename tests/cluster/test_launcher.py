@@ -4,6 +4,7 @@ The processes are small programs that wait for what they need on FIFOs, so that 
 """
 
 import contextlib
+import dataclasses
 import errno
 import io
 import json
@@ -14,11 +15,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 from programs import CORES, Watched, check_error, check_warning, program, run, without_starts
 from refusals import check_line, failed
+from terminals import terminal
 
 from cluster.launcher import Command, launch
 from commands import cluster as cluster_command
@@ -84,6 +86,91 @@ def test_the_result_comes_as_it_is_and_all_else_with_a_name_in_front() -> None:
         'worker 1 | log',
         'worker 1 | total images/sec: 1.00',
     ]
+
+
+def test_a_quiet_launcher_shows_warnings_and_errors_alone() -> None:
+    code = """
+for line in ('Building', 'tf_cnn_benchmarks: warning: of all', f'tf_cnn_benchmarks: error: {sys.argv[1]}'):
+    print(line, file=sys.stderr)
+print('total images/sec: 1.00')
+"""
+
+    def one(name: str, **more: Any) -> Command:
+        made = program(name, code, **more)
+        return dataclasses.replace(made, argv=(*made.argv, name))
+
+    out, err = io.StringIO(), io.StringIO()
+    commands = [one('ps 0', is_server=True), one('worker 0', has_result=True), one('worker 1')]
+    assert launch(commands, out=out, err=err, quiet=True) == 0
+    assert out.getvalue() == 'total images/sec: 1.00\n'
+    lines = sorted(err.getvalue().splitlines(), key=lambda line: line.split(' | ')[1])
+    # What several processes warn about is shown once.
+    (warning,) = (line for line in lines if line.endswith(' | tf_cnn_benchmarks: warning: of all'))
+    assert [line for line in lines if line != warning] == [
+        *('ps 0     | tf_cnn_benchmarks: error: ps 0', 'worker 0 | tf_cnn_benchmarks: error: worker 0'),
+        'worker 1 | tf_cnn_benchmarks: error: worker 1',
+    ]
+
+
+def test_the_last_lines_of_all_come_before_a_failure(fifo: Callable[[str], str]) -> None:
+    ready = fifo('ready')
+    many = 'for number in range(100): print(number, file=sys.stderr)\n'
+    waiting = program('worker 0', many + opened(ready, 'w') + 'wait()', has_result=True)
+    # The launcher has read what a process has written before it ended; of another, as much as it could.
+    failing = program('worker 1', opened(ready, 'r') + many + "print('why'); sys.exit(3)")
+    exit_code, out, err = run(waiting, failing, quiet=True)
+    *lines, error = err
+    assert (exit_code, out) == (3, [])
+    check_error(error, 'worker 1', '3', 'worker 0')
+    of_failed = [line.removeprefix('worker 1 | ') for line in lines if line.startswith('worker 1 | ')]
+    assert sorted(of_failed) == sorted([*map(str, range(61, 100)), 'why'])
+    of_other = [line for line in lines if line.startswith('worker 0 | ')]
+    assert 0 < len(of_other) <= 40
+    assert lines == [*of_other, *(f'worker 1 | {line}' for line in of_failed)]
+
+
+@pytest.mark.parametrize('options', [{'num_restarts': 1}, {'keep_going': True}])
+def test_the_lines_of_a_process_come_before_the_message_that_it_failed(options: dict[str, Any], tmp_path: Path) -> None:
+    log = tmp_path / 'log'
+    code = (
+        f"print('why', file=sys.stderr); open({str(log)!r}, 'a').write('x'); sys.exit(open({str(log)!r}).read() == 'x')"
+    )
+    _, _, [why, message] = run(program('worker 0', code), quiet=True, **options)
+    assert why == 'worker 0 | why'
+    check_line(message, 'worker 0', '1')
+
+
+def test_a_signal_to_a_quiet_launcher_shows_no_other_lines(fifo: Callable[[str], str]) -> None:
+    ready = fifo('ready')
+    code = f"print('text', file=sys.stderr, flush=True); open({ready!r}, 'w').close(); os.kill(os.getppid(), 2); wait()"
+    reader = program('worker 1', opened(ready, 'r') + 'wait()')
+    exit_code, _, [error] = run(program('worker 0', code), reader, quiet=True)
+    assert exit_code == 130
+    check_error(error, 'SIGINT', 'worker 0', 'worker 1')
+
+
+def test_a_terminal_shows_what_the_chief_does_and_in_the_end_the_result_alone(fifo: Callable[[str], str]) -> None:
+    first, second = fifo('first'), fifo('second')
+    chief = f"""
+print('I0000 00:00:1.5 1 a.cc:1] native', file=sys.stderr, flush=True)
+print('Building the graph', file=sys.stderr, flush=True)
+open({first!r}).close()
+print('==========\\nStep\\tImg/sec\\ttotal_loss', flush=True)
+open({second!r}).close()
+"""
+    commands = [program('worker 0', chief, has_result=True), program('worker 1', "print('Waiting')")]
+    code = f'import sys; from cluster.launcher import Command, launch\nsys.exit(launch({commands!r}, quiet=True))'
+    with terminal([sys.executable, '-c', code], cwd=ROOT) as seen:
+        seen.read('Building the graph')
+        open(first, 'w').close()
+        seen.read('Running the timed steps')
+        assert seen.lines[2:] == ['Running the timed steps']
+        open(second, 'w').close()
+        seen.read(until=None)
+        assert seen.process.returncode == 0
+        assert seen.lines == ['==========', 'Step    Img/sec total_loss']
+    assert b'native' not in seen.written
+    assert b'Waiting' not in seen.written
 
 
 def test_odd_bytes_and_a_last_line_without_an_end_are_shown() -> None:

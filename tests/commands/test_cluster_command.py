@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from programs import CORES, run
+from programs import CORES, STARTED, run
 from refusals import check_line, failed, refused
 
 from cluster.discovery import find_cluster
@@ -246,7 +246,7 @@ def test_role_flags_in_a_flagfile_are_found(tmp_path: Path) -> None:
 def test_help_names_every_flag_of_the_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
     assert cluster_command.main(['--workers=x', '--help']) == 0
     lines = capsys.readouterr().out.splitlines()
-    for name in ('ps=VALUE', 'workers=VALUE', 'affinity=VALUE', '[no]keep_going', 'restart=VALUE'):
+    for name in ('ps=VALUE', 'workers=VALUE', 'affinity=VALUE', '[no]keep_going', 'restart=VALUE', '[no]verbose'):
         assert f'  --{name}' in lines
 
 
@@ -273,20 +273,33 @@ def replace_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 
 
 @pytest.mark.distributed
+@pytest.mark.parametrize('verbose', ['', 'cluster', 'run'])
 def test_a_cluster_prints_its_result_once(
     replace_program: Callable[[int], None],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
+    verbose: str,
 ) -> None:
     replace_program(0)
     monkeypatch.setenv('TF_CONFIG', '{}')
-    assert cluster_command.main(['--ps=2', '--', '--model=lenet', f'--graph_file={tmp_path / "graph"}']) == 0
+    own_flags = ['--ps=2', *(['--verbose'] if verbose == 'cluster' else [])]
+    run_flags = ['--model=lenet', f'--graph_file={tmp_path / "graph"}', *(['--verbose=1'] if verbose == 'run' else [])]
+    assert cluster_command.main([*own_flags, '--', *run_flags]) == 0
     out, err = capsys.readouterr()
     assert out == 'total images/sec: 2.00\n'
     first, *lines = err.splitlines()
     assert first.startswith('tf_cnn_benchmarks: warning: ')
     check_line(first, 'worker 0', '--graph_file')
+    if not verbose:
+        assert lines == []
+        return
+    assert sorted(line.split(STARTED)[0] for line in lines if STARTED in line) == [
+        'ps 0',
+        'ps 1',
+        'worker 0',
+        'worker 1',
+    ]
     share = max(1, len(CORES) // 2)
     assert sorted(line for line in lines if ' | ' in line) == [
         f'ps 0     | False {len(CORES)}',
@@ -304,7 +317,7 @@ def test_the_flags_of_the_subcommand_take_effect(
     replace_program: Callable[[int], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     replace_program(5)
-    argv = ['--workers=3', '--affinity=none', '--restart=1', '--keep_going']
+    argv = ['--workers=3', '--affinity=none', '--restart=1', '--keep_going', '--verbose']
     assert cluster_command.main([*argv, '--', '--variable_update=collective_all_reduce']) == 5
     lines = capsys.readouterr().err.splitlines()
     assert [line for line in lines if line.endswith(f'| False {len(CORES)}') and line.startswith('worker 2')]

@@ -18,4 +18,4 @@ GOING_ON = r'^Continuing from (.*)$'
 # A run that was interrupted has measured less than it should have; the number of timed steps.
 INCOMPLETE = r'the run is incomplete: (\d+) of'
 # Steps were skipped because their gradients overflowed; their number.
-SKIPPED = r'^tf_cnn_benchmarks: warning: (\d+) steps, .* changed no variable'
+SKIPPED = r'^tf_cnn_benchmarks: warning: (\d+) steps?, .* changed no variable'

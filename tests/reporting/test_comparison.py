@@ -12,22 +12,8 @@ from benchmarks.equal_runs import compare_pairs
 from benchmarks.interval_coverage import Kind, coverage, steps_of_run
 from reporting.comparison import Clock, Estimate, Verdict, compare, estimate, given_spread, known_spread
 from reporting.long_run import MIN_STEPS, correlation, mean_error
-from reporting.student import t_quantile
 
 pytestmark = pytest.mark.unit
-
-
-@pytest.mark.parametrize('degrees', [1, 1.3, 2, 3.7, 10, 33.3, 1000, 1e6])
-@pytest.mark.parametrize('probability', [0.025, 0.5, 0.6, 0.9, 0.975, 0.995])
-def test_t_quantiles_are_those_of_scipy(probability: float, degrees: float) -> None:
-    expected = stats.t.ppf(probability, degrees)
-    assert t_quantile(probability, degrees) == pytest.approx(expected, rel=1e-8, abs=1e-12)
-
-
-@pytest.mark.parametrize(('probability', 'degrees'), [(0, 3), (1, 3), (0.9, 0.5)])
-def test_t_quantiles_that_do_not_exist_are_refused(probability: float, degrees: float) -> None:
-    with pytest.raises(ValueError, match=str(probability)):
-        t_quantile(probability, degrees)
 
 
 def test_the_error_of_independent_steps_is_the_standard_error() -> None:

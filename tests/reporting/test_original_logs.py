@@ -105,6 +105,10 @@ def test_a_log_is_read_whatever_stands_around_its_lines(change: Callable[[str], 
     assert found.step_seconds().tolist() == expected.step_seconds().tolist()
 
 
+def test_the_spread_of_steps_is_that_of_the_printed_error() -> None:
+    assert estimate([one(a_log())]).step_spread == pytest.approx(0.1 * 10 / 95.8)
+
+
 def test_several_runs_in_one_log_are_several_results() -> None:
     first, second = read_logs(a_log() + a_log(total=90.0), 'both.log')
     assert (first.source, second.source) == ('both.log (run 1)', 'both.log (run 2)')

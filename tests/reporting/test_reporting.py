@@ -15,7 +15,7 @@ from refusals import check_line
 
 from params import Params
 from reporting import console
-from reporting.result import Phase, Result, Step, StepValues
+from reporting.result import Cause, Phase, Result, Step, StepValues
 from reporting.statistics import Rate, jitter, standard_error, step_rates, summarize, throughput
 
 pytestmark = pytest.mark.unit
@@ -65,7 +65,10 @@ def test_no_seconds_have_no_throughput() -> None:
 
 
 def a_result(**changes: Any) -> Result:
-    timed = [Step(Phase.TIMED, index, seconds, StepValues(7.0)) for index, seconds in enumerate([1.0, 3.0], start=1)]
+    timed = [
+        Step(Phase.TIMED, 1, 1.0, StepValues(7.0, steps_before=1, steps_after=2), start=50.0),
+        Step(Phase.TIMED, 2, 3.0, StepValues(7.0, steps_before=2, steps_after=3), start=52.0),
+    ]
     result = Result(
         params=Params(),
         model='resnet50',
@@ -85,15 +88,44 @@ def test_a_result_counts_timed_steps_only_and_keeps_the_others() -> None:
     result = a_result()
     assert [step.phase for step in result.steps] == [Phase.WARMUP, Phase.TIMED, Phase.TIMED]
     assert [step.index for step in result.timed_steps] == [1, 2]
-    assert result.wall_seconds == 4.0
+    assert (result.step_seconds, result.wall_seconds) == (4.0, 5.0)
     assert result.images == 32
-    assert result.images_per_second == result.rate.images_per_second == 8.0
+    assert result.rate.images_per_second == 8.0
+    assert result.images_per_second == 6.4
+
+
+def test_evaluations_are_the_only_time_between_steps_that_the_total_leaves_out() -> None:
+    pause = {Cause.EVALUATION: 0.5, Cause.CHECKPOINT: 0.25, Cause.OTHER: 0.25}
+    # What lies before the first timed step and after the last one counts nowhere.
+    between = ({Cause.CHECKPOINT: 9.0}, pause, {Cause.EVALUATION: 7.0})
+    result = a_result(between=between)
+    assert result.between_seconds == pause
+    assert result.wall_seconds == 4.5
+    # Workers that do not wait for each other train while the chief evaluates.
+    assert a_result(between=between, takes_steps_together=False).wall_seconds == 5.0
+
+
+def test_the_total_of_workers_that_do_not_wait_counts_the_global_steps_in_the_time_of_one() -> None:
+    result = a_result(num_workers=2, takes_steps_together=False)
+    timed = [
+        dataclasses.replace(step, values=StepValues(7.0, steps_before=before, steps_after=after))
+        for step, before, after in zip(result.timed_steps, (5, 8), (7, 12), strict=True)
+    ]
+    assert dataclasses.replace(result, steps=tuple(timed)).images == (12 - 5) * 16
+
+
+def test_only_the_steps_since_the_last_joining_count_in_the_total() -> None:
+    result = a_result()
+    earlier = tuple(dataclasses.replace(step, generation=1) for step in result.steps)
+    later = tuple(dataclasses.replace(step, generation=2, start=step.start + 1000) for step in result.steps)
+    both = dataclasses.replace(result, steps=earlier + later)
+    assert (both.images, both.wall_seconds) == (result.images, result.wall_seconds)
 
 
 def test_a_result_counts_the_images_of_all_workers() -> None:
     result = a_result(num_workers=3)
     assert result.global_batch_size == 48
-    assert result.images_per_second == 24.0
+    assert result.images_per_second == pytest.approx(19.2)
 
 
 def test_a_result_without_timed_steps_has_no_rate() -> None:
@@ -202,7 +234,7 @@ def test_the_total_is_the_line_that_scripts_look_for() -> None:
 def test_errors_and_warnings_are_one_line() -> None:
     assert console.format_error('a\n  b') == 'tf_cnn_benchmarks: error: a b'
     assert console.format_warning('a\n  b') == 'tf_cnn_benchmarks: warning: a b'
-    check_line(console.format_incomplete(3, 100), '3', '100')
+    check_line(console.format_incomplete(3, '100 steps'), '3', '100')
 
 
 class Flushes(io.StringIO):

@@ -83,7 +83,7 @@ def state_of(plan: Plan, built: StepGraph, resume_from: str | None = None) -> Ru
     worker = OneProcess(plan.config)
     worker.join(None)
     checkpoints = dataclasses.replace(plan.checkpoints, resume_from=resume_from)
-    return RunState(checkpoints, built, worker, warn=print, progress=print)
+    return RunState(checkpoints, built, worker, warn=print, note=print)
 
 
 class Trainer:

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from reporting.result import Phase, Step
-from run.step_loop import Window, run_steps
+from run.step_loop import run_steps
 
 pytestmark = pytest.mark.unit
 
@@ -30,7 +30,9 @@ def test_warm_ups_come_first_and_are_labelled() -> None:
     done = list(run_steps(run_step, 2, 3, clock=Clock()))
     expected = [(Phase.WARMUP, 1), (Phase.WARMUP, 2), (Phase.TIMED, 1), (Phase.TIMED, 2), (Phase.TIMED, 3)]
     assert calls == expected
-    assert done == [Step(phase, index, 0.0, number) for number, (phase, index) in enumerate(expected, start=1)]
+    assert done == [
+        Step(phase, index, 0.0, number, start=100.0) for number, (phase, index) in enumerate(expected, start=1)
+    ]
 
 
 def test_seconds_are_those_of_the_step_and_not_of_the_consumer() -> None:
@@ -69,16 +71,3 @@ def test_a_step_that_fails_ends_the_loop_after_those_before_it() -> None:
 
 def test_without_warm_up_the_first_step_is_timed() -> None:
     assert [step.phase for step in run_steps(lambda phase, index: None, 0, 2)] == [Phase.TIMED, Phase.TIMED]
-
-
-def test_the_window_of_a_cluster_leaves_out_time_that_is_not_training() -> None:
-    now = itertools.count(100.0, 10.0)
-    window = Window(clock=lambda: next(now))
-    # Before the first step, and after the last one, there is nothing to leave out.
-    window.skip(50.0)
-    window.note(2.0, steps_before=5, steps_after=7)
-    window.skip(3.0)
-    window.skip(1.0)
-    window.note(2.0, steps_before=7, steps_after=9)
-    window.skip(9.0)
-    assert (window.seconds, window.num_steps) == (2.0 + 10.0 - 4.0, 4)

@@ -1,0 +1,197 @@
+"""`tf_cnn_benchmarks.py sweep`: measures many configurations. Starts without TensorFlow, and never imports it."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.environments import without_clusters
+from cluster.signals import Interrupts
+from commands.options import Arguments, Declaration, Positional, Rest
+from errors import UsageError
+from params import Params
+from params.spec import flag
+from reporting.console import format_warning
+from reporting.tables import format_results
+from run.resolve import check_launch
+from sweeps.estimate import estimate
+from sweeps.files import find_file, read_file, shipped
+from sweeps.flags import override, read_grid, settings_given
+from sweeps.folder import Folder, difference
+from sweeps.gpus import has_gpu
+from sweeps.overview import format_left_out, format_plan, rows_of
+from sweeps.plan import Plan, make_plan
+from sweeps.progress import Progress
+from sweeps.runner import PROGRAM, Starter, Sweep, limits_of
+from sweeps.search import Search, check_search
+from sweeps.settings import Settings
+
+# Between the values of --grid if it is given more than once.
+_NEXT = '\n'
+
+
+@dataclass(frozen=True)
+class Options(Settings):
+    """The flags of the subcommand; those of Settings are also keys of a file."""
+
+    grid: str | None = flag(
+        None,
+        'FLAG=VALUE,VALUE...: a flag of a run, or shape, and the values to compare, instead of a FILE. Give it once '
+        'for each flag; all combinations are measured.',
+    )
+    output: str | None = flag(
+        None, 'New folder for the plan, results, logs and table; by default sweep-NAME-TIME in the current one.'
+    )
+    resume: bool = flag(
+        False, 'Continue a sweep that was interrupted: FILE is its folder, or --output names it and FILE is as before.'
+    )
+    dry_run: bool = flag(False, 'List the configurations, their commands and about how long they take; run nothing.')
+    list: bool = flag(False, 'List the sweeps that come with the program.')
+
+
+DECLARATION = Declaration(
+    'sweep',
+    Options,
+    'Measures many configurations, each run in fresh processes, and prints one table.',
+    examples=(
+        'batch_sizes -- --model=resnet50',
+        "--grid='--batch_size=32,64' --grid='--shape=1*1,1*2' --repeats=3 -- --model=lenet --device=cpu",
+        '--resume sweep-batch_sizes-20261122-080000',
+    ),
+    details=f'Sweeps that come with the program: {", ".join(shipped())}. docs/sweeps.md explains how to write a file.'
+    '\n\n'
+    'A shape is W*G+P: workers * devices of each + parameter servers. 1*2 is one process with two devices, 2*1+1 two '
+    'workers with one device each and a parameter server, which `cluster` starts on this machine. Combinations that '
+    'cannot run are left out and named.'
+    '\n\n'
+    'Repeats are interleaved, so that a drift of the machine hits all configurations alike. A run that fails is a row '
+    'of the table, and the sweep goes on; then the exit code is 1.',
+    positional=Positional(
+        'FILE', 'A TOML file, or the name of a sweep that comes with the program.', at_least=0, at_most=1
+    ),
+    rest=Rest('FLAGS', 'the flags of all runs'),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `sweep` with the arguments in argv; returns the exit code: 1 if a run failed, else 0.
+
+    Raises:
+      UsageError: an argument or the file is wrong, or the folder is taken; nothing has been started then.
+      RunError: the disk is full, or fails.
+    """
+    return DECLARATION.run(_join_grids(argv), _sweep)
+
+
+def _sweep(arguments: Arguments[Options]) -> int:
+    options = arguments.options
+    if options.list:
+        _print_shipped()
+        return 0
+    plan, folder = _resumed(arguments) if _is_of_folder(arguments) else _planned(arguments)
+    starter = Starter(PROGRAM, environment=without_clusters(os.environ), limits=limits_of(plan.settings))
+    if options.dry_run:
+        _print_plan(plan, folder)
+        return 0
+    if not options.resume:
+        folder.create(plan)
+        for line in format_left_out(plan.left_out):
+            print(format_warning(line), file=sys.stderr)
+    return run_plan(plan, folder, starter)
+
+
+def run_plan(plan: Plan, folder: Folder, starter: Starter) -> int:
+    """Makes the runs that are left, prints the table, and returns the exit code: 1 if a run failed, else 0.
+
+    Raises:
+      UsageError: another sweep is running in the folder.
+      RunError: the disk is full, or fails.
+    """
+    with folder.locked():
+        sweep = Search(plan, folder, starter) if plan.settings.find_batch_size else Sweep(plan, folder, starter)
+        total = None if plan.settings.find_batch_size else sweep.num_done + sweep.num_left
+        try:
+            with Interrupts().listening(), Progress(sys.stderr, total, sweep.num_done) as progress:
+                sweep.run(progress)
+        except KeyboardInterrupt:
+            done = f'{sweep.num_done} of {sweep.num_done + sweep.num_left}'
+            print(f'{done} done; continue with: {folder.resume_command}', file=sys.stderr)
+            raise
+        columns, rows = rows_of(plan, sweep.outcomes)
+        table = format_results(columns, rows)
+        folder.write(folder.path / 'table.md', table)
+    print(table)
+    print(f'The table, results and logs are in {folder.path}', file=sys.stderr)
+    return int(any(row.problem for row in rows))
+
+
+def _is_of_folder(arguments: Arguments[Options]) -> bool:
+    return arguments.options.resume and bool(arguments.positional) and Path(arguments.positional[0]).is_dir()
+
+
+def _resumed(arguments: Arguments[Options]) -> tuple[Plan, Folder]:
+    """The plan of the folder that is named instead of a file."""
+    folder = Folder(Path(arguments.positional[0]))
+    others = sorted(arguments.given - {'resume', 'dry_run'}) or (['flags after --'] if arguments.rest else [])
+    if others:
+        what = ', '.join(name if ' ' in name else f'--{name}' for name in others)
+        raise UsageError(f'{what}: a sweep that continues keeps its plan; leave it out, or start a new sweep')
+    return folder.read_plan(), folder
+
+
+def _planned(arguments: Arguments[Options]) -> tuple[Plan, Folder]:
+    """The plan that the file, or --grid, and the flags describe."""
+    options = arguments.options
+    if bool(arguments.positional) == bool(options.grid):
+        what = f'{arguments.positional[0]} and --grid' if arguments.positional else 'neither a FILE nor --grid'
+        raise UsageError(f'sweep: {what}: write one of them, see sweep --list and sweep --help')
+    if options.resume and not options.output:
+        raise UsageError('--resume: it needs the folder of the sweep; write sweep --resume DIR')
+    if arguments.positional:
+        name = arguments.positional[0]
+        request = read_file(find_file(name), name)
+    else:
+        request = read_grid((options.grid or '').split(_NEXT))
+    request = override(request, arguments.rest, settings_given(options, arguments.given))
+    gpu = has_gpu(os.environ)
+    plan = make_plan(request, _check, has_gpu=gpu)
+    if plan.settings.find_batch_size:
+        check_search(plan, has_gpu=gpu)
+    folder = Folder(Path(options.output or time.strftime(f'sweep-{plan.name}-%Y%m%d-%H%M%S')))
+    if options.resume and (changed := difference(folder.read_plan(), plan)):
+        raise UsageError(f'--resume: {folder.path} holds another sweep: {changed}; write a new --output')
+    return plan, folder
+
+
+def _check(params: Params, alone: bool) -> None:
+    check_launch(params, alone=alone)
+
+
+def _print_plan(plan: Plan, folder: Folder) -> None:
+    if plan.settings.find_batch_size:
+        print(format_plan(plan, Search(plan, folder, Starter()).num_left, None, ''))
+        return
+    sweep = Sweep(plan, folder)
+    seconds, basis = estimate(sweep.left(), sweep.seconds, has_gpu=has_gpu(os.environ))
+    print(format_plan(plan, sweep.num_left, seconds, basis))
+
+
+def _print_shipped() -> None:
+    for name, path in shipped().items():
+        print(f'{name:16}{read_file(path).title}')
+
+
+def _join_grids(argv: Sequence[str]) -> list[str]:
+    """Joins the values of all --grid flags before -- into one, since of other flags the last one wins."""
+    end = list(argv).index('--') if '--' in argv else len(argv)
+    kept, grids = [], []
+    words = iter(argv[:end])
+    for word in words:
+        name, equals, value = word.partition('=')
+        if name in ('--grid', '-grid'):
+            grids.append(value if equals else next(words, ''))
+        else:
+            kept.append(word)
+    return [*kept, *([f'--grid={_NEXT.join(grids)}'] if grids else []), *argv[end:]]

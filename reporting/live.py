@@ -1,0 +1,168 @@
+"""One line on a terminal that says what a run is doing, redrawn a few times a second until it is erased."""
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TextIO
+
+_REDRAW_SECS = 0.25
+_END_SECS = 1.0
+_ERASE = '\r\x1b[K'
+# Terminals, and what pretends to be one, that know no control sequences.
+_PLAIN_TERMINALS = ('', 'dumb', 'unknown')
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """How far the steps of a phase are. seconds: on the clock, after the last of them."""
+
+    phase: str
+    done: int
+    total: int
+    rate_text: str
+    seconds: float
+
+
+def can_redraw(stream: TextIO) -> bool:
+    """Whether the stream is a terminal on which a line can be drawn again."""
+    with contextlib.suppress(ValueError, OSError):
+        return stream.isatty() and os.environ.get('TERM', '') not in _PLAIN_TERMINALS
+    return False
+
+
+class LiveLine:
+    """The line. Without a terminal it does nothing.
+
+    A thread draws it; phase() and steps() only store what to draw. The cursor stays at the start of the line, always
+    visible: a process that is killed leaves nothing to restore, and the next line overwrites what is left.
+    """
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._can_redraw = can_redraw(stream)
+        self._status: str | _Steps = ''
+        # The first step that was told of the phase, for the time that is left.
+        self._first = _Steps('', 0, 0, '', 0.0)
+        # What the terminal shows; guarded by the lock, as is writing to it.
+        self._drawn = ''
+        self._lock = threading.RLock()
+        self._thread: threading.Thread | None = None
+        self._is_closed = threading.Event()
+
+    def phase(self, text: str) -> None:
+        """Shows what is being done; line breaks and control characters become spaces."""
+        self._status = ''.join(character if character.isprintable() else ' ' for character in text)
+        self._start()
+
+    def steps(self, phase: str, done: int, total: int, rate_text: str = '') -> None:
+        """Shows how far a phase is: 'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:12 left'.
+
+        Args:
+          phase: what is counted, such as 'step'. done: how many are done. total: how many there are.
+          rate_text: the rate so far.
+        """
+        if not self._can_redraw:
+            return
+        now = _Steps(phase, done, total, rate_text, self._clock())
+        if phase != self._first.phase or done < self._first.done:
+            self._first = now
+        self._status = now
+        self._start()
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Erases the line while the block writes to its terminal. It comes back when it is next redrawn."""
+        with self._lock:
+            self._erase()
+            yield
+
+    def close(self) -> None:
+        """Erases the line. The next phase() or steps() shows it again."""
+        if thread := self._thread:
+            self._thread = None
+            self._is_closed.set()
+            # A terminal that the user has stopped must not keep the process from ending.
+            thread.join(_END_SECS)
+            atexit.unregister(self.close)
+        with self._lock:
+            self._erase()
+        self._status = ''
+
+    def _start(self) -> None:
+        if self._thread or not self._can_redraw:
+            return
+        with self._lock:
+            if self._thread is None:
+                self._is_closed = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._redraw, args=(self._is_closed,), name='live line', daemon=True
+                )
+                self._thread.start()
+                # For callers that are stopped by an exception.
+                atexit.register(self.close)
+
+    def _redraw(self, is_closed: threading.Event) -> None:
+        while True:
+            with self._lock:
+                self._draw(self.text())
+            if is_closed.wait(_REDRAW_SECS):
+                return
+
+    def text(self) -> str:
+        """What the line says now, at any width."""
+        status, first = self._status, self._first
+        if isinstance(status, str):
+            return status
+        parts = [f'{status.phase} {status.done} of {status.total}', status.rate_text]
+        if status.done > first.done:
+            secs_of_one = (status.seconds - first.seconds) / (status.done - first.done)
+            parts.append(f'{format_duration(secs_of_one * (status.total - status.done))} left')
+        return ', '.join(filter(None, parts))
+
+    def _draw(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            if self._is_in_background():
+                return
+            shown = _cropped(text, os.get_terminal_size(self._stream.fileno()).columns or 80)
+            if shown != self._drawn:
+                self._drawn = shown
+                self._write(f'\r{shown}\x1b[K\r')
+
+    def _erase(self) -> None:
+        if self._drawn:
+            self._drawn = ''
+            with contextlib.suppress(OSError, ValueError):
+                self._write(_ERASE)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+    def _is_in_background(self) -> bool:
+        """Whether the terminal is busy with another program, because the user has sent this one to the background."""
+        with contextlib.suppress(OSError):
+            return os.tcgetpgrp(self._stream.fileno()) != os.getpgrp()
+        # It is not the terminal that controls this process.
+        return False
+
+
+def format_duration(seconds: float) -> str:
+    """Minutes and seconds, 0:12, and hours if there are any, 1:02:03."""
+    minutes, secs = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f'{hours}:{minutes:02}:{secs:02}' if hours else f'{minutes}:{secs:02}'
+
+
+def _cropped(text: str, columns: int) -> str:
+    """As much of the text as fits on a line; a terminal may begin the next line when the last column is written."""
+    if text.isascii():
+        return text[: columns - 1]
+    # Other characters may take two columns, or none.
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, columns - 1).rstrip()

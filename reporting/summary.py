@@ -1,0 +1,126 @@
+"""What is printed about a run beside its lines: its machine, and a summary. Does not import TensorFlow."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from errors import counted
+from reporting.advice import spent_between, usable_cores
+
+# The two rates of a run are both printed if they differ by more than this share.
+_SAME_RATE = 0.01
+_GIBIBYTE = 2**30
+_PREFIXES = ('', 'k', 'M', 'G', 'T', 'P', 'E')
+
+
+def format_machine(machine: Mapping[str, Any]) -> list[str]:
+    """The machine in one line, and its GPUs in another one if it has any.
+
+    Args:
+      machine: the object "machine" of a result. What it does not know is left out.
+    """
+    versions = machine.get('versions') or {}
+    lines = [
+        _joined(
+            _listed(machine.get('cpu_model'), _cores(machine)),
+            _listed(_named('TensorFlow', versions.get('tensorflow')), _named('Python', versions.get('python'))),
+        )
+    ]
+    gpus = machine.get('gpus') or ()
+    if gpus:
+        kinds = Counter((gpu.get('name') or 'GPU', gpu.get('memory_bytes')) for gpu in gpus)
+        libraries = ('driver', 'CUDA', 'cuDNN', 'NCCL')
+        lines.append(
+            _joined(
+                *(_gpus(name, memory, number) for (name, memory), number in kinds.items()),
+                _listed(*(_named(library, versions.get(library.lower())) for library in libraries)),
+            )
+        )
+    return [line for line in lines if line]
+
+
+def format_summary(document: Mapping[str, Any]) -> list[str]:
+    """The lines that end a run: what the total does not tell. What is unknown is left out.
+
+    Args:
+      document: a result as docs/results.md describes it.
+    """
+    return [line for line in _summary(document) if line]
+
+
+def _summary(document: Mapping[str, Any]) -> Iterator[str]:
+    def part(name: str) -> Mapping[str, Any]:
+        return document.get(name) or {}
+
+    statistics, throughput = part('statistics'), part('throughput')
+    seconds = statistics.get('step_seconds') or {}
+    if seconds.get('median') is not None:
+        tail = ', '.join(f'{name} {1e3 * seconds[name]:.4g}' for name in ('p90', 'p99') if seconds.get(name))
+        number = counted(statistics.get('num_steps') or 0, 'step')
+        yield f'steps: median {1e3 * seconds["median"]:.4g} ms{f", {tail}" if tail else ""} ({number})'
+    yield _between(document, throughput)
+    waits = part('input')
+    if waits.get('wait_seconds') is not None:
+        share = waits.get('wait_share')
+        of_time = f' ({100 * share:.1f} %)' if share is not None else ''
+        yield f'input: steps waited {waits["wait_seconds"]:.3g} s{of_time}'
+    compute = part('compute')
+    if compute.get('flops_per_second'):
+        peak, share = compute.get('peak_flops_per_second'), compute.get('share_of_peak')
+        of_peak = f', {100 * share:.1f} % of the measured peak of {_scaled(peak, "FLOP/s")}' if peak and share else ''
+        yield f'compute: {_scaled(compute["flops_per_second"], "FLOP/s")}{of_peak}'
+    memory = part('memory')
+    peaks = {'host': memory.get('host_peak_bytes'), **(memory.get('device_peak_bytes') or {})}
+    held = ', '.join(f'{where} {_scaled(peak, "B")}' for where, peak in peaks.items() if peak)
+    yield f'memory: peak {held}' if held else ''
+    energy = part('energy')
+    if energy.get('joules') is not None:
+        each = energy.get('joules_per_image')
+        per_image = f', {each:.3g} J per image' if each is not None else ''
+        yield f'energy: {_scaled(energy["joules"], "J")} ({energy["source"]}){per_image}'
+
+
+def _between(document: Mapping[str, Any], throughput: Mapping[str, Any]) -> str:
+    """Both rates and where the time between the steps went, if it makes a difference."""
+    total, of_steps = throughput.get('images_per_second'), throughput.get('images_per_second_of_steps')
+    if not total or not of_steps or abs(of_steps / total - 1) <= _SAME_RATE:
+        return ''
+    causes = ', '.join(f'{cause} {seconds:.2g} s' for cause, seconds in spent_between(document).items())
+    return (
+        f'rate: {of_steps:.2f} images/sec within the steps, {total:.2f} in total'
+        f'{f"; between the steps: {causes}" if causes else ""}'
+    )
+
+
+def _cores(machine: Mapping[str, Any]) -> str | None:
+    num_cores, usable = machine.get('num_cores'), usable_cores(machine)
+    if not num_cores:
+        return None
+    if usable is None or usable >= num_cores:
+        return counted(num_cores, 'core')
+    return f'{usable:.3g} of {counted(num_cores, "core")}'
+
+
+def _gpus(name: str, memory: int | None, number: int) -> str:
+    size = f'{memory / _GIBIBYTE:.0f} GiB{" each" if number > 1 else ""}' if memory else None
+    return _listed(f'{name} x {number}' if number > 1 else name, size)
+
+
+def _named(name: str, version: str | None) -> str | None:
+    return f'{name} {version}' if version else None
+
+
+def _listed(*parts: str | None) -> str:
+    return ', '.join(part for part in parts if part)
+
+
+def _joined(*parts: str) -> str:
+    return '; '.join(part for part in parts if part)
+
+
+def _scaled(number: float, unit: str) -> str:
+    """A number with three digits and a prefix of its unit: 1.77e11 FLOP/s is 177 GFLOP/s."""
+    digits = float(f'{number:.2e}')
+    power = min(max(int(math.log10(digits) // 3), 0), len(_PREFIXES) - 1) if digits > 0 else 0
+    return f'{digits / 1000**power:.4g} {_PREFIXES[power]}{unit}'

@@ -1,0 +1,42 @@
+"""Reads the small files in which the kernel of Linux describes a machine and a process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def read(path: Path) -> str:
+    """The text of a file without white space around it; empty if it cannot be read, as on other systems."""
+    try:
+        return path.read_text(encoding='utf-8', errors='replace').strip()
+    except OSError:
+        return ''
+
+
+def read_number(path: Path) -> int | None:
+    """The whole number in a file; None if it cannot be read or holds something else."""
+    try:
+        return int(read(path))
+    except ValueError:
+        return None
+
+
+def read_table(path: Path) -> dict[str, str]:
+    """The rows 'name: value', 'name=value' or 'name value' of a file, by name; the last one of each name."""
+    rows = {}
+    for line in read(path).splitlines():
+        separator = next((mark for mark in line if mark in ':= \t'), '')
+        name, _, value = line.partition(separator) if separator else (line, '', '')
+        rows[name.strip()] = value.strip()
+    return rows
+
+
+def numbers_in(text: str) -> Iterator[int]:
+    """The numbers of a list such as '0-3,8'.
+
+    Raises:
+      ValueError: it is no such list.
+    """
+    for part in text.split(','):
+        if part.strip():
+            first, _, last = part.partition('-')
+            yield from range(int(first), int(last or first) + 1)

@@ -1,0 +1,271 @@
+"""Energy, memory, and what disturbed a run, read from the kernel and from NVML. Does not import TensorFlow."""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from run import cgroups
+from run.gpus import asked, nvml, visible
+from run.kernel_files import numbers_in, read, read_number, read_table
+from run.surroundings import ROOT, load_average
+
+_MICROJOULE, _MILLIJOULE = 1e-6, 1e-3
+_KIBIBYTE = 2**10
+# The counter of a package holds 2**32 units of 61 µJ, 262 kJ. At 1 kW it starts anew after 4 minutes.
+_COUNTER_SECS = 60.0
+# /proc/stat counts in hundredths of a second, so that over a shorter time shares would be off by more than 1 %.
+_SHARES_SECS = 1.0
+
+
+@dataclass
+class _Counter:
+    """A counter of energy: a way to read it, the joules of one count, and the count after which it starts at 0."""
+
+    read: Callable[[], int | None]
+    joules_per_count: float
+    full: int | None = None
+    last: int | None = None
+    joules: float | None = 0.0
+
+    def update(self) -> None:
+        """Adds what was used since the last call; joules are None as soon as the counter cannot be read."""
+        now, before = self.read(), self.last
+        self.last = now
+        if now is None or self.joules is None:
+            self.joules = None
+        elif before is not None:
+            used = now - before + ((self.full or 0) if now < before else 0)
+            self.joules = None if used < 0 else self.joules + used * self.joules_per_count
+
+
+class EnergyMeter:
+    """The energy that the chips of one kind of device use: the packages of the CPU (RAPL), or the GPUs (NVML).
+
+    It is that of the whole chips, whoever uses them. RAPL leaves out what is not in the package, such as memory modules
+    on most machines; Linux lets only root read it.
+    """
+
+    def __init__(
+        self,
+        device: str = 'cpu',
+        environ: Mapping[str, str] = os.environ,
+        root: Path = ROOT,
+        counter_secs: float = _COUNTER_SECS,
+    ) -> None:
+        """device is cpu or gpu; of GPUs, those count that CUDA_VISIBLE_DEVICES leaves. root holds sys/.
+
+        counter_secs: how often a thread reads counters that may start anew.
+        """
+        self._is_gpu = device == 'gpu'
+        self._environ = environ
+        self._root = root
+        self._counter_secs = counter_secs
+        self._counters: list[_Counter] = []
+        self._library = contextlib.ExitStack()
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+
+    def start(self) -> None:
+        """Begins to count."""
+        self._counters = self._of_gpus() if self._is_gpu else _of_packages(self._root)
+        self._update()
+        if any(counter.full for counter in self._counters):
+            threading.Thread(target=self._keep_updating, name='energy', daemon=True).start()
+
+    def joules(self) -> tuple[str, float] | None:
+        """Ends the measurement: its source, RAPL or NVML, and the joules since start(); None if they are not known."""
+        self._is_over.set()
+        self._update()
+        self._library.close()
+        found = [counter.joules for counter in self._counters]
+        known = [joules for joules in found if joules is not None]
+        if not found or len(known) < len(found):
+            return None
+        return 'NVML' if self._is_gpu else 'RAPL', sum(known)
+
+    def _update(self) -> None:
+        with self._lock:
+            for counter in self._counters:
+                counter.update()
+
+    def _keep_updating(self) -> None:
+        while not self._is_over.wait(self._counter_secs):
+            self._update()
+
+    def _of_gpus(self) -> list[_Counter]:
+        library = self._library.enter_context(nvml())
+        if library is None:
+            return []
+        gpus = [library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())]
+        uuids = [asked(library, library.nvmlDeviceGetUUID, gpu) or '' for gpu in gpus]
+
+        def reader(gpu: Any) -> Callable[[], int | None]:
+            return lambda: asked(library, library.nvmlDeviceGetTotalEnergyConsumption, gpu)
+
+        return [_Counter(reader(gpus[index]), _MILLIJOULE) for index in visible(uuids, self._environ)]
+
+
+def _of_packages(root: Path) -> list[_Counter]:
+    """The counters of the CPU packages. Others are parts of these (core, uncore), or contain them (psys)."""
+
+    def reader(path: Path) -> Callable[[], int | None]:
+        return lambda: read_number(path)
+
+    return [
+        _Counter(reader(domain / 'energy_uj'), _MICROJOULE, read_number(domain / 'max_energy_range_uj'))
+        for domain in sorted((root / 'sys/class/powercap').glob('intel-rapl:*'))
+        if domain.name.count(':') == 1 and read(domain / 'name').startswith('package')
+    ]
+
+
+def host_peak_bytes(root: Path = ROOT) -> int | None:
+    """The most physical memory that this process has used, in bytes; None where that is not known."""
+    # getrusage also counts what the process was before it became this program, a copy of the one that started it.
+    words = read_table(root / 'proc/self/status').get('VmHWM', '').split()
+    if words:
+        return int(words[0]) * _KIBIBYTE
+    if sys.platform == 'win32':
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == 'darwin' else peak * _KIBIBYTE
+
+
+@dataclass(frozen=True)
+class _Readings:
+    """Counters at one moment. total, busy and steal are seconds of the cores that this process may use, summed."""
+
+    at: float
+    load_average: list[float] | None
+    total: float
+    busy: float
+    steal: float
+    own: float
+    in_group: float | None
+    throttled: float | None
+    thermal: tuple[int, ...]
+
+
+class Disturbances:
+    """What else happened on this machine between start() and stop(), which should enclose the timed steps."""
+
+    def __init__(
+        self, *, in_cluster: bool = False, root: Path = ROOT, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """in_cluster: whether other tasks of the run may be on this machine, started by the parent of this process.
+
+        root: the folder that holds proc/ and sys/.
+        """
+        self._in_cluster = in_cluster
+        self._root = root
+        self._clock = clock
+        self._before: _Readings | None = None
+
+    def start(self) -> None:
+        self._before = self._read()
+
+    def stop(self) -> dict[str, Any]:
+        """The object "disturbance" of a result; None for what is unknown. Requires start().
+
+        seconds: between start and stop. load_average_start, load_average_end: of 1, 5 and 15 minutes.
+        cgroup_throttled_seconds: for how long a CPU quota stopped threads, summed over cores. thermal_throttles: how
+        often the hottest core was slowed down. Shares of the time of the cores that this process may use: steal_share
+        is what a hypervisor took for other machines; other_cpu_share is what processes used that do not belong to this
+        run, other_cpu_share_of_cgroup is the part of it in the cgroup of this process (its container, its login).
+        """
+        if self._before is None:
+            raise ValueError('start() comes before stop()')
+        before, after = self._before, self._read()
+        total = after.total - before.total
+        own = max(after.own - before.own, 0.0)
+        seconds = after.at - before.at
+        is_long = seconds >= _SHARES_SECS and total > 0
+
+        def share(used: float | None) -> float | None:
+            return max(used, 0.0) / total if is_long and used is not None else None
+
+        return {
+            'seconds': seconds,
+            'load_average_start': before.load_average,
+            'load_average_end': after.load_average,
+            'cgroup_throttled_seconds': _difference(before.throttled, after.throttled),
+            'thermal_throttles': max(
+                (last - first for first, last in zip(before.thermal, after.thermal, strict=False)), default=None
+            ),
+            'steal_share': share(after.steal - before.steal),
+            'other_cpu_share': share(after.busy - before.busy - own),
+            'other_cpu_share_of_cgroup': share(_difference(before.in_group, after.in_group, own)),
+        }
+
+    def _read(self) -> _Readings:
+        root = self._root
+        total, busy, steal = _core_seconds(root)
+        counts = sorted((root / 'sys/devices/system/cpu').glob('cpu[0-9]*/thermal_throttle/*_throttle_count'))
+        return _Readings(
+            at=self._clock(),
+            load_average=load_average(root),
+            total=total,
+            busy=busy,
+            steal=steal,
+            own=_tree_seconds(root, os.getppid()) if self._in_cluster and os.getppid() > 1 else _own_seconds(),
+            in_group=cgroups.cpu_seconds(root),
+            throttled=cgroups.throttled_seconds(root),
+            thermal=tuple(read_number(path) or 0 for path in counts),
+        )
+
+
+def _difference(before: float | None, after: float | None, less: float = 0.0) -> float | None:
+    return None if before is None or after is None else after - before - less
+
+
+def _own_seconds() -> float:
+    """The CPU time of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _core_seconds(root: Path) -> tuple[float, float, float]:
+    """The seconds that the usable cores have counted: all, those with work, and those taken by a hypervisor.
+
+    Source: proc_stat(5). Guests are contained in user; waiting for disks is no work.
+    """
+    listed = read_table(root / 'proc/self/status').get('Cpus_allowed_list', '')
+    usable = {f'cpu{number}' for number in numbers_in(listed)}
+    total = busy = steal = 0.0
+    for line in read(root / 'proc/stat').splitlines():
+        name, *counts = line.split()
+        if name not in usable:
+            continue
+        user, nice, system, idle, iowait, irq, softirq, stolen = map(int, counts[:8])
+        busy += user + nice + system + irq + softirq
+        steal += stolen
+        total += user + nice + system + irq + softirq + idle + iowait + stolen
+    return total / _ticks(), busy / _ticks(), steal / _ticks()
+
+
+def _tree_seconds(root: Path, top: int) -> float:
+    """The CPU time of a process, of all that it started, and of those that these did."""
+    parents, seconds = {}, {}
+    for folder in (root / 'proc').glob('[0-9]*'):
+        # The name of the program, in brackets, may hold anything.
+        fields = read(folder / 'stat').rpartition(')')[2].split()
+        if len(fields) > 14:
+            parents[int(folder.name)] = int(fields[1])
+            seconds[int(folder.name)] = sum(map(int, fields[11:15])) / _ticks()
+    tree, found = {top}, {top}
+    while found:
+        found = {process for process, parent in parents.items() if parent in found} - tree
+        tree |= found
+    return sum(seconds.get(process, 0.0) for process in tree)
+
+
+def _ticks() -> int:
+    """The unit of the kernel's counters of time, in 1/s."""
+    return os.sysconf('SC_CLK_TCK') if hasattr(os, 'sysconf') else 100

@@ -1,0 +1,94 @@
+"""Measures how fast devices multiply matrices, to which a model's rate of computing is compared."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import tensorflow.compat.v1 as tf
+
+# Rows and columns, from small to large. Larger ones are tried while one run stays short; the last of a CPU needs 150 MB
+# in float32, that of a GPU 1 GB.
+_SIZES = {'cpu': (512, 1024, 2048, 3072), 'gpu': (1024, 4096, 8192)}
+# So many products in a row make the start of a run a small part of it.
+_NUM_PRODUCTS = {'cpu': 2, 'gpu': 16}
+# A size is the last one if a run takes more than this part of the time for all.
+_LONG_RUN = 1 / 8
+
+
+def measure_peak(
+    config: tf.ConfigProto,
+    devices: Sequence[str],
+    dtype: str,
+    secs: float = 2.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """The FLOP/s of products of large matrices on all devices together, in a graph and a session of its own.
+
+    It is the best of all runs, after one warm-up for each size. To be called after the peak of the memory was read.
+
+    Args:
+      config: of the session, as the benchmark has it: threads, devices, XLA.
+      devices: such as '/gpu:0'; each multiplies matrices of its own.
+      dtype: float32, bfloat16 or float16.
+      secs: about how long it may take; one run of each size that is tried is always measured.
+      clock: returns seconds since any fixed moment.
+    """
+    kind = 'gpu' if 'gpu' in devices[0].lower() else 'cpu'
+    best = 0.0
+    end = clock() + secs
+    for size in _SIZES[kind]:
+        is_last_size = size == _SIZES[kind][-1]
+        with tf.Graph().as_default():
+            step, initializer = build_products(devices, dtype, size, _NUM_PRODUCTS[kind])
+            flops = len(devices) * _NUM_PRODUCTS[kind] * flops_of_product(size, size, size)
+            with tf.Session(config=config) as session:
+                session.run(initializer)
+                session.run(step)
+                while True:
+                    start = clock()
+                    session.run(step)
+                    seconds = clock() - start
+                    best = max(best, flops / seconds)
+                    is_last_size = is_last_size or seconds > secs * _LONG_RUN
+                    if not is_last_size or clock() + seconds > end:
+                        break
+        if is_last_size or clock() > end:
+            break
+    return best
+
+
+def flops_of_product(rows: int, inner: int, columns: int) -> int:
+    """The floating-point operations of [rows, inner] × [inner, columns]: a multiplication and an addition each."""
+    return 2 * rows * inner * columns
+
+
+def build_products(
+    devices: Sequence[str], dtype: str, size: int, num_products: int
+) -> tuple[list[tf.Tensor], tf.Operation]:
+    """Adds products of [size, size] matrices to the default graph, num_products in a row on each device.
+
+    Returns:
+      One number of each device, which depends on all of its products and is finite; and the op that makes the matrices.
+      These are variables, and each product needs the one before it, so that no optimizer can leave one out.
+    """
+    results: list[tf.Tensor] = []
+    initializers: list[tf.Operation] = []
+    for device in devices:
+        with tf.device(device):
+            # Elements of variance 1/size keep the variance of what they are multiplied with.
+            limit = (3 / size) ** 0.5
+            factor, product = (
+                tf.get_variable(
+                    f'{name}_{len(results)}',
+                    initializer=tf.cast(tf.random.uniform([size, size], -bound, bound), dtype),
+                    use_resource=True,
+                    collections=[],
+                )
+                for name, bound in (('factor', limit), ('first', 1.0))
+            )
+            initializers += [factor.initializer, product.initializer]
+            right = factor.read_value()
+            product = product.read_value()
+            for _ in range(num_products):
+                product = tf.matmul(product, right)
+            results.append(tf.reduce_max(tf.abs(tf.cast(product, tf.float32))))
+    return results, tf.group(*initializers)

@@ -1,0 +1,116 @@
+"""The processors of a machine, as Linux describes them. Does not import TensorFlow."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from run.kernel_files import numbers_in, read
+
+# What makes products of matrices fast: vectors, fused multiply-adds, 16-bit formats, tiles.
+_FEATURES = re.compile(r'ssse3|sse4.*|avx.*|fma4?|f16c|amx.*|asimd.*|neon.*|sve.*|sme(?!p).*|bf16|i8mm|fphp|vsx')
+# ARM processors tell their maker and part as numbers. These are the names that lscpu of util-linux has for the parts of
+# servers and boards (sys-utils/lscpu-arm.c).
+_ARM_PARTS: Mapping[tuple[int, int], str] = {
+    (0x41, 0xD03): 'ARM Cortex-A53',
+    (0x41, 0xD07): 'ARM Cortex-A57',
+    (0x41, 0xD08): 'ARM Cortex-A72',
+    (0x41, 0xD0B): 'ARM Cortex-A76',
+    (0x41, 0xD0C): 'ARM Neoverse-N1',
+    (0x41, 0xD40): 'ARM Neoverse-V1',
+    (0x41, 0xD42): 'ARM Cortex-A78AE',
+    (0x41, 0xD49): 'ARM Neoverse-N2',
+    (0x41, 0xD4F): 'ARM Neoverse-V2',
+    (0x42, 0x516): 'Broadcom ThunderX2',
+    (0x43, 0x0A1): 'Cavium ThunderX-88XX',
+    (0x43, 0x0AF): 'Cavium ThunderX2-99xx',
+    (0x46, 0x001): 'FUJITSU A64FX',
+    (0x48, 0xD01): 'HiSilicon Kunpeng-920',
+    (0x4E, 0x004): 'NVIDIA Carmel',
+    (0xC0, 0xAC3): 'Ampere Ampere-1',
+    (0xC0, 0xAC4): 'Ampere Ampere-1a',
+}
+# What firmware calls the hardware of virtual machines.
+_VIRTUAL = re.compile(r'KVM|QEMU|VMware|VirtualBox|Virtual Machine|HVM domU|Google Compute|OpenStack|Bochs|Parallels')
+
+
+def processor_facts(root: Path) -> dict[str, Any]:
+    """cpu_model, num_cores (logical), num_physical_cores, num_sockets, cpu_features, is_virtual and governor.
+
+    Args:
+      root: the folder that holds proc/ and sys/. What these do not tell is None, and no features are [].
+    """
+    processors = _processors(root)
+    first = processors[0] if processors else {}
+    features = (first.get('flags') or first.get('Features') or '').split()
+    numbers = [int(found['processor']) for found in processors]
+    return {
+        # Boards have fast and slow processors.
+        'cpu_model': ' + '.join(dict.fromkeys(filter(None, map(_model, processors)))) or None,
+        'num_cores': len(processors) or None,
+        'num_physical_cores': _groups(root, numbers, 'thread_siblings_list'),
+        'num_sockets': _groups(root, numbers, 'core_siblings_list'),
+        'cpu_features': sorted(name for name in features if _FEATURES.fullmatch(name)),
+        'is_virtual': _is_virtual(features, root),
+        'governor': _governor(root),
+    }
+
+
+def _processors(root: Path) -> list[dict[str, str]]:
+    """The rows of each logical processor in /proc/cpuinfo."""
+    found: list[dict[str, str]] = []
+    for line in read(root / 'proc/cpuinfo').splitlines():
+        name, _, value = (part.strip() for part in line.partition(':'))
+        if name == 'processor' and value.isdigit():
+            found.append({})
+        if name and found:
+            found[-1][name] = value
+    return found
+
+
+def _model(rows: Mapping[str, str]) -> str | None:
+    maker, part = (_number(rows.get(name)) for name in ('CPU implementer', 'CPU part'))
+    if maker is not None and part is not None:
+        return _ARM_PARTS.get((maker, part), f'ARM implementer {maker:#x} part {part:#x}')
+    return ' '.join((rows.get('model name') or rows.get('cpu') or '').split()) or None
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return int(text or '', 0)
+    except ValueError:
+        return None
+
+
+def _groups(root: Path, processors: Iterable[int], name: str) -> int | None:
+    """How many sets of processors there are: this file of each lists those of its set."""
+    num_groups, seen = 0, set[int]()
+    for processor in processors:
+        if processor not in seen:
+            listed = read(root / f'sys/devices/system/cpu/cpu{processor}/topology/{name}')
+            if not listed:
+                return None
+            seen.update(numbers_in(listed))
+            num_groups += 1
+    return num_groups or None
+
+
+def _is_virtual(features: Iterable[str], root: Path) -> bool | None:
+    """Whether this is a virtual machine; a container on a real machine is none."""
+    if 'hypervisor' in features or read(root / 'sys/hypervisor/type'):
+        return True
+    firmware = ' '.join(read(root / f'sys/class/dmi/id/{name}') for name in ('sys_vendor', 'product_name')).strip()
+    if _VIRTUAL.search(firmware):
+        return True
+    if firmware.startswith('Amazon EC2'):
+        # Graviton has no flag for hypervisors; instances without one are called c7g.metal and so on.
+        return '.metal' not in firmware
+    if firmware or 'sse2' in features:
+        return False
+    return None
+
+
+def _governor(root: Path) -> str | None:
+    """How the clock of the processors is chosen; several ways are listed, such as 'performance, powersave'."""
+    policies = (root / 'sys/devices/system/cpu/cpufreq').glob('policy*/scaling_governor')
+    return ', '.join(sorted({governor for path in policies if (governor := read(path))})) or None

@@ -1,0 +1,242 @@
+"""Holds back what TensorFlow prints while it starts, and shows of it what matters.
+
+TensorFlow's native code prints notices to descriptor 2 while it is imported and first lists the devices, some of them
+before it reads TF_CPP_MIN_LOG_LEVEL. So the descriptor leads to a file meanwhile. Nothing is lost: a shell, which waits
+for the end of this process, copies the file to standard error if the process dies before it has done so itself, for
+example because TensorFlow was compiled for another processor and aborts.
+"""
+
+import contextlib
+import io
+import logging
+import os
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from errors import UsageError
+
+_LEVEL = 'TF_CPP_MIN_LOG_LEVEL'
+_STANDARD_ERROR = 2
+# `read` fails at the end of the pipe, which is the end of this process. Descriptor 1 is the file, open for reading.
+_WATCHER = 'read -r _ || { %s cat <&1 >&2; }'
+_ERASE = r"printf '\r\033[K' >&2;"
+# What the beginning of a line says about itself: severity, date or zero, time, thread.
+_INFO = re.compile(r'I\d{4} ')
+_NOTICES = re.compile(
+    r'All log messages before absl::InitializeLog\(\) is called|'
+    r'oneDNN custom operations are on|'
+    r'This TensorFlow binary is optimized|'
+    r'To enable the following instructions:|'
+    r'Unable to register cu\w+ factory|'
+    r'computation placer already registered|'
+    r'Could not find TensorRT'
+)
+# These say why TensorFlow sees no GPU.
+_ABOUT_GPUS = re.compile(
+    r'failed call to cuInit|'
+    r'Could not find cuda drivers|'
+    r'cuda_diagnostics|'
+    r'kernel driver does not appear to be running|'
+    r'Could not load dynamic library .lib(cu|nv)|'
+    r'Cannot dlopen some GPU libraries|'
+    r'Skipping registering GPU devices'
+)
+_DEPRECATION = re.compile(r'\bdeprecated\b|\bInstructions for updating\b')
+# Whose Python warnings tell a user of this program nothing.
+_LIBRARIES = r'(tensorflow|keras|google|absl|h5py|jax|ml_dtypes)\b'
+
+
+class _Hold:
+    """Holds back what is written to descriptor 2 from the first import of TensorFlow until end() is called."""
+
+    def __init__(self, shown: TextIO) -> None:
+        self._shown = shown
+        self._lock = threading.Lock()
+        self._has_begun = False
+        self._files: contextlib.ExitStack | None = None
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        """Called by Python before it imports a module; finds none."""
+        if fullname == 'tensorflow':
+            self._begin()
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._has_begun:
+                return
+            self._has_begun = True
+            with contextlib.ExitStack() as files:
+                try:
+                    self._redirect(files)
+                except (OSError, NotImplementedError):
+                    # No file or no process can be made. Then all is shown at once.
+                    return
+                self._files = files.pop_all()
+
+    def _redirect(self, files: contextlib.ExitStack) -> None:
+        # TensorFlow imports it anyway; the command starts faster without.
+        import tempfile
+
+        writing, path = tempfile.mkstemp()
+        files.callback(os.close, writing)
+        try:
+            # Its own position in the file.
+            self._reading = os.open(path, os.O_RDONLY)
+            files.callback(os.close, self._reading)
+        finally:
+            os.unlink(path)
+        pipe, self._pipe = os.pipe()
+        try:
+            erase = _ERASE if self._shown.isatty() else ''
+            self._watcher = os.posix_spawn(
+                '/bin/sh',
+                ['sh', '-c', _WATCHER % erase],
+                {'PATH': os.environ.get('PATH', os.defpath)},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, pipe, 0),
+                    (os.POSIX_SPAWN_DUP2, self._reading, 1),
+                    (os.POSIX_SPAWN_DUP2, self._shown.fileno(), _STANDARD_ERROR),
+                ],
+                # Ctrl-C and whoever kills the process group of this process do not reach it.
+                setsid=True,
+            )
+        except BaseException:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(pipe)
+        files.callback(self._dismiss_watcher)
+        os.dup2(writing, _STANDARD_ERROR)
+
+    def _dismiss_watcher(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._pipe, b'\n')
+        os.close(self._pipe)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._watcher, 0)
+
+    def end(self, *, everything: bool, expects_gpu: bool) -> None:
+        """Shows what was held back, or of it what matters; later lines are shown at once."""
+        with self._lock:
+            self._has_begun = True
+            if self._files is None:
+                return
+            with self._files:
+                os.dup2(self._shown.fileno(), _STANDARD_ERROR)
+                text = os.pread(self._reading, os.fstat(self._reading).st_size, 0).decode(errors='backslashreplace')
+                lines = text.splitlines()
+                shown = lines if everything else [line for line in lines if _matters(line, expects_gpu)]
+                with contextlib.suppress(OSError):
+                    self._shown.writelines(f'{line}\n' for line in shown)
+                    self._shown.flush()
+            self._files = None
+
+
+_hold: _Hold | None = None
+
+
+@contextlib.contextmanager
+def quiet_start(*, verbose: bool) -> Iterator[None]:
+    """Within the block, TensorFlow starts without notices; they are shown if the block fails.
+
+    An error in the use of the program explains itself: it shows what matters, as success does.
+
+    Args:
+      verbose: shows everything at once, as does a TF_CPP_MIN_LOG_LEVEL below 2 that the user has set.
+    """
+    global _hold
+    if verbose or os.environ.get(_LEVEL, '2') < '2':
+        os.environ.setdefault(_LEVEL, '2')
+        yield
+        return
+    # TensorFlow reads this when it is imported: from then on it prints errors only.
+    os.environ.setdefault(_LEVEL, '2')
+    with _without_deprecations(), _own_stderr() as shown:
+        if shown is None or 'tensorflow' in sys.modules:
+            yield
+            return
+        _hold = hold = _Hold(shown)
+        sys.meta_path.insert(0, hold)
+        is_fault = True
+        try:
+            yield
+            is_fault = False
+        except (UsageError, KeyboardInterrupt, BrokenPipeError):
+            is_fault = False
+            raise
+        finally:
+            sys.meta_path.remove(hold)
+            _hold = None
+            hold.end(everything=is_fault, expects_gpu=True)
+
+
+def started(*, expects_gpu: bool) -> None:
+    """Tells that TensorFlow has been imported and has listed the devices: later lines are shown at once.
+
+    Args:
+      expects_gpu: whether lines that say why it sees no GPU matter, if this machine has one.
+    """
+    if _hold:
+        _hold.end(everything=False, expects_gpu=expects_gpu)
+
+
+def has_nvidia_gpu(root: Path = Path('/')) -> bool:
+    """Whether a GPU of NVIDIA is in this machine and not hidden from this process, as the kernel's driver tells."""
+    if os.environ.get('CUDA_VISIBLE_DEVICES', '0') in ('', '-1'):
+        return False
+    return any((root / 'proc/driver/nvidia/gpus').glob('*')) or any((root / 'dev').glob('nvidia[0-9]*'))
+
+
+def _matters(line: str, expects_gpu: bool) -> bool:
+    if not line.strip() or _NOTICES.search(line):
+        return False
+    if _ABOUT_GPUS.search(line):
+        return expects_gpu and has_nvidia_gpu()
+    return not _INFO.match(line)
+
+
+@contextlib.contextmanager
+def _own_stderr() -> Iterator[TextIO | None]:
+    """Gives sys.stderr a descriptor of its own, so that it stays where it is when descriptor 2 is redirected.
+
+    Yields None, and changes nothing, if sys.stderr is not descriptor 2.
+    """
+    before = sys.stderr
+    try:
+        descriptor = os.dup(_STANDARD_ERROR) if before.fileno() == _STANDARD_ERROR else None
+    except (OSError, io.UnsupportedOperation):
+        descriptor = None
+    if descriptor is None:
+        yield None
+        return
+    before.flush()
+    sys.stderr = own = os.fdopen(descriptor, 'w', buffering=1, encoding=before.encoding, errors=before.errors)
+    try:
+        yield own
+    finally:
+        own.flush()
+        sys.stderr = before
+
+
+@contextlib.contextmanager
+def _without_deprecations() -> Iterator[None]:
+    """Silences Python code of TensorFlow that says which of its functions are deprecated."""
+
+    def is_no_deprecation(record: logging.LogRecord) -> bool:
+        return not _DEPRECATION.search(record.getMessage())
+
+    logger = logging.getLogger('tensorflow')
+    logger.addFilter(is_no_deprecation)
+    try:
+        with warnings.catch_warnings():
+            if not sys.warnoptions:
+                for category in (DeprecationWarning, FutureWarning, UserWarning):
+                    warnings.filterwarnings('ignore', category=category, module=_LIBRARIES)
+            yield
+    finally:
+        logger.removeFilter(is_no_deprecation)

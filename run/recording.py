@@ -1,0 +1,331 @@
+"""Makes the document of a result: what a run measured, and everything that one needs to know to believe it."""
+
+import datetime
+import math
+import socket
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from inputs.data_sets import DATA_SETS
+from models.costs import read_table
+from models.counting import network_cost
+from reporting.advice import advise
+from reporting.program import VERSION
+from reporting.record import RESULT, SCHEMA_VERSION
+from reporting.result import Accuracy, Between, Cause, Ending, Phase, Result, Step, StepValues
+from reporting.statistics import describe, throughput
+from run.invocation import Invocation
+from run.meters import Disturbances, EnergyMeter, host_peak_bytes
+from run.plan import Plan, Role
+
+# Multiply-adds are two operations. The backward pass has two products of the size of each of the forward pass: one for
+# the gradients of the weights, one for those of the activations.
+_FLOPS_OF_MULTIPLY_ADD = 2
+_PASSES_OF_TRAINING = 3
+
+
+class Recording:
+    """What is known about a run beside its steps, from its start on.
+
+    Args:
+      invocation: how the run was asked for.
+
+    Attributes:
+      bytes_of_servers, bytes_of_step: what each parameter server holds and a step transfers, once the graph is built.
+      peak_flops: what the devices reach with large matrix products, in FLOP/s; None if it was not measured.
+    """
+
+    def __init__(self, plan: Plan, invocation: Invocation) -> None:
+        self.bytes_of_servers: Sequence[int] = ()
+        self.bytes_of_step: int | None = None
+        self.peak_flops: float | None = None
+        self._plan = plan
+        self._invocation = invocation
+        self._unix_at_zero = time.time() - time.perf_counter()
+        self._phases: dict[str, float] = {}
+        self._phase: str | None = 'import'
+        self._phase_start = invocation.begun
+        self._first_step: float | None = None
+        self._energy = EnergyMeter(plan.machine.kind, plan.surroundings.environment)
+        self._disturbances = Disturbances(in_cluster=plan.processes.cluster is not None)
+        self._metered: dict[str, Any] | None = None
+
+    # ---- the time to the first step -------------------------------------------------------------------------------
+
+    def begin(self, phase: str | None, now: float | None = None) -> None:
+        """Ends a phase of the time to the first timed step and begins another one; None is the last.
+
+        Args:
+          now: the time of this, in seconds of time.perf_counter; by default the current one.
+        """
+        now = time.perf_counter() if now is None else now
+        if self._phase:
+            self._phases[self._phase] = self._phases.get(self._phase, 0.0) + now - self._phase_start
+        self._phase, self._phase_start = phase, now
+
+    def note_step(self, step: Step[StepValues]) -> None:
+        """To be called after each step."""
+        if self._first_step is None:
+            self._first_step = step.end - self._invocation.begun
+        if step.phase is Phase.TIMED and self._phase:
+            self.begin(None, step.start)
+
+    # ---- the timed steps ------------------------------------------------------------------------------------------
+
+    def begin_timed_steps(self) -> None:
+        """To be called just before the first timed step."""
+        self._disturbances.start()
+        self._energy.start()
+        self._metered = {}
+
+    def end_timed_steps(self) -> None:
+        """To be called just after the last timed step, before the run closes its session."""
+        if self._metered == {}:
+            source, joules = self._energy.joules() or (None, None)
+            self._metered = {
+                'energy': {'source': source, 'joules': joules},
+                'disturbance': self._disturbances.stop(),
+                'memory': {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': self._device_peaks()},
+            }
+
+    def _device_peaks(self) -> dict[str, int]:
+        """The most memory, in bytes, that TensorFlow held on each GPU of this process; empty on a CPU."""
+        machine = self._plan.machine
+        if machine.kind != 'gpu' or not machine.is_here:
+            return {}
+        return {
+            tower: int(tf.compat.v2.config.experimental.get_memory_info(tower.strip('/').upper())['peak'])
+            for tower in machine.towers
+        }
+
+    # ---- what another process goes on with ------------------------------------------------------------------------
+
+    def handed_on(self) -> dict[str, Any]:
+        """What the process that replaces this one needs for inherit()."""
+        return {'phases': self._phases, 'first_step': self._first_step, 'started': self._started}
+
+    def inherit(self, handed_on: Mapping[str, Any]) -> None:
+        """Goes on with the recording of the process that this one replaced: its times to the first step count."""
+        self._phases, self._first_step = dict(handed_on['phases']), handed_on['first_step']
+        self._phase = None
+
+    @property
+    def _started(self) -> float:
+        """The Unix time at which the run was asked for."""
+        return self._unix_at_zero + self._invocation.begun
+
+    # ---- the document ---------------------------------------------------------------------------------------------
+
+    def steps_of(self, result: Result) -> dict[str, Any]:
+        """The steps of this process, as an object of the document's list of workers."""
+        task = self._plan.processes.cluster
+        return {
+            'task': f'{task.job} {task.index}' if task else None,
+            'host': socket.gethostname(),
+            'steps': columns_of(result.steps, result.between, self._unix_at_zero),
+        }
+
+    def document(self, result: Result, ending: Ending, workers: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+        """The document of a result, see docs/results.md.
+
+        Args:
+          workers: steps_of() each worker, in order; None for those that were lost. Of this process alone if the run
+            did not get so far that the workers knew each other.
+        """
+        plan, surroundings = self._plan, self._plan.surroundings
+        parameters, multiply_adds = self._costs()
+        self.end_timed_steps()
+        metered = self._metered or {}
+        energy = metered.get('energy') or {'source': None, 'joules': None}
+        joules = energy['joules']
+        flops = _FLOPS_OF_MULTIPLY_ADD * multiply_adds if multiply_adds is not None else None
+        if flops is not None and plan.role is Role.TRAINING:
+            flops *= _PASSES_OF_TRAINING
+        document: dict[str, Any] = {
+            'schema': RESULT,
+            'schema_version': SCHEMA_VERSION,
+            'id': uuid.uuid4().hex,
+            'complete': ending.is_complete,
+            'ended': {'exit_code': ending.exit_code, 'reason': ending.reason},
+            'started_at': _utc(self._started),
+            'ended_at': _utc(time.time()),
+            'program': {'version': VERSION, 'git_commit': surroundings.git_commit},
+            'command': self._command(),
+            'run': self._run(result),
+            'cluster': self._cluster(),
+            'model': {
+                'name': plan.model.name,
+                'parameters': parameters,
+                'gflops_per_image': None if multiply_adds is None else multiply_adds / 1e9,
+            },
+            'workers': [worker for worker in workers if worker],
+            'throughput': _throughput(result, len(plan.machine.towers)),
+            'statistics': describe([step.seconds for step in result.timed_steps]),
+            'phases': {
+                **{name: self._phases.get(name) for name in ('import', 'join', 'build', 'initialise', 'warm_up')},
+                'first_step': self._first_step,
+            },
+            'compute': self._compute(flops, result),
+            'memory': metered.get('memory') or {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': {}},
+            'transfer': {'bytes_per_ps': list(self.bytes_of_servers), 'bytes_per_step': self.bytes_of_step},
+            'input': _input(result),
+            'energy': {**energy, 'joules_per_image': joules / result.images if joules and result.images else None},
+            'evaluations': [_evaluation(found) for found in result.evaluations],
+            'machine': surroundings.machine,
+            'environment': surroundings.environment,
+            'disturbance': metered.get('disturbance') or {},
+        }
+        of_settings = [{'code': 'settings', 'text': line} for line in plan.warnings]
+        return {**document, 'warnings': [*of_settings, *advise(document)]}
+
+    def _command(self) -> dict[str, Any]:
+        params = self._plan.params
+        return {
+            'argv': list(self._invocation.argv),
+            'flags': {name: value for name, value in vars(params).items() if name != 'given'},
+            'given': dict(params.given),
+        }
+
+    def _run(self, result: Result) -> dict[str, Any]:
+        plan, counts, variables = self._plan, self._plan.counts, self._plan.variables
+        evaluates = plan.role is Role.EVALUATION and plan.evaluations
+        batch_size = evaluates.batch_size if evaluates else counts.batch_size
+        return {
+            'role': plan.role.value,
+            'variable_update': variables.variable_update,
+            'sync': variables.shown_sync,
+            'together': plan.processes.together,
+            'all_reduce_spec': variables.shown_spec,
+            'optimizer': plan.optimizer.name,
+            'precision': str(plan.step.precision),
+            'data_format': plan.machine.data_format,
+            'device': plan.machine.kind,
+            'devices': list(plan.machine.towers),
+            'data_set': plan.data.data_set.name,
+            'is_synthetic': plan.data.folder is None,
+            'image_size': plan.data.image_size,
+            'batch_size': batch_size,
+            'global_batch_size': batch_size * len(plan.machine.towers) * plan.processes.num_trainers,
+            'images_per_step': counts.images_of_step,
+            'num_warmup': counts.num_warmup,
+            'num_timed': None if counts.target_secs else counts.num_timed,
+            'num_epochs': None if counts.target_secs else _number(counts.num_epochs),
+            'display_every': counts.display_every,
+            'num_missing_shards': result.num_missing_shards,
+            'num_skipped_steps': result.num_skipped_steps,
+        }
+
+    def _cluster(self) -> dict[str, Any]:
+        shape, cluster = self._plan.shape, self._plan.processes.cluster
+        return {
+            'shape': str(shape),
+            'num_workers': shape.workers,
+            'devices_per_worker': shape.devices,
+            'num_ps': shape.num_ps,
+            'tasks': [f'{task.job} {task.index}' for task in (*cluster.trainers, *cluster.servers)] if cluster else [],
+        }
+
+    def _costs(self) -> tuple[int | None, int | None]:
+        """The parameters of the model and the multiply-adds of one image, with the images and classes of this run."""
+        model, data = self._plan.model, self._plan.data
+        known = DATA_SETS.get(model.data_set)
+        has_known_classes = known is not None and known.num_classes == data.data_set.num_classes
+        found = read_table().get((model.name, model.data_set, data.image_size))
+        if model.network.is_builtin and has_known_classes and found:
+            return found
+        try:
+            # In a graph of its own, for networks, images or classes that the table does not have.
+            cost = network_cost(model.network, data.image_shape, data.data_set.num_classes)
+        except Exception:
+            return None, None
+        return cost.parameters, cost.multiply_adds
+
+    def _compute(self, flops: int | None, result: Result) -> dict[str, Any]:
+        rate = _number(result.images_per_second)
+        reached = flops * rate if flops is not None and rate is not None else None
+        share = reached / self.peak_flops if reached is not None and self.peak_flops else None
+        return {
+            'flops_per_image': flops,
+            'flops_per_second': reached,
+            'peak_flops_per_second': self.peak_flops,
+            'share_of_peak': share,
+        }
+
+
+def columns_of(
+    steps: Sequence[Step[StepValues]], between: Sequence[Between], unix_at_zero: float = 0.0
+) -> dict[str, Any]:
+    """Steps as lists of equal length, one for each of their attributes.
+
+    Args:
+      between: what followed each step.
+      unix_at_zero: the Unix time at which the clock of the steps was at 0.
+    """
+
+    def values(name: str) -> list[float | None] | None:
+        found = [getattr(step.values, name) for step in steps]
+        return None if all(value is None for value in found) else [_number(value) for value in found]
+
+    causes = [cause for cause in Cause if any(gap.get(cause) for gap in between)]
+    return {
+        'phase': [step.phase.value for step in steps],
+        'index': [step.index for step in steps],
+        'global_step': [step.values.steps_after for step in steps],
+        'generation': [step.generation for step in steps],
+        'start': [unix_at_zero + step.start for step in steps],
+        'seconds': [step.seconds for step in steps],
+        'loss': [_number(step.values.loss) for step in steps],
+        'top_1': values('top_1'),
+        'top_5': values('top_5'),
+        'learning_rate': values('learning_rate'),
+        'input_wait': values('input_wait'),
+        'between': {cause.value: [gap.get(cause, 0.0) for gap in between] for cause in causes},
+    }
+
+
+def _throughput(result: Result, num_devices: int) -> dict[str, Any]:
+    has_steps = bool(result.timed_steps)
+    rate = result.rate if has_steps else None
+    total = _number(result.images_per_second)
+    return {
+        'images_per_second': total,
+        'images_per_second_of_steps': rate.images_per_second if rate else None,
+        'images': result.images,
+        'wall_seconds': result.wall_seconds,
+        'step_seconds': result.step_seconds,
+        'between_seconds': {cause.value: seconds for cause, seconds in result.between_seconds.items()},
+        'standard_error': rate.standard_error if rate else None,
+        'jitter': rate.jitter if rate else None,
+        'images_per_second_per_device': None if total is None else total / (num_devices * result.num_workers),
+    }
+
+
+def _input(result: Result) -> dict[str, Any]:
+    waits = [step.values.input_wait for step in result.timed_steps if step.values.input_wait is not None]
+    seconds = math.fsum(waits) if waits else None
+    share = seconds / result.step_seconds if seconds is not None and result.step_seconds else None
+    return {'wait_seconds': seconds, 'wait_share': share}
+
+
+def _evaluation(found: Accuracy) -> dict[str, Any]:
+    return {
+        'step': found.step,
+        'num_images': found.num_images,
+        'top_1': _number(found.top_1),
+        'top_5': _number(found.top_5),
+        'seconds': found.seconds,
+        'images_per_second': _number(throughput(found.num_images, found.seconds)),
+    }
+
+
+def _number(value: float | None) -> float | None:
+    """JSON has no nan and no infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _utc(unix_secs: float) -> str:
+    return datetime.datetime.fromtimestamp(unix_secs, datetime.timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ')

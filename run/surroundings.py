@@ -1,0 +1,174 @@
+"""What a run ran on: the machine, the versions of its software, and the environment variables that matter.
+
+Does not import TensorFlow; it asks a TensorFlow that is already imported for what only that knows.
+"""
+
+import ctypes
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from run import cgroups
+from run.gpus import driver_version, gpu_facts
+from run.kernel_files import numbers_in, read, read_table
+from run.processors import processor_facts
+
+ROOT = Path('/')
+_PROGRAM = Path(__file__).resolve().parent.parent
+_ASK_SECS = 1.0
+_KIBIBYTE, _GIBIBYTE = 2**10, 2**30
+_ENVIRONMENT = re.compile(r'(TF|OMP|KMP|GOMP|NCCL|XLA|MALLOC|HOROVOD)_.*|CUDA_VISIBLE_DEVICES|LD_PRELOAD')
+_TENSORFLOW_PACKAGES = ('tensorflow', 'tensorflow-cpu', 'tf-nightly')
+_NCCL_PACKAGES = ('nvidia-nccl-cu12', 'nvidia-nccl-cu13')
+
+
+def machine_facts(num_intra_threads: int = 0, num_inter_threads: int = 0, root: Path = ROOT) -> dict[str, Any]:
+    """The object "machine" of a result; None for what is unknown. Nothing is raised, on any system.
+
+    Args:
+      num_intra_threads, num_inter_threads: as the session has them; 0 is TensorFlow's default, a thread for each core
+        of the affinity.
+      root: the folder that holds proc/, sys/ and etc/.
+    """
+    processors = processor_facts(root)
+    facts = {
+        'hostname': read(root / 'proc/sys/kernel/hostname') or platform.node() or None,
+        'os': _system(root),
+        'kernel': read(root / 'proc/sys/kernel/osrelease') or platform.release() or None,
+        **processors,
+        'memory_bytes': _memory_bytes(root),
+        'affinity': _affinity(root),
+        'cgroup_cpus': cgroups.cpu_limit(root),
+        'cgroup_memory_bytes': cgroups.memory_limit(root),
+        'load_average': load_average(root),
+    }
+    if sys.platform == 'darwin':
+        facts |= _mac_facts()
+    facts['cpu_model'] = facts['cpu_model'] or platform.processor() or platform.machine() or None
+    facts['num_cores'] = facts['num_cores'] or os.cpu_count()
+    facts['gpus'], driver = gpu_facts()
+    facts['versions'] = _versions(driver or driver_version(root), has_gpus=bool(facts['gpus']))
+    default = len(facts['affinity'] or ()) or facts['num_cores']
+    facts['threads'] = {'intra_op': num_intra_threads or default, 'inter_op': num_inter_threads or default}
+    facts['fingerprint'] = fingerprint(facts)
+    return facts
+
+
+def environment_facts(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables that change how libraries compute, sorted by name; never any other."""
+    return {name: environ[name] for name in sorted(environ) if _ENVIRONMENT.fullmatch(name)}
+
+
+def fingerprint(machine: Mapping[str, Any]) -> str:
+    """A short hash of what identifies a machine: its name, processor, cores, memory and GPUs, not its software."""
+    memory = machine['memory_bytes']
+    parts = [
+        machine['hostname'],
+        machine['cpu_model'],
+        machine['num_cores'],
+        # Kernels reserve a little more or less.
+        memory and round(memory / _GIBIBYTE),
+        *(gpu['name'] for gpu in machine['gpus']),
+    ]
+    return hashlib.sha256('\n'.join(map(str, parts)).encode()).hexdigest()[:12]
+
+
+def git_commit(folder: Path = _PROGRAM) -> str | None:
+    """The commit that is checked out in a folder; None if it is no checkout itself, or git is not there."""
+    # A program that is installed in a folder within somebody's checkout is no part of that.
+    if not (folder / '.git').exists():
+        return None
+    return _output('git', '-C', str(folder), 'rev-parse', '--verify', 'HEAD')
+
+
+def load_average(root: Path = ROOT) -> list[float] | None:
+    """How many threads ran or waited for a core on average, in the last 1, 5 and 15 minutes."""
+    words = read(root / 'proc/loadavg').split()
+    if len(words) > 2:
+        return [float(word) for word in words[:3]]
+    return list(os.getloadavg()) if hasattr(os, 'getloadavg') else None
+
+
+def _system(root: Path) -> str | None:
+    name = read_table(root / 'etc/os-release').get('PRETTY_NAME', '').strip('\'"')
+    return name or f'{platform.system()} {platform.mac_ver()[0] or platform.release()}'.strip() or None
+
+
+def _memory_bytes(root: Path) -> int | None:
+    words = read_table(root / 'proc/meminfo').get('MemTotal', '').split()
+    return int(words[0]) * _KIBIBYTE if words else None
+
+
+def _affinity(root: Path) -> list[int] | None:
+    """The logical cores that this process may use."""
+    listed = read_table(root / 'proc/self/status').get('Cpus_allowed_list')
+    return sorted(numbers_in(listed)) if listed else None
+
+
+def _mac_facts() -> dict[str, Any]:
+    names = {
+        'cpu_model': 'machdep.cpu.brand_string',
+        'num_physical_cores': 'hw.physicalcpu',
+        'num_sockets': 'hw.packages',
+        'memory_bytes': 'hw.memsize',
+    }
+    values = (_output('sysctl', '-n', *names.values()) or '').splitlines()
+    if len(values) != len(names):
+        return {}
+    return {name: int(value) if value.isdigit() else value for name, value in zip(names, values, strict=True)}
+
+
+def _output(*command: str) -> str | None:
+    """The output of a program; None if it is not there, fails or does not answer at once."""
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_SECS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ran.stdout.strip() or None
+
+
+def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:
+    # Importing it takes seconds. Its build info has the versions of CUDA for which it was made.
+    tensorflow = sys.modules.get('tensorflow')
+    build = tensorflow.sysconfig.get_build_info() if tensorflow else {}
+    nccl = _package(*_NCCL_PACKAGES)
+    return {
+        'python': platform.python_version(),
+        'tensorflow': tensorflow.__version__ if tensorflow else _package(*_TENSORFLOW_PACKAGES),
+        'numpy': _package('numpy'),
+        'cuda': build.get('cuda_version'),
+        'cudnn': build.get('cudnn_version'),
+        'nccl': nccl or (_nccl_version() if has_gpus else None),
+        'driver': driver,
+    }
+
+
+@functools.cache
+def _package(*names: str) -> str | None:
+    """The version of the first of these packages that is installed."""
+    for name in names:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _nccl_version() -> str | None:
+    """The version of the library that the loader finds, from a number like 22103 for 2.21.3 (1000s before 2.9)."""
+    version = ctypes.c_int()
+    try:
+        ctypes.CDLL('libnccl.so.2').ncclGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    number = version.value
+    major, rest = divmod(number, 10_000) if number >= 10_000 else divmod(number, 1000)
+    return f'{major}.{rest // 100}.{rest % 100}'

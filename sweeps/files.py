@@ -1,0 +1,140 @@
+"""Reads a sweep from a TOML file, one of the user or one that comes with the program."""
+
+import contextlib
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from errors import UsageError, nearest
+from params.spec import specs_of
+from sweeps.request import Axes, Request, Setting, read_setting, read_value
+from sweeps.settings import Settings
+
+_SETTINGS = specs_of(Settings)
+_KEYS = ('title', 'flags', 'grid', 'grids', 'include', 'exclude', *_SETTINGS)
+_FOLDER = Path(__file__).parent
+
+
+def shipped() -> dict[str, Path]:
+    """The sweeps that come with the program, by name."""
+    return {path.stem: path for path in sorted(_FOLDER.glob('*.toml'))}
+
+
+def find_file(name: str) -> Path:
+    """The file of this path, or the sweep of this name that comes with the program.
+
+    Raises:
+      UsageError: there is neither.
+    """
+    path, known = Path(name), shipped()
+    if path.is_file():
+        return path
+    if name in known:
+        return known[name]
+    near = nearest(name, known)
+    hint = f'did you mean {near}?' if near else f'write the path of a TOML file, or {", ".join(known)}'
+    what = 'it is a folder' if path.is_dir() else 'there is no such file, and no sweep of this name'
+    raise UsageError(f'{name}: {what}; {hint}')
+
+
+def read_file(path: Path, source: str | None = None) -> Request:
+    """Reads a sweep.
+
+    Args:
+      source: how errors name the file; by default its path.
+
+    Raises:
+      UsageError: the file cannot be read or is no TOML, a key or a flag is unknown, or a value is wrong.
+    """
+    table = _parse(path)
+    source = source or str(path)
+    for key, value in table.items():
+        if key not in _KEYS:
+            near = nearest(key, _KEYS)
+            hint = f'did you mean {near}?' if near else f'keys are {", ".join(_KEYS)}; flags belong in [flags]'
+            raise UsageError(f'{source}: {key}: there is no such key; {hint}')
+        if key == 'title' and not isinstance(value, str):
+            raise UsageError(f'{source}: title = {value}: it must be text')
+    flags = {
+        name: read_setting(name, value, f'{source}: [flags]') for name, value in _table(table, 'flags', source).items()
+    }
+    grids = [_axes(_table(table, 'grid', source), f'{source}: [grid]')] if 'grid' in table else []
+    grids += [_axes(grid, f'{source}: [[grids]] {number}') for number, grid in _tables(table, 'grids', source)]
+    return Request(
+        name=path.stem,
+        title=table.get('title', path.stem),
+        source=source,
+        flags=flags,
+        grids=grids,
+        include=[_axes(row, f'{source}: [[include]] {i}', one=True) for i, row in _tables(table, 'include', source)],
+        exclude=[_axes(row, f'{source}: [[exclude]] {i}') for i, row in _tables(table, 'exclude', source)],
+        settings=_settings(table, source),
+    )
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    tomllib = _find_reader(path)
+    try:
+        return tomllib.loads(path.read_bytes().decode('utf-8'))
+    except UnicodeDecodeError:
+        raise UsageError(f'{path}: it is not UTF-8 text; write a TOML file') from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f'{path}: it is no TOML ({" ".join(str(error).split())}); see docs/sweeps.md') from None
+    except OSError as error:
+        raise UsageError(f'{path}: it cannot be read ({error.strerror})') from None
+
+
+def _find_reader(path: Path) -> Any:
+    # tomllib is part of Python since 3.11.
+    for name in ('tomllib', 'tomli'):
+        with contextlib.suppress(ModuleNotFoundError):
+            return importlib.import_module(name)
+    raise UsageError(
+        f"{path}: Python 3.10 cannot read TOML; install tomli: pip install 'tf_cnn_benchmarks[sweep]', or write --grid"
+    )
+
+
+def _table(table: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
+    found = table.get(key, {})
+    if not isinstance(found, dict):
+        raise UsageError(f'{source}: {key} = {found}: it must be a table; write [{key}] above its lines')
+    return found
+
+
+def _tables(table: Mapping[str, Any], key: str, source: str) -> list[tuple[int, Mapping[str, Any]]]:
+    found = table.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise UsageError(f'{source}: {key}: it must be a list of tables; write [[{key}]] above the lines of each')
+    return list(enumerate(found, start=1))
+
+
+def _axes(table: Mapping[str, Any], where: str, *, one: bool = False) -> Axes:
+    """Reads the values of each flag of a table; one: each has one value, not a list."""
+    values: dict[str, tuple[Setting, ...]] = {}
+    for name, value in table.items():
+        if one and isinstance(value, list):
+            raise UsageError(f'{where} {name} = {value}: it must be one value; write lists in [[grids]]')
+        several = value if isinstance(value, list) else [value]
+        if not several:
+            raise UsageError(f'{where} {name} = []: it has no value; write one, or leave {name} out')
+        values[name] = tuple(read_setting(name, item, where) for item in several)
+    if not values:
+        raise UsageError(f'{where}: it is empty; write flags and their values, such as batch_size = [32, 64]')
+    return Axes(where, values)
+
+
+def _settings(table: Mapping[str, Any], source: str) -> Settings:
+    values = {}
+    for name, spec in _SETTINGS.items():
+        if name in table:
+            value = table[name]
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            values[name] = read_value(spec, str(value) if spec.type is str and is_number else value, f'{source}:')
+    # Each value was read by the spec of its field, which mypy cannot see.
+    settings = Settings(**values)  # type: ignore[arg-type]
+    try:
+        settings.check()
+    except UsageError as error:
+        raise UsageError(f'{source}: {error}') from None
+    return settings

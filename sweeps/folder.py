@@ -1,0 +1,237 @@
+"""The folder of a sweep: its plan, results and logs. Each file appears whole or not at all.
+
+sweep.json      the plan, and what made it
+results/        one document for each run: ID.1.json, ID.2.json ...; a run that failed has one too
+logs/           the output of each run
+tries/          with --find_batch_size: the document of each size that was tried
+table.md        the table, once the sweep has ended
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cluster.shape import Shape
+from errors import RunError, UsageError
+from reporting.collection import SWEEP_FILE
+from reporting.program import VERSION
+from reporting.record import Failure, Record, read_file
+from sweeps.plan import Configuration, LeftOut, Plan
+from sweeps.settings import Settings
+
+_SCHEMA, _SCHEMA_VERSION = 'tf_cnn_benchmarks.sweep', 1
+# With less than this there is no room for the next document.
+_FEWEST_FREE_BYTES = 64 * 1024
+
+Outcome = Record | Failure
+
+
+class Folder:
+    """The folder of one sweep."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.results, self.logs, self.tries = path / 'results', path / 'logs', path / 'tries'
+
+    @property
+    def resume_command(self) -> str:
+        """What a user writes to continue the sweep."""
+        return f'tf_cnn_benchmarks sweep --resume {shlex.quote(str(self.path))}'
+
+    def create(self, plan: Plan) -> None:
+        """Makes the folder, which must be missing or empty, and writes the plan.
+
+        Raises:
+          UsageError: it is not empty, or cannot be made.
+          RunError: the plan cannot be written.
+        """
+        if '{' in str(self.path):
+            raise UsageError(f'--output={self.path}: runs read braces in a path as fields; write a path without any')
+        try:
+            if self.path.exists() and any(self.path.iterdir()):
+                if (self.path / SWEEP_FILE).exists():
+                    hint = f'continue it with {self.resume_command}, or write another --output'
+                    raise UsageError(f'--output={self.path}: there is a sweep in it; {hint}')
+                raise UsageError(f'--output={self.path}: the folder is not empty; write the name of a new one')
+        except OSError as error:
+            raise UsageError(
+                f'--output={self.path}: it cannot be read ({error.strerror}); write another path'
+            ) from None
+        self.make()
+        self.write(self.path / SWEEP_FILE, json.dumps(_document_of(plan), indent=1, ensure_ascii=False))
+
+    def make(self) -> None:
+        """Makes the folders that are missing; raises UsageError if one cannot be made."""
+        try:
+            for folder in (self.path, self.results, self.logs):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f'{self.path}: the folder cannot be made ({error.strerror}); write another path') from None
+
+    def read_plan(self) -> Plan:
+        """The plan of the sweep in this folder.
+
+        Raises:
+          UsageError: there is none, or it cannot be read.
+        """
+        path = self.path / SWEEP_FILE
+        try:
+            document = json.loads(path.read_text(encoding='utf-8'))
+            if document['schema'] != _SCHEMA or document['schema_version'] > _SCHEMA_VERSION:
+                raise UsageError(f'{path}: it was written by a newer version of this program; install that one')
+            return _plan_of(document)
+        except FileNotFoundError:
+            raise UsageError(
+                f'{self.path}: there is no sweep in it ({SWEEP_FILE} is missing); write its folder'
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = getattr(error, 'strerror', None) or f'{type(error).__name__}: {" ".join(str(error).split())}'
+            raise UsageError(f'{path}: it cannot be read ({reason}); start the sweep again') from None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other sweeps out while the block lasts. The kernel ends the lock with this process.
+
+        Raises:
+          UsageError: another sweep is running in the folder.
+        """
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f'{self.path}: another sweep is running in it; wait for its end') from None
+            except OSError:
+                # Some network file systems have no locks.
+                pass
+            yield
+        finally:
+            os.close(descriptor)
+
+    def outcome(self, path: Path) -> Outcome | None:
+        """The result or the failure in a file, or None if there is no whole one, such as after a power failure."""
+        try:
+            return read_file(path)
+        except UsageError:
+            return None
+
+    def adopt(self, unfinished: Path, path: Path) -> Outcome:
+        """Moves the whole document that a run wrote to its final name, and returns it.
+
+        Raises:
+          RunError: the disk is full, or fails.
+        """
+        with self._writing(path):
+            _sync(unfinished)
+            unfinished.replace(path)
+            _sync(path.parent)
+        return read_file(path)
+
+    def copy(self, source: Path, path: Path) -> Outcome:
+        """Copies a document, and returns it; raises RunError if the disk is full, or fails."""
+        self.write(path, source.read_text(encoding='utf-8').rstrip('\n'))
+        return read_file(path)
+
+    def write_failure(self, path: Path, document: Mapping[str, Any]) -> Failure:
+        """Writes the document of a run that left no result; raises RunError if the disk is full, or fails."""
+        self.write(path, json.dumps(document, indent=1, ensure_ascii=False))
+        return Failure(str(path), document)
+
+    def write(self, path: Path, text: str) -> None:
+        """Writes a whole file; raises RunError if the disk is full, or fails."""
+        unfinished = unfinished_name(path)
+        with self._writing(path):
+            with unfinished.open('w', encoding='utf-8') as file:
+                file.write(text + '\n')
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+            _sync(path.parent)
+
+    def check_room(self, reason: str) -> None:
+        """Raises RunError if a run that failed for this reason failed because the disk is full."""
+        is_full = shutil.disk_usage(self.path).free < _FEWEST_FREE_BYTES
+        if is_full or os.strerror(errno.ENOSPC) in reason or os.strerror(errno.EDQUOT) in reason:
+            raise self._failed(self.path, os.strerror(errno.ENOSPC))
+
+    @contextlib.contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                unfinished_name(path).unlink(missing_ok=True)
+            raise self._failed(path, error.strerror or str(error)) from error
+
+    def _failed(self, path: Path, reason: str) -> RunError:
+        return RunError(
+            f'{path}: it cannot be written ({reason}); what was measured before is kept: make room, then write '
+            f'{self.resume_command}'
+        )
+
+
+def unfinished_name(path: Path) -> Path:
+    """The name of a file until it is whole. Readers of results pass over names that begin with a dot."""
+    return path.with_name(f'.{path.name}')
+
+
+def difference(before: Plan, after: Plan) -> str | None:
+    """What differs between the plan of a folder and a new one, in words; None if nothing does."""
+    for name, old in asdict(before.settings).items():
+        new = getattr(after.settings, name)
+        if old != new:
+            return f'{name} was {old}, and is {new}'
+    olds, news = ({one.id: one for one in plan.configurations} for plan in (before, after))
+    for id_, one in olds.items():
+        if id_ not in news:
+            return f'{_which(before, one)} is not among the configurations any more'
+        if one != news[id_]:
+            words = sorted({*one.command()} ^ {*news[id_].command()})
+            return f'{_which(before, one)} differs in {" ".join(words)}'
+    added = next((one for id_, one in news.items() if id_ not in olds), None)
+    return f'{_which(after, added)} was not among the configurations' if added else None
+
+
+def _which(plan: Plan, one: Configuration) -> str:
+    return f'configuration {plan.configurations.index(one) + 1} ({one.caption})'
+
+
+def _document_of(plan: Plan) -> dict[str, Any]:
+    configurations = [{**asdict(one), 'shape': str(one.shape)} for one in plan.configurations]
+    return {
+        'schema': _SCHEMA,
+        'schema_version': _SCHEMA_VERSION,
+        'program': {'version': VERSION},
+        **asdict(plan),
+        'configurations': configurations,
+    }
+
+
+def _plan_of(document: Mapping[str, Any]) -> Plan:
+    return Plan(
+        name=document['name'],
+        title=document['title'],
+        settings=Settings(**document['settings']),
+        configurations=tuple(
+            Configuration(**{**one, 'shape': Shape.parse(one['shape']), 'argv': tuple(one['argv'])})
+            for one in document['configurations']
+        ),
+        left_out=tuple(LeftOut(**one) for one in document['left_out']),
+        columns=tuple(document['columns']),
+    )
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,71 @@
+"""What a sweep is about to do, and what came out, as text and rows. format_* functions return text."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from errors import counted
+from reporting.record import Record
+from reporting.tables import Row
+from sweeps.durations import format_seconds
+from sweeps.folder import Outcome
+from sweeps.plan import LeftOut, Plan, caption
+from sweeps.runner import describe, succeeded
+
+# Of the combinations that are left out for one reason.
+_MOST_SHOWN = 3
+_FOUND_SIZE = 'largest batch size'
+
+
+def format_plan(plan: Plan, num_left: int, seconds: float | None, basis: str) -> str:
+    """The lines of a dry run.
+
+    Args:
+      num_left: the runs that are to be made at most. seconds: how long they take, None if nobody knows; basis: what
+        says so.
+    """
+    count = len(plan.configurations)
+    if plan.settings.find_batch_size:
+        runs = f'the largest batch size of {counted(num_left, "configuration")} is to be found'
+    else:
+        repeats = plan.settings.num_repeats
+        at_most = 'at most ' if plan.settings.until_interval else ''
+        runs = f'{counted(count, "configuration")}, {at_most}{counted(repeats, "run")} of each; {num_left} to be made'
+    lines = [f'{plan.title}: {runs}']
+    width = len(str(count))
+    for number, one in enumerate(plan.configurations, start=1):
+        lines.append(f'  {number:{width}}. {one.caption}')
+        lines.append(f'  {"":{width}}  {shlex.join(["tf_cnn_benchmarks", *one.command()])}')
+    lines += format_left_out(plan.left_out)
+    if seconds is not None:
+        lines.append(f'about {format_seconds(seconds)} ({basis})')
+    return '\n'.join(lines)
+
+
+def format_left_out(left_out: Sequence[LeftOut]) -> list[str]:
+    """A line for each reason why combinations are not measured."""
+    by_reason: dict[str, list[str]] = {}
+    for one in left_out:
+        by_reason.setdefault(one.reason, []).append(caption(one.varied))
+    lines = []
+    for reason, captions in by_reason.items():
+        shown = captions[:_MOST_SHOWN] + (
+            [f'{len(captions) - _MOST_SHOWN} more'] if len(captions) > _MOST_SHOWN else []
+        )
+        lines.append(f'left out {counted(len(captions), "combination")}: {reason} ({"; ".join(shown)})')
+    return lines
+
+
+def rows_of(plan: Plan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list[str], list[Row]]:
+    """The columns and the rows of the table of results, in the order of the plan."""
+    rows = []
+    for one in plan.configurations:
+        found = outcomes[one.id]
+        rates = [outcome.images_per_second for outcome in found if isinstance(outcome, Record) and outcome.is_complete]
+        failed = next((outcome for outcome in found if not succeeded(outcome)), None)
+        problem = describe(failed) if failed else (None if found else 'not run')
+        varied = dict(one.varied)
+        if plan.settings.find_batch_size and rates and isinstance(found[-1], Record):
+            varied[_FOUND_SIZE] = str(found[-1].run['batch_size'])
+        rows.append(Row(varied, rates, problem))
+    columns = [*plan.columns, *([_FOUND_SIZE] if plan.settings.find_batch_size else [])]
+    return columns, rows

@@ -1,0 +1,222 @@
+"""Runs the configurations of a sweep, each run in a fresh process, and keeps every result as it comes."""
+
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from errors import spelled
+from params import parse_argv
+from reporting.intervals import mean_interval
+from reporting.record import FAILURE, SCHEMA_VERSION, Record
+from sweeps.durations import seconds_left, seconds_of
+from sweeps.folder import Folder, Outcome, unfinished_name
+from sweeps.order import order_of_round
+from sweeps.plan import Configuration, Plan
+from sweeps.process import ERROR, Limits, run_process
+from sweeps.progress import Progress
+from sweeps.settings import FEWEST_FOR_INTERVAL, Settings
+
+PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py'))
+
+
+@dataclass(frozen=True)
+class Starter:
+    """How processes are started: the program, whole environment (None: that of this process), and limits."""
+
+    program: Sequence[str] = PROGRAM
+    environment: Mapping[str, str] | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    def run(
+        self,
+        folder: Folder,
+        command: Sequence[str],
+        facts: Mapping[str, Any],
+        path: Path,
+    ) -> tuple[Outcome, float]:
+        """Runs a command with --result_file to its end.
+
+        Args:
+          command: the words after the program. facts: the keys command and cluster of a failure.
+          path: the file that gets its result, or the document of its failure.
+
+        Returns:
+          What it left, and the seconds it took.
+
+        Raises:
+          RunError: the disk is full, or fails.
+        """
+        unfinished = unfinished_name(path)
+        unfinished.unlink(missing_ok=True)
+        started_at = datetime.now(timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ')
+        argv = [*self.program, *command, spelled('result_file', unfinished)]
+        try:
+            ended = run_process(argv, folder.logs / f'{path.stem}.log', self.limits, self.environment)
+        except BaseException:
+            # It is run again when the sweep is resumed.
+            unfinished.unlink(missing_ok=True)
+            raise
+        found = folder.outcome(unfinished)
+        is_whole = isinstance(found, Record) and found.is_complete == (ended.cause is None)
+        if is_whole and ended.cause in (None, ERROR):
+            folder.check_room(ended.reason or '')
+            return folder.adopt(unfinished, path), ended.seconds
+        # What a run writes that was ended here, or that claims to be complete and failed, is not to be trusted.
+        unfinished.unlink(missing_ok=True)
+        reason = ended.reason or 'it ended with exit code 0, and left no result'
+        folder.check_room(reason)
+        document = {
+            'schema': FAILURE,
+            'schema_version': SCHEMA_VERSION,
+            'id': uuid.uuid4().hex,
+            **facts,
+            'reason': reason,
+            'cause': ended.cause,
+            'exit_code': ended.exit_code,
+            'started_at': started_at,
+            'seconds': round(ended.seconds, 3),
+        }
+        return folder.write_failure(path, document), ended.seconds
+
+
+def limits_of(settings: Settings) -> Limits:
+    """What each run of a sweep may take."""
+    return Limits(settings.timeout_secs, settings.memory_bytes, settings.memory_limit)
+
+
+def run_repeats(
+    argv: Sequence[str],
+    repeats: int,
+    path: Path,
+    on_progress: Callable[[int, Outcome], None] = lambda number, outcome: None,
+    starter: Starter = Starter(),
+) -> list[Outcome]:
+    """Runs one configuration several times, each in a fresh process. To be called from the main thread.
+
+    Args:
+      argv: the flags of the run, of one process, without --result_file.
+      path: the folder that gets results/repeat.1.json ... and logs/; made if missing.
+      on_progress: called after each run, with its number from 1 and what it left.
+
+    Raises:
+      UsageError: the flags are wrong; nothing has been started then.
+      RunError: the folder cannot be written.
+    """
+    params = parse_argv(argv).params
+    folder = Folder(path)
+    folder.make()
+    facts = facts_of(argv, params.given, f'1*{params.num_gpus}')
+    outcomes = []
+    for number in range(1, repeats + 1):
+        outcome, _ = starter.run(folder, argv, facts, folder.results / f'repeat.{number}.json')
+        outcomes.append(outcome)
+        on_progress(number, outcome)
+    return outcomes
+
+
+def facts_of(argv: Sequence[str], given: Mapping[str, str], shape: object) -> dict[str, Any]:
+    """What the document of a failure says about the run that failed."""
+    return {'command': {'argv': list(argv), 'given': dict(given)}, 'cluster': {'shape': str(shape)}}
+
+
+class Sweep:
+    """The runs of a plan. Results that the folder holds are not measured again.
+
+    Attributes:
+      outcomes: what the runs of each configuration left so far, by the configuration's id.
+    """
+
+    def __init__(self, plan: Plan, folder: Folder, starter: Starter = Starter()) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._starter = starter
+        self.outcomes: dict[str, list[Outcome]] = {one.id: [] for one in plan.configurations}
+        self._seconds: dict[str, list[float]] = {one.id: [] for one in plan.configurations}
+        for one in plan.configurations:
+            for number in range(1, plan.settings.num_repeats + 1):
+                if found := folder.outcome(self._path(one, number)):
+                    self._keep(one, found, seconds_of(found))
+
+    @property
+    def num_done(self) -> int:
+        """How many runs have left a document."""
+        return sum(map(len, self.outcomes.values()))
+
+    @property
+    def num_left(self) -> int:
+        """How many runs are left at most."""
+        return len(self.left())
+
+    @property
+    def seconds(self) -> Mapping[str, Sequence[float]]:
+        """How long the runs of each configuration took."""
+        return self._seconds
+
+    def run(self, progress: Progress) -> None:
+        """Makes the runs that are left, round by round.
+
+        Raises:
+          RunError: the disk is full, or fails.
+        """
+        settings = self._plan.settings
+        for number in range(1, settings.num_repeats + 1):
+            for index in order_of_round(len(self._plan.configurations), number, settings.seed):
+                one = self._plan.configurations[index]
+                if len(self.outcomes[one.id]) < number and self._num_left(one):
+                    self._measure(one, number, progress)
+
+    def _measure(self, one: Configuration, number: int, progress: Progress) -> None:
+        repeats = self._plan.settings.num_repeats
+        what = f'{one.caption} (repeat {number})' if repeats > 1 else one.caption
+        progress.starting(what, seconds_left([left.id for left in self.left()], self._seconds))
+        before = self._num_left(one)
+        facts = facts_of(one.argv, one.given, one.shape)
+        outcome, seconds = self._starter.run(self._folder, one.command(), facts, self._path(one, number))
+        self._keep(one, outcome, seconds)
+        progress.finished(what, describe(outcome), seconds)
+        progress.skipped(before - 1 - self._num_left(one))
+
+    def left(self) -> list[Configuration]:
+        """The configuration of each run that is left at most: the interval may be narrow enough earlier."""
+        return [one for one in self._plan.configurations for _ in range(self._num_left(one))]
+
+    def _num_left(self, one: Configuration) -> int:
+        """How many runs of a configuration are left. One that failed is not repeated."""
+        settings, outcomes = self._plan.settings, self.outcomes[one.id]
+        is_settled = settings.interval_share is not None and is_narrow(outcomes, settings.interval_share)
+        if is_settled or not all(map(succeeded, outcomes)):
+            return 0
+        return settings.num_repeats - len(outcomes)
+
+    def _keep(self, one: Configuration, outcome: Outcome, seconds: float | None) -> None:
+        self.outcomes[one.id].append(outcome)
+        if seconds is not None:
+            self._seconds[one.id].append(seconds)
+
+    def _path(self, one: Configuration, number: int) -> Path:
+        return self._folder.results / f'{one.id}.{number}.json'
+
+
+def succeeded(outcome: Outcome) -> bool:
+    """Whether a run left a complete result."""
+    return isinstance(outcome, Record) and outcome.is_complete
+
+
+def describe(outcome: Outcome) -> str:
+    """How a run ended, for people: '123.4 images/sec', or why it failed."""
+    if isinstance(outcome, Record) and outcome.is_complete:
+        return f'{outcome.images_per_second:.1f} images/sec'
+    return f'failed: {outcome.reason}'
+
+
+def is_narrow(outcomes: Sequence[Outcome], share: float) -> bool:
+    """Whether half of the 95 % interval of the mean rate is at most this share of it; not with fewer than 3 runs."""
+    rates = [outcome.images_per_second for outcome in outcomes if isinstance(outcome, Record)]
+    if len(rates) < FEWEST_FOR_INTERVAL:
+        return False
+    low, high = mean_interval(rates)
+    return high - low <= share * (high + low)

@@ -1,0 +1,117 @@
+"""Finds the largest batch size of each configuration that fits, by running it with some sizes for a few steps."""
+
+from pathlib import Path
+
+from errors import UsageError, spelled
+from models.registry import MODELS
+from reporting.record import Failure
+from sweeps.batch_size import largest_size, next_size
+from sweeps.folder import Folder, Outcome
+from sweeps.plan import Configuration, Plan
+from sweeps.process import MEMORY
+from sweeps.progress import Progress
+from sweeps.runner import Starter, describe, facts_of, succeeded
+
+# For models of a user's file.
+_START_SIZE = 32
+
+
+class Search:
+    """The search of a plan. Sizes whose results the folder holds are not tried again.
+
+    Attributes:
+      outcomes: the result of the largest size of each configuration, or why there is none; as in Sweep.
+    """
+
+    def __init__(self, plan: Plan, folder: Folder, starter: Starter) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._starter = starter
+        self.outcomes: dict[str, list[Outcome]] = {one.id: [] for one in plan.configurations}
+        for one in plan.configurations:
+            if found := folder.outcome(folder.results / f'{one.id}.1.json'):
+                self.outcomes[one.id].append(found)
+
+    @property
+    def num_done(self) -> int:
+        return sum(map(len, self.outcomes.values()))
+
+    @property
+    def num_left(self) -> int:
+        return len(self._plan.configurations) - self.num_done
+
+    def run(self, progress: Progress) -> None:
+        """Searches for each configuration that has no result yet; raises RunError if the disk is full, or fails."""
+        self._folder.make()
+        self._folder.tries.mkdir(exist_ok=True)
+        for one in self._plan.configurations:
+            if not self.outcomes[one.id]:
+                self.outcomes[one.id].append(self._search(one, progress))
+
+    def _search(self, one: Configuration, progress: Progress) -> Outcome:
+        tries = self._earlier_tries(one)
+        start = one.batch_size or _default_size(one.model)
+        while size := next_size(start, {size: succeeded(tried) for size, tried in tries.items()}):
+            what = f'{one.caption} batch_size={size}'
+            progress.starting(what, None)
+            flags = {**_length_of_try(one), 'batch_size': spelled('batch_size', size)}
+            facts = facts_of([*one.argv, *flags.values()], {**one.given, **flags}, one.shape)
+            command, path = one.command(*flags.values()), self._try_path(one, size)
+            tries[size], seconds = self._starter.run(self._folder, command, facts, path)
+            progress.finished(what, describe(tries[size]), seconds)
+            if not succeeded(tries[size]) and not _lacks_memory(tries[size]):
+                return self._give_up(one, tries[size], f'with --batch_size={size}: {tries[size].reason}')
+        largest = largest_size({size: succeeded(tried) for size, tried in tries.items()})
+        if largest is None:
+            return self._give_up(one, tries[1], f'not even --batch_size=1 fits: {tries[1].reason}')
+        return self._folder.copy(self._try_path(one, largest), self._result_path(one))
+
+    def _give_up(self, one: Configuration, tried: Outcome, reason: str) -> Outcome:
+        document = {**facts_of(one.argv, one.given, one.shape), 'reason': reason}
+        if isinstance(tried, Failure):
+            document = {**tried.document, **document}
+        return self._folder.write_failure(self._result_path(one), document)
+
+    def _earlier_tries(self, one: Configuration) -> dict[int, Outcome]:
+        found = {}
+        for path in self._folder.tries.glob(f'{one.id}.*.json'):
+            tried = self._folder.outcome(path)
+            if tried and (succeeded(tried) or _lacks_memory(tried)):
+                found[int(path.stem.rpartition('.')[2])] = tried
+        return found
+
+    def _try_path(self, one: Configuration, size: int) -> Path:
+        return self._folder.tries / f'{one.id}.{size}.json'
+
+    def _result_path(self, one: Configuration) -> Path:
+        return self._folder.results / f'{one.id}.1.json'
+
+
+def _length_of_try(one: Configuration) -> dict[str, str]:
+    """The flags of a short run, unless the sweep has its own: the first step already takes all of the memory."""
+    wanted = {'num_warmup_batches': 1}
+    if not {'num_epochs', 'target_seconds'} & {*one.given}:
+        wanted['num_batches'] = 3
+    return {name: spelled(name, value) for name, value in wanted.items() if name not in one.given}
+
+
+def _lacks_memory(outcome: Outcome) -> bool:
+    return outcome.document.get('cause') == MEMORY
+
+
+def _default_size(model: str) -> int:
+    try:
+        return MODELS.find_model(model).batch_size
+    except UsageError:
+        return _START_SIZE
+
+
+def check_search(plan: Plan, *, has_gpu: bool) -> None:
+    """Raises UsageError if nothing would end the search for a batch size: CPUs take memory until the machine fails."""
+    for one in plan.configurations:
+        is_on_cpu = one.given.get('device') == spelled('device', 'cpu') or not has_gpu
+        if plan.settings.memory_limit is None and is_on_cpu:
+            raise UsageError(
+                f'--find_batch_size: {one.caption} runs on the CPU, whose memory has no limit of its own; '
+                'add --memory_limit=8GiB or another size'
+            )

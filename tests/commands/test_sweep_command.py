@@ -1,0 +1,156 @@
+"""The subcommand sweep: what it lists, plans, refuses and prints."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from refusals import check_line, refused
+from sweeping import FAKE, created, environment, plan_of, starter
+
+import commands.sweep
+from commands.sweep import main, run_plan
+from params.table import SPECS
+from sweeps.files import shipped
+
+ROOT = Path(commands.sweep.__file__).resolve().parent.parent
+GRIDS = ('--grid=--variable_update=replicated,parameter_server', '--grid', 'shape=1*1,2*1+1')
+
+
+@pytest.mark.unit
+def test_the_sweeps_that_come_with_the_program_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(['--list']) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*shipped()]
+    assert main(['--help']) == 0
+    text = ' '.join(capsys.readouterr().out.split())
+    assert ', '.join(shipped()) in text
+
+
+@pytest.mark.unit
+def test_a_dry_run_lists_commands_and_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*GRIDS, '--repeats=3', '--dry_run', '--', '--model=lenet', '--num_batches=5']) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    check_line(lines[0], '3 configurations', '3 runs of each', '9')
+    assert [line.strip() for line in lines[2:7:2]] == [
+        'tf_cnn_benchmarks --model=lenet --num_batches=5 --variable_update=replicated --num_gpus=1',
+        'tf_cnn_benchmarks --model=lenet --num_batches=5 --variable_update=parameter_server --num_gpus=1',
+        'tf_cnn_benchmarks cluster --workers=2 --ps=1 -- --model=lenet --num_batches=5 '
+        '--variable_update=parameter_server --num_gpus=1',
+    ]
+    check_line(lines[7], 'left out 1 combination', 'replicated', '2*1+1')
+    check_line(lines[8], 'about', 'guess')
+    assert (len(lines), err, list(tmp_path.iterdir())) == (9, '', [])
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ('argv', 'facts'),
+    [
+        ([], ('--grid',)),
+        (['precision', '--grid=batch_size=1,2'], ('precision', '--grid')),
+        (['precison'], ('precison', 'precision')),
+        (['precision', '--repeats=0'], ('--repeats=0',)),
+        (['precision', '--memory_limit=much'], ('--memory_limit=much',)),
+        (['precision', '--timeout_secs=0'], ('--timeout_secs=0',)),
+        (['precision', '--', '--modle=lenet'], ('--modle', '--model')),
+        (['precision', '--', '--precision=fp32'], ('--precision=fp32',)),
+        (['precision', '--resume'], ('--resume',)),
+        (['precision', '--find_batch_size', '--repeats=1', '--', '--device=cpu'], ('--find_batch_size', 'batch_size')),
+        (['--grid=xla=true,false', '--find_batch_size', '--', '--device=cpu'], ('--memory_limit',)),
+        (['--resume', '.'], ('sweep.json',)),
+    ],
+)
+def test_wrong_use_is_refused(
+    argv: list[str], facts: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with refused(*facts):
+        main(argv)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.unit
+def test_a_sweep_that_continues_keeps_its_plan(tmp_path: Path) -> None:
+    folder = created(tmp_path, plan_of(tmp_path, '[grid]\nbatch_size = [1, 2]\n'))
+    with refused('--repeats'):
+        main(['--resume', str(folder.path), '--repeats=3'])
+    with refused(folder.path, 'batch_size'):
+        main(['--grid=batch_size=1,3', f'--output={folder.path}', '--resume'])
+
+
+@pytest.mark.distributed
+def test_the_table_is_printed_and_a_failure_ends_with_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_of(tmp_path, '[flags]\nmodel = "lenet"\n[grid]\nbatch_size = [10, 20]\nshape = ["1*1", "1*1+1"]\n')
+    folder = created(tmp_path, plan)
+    assert run_plan(plan, folder, starter(tmp_path, plan, {'--batch_size=20': 'fail'})) == 1
+    out, err = capsys.readouterr()
+    assert [[cell.strip() for cell in line.strip('|').split('|')] for line in out.splitlines()][2:] == [
+        ['10', '1*1', '100.00', '1.00', 'ok'],
+        ['10', '1*1+1', '100.00', '1.00', 'ok'],
+        ['20', '1*1', '', '', 'failed: the disk is on fire'],
+        ['20', '1*1+1', '', '', 'failed: the disk is on fire'],
+    ]
+    assert out == (folder.path / 'table.md').read_text()
+    assert str(folder.path) in err
+    # Once more: everything is there.
+    assert run_plan(plan, folder, starter(tmp_path, plan, {'': 'fail'})) == 1
+    assert capsys.readouterr().out == out
+
+
+@pytest.mark.distributed
+def test_the_largest_batch_size_is_a_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = 'find_batch_size = true\nmemory_limit = "1GiB"\n[flags]\nbatch_size = 4\n[grid]\nxla = [false, true]\n'
+    plan = plan_of(tmp_path, text)
+    program = starter(tmp_path, plan, {'--xla=False': 5, '--xla=True': 9})
+    assert run_plan(plan, created(tmp_path, plan), program) == 0
+    rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ['xla', 'W*G+P', 'largest batch size', 'images/sec', 'speed-up']
+    assert rows[2:] == [['false', '1*1', '5', '50.00', '1.00'], ['true', '1*1', '9', '90.00', '1.80']]
+
+
+@pytest.mark.distributed
+def test_nothing_of_a_sweep_imports_tensorflow(tmp_path: Path) -> None:
+    code = (
+        'import sys, commands.sweep; commands.sweep.PROGRAM = {!r}; code = commands.sweep.main(sys.argv[1:]); '
+        'assert "tensorflow" not in sys.modules; sys.exit(code)'
+    )
+    argv = ['precision', f'--output={tmp_path}/out', '--repeats=1', '--', '--model=lenet', '--batch_size=8']
+    ran = subprocess.run(
+        [sys.executable, '-c', code.format(FAKE), *argv],
+        cwd=ROOT,
+        env={**environment(tmp_path), 'PYTHONPATH': str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert len(ran.stdout.splitlines()) == 5
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif('result_file' not in SPECS, reason='a run does not write its result yet')
+def test_real_runs_of_one_process_and_of_a_cluster(tmp_path: Path) -> None:
+    argv = ['--grid=--shape=1*1,1*1+1', f'--output={tmp_path}/out', '--', '--model=trivial', '--device=cpu']
+    ran = subprocess.run(
+        [
+            sys.executable,
+            'tf_cnn_benchmarks.py',
+            'sweep',
+            *argv,
+            '--batch_size=2',
+            '--num_batches=3',
+            '--num_warmup_batches=1',
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert [line.split('|')[1].strip() for line in ran.stdout.splitlines()[2:]] == ['1*1', '1*1+1']

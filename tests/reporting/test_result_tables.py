@@ -1,0 +1,38 @@
+"""Tables of results as text."""
+
+import pytest
+
+from reporting.tables import Row, format_results
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_table_has_speed_ups_against_the_first_row() -> None:
+    rows = [
+        Row({'variable_update': 'replicated', 'batch_size': '32', 'shape': '1*1'}, [100.0]),
+        Row({'variable_update': 'parameter_server', 'batch_size': '32', 'shape': '2*1+1'}, [154.321]),
+    ]
+    assert format_results(('variable_update', 'batch_size', 'shape'), rows).splitlines() == [
+        '| variable_update  | batch size | W*G+P | images/sec | speed-up |',
+        '| ---------------- | ---------- | ----- | ---------: | -------: |',
+        '| replicated       | 32         | 1*1   |     100.00 |     1.00 |',
+        '| parameter_server | 32         | 2*1+1 |     154.32 |     1.54 |',
+    ]
+
+
+def test_repeats_have_an_interval_and_failures_a_reason() -> None:
+    rows = [
+        Row({'shape': '1*1'}, [], 'failed: a | b'),
+        Row({'shape': '1*2'}, [90.0, 100.0, 110.0]),
+        Row({'shape': '1*4'}, [200.0], 'failed: c'),
+    ]
+    lines = format_results(('shape',), rows).splitlines()
+    cells = [[cell.strip() for cell in line.replace('\\|', '/').strip('|').split('|')] for line in lines]
+    assert cells[0] == ['W*G+P', 'images/sec', '95 % interval', 'runs', 'speed-up', 'status']
+    assert cells[2:] == [
+        ['1*1', '', '', '0', '', 'failed: a / b'],
+        # 10 / sqrt(3) times 4.303, Student's t of 2 degrees of freedom.
+        ['1*2', '100.00', '75.16 to 124.84', '3', '1.00', 'ok'],
+        ['1*4', '200.00', '', '1', '2.00', 'failed: c'],
+    ]
+    assert len({len(line) for line in lines}) == 1

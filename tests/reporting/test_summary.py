@@ -1,0 +1,66 @@
+"""The lines that name the machine and those that end a run, whole: people read them, scripts may."""
+
+import pytest
+from sample_results import sample_document
+
+from reporting.summary import format_machine, format_summary
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_summary_of_everything() -> None:
+    document = sample_document(num_steps=100)
+    document['statistics']['step_seconds'] |= {'median': 0.0342, 'p90': 0.03504, 'p99': 0.0413}
+    document['throughput'] |= {
+        'images_per_second': 86.2,
+        'images_per_second_of_steps': 93.5,
+        'between_seconds': {'printing': 0.21, 'checkpoint': 3.1, 'evaluation': 60.0, 'other': 0.0},
+    }
+    document['input'] = {'wait_seconds': 1.234, 'wait_share': 0.0361}
+    document['compute'] |= {'flops_per_second': 7.95e10, 'peak_flops_per_second': 1.77e11, 'share_of_peak': 0.449}
+    document['memory'] = {'host_peak_bytes': 912_345_678, 'device_peak_bytes': {'/gpu:0': 11_200_000_000}}
+    document['energy'] = {'source': 'RAPL', 'joules': 1234.0, 'joules_per_image': 0.3857}
+    assert format_summary(document) == [
+        'steps: median 34.2 ms, p90 35.04, p99 41.3 (100 steps)',
+        'rate: 93.50 images/sec within the steps, 86.20 in total; between the steps: checkpoint 3.1 s, printing 0.21 s',
+        'input: steps waited 1.23 s (3.6 %)',
+        'compute: 79.5 GFLOP/s, 44.9 % of the measured peak of 177 GFLOP/s',
+        'memory: peak host 912 MB, /gpu:0 11.2 GB',
+        'energy: 1.23 kJ (RAPL), 0.386 J per image',
+    ]
+
+
+def test_what_is_unknown_is_left_out() -> None:
+    document = sample_document(num_steps=1)
+    document['statistics']['step_seconds'] |= {'median': 0.32, 'p90': None, 'p99': None}
+    document['compute'] |= {'flops_per_second': 999.9e9, 'peak_flops_per_second': None, 'share_of_peak': None}
+    document['memory'] = {'host_peak_bytes': None, 'device_peak_bytes': {}}
+    assert format_summary(document) == ['steps: median 320 ms (1 step)', 'compute: 1 TFLOP/s']
+    assert format_summary({}) == []
+
+
+def test_rates_that_agree_are_not_told_twice() -> None:
+    document = sample_document()
+    document['throughput'] |= {'images_per_second': 100.0, 'images_per_second_of_steps': 100.9}
+    assert not [line for line in format_summary(document) if line.startswith('rate')]
+
+
+def test_a_machine_without_gpus_has_one_line() -> None:
+    machine = sample_document(cpu_model='AMD EPYC 7B13')['machine']
+    assert format_machine(machine) == ['AMD EPYC 7B13, 2 cores; TensorFlow 2.21.0, Python 3.11.7']
+    machine |= {'num_cores': 64, 'cgroup_cpus': 1.5}
+    assert format_machine(machine)[0].startswith('AMD EPYC 7B13, 1.5 of 64 cores; ')
+
+
+def test_gpus_have_a_line_with_their_software() -> None:
+    machine = sample_document()['machine']
+    machine['versions'] |= {'driver': '550.54', 'cuda': '12.5', 'cudnn': '9.3'}
+    machine['gpus'] = [{'name': 'NVIDIA A100-SXM4-40GB', 'memory_bytes': 40 * 2**30}] * 8
+    assert format_machine(machine)[1] == ('NVIDIA A100-SXM4-40GB x 8, 40 GiB each; driver 550.54, CUDA 12.5, cuDNN 9.3')
+    machine['gpus'] = [machine['gpus'][0], {'name': 'Tesla T4', 'memory_bytes': None}]
+    machine['versions'] |= {'cuda': None, 'cudnn': None}
+    assert format_machine(machine)[1] == 'NVIDIA A100-SXM4-40GB, 40 GiB; Tesla T4; driver 550.54'
+
+
+def test_an_unknown_machine_has_no_line() -> None:
+    assert format_machine({'cpu_model': None, 'num_cores': None, 'versions': {}, 'gpus': []}) == []

@@ -1,0 +1,185 @@
+"""Energy, memory and disturbances, read from files as the kernel of Linux writes them, and from this machine."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from captured_machines import CONTAINER_V2, graviton, write_files
+
+from run.meters import Disturbances, EnergyMeter, host_peak_bytes
+
+pytestmark = pytest.mark.unit
+
+TICKS = os.sysconf('SC_CLK_TCK')
+
+
+def domain(number: str, name: str, microjoules: int) -> dict[str, str]:
+    folder = f'sys/class/powercap/intel-rapl:{number}'
+    return {
+        f'{folder}/name': f'{name}\n',
+        f'{folder}/energy_uj': f'{microjoules}\n',
+        f'{folder}/max_energy_range_uj': '262143328850\n',
+    }
+
+
+def test_the_energy_is_that_of_the_packages(tmp_path: Path) -> None:
+    # core is a part of its package, psys contains both packages.
+    first = domain('0', 'package-0', 10_000_000) | domain('1', 'package-1', 262_143_000_000)
+    others = domain('0:0', 'core', 5_000_000) | domain('2', 'psys', 50_000_000)
+    meter = EnergyMeter(root=write_files(tmp_path, first | others))
+    meter.start()
+    # The second counter has started anew.
+    second = domain('0', 'package-0', 12_500_000) | domain('1', 'package-1', 1_000_000)
+    write_files(tmp_path, second | domain('0:0', 'core', 6_000_000) | domain('2', 'psys', 90_000_000))
+    found = meter.joules()
+    assert found is not None
+    assert found[0] == 'RAPL'
+    assert found[1] == pytest.approx(2.5 + (262143.32885 - 262143.0 + 1.0))
+
+
+def test_a_counter_that_starts_anew_several_times_is_followed(tmp_path: Path) -> None:
+    write_files(tmp_path, domain('0', 'package-0', 0))
+    meter = EnergyMeter(root=tmp_path, counter_secs=0.001)
+    meter.start()
+    path = tmp_path / 'sys/class/powercap/intel-rapl:0/energy_uj'
+    for half_full in (150_000_000_000, 20_000_000_000, 150_000_000_000, 20_000_000_000):
+        # Written in one piece, so that the thread never reads an empty file.
+        path.with_name('new').write_text(str(half_full))
+        path.with_name('new').replace(path)
+        deadline = time.monotonic() + 10
+        while meter._counters[0].last != half_full and time.monotonic() < deadline:
+            time.sleep(0.001)
+    found = meter.joules()
+    assert found is not None
+    assert found[1] == pytest.approx(2 * 262143.32885 + 20_000)
+
+
+def test_energy_that_cannot_be_read_is_not_known(tmp_path: Path) -> None:
+    for files in ({}, {'sys/class/powercap/intel-rapl:0/name': 'package-0\n'}):
+        meter = EnergyMeter(root=write_files(tmp_path, files))
+        meter.start()
+        assert meter.joules() is None
+    no_gpus = EnergyMeter('gpu', {'CUDA_VISIBLE_DEVICES': ''}, tmp_path)
+    no_gpus.start()
+    assert no_gpus.joules() is None
+
+
+def test_the_peak_of_the_memory_grows_with_what_is_used(tmp_path: Path) -> None:
+    before = host_peak_bytes()
+    assert before is not None
+    # A process that another one starts does not count the memory of that.
+    code = 'import sys; sys.path.insert(0, "."); from run.meters import host_peak_bytes; print(host_peak_bytes())'
+    held = bytearray(b'\1') * 200_000_000
+    child = int(subprocess.run([sys.executable, '-c', code], capture_output=True, check=True, timeout=60).stdout)
+    assert 1_000_000 < child < 150_000_000
+    after = host_peak_bytes()
+    assert after is not None
+    assert after > len(held)
+    # getrusage tells the peak where these files are not.
+    elsewhere = host_peak_bytes(tmp_path)
+    assert elsewhere is not None
+    assert elsewhere >= len(held)
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def stat(cores: Mapping[int, tuple[float, float, float]]) -> dict[str, str]:
+    """/proc/stat with the user, idle and steal seconds of each core."""
+    rows = [
+        f'cpu{core} {round(user * TICKS)} 0 0 {round(idle * TICKS)} 0 0 0 {round(steal * TICKS)} 0 0\n'
+        for core, (user, idle, steal) in cores.items()
+    ]
+    return {'proc/stat': f'cpu  0 0 0 0 0 0 0 0 0 0\n{"".join(rows)}intr 1 2 3\nctxt 99\n'}
+
+
+def disturbances(
+    root: Path, before: Mapping[str, str], after: Mapping[str, str], seconds: float = 10.0
+) -> dict[str, Any]:
+    """What is found after the files of a 16-core machine have changed from `before` to `after`."""
+    clock = Clock()
+    found = Disturbances(root=write_files(root, {**graviton(), **before}), clock=clock)
+    found.start()
+    write_files(root, after)
+    clock.now += seconds
+    return found.stop()
+
+
+def test_other_processes_are_measured_on_the_cores_that_this_one_may_use(tmp_path: Path) -> None:
+    allowed = {'proc/self/status': 'Name:\tpython\nCpus_allowed_list:\t0-1\n'}
+    before = stat(dict.fromkeys(range(16), (5.0, 5.0, 0.0))) | allowed
+    # On cores 0 and 1 something else worked for 4 of 20 seconds, and on the other cores all the time.
+    after = stat({0: (9.0, 11.0, 0.0), 1: (5.0, 14.0, 1.0)} | dict.fromkeys(range(2, 16), (15.0, 5.0, 0.0)))
+    found = disturbances(tmp_path, before, after)
+    assert found['seconds'] == 10.0
+    assert found['other_cpu_share'] == pytest.approx(0.2, abs=0.02)
+    assert found['steal_share'] == pytest.approx(0.05)
+    assert found['other_cpu_share_of_cgroup'] is None
+    assert found['thermal_throttles'] is None
+
+
+def test_what_the_host_of_a_container_does_is_told_apart(tmp_path: Path) -> None:
+    before = CONTAINER_V2 | stat(dict.fromkeys(range(16), (0.0, 0.0, 0.0)))
+    used = {'sys/fs/cgroup/cpu.stat': 'usage_usec 6000000\nnr_throttled 50\nthrottled_usec 4000000\n'}
+    found = disturbances(tmp_path, before, used | stat(dict.fromkeys(range(16), (5.0, 5.0, 0.0))))
+    assert found['other_cpu_share'] == pytest.approx(0.5, abs=0.02)
+    assert found['other_cpu_share_of_cgroup'] == pytest.approx(1 / 160, abs=0.005)
+    assert found['cgroup_throttled_seconds'] == pytest.approx(1.5)
+
+
+def test_a_short_time_has_no_shares(tmp_path: Path) -> None:
+    before = stat(dict.fromkeys(range(16), (0.0, 0.0, 0.0)))
+    found = disturbances(tmp_path, before, stat(dict.fromkeys(range(16), (0.1, 0.1, 0.0))), seconds=0.2)
+    assert (found['other_cpu_share'], found['steal_share']) == (None, None)
+
+
+def test_the_hottest_core_counts(tmp_path: Path) -> None:
+    def counts(*throttles: int) -> dict[str, str]:
+        return {
+            f'sys/devices/system/cpu/cpu{core}/thermal_throttle/core_throttle_count': f'{count}\n'
+            for core, count in enumerate(throttles)
+        }
+
+    assert disturbances(tmp_path, counts(3, 100), counts(10, 101))['thermal_throttles'] == 7
+
+
+def test_the_load_is_that_of_the_start_and_of_the_end(tmp_path: Path) -> None:
+    found = disturbances(tmp_path, {}, {'proc/loadavg': '4.00 1.00 0.80 9/900 12346\n'})
+    assert found['load_average_start'] == [0.25, 0.5, 0.75]
+    assert found['load_average_end'] == [4.0, 1.0, 0.8]
+
+
+BUSY = (
+    'import time\nend = time.process_time() + 0.6\nwhile time.process_time() < end: pass\nprint(1, flush=True)\ninput()'
+)
+
+
+def test_another_process_is_seen_on_this_machine_and_a_task_of_the_run_is_none() -> None:
+    num_cores = len(os.sched_getaffinity(0))
+    alone, in_cluster = Disturbances(), Disturbances(in_cluster=True)
+    alone.start()
+    in_cluster.start()
+    began = time.monotonic()
+    # It has used its CPU time, and has not ended: a task beside this one, started by the same process or a child of it.
+    with subprocess.Popen(
+        [sys.executable, '-c', BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == '1\n'
+        time.sleep(max(0.0, began + 1.05 - time.monotonic()))
+        seen, task = alone.stop(), in_cluster.stop()
+        other.communicate('\n', timeout=60)
+    share = 0.5 / num_cores / seen['seconds']
+    assert seen['other_cpu_share'] > 0.9 * share
+    assert seen['other_cpu_share'] - task['other_cpu_share'] > 0.9 * share

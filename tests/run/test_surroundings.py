@@ -1,0 +1,257 @@
+"""Facts of machines from files captured there; of GPUs, from stand-ins for NVIDIA's library and program."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from captured_machines import BATCH_JOB, CONTAINER_V1, CONTAINER_V2, epyc_2_sockets, graviton, write_files
+
+import errors
+from reporting.summary import format_machine
+from run import cgroups
+from run.gpus import driver_version, gpu_facts, visible
+from run.processors import processor_facts
+from run.surroundings import environment_facts, git_commit, machine_facts
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(errors.__file__).parent
+
+
+def test_a_server_with_two_sockets(tmp_path: Path) -> None:
+    facts = machine_facts(root=write_files(tmp_path, epyc_2_sockets()))
+    assert facts['cpu_model'] == 'AMD EPYC 7451 24-Core Processor'
+    assert (facts['num_cores'], facts['num_physical_cores'], facts['num_sockets']) == (96, 48, 2)
+    assert facts['memory_bytes'] == 263_846_044 * 1024
+    assert facts['affinity'] == list(range(96))
+    assert facts['governor'] == 'performance'
+    assert facts['is_virtual'] is False
+    assert {'avx2', 'fma', 'f16c', 'sse4_1'} <= set(facts['cpu_features'])
+    assert 'smep' not in facts['cpu_features']
+    assert (facts['hostname'], facts['os'], facts['kernel']) == ('epyc', 'Ubuntu 22.04.4 LTS', '5.15.0-105-generic')
+    assert facts['load_average'] == [0.25, 0.5, 0.75]
+    assert (facts['cgroup_cpus'], facts['cgroup_memory_bytes']) == (None, None)
+
+
+def test_an_arm_server_has_a_model_though_linux_does_not_name_it(tmp_path: Path) -> None:
+    facts = machine_facts(root=write_files(tmp_path, graviton()))
+    assert facts['cpu_model'] == 'ARM Neoverse-N1'
+    assert (facts['num_cores'], facts['num_physical_cores'], facts['num_sockets']) == (16, 16, 1)
+    assert facts['is_virtual'] is True
+    assert facts['governor'] is None
+    assert facts['cpu_features'] == ['asimd', 'asimddp', 'asimdhp', 'asimdrdm', 'fphp']
+
+
+def test_an_arm_processor_that_nobody_knows_is_told_by_its_numbers(tmp_path: Path) -> None:
+    text = 'processor\t: 0\nCPU implementer\t: 0x99\nCPU part\t: 0xabc\n'
+    facts = processor_facts(write_files(tmp_path, {'proc/cpuinfo': text}))
+    assert '0x99' in facts['cpu_model']
+    assert '0xabc' in facts['cpu_model']
+
+
+def test_a_board_with_fast_and_slow_processors_names_both(tmp_path: Path) -> None:
+    text = ''.join(
+        f'processor\t: {i}\nCPU implementer\t: 0x41\nCPU part\t: {p}\n' for i, p in enumerate(['0xd03', '0xd08'])
+    )
+    assert processor_facts(write_files(tmp_path, {'proc/cpuinfo': text}))['cpu_model'] == (
+        'ARM Cortex-A53 + ARM Cortex-A72'
+    )
+
+
+@pytest.mark.skipif(shutil.which('lscpu') is None, reason='lscpu is not here')
+def test_this_machine_is_what_lscpu_says() -> None:
+    listed = json.loads(subprocess.run(['lscpu', '-J'], capture_output=True, check=True, timeout=10).stdout)
+    says: dict[str, str] = {}
+
+    def note(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            says[row['field'].rstrip(':')] = row['data']
+            note(row.get('children', []))
+
+    note(listed['lscpu'])
+    facts = processor_facts(Path('/'))
+    assert facts['num_cores'] == int(says['CPU(s)'])
+    assert facts['cpu_model'].endswith(' '.join(says['Model name'].split()))
+    if facts['num_sockets']:
+        assert facts['num_sockets'] == int(says['Socket(s)'])
+        assert facts['num_physical_cores'] == int(says['Core(s) per socket']) * facts['num_sockets']
+
+
+@pytest.mark.parametrize('files', [CONTAINER_V1, CONTAINER_V2], ids=['version 1', 'version 2'])
+def test_a_container_has_its_quota(tmp_path: Path, files: dict[str, str]) -> None:
+    facts = machine_facts(root=write_files(tmp_path, epyc_2_sockets() | files))
+    assert (facts['cgroup_cpus'], facts['cgroup_memory_bytes']) == (1.5, 2**32)
+    assert cgroups.cpu_seconds(tmp_path) == pytest.approx(5.0)
+    assert cgroups.throttled_seconds(tmp_path) == pytest.approx(2.5)
+    assert format_machine(facts)[0].startswith('AMD EPYC 7451 24-Core Processor, 1.5 of 96 cores; ')
+
+
+def test_the_limit_of_a_group_holds_for_the_groups_in_it(tmp_path: Path) -> None:
+    root = write_files(tmp_path, BATCH_JOB)
+    assert (cgroups.cpu_limit(root), cgroups.memory_limit(root)) == (4.0, 2**33)
+    assert cgroups.throttled_seconds(root) == pytest.approx(0.7)
+    assert cgroups.cpu_seconds(root) == pytest.approx(8.0)
+
+
+def test_no_limit_is_none(tmp_path: Path) -> None:
+    unlimited = CONTAINER_V1 | {
+        'sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us': '-1\n',
+        'sys/fs/cgroup/memory/memory.limit_in_bytes': '9223372036854771712\n',
+    }
+    root = write_files(tmp_path, unlimited)
+    assert (cgroups.cpu_limit(root), cgroups.memory_limit(root)) == (None, None)
+
+
+def test_a_system_without_these_files_raises_nothing(tmp_path: Path) -> None:
+    facts = machine_facts(root=tmp_path)
+    assert facts['num_cores'] == os.cpu_count()
+    for name in ('num_physical_cores', 'affinity', 'cgroup_cpus', 'governor', 'is_virtual', 'memory_bytes'):
+        assert facts[name] is None
+    json.dumps(facts, allow_nan=False)
+
+
+def test_the_threads_are_those_that_tensorflow_takes(tmp_path: Path) -> None:
+    root = write_files(tmp_path, graviton())
+    assert machine_facts(root=root)['threads'] == {'intra_op': 16, 'inter_op': 16}
+    assert machine_facts(4, 2, root)['threads'] == {'intra_op': 4, 'inter_op': 2}
+
+
+def test_the_fingerprint_tells_machines_apart_and_lasts(tmp_path: Path) -> None:
+    first = machine_facts(root=write_files(tmp_path / 'a', epyc_2_sockets()))['fingerprint']
+    other = machine_facts(root=write_files(tmp_path / 'b', graviton()))['fingerprint']
+    # Another kernel has other software, leaves a little less memory and has another load.
+    changed = epyc_2_sockets() | {
+        'proc/meminfo': 'MemTotal: 263840000 kB\n',
+        'proc/loadavg': '9 9 9 1/1 1\n',
+        'proc/sys/kernel/osrelease': '6.8.0\n',
+    }
+    again = machine_facts(root=write_files(tmp_path / 'c', changed))['fingerprint']
+    assert first == again != other
+    assert len(first) == 12
+
+
+def test_only_variables_that_change_the_computation_are_kept() -> None:
+    kept = {
+        'TF_XLA_FLAGS': '1',
+        'OMP_NUM_THREADS': '2',
+        'KMP_AFFINITY': 'compact',
+        'GOMP_CPU_AFFINITY': '0',
+        'CUDA_VISIBLE_DEVICES': '',
+        'NCCL_DEBUG': 'INFO',
+        'XLA_FLAGS': 'x',
+        'LD_PRELOAD': 'libtcmalloc.so',
+        'MALLOC_ARENA_MAX': '1',
+        'HOROVOD_FUSION_THRESHOLD': '0',
+    }
+    others = {'HOME': '/h', 'AWS_SECRET_ACCESS_KEY': 's', 'MY_TF_TOKEN': 's', 'CUDA_VISIBLE_DEVICES_OLD': '1', 'LD': ''}
+    assert environment_facts(kept | others) == kept
+    assert list(environment_facts(kept)) == sorted(kept)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ('-c', 'user.name=A', '-c', 'user.email=a@example.org')
+    ran = subprocess.run(['git', '-C', str(folder), *who, *arguments], capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
+
+
+@pytest.mark.skipif(shutil.which('git') is None, reason='git is not here')
+def test_the_commit_is_that_of_the_programs_own_checkout(tmp_path: Path) -> None:
+    git(tmp_path, 'init', '-q')
+    assert git_commit(tmp_path) is None
+    git(tmp_path, 'commit', '-q', '--allow-empty', '-m', 'first')
+    assert git_commit(tmp_path) == git(tmp_path, 'rev-parse', 'HEAD')
+    installed = tmp_path / 'venv' / 'site-packages'
+    installed.mkdir(parents=True)
+    assert git_commit(installed) is None
+
+
+SMI = """\
+NVIDIA A100-SXM4-40GB, GPU-05a2, 40960, 8.0, 1410, 1215, 400.00, 550.54.15
+NVIDIA A100-SXM4-40GB, GPU-15a2, 40960, 8.0, 1410, [N/A], [N/A], 550.54.15
+"""
+
+
+def test_gpus_are_found_with_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / 'nvidia-smi'
+    program.write_text(f'#!/bin/sh\ncat <<END\n{SMI}END\n')
+    program.chmod(0o755)
+    monkeypatch.setenv('PATH', f'{tmp_path}{os.pathsep}{os.environ["PATH"]}')
+    # What `import` finds for a package that is not installed.
+    monkeypatch.setitem(sys.modules, 'pynvml', None)
+    gpus, driver = gpu_facts()
+    assert driver == '550.54.15'
+    assert gpus[0] == {
+        'name': 'NVIDIA A100-SXM4-40GB',
+        'uuid': 'GPU-05a2',
+        'memory_bytes': 40 * 2**30,
+        'compute_capability': '8.0',
+        'max_clock_mhz': 1410,
+        'max_memory_clock_mhz': 1215,
+        'power_limit_watts': 400.0,
+    }
+    assert gpus[1] == gpus[0] | {'uuid': 'GPU-15a2', 'max_memory_clock_mhz': None, 'power_limit_watts': None}
+    lines = format_machine(machine_facts())
+    assert lines[1].startswith('NVIDIA A100-SXM4-40GB x 2, 40 GiB each; driver 550.54.15')
+    program.write_text('#!/bin/sh\necho failed; exit 9\n')
+    assert gpu_facts() == ([], None)
+
+
+@pytest.mark.skipif(shutil.which('cc') is None, reason='no C compiler is here')
+def test_gpus_and_their_energy_are_found_with_nvml(tmp_path: Path) -> None:
+    pytest.importorskip('pynvml', reason='the [cuda] extra is not installed')
+    source = ROOT / 'tests/nvml_stand_in.c'
+    library = tmp_path / 'libnvidia-ml.so.1'
+    subprocess.run(['cc', '-shared', '-fPIC', '-o', str(library), str(source)], check=True, timeout=60)
+    code = (
+        'import json; from run.gpus import gpu_facts; from run.meters import EnergyMeter\n'
+        'def energy(devices):\n'
+        '    meter = EnergyMeter("gpu", {"CUDA_VISIBLE_DEVICES": devices}); meter.start(); return meter.joules()\n'
+        'print(json.dumps([gpu_facts(), energy("0"), energy("GPU-0"), energy("0,1"), energy("")]))'
+    )
+    environment = os.environ | {'LD_LIBRARY_PATH': str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, '-c', code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr
+    (gpus, driver), first, by_name, both, none = json.loads(ran.stdout)
+    assert driver == '550.54.15'
+    assert [gpu['uuid'] for gpu in gpus] == ['GPU-05a2', 'GPU-15a2']
+    assert gpus[0]['memory_bytes'] == 40 * 2**30
+    assert gpus[0]['compute_capability'] == '8.0'
+    assert (gpus[0]['max_clock_mhz'], gpus[0]['max_memory_clock_mhz']) == (1410, 1215)
+    assert gpus[0]['power_limit_watts'] == 400
+    assert first == by_name == ['NVML', 2.5]
+    # The second GPU does not count its energy.
+    assert both is None
+    assert none is None
+
+
+def test_visible_gpus_are_chosen_as_cuda_does() -> None:
+    uuids = ['GPU-05a2', 'GPU-15a2', 'GPU-15ff']
+    for chosen, expected in (
+        (None, [0, 1, 2]),
+        ('2,0', [2, 0]),
+        ('', []),
+        ('-1', []),
+        ('1,7,0', [1]),
+        ('GPU-15f,GPU-0', [2, 0]),
+        ('GPU-15', []),
+    ):
+        environ = {} if chosen is None else {'CUDA_VISIBLE_DEVICES': chosen}
+        assert visible(uuids, environ) == expected, chosen
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        'NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: 12\n',
+        'NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16)\n',
+    ],
+)
+def test_the_kernel_module_tells_the_version_of_the_driver(tmp_path: Path, text: str) -> None:
+    assert driver_version(write_files(tmp_path, {'proc/driver/nvidia/version': text})) == '550.54.15'

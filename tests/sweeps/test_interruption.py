@@ -1,0 +1,181 @@
+"""Sweeps that are interrupted, killed, or out of disk space lose nothing, and continue with what is missing."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from refusals import check_line, refused
+from sweeping import FAKE, assert_ended, created, environment, plan_of, sizes_in, starter
+
+from commands.sweep import run_plan
+from sweeps.folder import Folder, difference
+from sweeps.plan import Plan
+
+pytestmark = pytest.mark.distributed
+
+TEXT = 'repeats = 2\n[flags]\nmodel = "lenet"\n[grid]\nbatch_size = [1, 2, 3]\n'
+# The command, with the small program in place of the real one.
+COMMAND = 'import sys, commands.sweep, tf_cnn_benchmarks as b; commands.sweep.PROGRAM = {!r}; sys.exit(b.main())'
+ROOT = Path(__file__).resolve().parent.parent.parent
+DEADLINE_SECS = 60
+
+
+@contextlib.contextmanager
+def sweeping(tmp_path: Path, *argv: str, behaviours: Mapping[str, object] | None = None) -> Iterator[subprocess.Popen]:
+    """A process that runs `sweep` with these arguments; ends with the block."""
+    process = subprocess.Popen(
+        [sys.executable, '-c', COMMAND.format(FAKE), 'sweep', *argv],
+        cwd=ROOT,
+        env={**os.environ, **environment(tmp_path, behaviours)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def await_waiting(tmp_path: Path, count: int) -> list[int]:
+    """Waits until so many processes of a run that waits have started; returns their numbers."""
+    path, deadline = tmp_path / 'log.txt.waiting', time.monotonic() + DEADLINE_SECS
+    while not path.exists() or len(path.read_text().splitlines()) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return [int(line) for line in path.read_text().split()]
+
+
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / 'sizes.toml'
+    path.write_text(TEXT)
+    return path
+
+
+def test_a_sweep_that_was_killed_continues_with_what_is_missing(tmp_path: Path) -> None:
+    file, out = written(tmp_path), tmp_path / 'out'
+    with sweeping(tmp_path, str(file), f'--output={out}', behaviours={'--batch_size=3': 'wait'}) as process:
+        # The run and its child, which has a session of its own.
+        pids = await_waiting(tmp_path, 2)
+        process.kill()
+        process.wait()
+    assert_ended(pids)
+    assert sizes_in(tmp_path) == [1, 2, 3]
+    # What a run had begun to write when the power failed.
+    (out / 'results' / '.3-3-1x1.1.json').write_text('{"schema": "tf_cnn')
+    with sweeping(tmp_path, '--resume', str(out)) as process:
+        table, said = process.communicate(timeout=DEADLINE_SECS)
+    assert process.returncode == 0, said
+    assert Counter(sizes_in(tmp_path)) == {1: 2, 2: 2, 3: 3}
+    assert len(list((out / 'results').iterdir())) == 6
+    assert table == (out / 'table.md').read_text()
+    assert [line.split('|')[1].strip() for line in table.splitlines()[2:]] == ['1', '2', '3']
+    # Now nothing is missing.
+    with sweeping(tmp_path, str(file), f'--output={out}', '--resume') as process:
+        assert process.communicate(timeout=DEADLINE_SECS)[0] == table
+    assert len(sizes_in(tmp_path)) == 7
+
+
+@pytest.mark.parametrize(('number', 'exit_code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_run_and_says_how_to_continue(number: int, exit_code: int, tmp_path: Path) -> None:
+    out = tmp_path / 'out'
+    argv = (str(written(tmp_path)), f'--output={out}')
+    with sweeping(tmp_path, *argv, behaviours={'--batch_size=2': 'wait'}) as process:
+        pids = await_waiting(tmp_path, 2)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=DEADLINE_SECS)
+        assert process.returncode == exit_code, said
+    assert_ended(pids)
+    lines = said.splitlines()
+    check_line(lines[-2], '1 of 6', f'sweep --resume {out}')
+    assert lines[-1].startswith('tf_cnn_benchmarks: error: ')
+    assert [path.name for path in (out / 'results').iterdir()] == ['1-1-1x1.1.json']
+
+
+def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
+    out = tmp_path / 'out'
+    argv = (str(written(tmp_path)), f'--output={out}')
+    with sweeping(tmp_path, *argv, behaviours={'--batch_size=1': 'wait'}) as process:
+        await_waiting(tmp_path, 2)
+        plan = Folder(out).read_plan()
+        with refused(out):
+            run_plan(plan, Folder(out), starter(tmp_path, plan))
+        assert process.poll() is None
+    with refused(out, '--resume'):
+        Folder(out).create(plan)
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, TEXT)
+    with refused(tmp_path):
+        Folder(tmp_path).create(plan)
+    with refused(tmp_path, 'sweep.json'):
+        Folder(tmp_path).read_plan()
+    (tmp_path / 'sweep.json').write_text('{"schema": ')
+    with refused(tmp_path / 'sweep.json'):
+        Folder(tmp_path).read_plan()
+
+
+def test_the_plan_is_kept_as_it_was_made(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, TEXT + 'shape = ["1*1", "2*1+1"]\nvariable_update = ["replicated", "parameter_server"]')
+    assert plan.left_out
+    assert created(tmp_path, plan).read_plan() == plan
+
+
+@pytest.mark.parametrize(
+    ('text', 'facts'),
+    [
+        (TEXT.replace('[1, 2, 3]', '[1, 2]'), ('batch_size=3',)),
+        (TEXT.replace('[1, 2, 3]', '[1, 2, 3, 4]'), ('batch_size=4',)),
+        (TEXT.replace('lenet', 'alexnet'), ('--model=lenet', '--model=alexnet')),
+        (TEXT.replace('repeats = 2', 'repeats = 3'), ('repeats', '2', '3')),
+    ],
+)
+def test_a_changed_plan_is_told_from_that_of_the_folder(text: str, facts: tuple[str, ...], tmp_path: Path) -> None:
+    before, after = plan_of(tmp_path, TEXT), plan_of(tmp_path, text)
+    assert difference(before, plan_of(tmp_path, TEXT)) is None
+    check_line(difference(before, after), *facts)
+
+
+def one_small_plan(tmp_path: Path) -> Plan:
+    return plan_of(tmp_path, '[grid]\nbatch_size = [1, 2, 3, 4, 5, 6]\n')
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='mounting a small disk needs root')
+def test_a_full_disk_ends_the_sweep_in_one_line_and_loses_nothing(tmp_path: Path) -> None:
+    disk = tmp_path / 'disk'
+    disk.mkdir()
+    mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=512k', 'tmpfs', disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip('this machine mounts no small disk')
+    try:
+        plan = one_small_plan(tmp_path)
+        folder = Folder(disk / 'out')
+        folder.create(plan)
+        program = starter(tmp_path, plan)
+        # Two runs find room, the third one does not.
+        size = 2 * len((tmp_path / 'document.txt').read_bytes())
+        ballast = disk / 'ballast'
+        ballast.write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize - size - 90_000))
+        with sweeping(tmp_path, '--resume', str(folder.path)) as process:
+            _, said = process.communicate(timeout=DEADLINE_SECS)
+        assert process.returncode == 1
+        check_line(said.splitlines()[-1], 'tf_cnn_benchmarks: error', folder.path, 'No space left', '--resume')
+        kept = {path.name: path.read_bytes() for path in folder.results.iterdir() if path.name[0] != '.'}
+        assert 0 < len(kept) < 6
+        ballast.unlink()
+        assert run_plan(plan, folder, program) == 0
+        assert {name: (folder.results / name).read_bytes() for name in kept} == kept
+        assert all(json.loads(path.read_text())['schema'].endswith('result') for path in folder.results.iterdir())
+        assert len(list(folder.results.iterdir())) == 6
+    finally:
+        subprocess.run(['umount', disk], check=True)

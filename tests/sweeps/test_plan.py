@@ -1,0 +1,221 @@
+"""Files and grids become lists of configurations; what cannot be is refused before anything runs."""
+
+from pathlib import Path
+
+import pytest
+from refusals import check_line, refused
+from sweeping import plan_of
+
+from cluster.shape import Shape
+from params.modes import MODES
+from sweeps.files import find_file, read_file, shipped
+from sweeps.flags import read_grid
+from sweeps.gpus import has_gpu
+from sweeps.plan import make_plan
+
+pytestmark = pytest.mark.unit
+
+TABLE = """
+title = "Modes"
+[flags]
+model = "lenet"
+device = "cpu"
+num_batches = 5
+[grid]
+variable_update = ["replicated", "parameter_server"]
+batch_size = [32, 64]
+shape = ["1*1", "1*2", "2*1+1"]
+"""
+
+
+def test_a_grid_is_all_combinations_in_order_but_those_that_cannot_run(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, TABLE)
+    assert plan.columns == ('variable_update', 'batch_size', 'shape')
+    assert [tuple(one.varied.values()) for one in plan.configurations] == [
+        ('replicated', '32', '1*1'),
+        ('replicated', '32', '1*2'),
+        ('replicated', '64', '1*1'),
+        ('replicated', '64', '1*2'),
+        ('parameter_server', '32', '1*1'),
+        ('parameter_server', '32', '1*2'),
+        ('parameter_server', '32', '2*1+1'),
+        ('parameter_server', '64', '1*1'),
+        ('parameter_server', '64', '1*2'),
+        ('parameter_server', '64', '2*1+1'),
+    ]
+    assert [(one.varied['batch_size'], one.varied['shape']) for one in plan.left_out] == [
+        ('32', '2*1+1'),
+        ('64', '2*1+1'),
+    ]
+    check_line(plan.left_out[0].reason, 'replicated')
+    assert len({one.id for one in plan.configurations}) == 10
+
+
+def test_a_shape_says_how_a_run_is_started(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, TABLE)
+    commands = {one.caption: one.command('--more') for one in plan.configurations}
+    common = ('--model=lenet', '--device=cpu', '--num_batches=5', '--variable_update=parameter_server')
+    alone = commands['variable_update=parameter_server batch_size=32 shape=1*2']
+    assert alone == (*common, '--batch_size=32', '--num_gpus=2', '--more')
+    several = commands['variable_update=parameter_server batch_size=64 shape=2*1+1']
+    start = ('cluster', '--workers=2', '--ps=1', '--')
+    assert several == (*start, *common, '--batch_size=64', '--num_gpus=1', '--more')
+
+
+@pytest.mark.parametrize(
+    ('mode', 'fitting'),
+    [
+        ('replicated', '1*1 1*2'),
+        ('independent', '1*1 1*2'),
+        ('parameter_server', '1*1 1*2 1*1+1 2*2+1'),
+        ('distributed_replicated', '1*1+1 2*2+1'),
+        ('collective_all_reduce', '1*1 1*2 2*1'),
+        ('distributed_all_reduce', '1*1 1*2 2*1'),
+        ('horovod', ''),
+    ],
+)
+def test_each_mode_has_its_shapes(mode: str, fitting: str) -> None:
+    shapes = ('1*1', '1*2', '2*1', '1*1+1', '2*2+1')
+    assert [text for text in shapes if Shape.parse(text).why_not(MODES[mode]) is None] == fitting.split()
+
+
+def test_several_grids_included_rows_and_exclusions(tmp_path: Path) -> None:
+    plan = plan_of(
+        tmp_path,
+        """
+        [flags]
+        model = "lenet"
+        [[grids]]
+        variable_update = "replicated"
+        batch_size = [8, 16]
+        [[grids]]
+        variable_update = "parameter_server"
+        shape = ["1*1", "2*1+1"]
+        batch_size = [8, 16]
+        [[include]]
+        xla = true
+        [[include]]
+        variable_update = "replicated"
+        batch_size = 8
+        [[exclude]]
+        batch_size = 16
+        shape = ["1*1", "4*1"]
+        """,
+    )
+    assert [one.caption for one in plan.configurations] == [
+        'variable_update=replicated batch_size=8 xla=false shape=1*1',
+        'variable_update=parameter_server batch_size=8 xla=false shape=1*1',
+        'variable_update=parameter_server batch_size=8 xla=false shape=2*1+1',
+        'variable_update=parameter_server batch_size=16 xla=false shape=2*1+1',
+        'variable_update=parameter_server batch_size=default xla=true shape=1*1',
+    ]
+    assert len(plan.left_out) == 3
+
+
+def test_flags_after_the_dashes_replace_those_of_the_file(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, TABLE, '--model', 'alexnet', '--xla', '--num_batches=7')
+    argv = plan.configurations[0].argv
+    assert [word for word in argv if 'model' in word or 'num_batches' in word] == ['--model=alexnet', '--num_batches=7']
+    assert '--xla=True' in argv
+    with refused('--batch_size=8', '[grid]'):
+        plan_of(tmp_path, TABLE, '--batch_size=8')
+    with refused('--modle', '--model'):
+        plan_of(tmp_path, TABLE, '--modle=lenet')
+
+
+def test_a_grid_of_flags_is_one_of_a_file(tmp_path: Path) -> None:
+    request = read_grid(['--batch_size=8,16', 'shape=1*1,1*2'])
+    plan = make_plan(request, lambda params, alone: None, has_gpu=True)
+    assert [one.caption for one in plan.configurations] == [
+        *('batch_size=8 shape=1*1', 'batch_size=8 shape=1*2', 'batch_size=16 shape=1*1', 'batch_size=16 shape=1*2')
+    ]
+    for text, facts in (('--batch_size', ()), ('--batch_size=8,two', ('batch_size', 'two')), ('x=1', ('x',))):
+        with refused('--grid', *facts):
+            read_grid([text])
+
+
+GRID = '[grid]\nbatch_size = [8, 16]\n'
+
+
+@pytest.mark.parametrize(
+    ('text', 'facts'),
+    [
+        ('[flags]\nbatch_sizes = 3\n' + GRID, ('[flags]', 'batch_sizes', 'batch_size')),
+        ('[flags]\nnum_batches = "two"\n' + GRID, ('[flags]', 'num_batches = "two"', 'integer')),
+        ('[flags]\nnum_batches = 0\n' + GRID, ('[flags]', 'num_batches = 0', '1')),
+        ('[flags]\nmodel = 3\n' + GRID, ('[flags]', 'model = 3')),
+        ('[flags]\nmodel = ["lenet"]\n' + GRID, ('[flags]', 'model', 'lenet')),
+        ('[flags]\nmodel = "nonet"\n' + GRID, ('--model=nonet',)),
+        ('[flags]\nnum_gpus = 2\n' + GRID, ('num_gpus = 2', 'shape')),
+        ('[flags]\njob_name = "ps"\n' + GRID, ('job_name', 'shape')),
+        ('[flags]\ntrain_dir = "out"\n' + GRID, ('--train_dir=out',)),
+        ('[grid]\nshape = ["two"]\n', ('[grid]', 'shape = "two"', 'W*G')),
+        ('[grid]\nshape = ["0*1"]\n', ('[grid]', 'shape = "0*1"')),
+        ('[grid]\nshape = ["1*0+1"]\n', ('[grid]', 'shape = "1*0+1"')),
+        ('[grid]\nbatch_size = []\n', ('[grid]', 'batch_size')),
+        ('[grid]\n', ('[grid]',)),
+        ('', ('[grid]',)),
+        ('flags = 3\n' + GRID, ('flags', '3')),
+        ('grids = 3\n', ('grids',)),
+        ('repeats = "many"\n' + GRID, ('repeats = "many"',)),
+        ('repeats = [3]\n' + GRID, ('repeats = [3]',)),
+        ('title = 3\n' + GRID, ('title',)),
+        ('repeat = 3\n' + GRID, ('repeat', 'repeats')),
+        ('memory_limit = "lots"\n' + GRID, ('memory_limit', 'lots')),
+        ('until_interval = "-1%"\n' + GRID, ('until_interval', '-1%')),
+        ('until_interval = "1%"\nrepeats = 2\n' + GRID, ('until_interval', '--repeats=2')),
+        ('find_batch_size = true\n' + GRID, ('[grid]', 'batch_size', 'find_batch_size')),
+        ('find_batch_size = true\nrepeats = 2\n[grid]\nxla = [true, false]\n', ('find_batch_size', '--repeats=2')),
+        ('[[include]]\nbatch_size = [1, 2]\n', ('[[include]] 1', 'batch_size')),
+        ('[[exclude]]\nbatch_sise = 1\n' + GRID, ('[[exclude]] 1', 'batch_sise')),
+        ('[[exclude]]\nbatch_size = [8, 16]\n' + GRID, ('exclude',)),
+        ('[grid\n', ('TOML', 'line 1')),
+        ('[[include]]\nvariable_update = "replicated"\nshape = "2*1+1"\n', ('[[include]] 1', 'replicated', '2*1+1')),
+        ('[grid]\nvariable_update = "replicated"\nshape = "2*1+1"\n', ('[grid]', 'replicated', '2*1+1')),
+        ('[grid]\nvariable_update = "horovod"\n', ('[grid]', 'horovod')),
+        ('[grid]\nshape = ["1*1", "1*2"]\n', ('1*2', '--device=cpu')),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(text: str, facts: tuple[str, ...], tmp_path: Path) -> None:
+    with refused('sweep_file.toml', *facts):
+        plan_of(tmp_path, text)
+
+
+def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / 'binary.toml'
+    path.write_bytes(b'\xff\xfe\x00')
+    with refused(path):
+        read_file(path)
+    with refused('precison', 'precision'):
+        find_file('precison')
+    with refused(tmp_path):
+        find_file(str(tmp_path))
+
+
+@pytest.mark.parametrize('name', shipped())
+def test_the_sweeps_that_come_with_the_program_can_run(name: str) -> None:
+    from dataclasses import replace
+
+    from run.resolve import check_launch
+
+    request = read_file(find_file(name), name)
+    request = replace(request, flags={**request.flags, 'device': 'cpu'})
+    plan = make_plan(request, lambda params, alone: check_launch(params, alone=alone), has_gpu=False)
+    assert len(plan.configurations) > 2
+    assert plan.title != name
+
+
+def test_all_models_are_swept(tmp_path: Path) -> None:
+    from models.registry import MODELS
+
+    (grid,) = read_file(find_file('all_models')).grids
+    assert list(grid.values['model']) == MODELS.list_models()
+
+
+def test_a_gpu_is_found_by_what_its_driver_makes(tmp_path: Path) -> None:
+    assert not has_gpu({}, tmp_path)
+    (tmp_path / 'dev').mkdir()
+    (tmp_path / 'dev' / 'nvidia0').touch()
+    assert has_gpu({}, tmp_path)
+    assert has_gpu({'CUDA_VISIBLE_DEVICES': '1'}, tmp_path)
+    assert not has_gpu({'CUDA_VISIBLE_DEVICES': ''}, tmp_path)

@@ -1,0 +1,107 @@
+"""The order of runs, the search for a batch size, sizes and durations as text."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from refusals import refused
+
+from sweeps.batch_size import LARGEST, largest_size, next_size
+from sweeps.durations import format_seconds, seconds_left
+from sweeps.order import order_of_round
+from sweeps.process import ERROR, MEMORY, explain
+from sweeps.settings import Settings
+
+pytestmark = pytest.mark.unit
+
+
+@given(st.integers(1, 30), st.integers(1, 12), st.integers(0, 5))
+def test_every_round_has_each_configuration_once(count: int, round_number: int, seed: int) -> None:
+    order = order_of_round(count, round_number, seed)
+    assert sorted(order) == list(range(count))
+    assert order == order_of_round(count, round_number, seed)
+
+
+@given(st.integers(1, 30), st.integers(1, 6), st.integers(0, 5))
+def test_a_steady_drift_cancels_over_each_pair_of_rounds(count: int, pair: int, seed: int) -> None:
+    first, second = (order_of_round(count, number, seed) for number in (2 * pair - 1, 2 * pair))
+    # When each configuration runs, counted over both rounds.
+    assert {first.index(one) + count + second.index(one) for one in range(count)} == {2 * count - 1}
+
+
+def test_the_first_round_is_in_order_and_later_ones_differ() -> None:
+    assert order_of_round(8, 1, 1234) == list(range(8))
+    assert len({tuple(order_of_round(8, number, 1234)) for number in range(1, 9)}) == 8
+    assert order_of_round(8, 3, 1234) != order_of_round(8, 3, 1235)
+
+
+@given(st.integers(0, LARGEST), st.integers(1, 2000))
+def test_the_search_finds_the_largest_size_that_fits(limit: int, start: int) -> None:
+    fits: dict[int, bool] = {}
+    while size := next_size(start, fits):
+        assert size not in fits
+        fits[size] = size <= limit
+    assert largest_size(fits) == (limit or None)
+    assert len(fits) <= 35
+
+
+def test_the_search_doubles_then_halves_what_is_left() -> None:
+    fits: dict[int, bool] = {}
+    while size := next_size(32, fits):
+        fits[size] = size <= 150
+    assert list(fits) == [32, 64, 128, 256, 192, 160, 144, 152, 148, 150, 151]
+
+
+@pytest.mark.parametrize(
+    ('text', 'size'),
+    [('1000', 1000), ('8GiB', 8 * 2**30), ('8GB', 8 * 10**9), ('8g', None), ('8G', 8 * 2**30), ('1.5 MiB', 3 * 2**19)],
+)
+def test_sizes_have_units(text: str, size: int | None) -> None:
+    settings = Settings(memory_limit=text)
+    if size is None:
+        with refused('--memory_limit=8g'):
+            settings.check()
+    else:
+        settings.check()
+        assert settings.memory_bytes == size
+
+
+def test_repeats_have_defaults() -> None:
+    assert Settings().num_repeats == 1
+    assert Settings(until_interval='1%').num_repeats == 10
+    assert Settings(until_interval='0.02').interval_share == 0.02
+    assert Settings(until_interval='2%').interval_share == 0.02
+
+
+def test_durations_are_for_people() -> None:
+    shown = [format_seconds(seconds) for seconds in (0.4, 59.4, 60, 130, 3599, 3600, 3900, 7320)]
+    assert shown == ['0 s', '59 s', '1 min', '2 min 10 s', '59 min 59 s', '1 h', '1 h 5 min', '2 h 2 min']
+
+
+def test_what_is_left_takes_as_long_as_it_did_before() -> None:
+    assert seconds_left(['a', 'a', 'b', 'c'], {'a': [1.0, 3.0], 'b': [5.0], 'c': []}) == 2 + 2 + 5 + 3
+    assert seconds_left(['a'], {'a': []}) is None
+
+
+@pytest.mark.parametrize(
+    ('output', 'code', 'reason', 'cause'),
+    [
+        ('step\ntf_cnn_benchmarks: error: first\ntf_cnn_benchmarks: error: second\nmore\n', 1, 'second', ERROR),
+        ('ps 0 | tf_cnn_benchmarks: error: a\ntf_cnn_benchmarks: error: ps 0 ended\n', 1, 'ps 0: a', ERROR),
+        ('Traceback\nValueError: boom\n', 1, 'it ended with exit code 1: ValueError: boom', ERROR),
+        ('', 3, 'it ended with exit code 3', ERROR),
+        ('step\n', -11, 'ended by signal 11 (Segmentation fault)', ERROR),
+        ('step\n', -9, 'ended by signal 9 (Killed)', MEMORY),
+        ('x\nOOM when allocating tensor\ny\n', 1, 'OOM when allocating tensor', MEMORY),
+        ('tf_cnn_benchmarks: error: RESOURCE_EXHAUSTED: out\n', 1, 'RESOURCE_EXHAUSTED: out', MEMORY),
+    ],
+)
+def test_a_failure_is_explained_by_what_the_run_said(output: str, code: int, reason: str, cause: str) -> None:
+    assert explain(output, code) == (reason, cause)
+
+
+def test_no_configuration_always_follows_the_same_one() -> None:
+    orders = [order_of_round(6, number, 1234) for number in range(1, 11)]
+    followers = {pair for order in orders for pair in itertools.pairwise(order)}
+    assert all(len({second for first, second in followers if first == one}) >= 3 for one in range(6))
