@@ -31,6 +31,7 @@ class Subcommand:
 SUBCOMMANDS: Mapping[str, Subcommand] = {
     'checkpoint': Subcommand('PATH [--flag=value ...]', 'lists the tensors of a checkpoint'),
     'cluster': Subcommand('[--flag=value ...] [-- FLAGS]', 'starts a whole cluster on this machine'),
+    'compare': Subcommand('RESULT ... [--flag=value ...]', 'compares results with 95 % intervals, and with a history'),
     'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
     'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
     'sweep': Subcommand('[FILE] [--flag=value ...] [-- FLAGS]', 'measures many configurations, and prints one table'),

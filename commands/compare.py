@@ -1,0 +1,157 @@
+"""`tf_cnn_benchmarks.py compare`: compares results with 95 % intervals. Starts without TensorFlow."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from commands.options import Arguments, Declaration, Positional
+from errors import UsageError, spelled
+from params.spec import flag
+from reporting import comparison_text, regression_text
+from reporting.comparison import Clock
+from reporting.comparison_rows import group_names, make_rows
+from reporting.history import read
+from reporting.regression import judge
+from reporting.regression_text import Judged
+from reporting.sides import Side, read_side
+
+# Of the table where standard output is no terminal.
+_COLUMNS = 120
+
+
+@dataclass(frozen=True)
+class Options:
+    """The flags of the subcommand."""
+
+    clock: str = flag(
+        Clock.WALL.value,
+        'What counts: wall, the steps with what lies between them (printing, checkpoints; not evaluations); or steps, '
+        'the steps alone.',
+        choices=tuple(clock.value for clock in Clock),
+    )
+    format: str = flag('text', 'How to print the comparison.', choices=('text', 'markdown', 'csv', 'json'))
+    force: bool = flag(False, 'Compare runs of different work: another model, data set, image size or role.')
+    run_spread: float | None = flag(
+        None,
+        'How much the rates of two processes of one setting differ on this machine: their standard deviation divided '
+        'by the mean, such as 0.01. Used to judge single runs; by default the spread of those settings that were '
+        'repeated, or else that of single steps.',
+        lower_bound=0,
+    )
+    fail_below: float | None = flag(
+        None,
+        'For scripts: exit with code 1 if a result is slower than this part of its baseline, such as 0.95. The '
+        'difference must be significant, too: a lower ratio by chance does not fail.',
+        lower_bound=0,
+    )
+    against: str | None = flag(
+        None,
+        'A file that --history wrote. Each result is judged against the earlier runs of the same setting on the same '
+        'machine, instead of against the first one.',
+    )
+
+
+DECLARATION = Declaration(
+    'compare',
+    Options,
+    'Compares throughputs: the ratio to the first argument, the baseline, with a 95 % interval.',
+    examples=(
+        'before.json after.json',
+        'before/ after/ --fail_below=0.95',
+        'sweep-results/ --format=markdown',
+        'after.json --against=history.sqlite',
+    ),
+    details=(
+        'A folder holds the results of several settings, or several runs of one setting (--repeat). Two folders are '
+        'compared setting by setting; the settings of a single folder with the first of them. Several runs of a '
+        'setting show how much processes differ. Single runs do not: the interval is then that of their steps, and '
+        'only a difference beyond the likely one between processes is called faster or slower.'
+        '\n\n'
+        'The exit code is 0, or 1 if --fail_below found a slower result, or 2 if the arguments cannot be compared.'
+    ),
+    positional=Positional(
+        'RESULT',
+        'a file that --result_file wrote, a folder of such files, or the text that a run, also of the original '
+        'program, printed.',
+        at_most=None,
+    ),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `compare` with the arguments in argv; returns the exit code.
+
+    Raises:
+      UsageError: an argument is wrong, or the results cannot be compared.
+      RunError: the history is locked.
+    """
+    return DECLARATION.run(argv, _compare)
+
+
+def _compare(arguments: Arguments[Options]) -> int:
+    options = arguments.options
+    sides = [read_side(argument) for argument in arguments.positional]
+    if options.against is not None:
+        return _judge(sides, options, options.against)
+    if len(sides) == 1 and len(sides[0].groups) < 2:
+        held = 'one setting' if sides[0].groups else 'no result with a throughput'
+        raise UsageError(
+            f'{sides[0].argument}: it holds {held}, and compare takes at least two; '
+            'write the baseline and then the others, or --against=HISTORY'
+        )
+    clock = Clock(options.clock)
+    rows = make_rows(sides, clock, force=options.force, run_spread=options.run_spread)
+    problems = [problem for side in sides for problem in side.problems]
+    if options.format == 'json':
+        print(comparison_text.format_json(rows, problems, clock))
+    elif options.format == 'csv':
+        print(comparison_text.format_csv(rows))
+    elif options.format == 'markdown':
+        print(comparison_text.format_markdown(rows, problems))
+    else:
+        print(comparison_text.format_text(rows, problems, _width()))
+    slower = {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}
+    return _exit_code(slower, options.fail_below)
+
+
+def _judge(sides: Sequence[Side], options: Options, history: str) -> int:
+    """Judges each setting of each side by a history, and prints that."""
+    for side in sides:
+        for group in side.groups:
+            if group.first.machine.get('fingerprint') is None:
+                raise UsageError(
+                    f'{group.first.source}: it does not say on which machine it was measured, and '
+                    f'{spelled("against", history)} needs that; give a file that --result_file wrote'
+                )
+    earlier = read(history)
+    clock = Clock(options.clock)
+    names = group_names(sides)
+    rows = [
+        Judged(names[id(group)], group.first.shape, judge(group.records, earlier, clock))
+        for side in sides
+        for group in side.groups
+    ]
+    if not rows:
+        raise UsageError(f'{sides[0].argument}: it holds no result with a throughput; give another one')
+    if options.format == 'json':
+        print(regression_text.format_json(rows, clock))
+    elif options.format == 'csv':
+        print(regression_text.format_csv(rows))
+    elif options.format == 'markdown':
+        print(regression_text.format_markdown(rows))
+    else:
+        print(regression_text.format_text(rows, _width()))
+    slower = {row.name: row.judgement.ratio for row in rows if row.judgement.ratio and row.judgement.is_slower}
+    return _exit_code(slower, options.fail_below)
+
+
+def _width() -> int | None:
+    return None if sys.stdout.isatty() else _COLUMNS
+
+
+def _exit_code(ratios: Mapping[str, float], fail_below: float | None) -> int:
+    """1 if one of the significant ratios is below --fail_below, which is then printed."""
+    slow = [f'{name} ({ratio:.3f})' for name, ratio in ratios.items() if fail_below is not None and ratio < fail_below]
+    if slow:
+        print(f'{spelled("fail_below", fail_below)}: slower than that: {", ".join(slow)}', file=sys.stderr)
+    return 1 if slow else 0

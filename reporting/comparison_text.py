@@ -1,0 +1,239 @@
+"""A comparison as text, Markdown, CSV or JSON: format_* functions return the text. docs/compare.md describes them."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from reporting import tables
+from reporting.comparison import Clock
+from reporting.comparison_rows import Changes, Row
+
+SCHEMA = 'tf_cnn_benchmarks.comparison'
+SCHEMA_VERSION = 1
+
+_TITLES = ('run', 'shape', 'runs', 'images/sec', '95 %', 'ratio', '95 %', 'verdict')
+_LEFT = ('run', 'shape', 'verdict')
+_MOST_WARNINGS = 8
+
+
+def plain(text: object) -> str:
+    """Text that cannot change the terminal or break its line: what is not printable is escaped."""
+    return ''.join(char if char.isprintable() else char.encode('unicode_escape').decode() for char in str(text))
+
+
+def as_cells(row: Row) -> tuple[str, ...]:
+    """The cells of a row, in the order of the titles."""
+    found, ratio = row.estimate, row.ratio
+    verdict = ratio.verdict.value if ratio else 'baseline' if row.is_baseline else ''
+    if row.is_baseline and row.remark and row.status == 'complete':
+        verdict = ''
+    told = '; '.join(part for part in (verdict, f'left out: {row.remark}' if found is None else row.remark) if part)
+    return (
+        plain(row.name),
+        plain(row.shape),
+        str(found.num_runs) if found else '',
+        f'{found.images_per_second:.2f}' if found else '',
+        _interval(found.interval, 2) if found else '',
+        f'{ratio.value:.3f}' if ratio else '',
+        _interval(ratio.interval, 3) if ratio else '',
+        plain(told),
+    )
+
+
+def format_text(rows: Sequence[Row], problems: Sequence[str], width: int | None) -> str:
+    """The table and the notes for people; width in columns, None for that of the terminal."""
+    return '\n'.join([make_table(_TITLES, _LEFT, [as_cells(row) for row in rows], width), *notes(rows, problems)])
+
+
+def format_markdown(rows: Sequence[Row], problems: Sequence[str]) -> str:
+    """A table of Markdown, and the notes as a list."""
+    lines = [f'- {line}' if line else '' for line in notes(rows, problems)]
+    return '\n'.join([table_of_markdown(_TITLES, _LEFT, [as_cells(row) for row in rows]), *lines])
+
+
+def make_table(titles: Sequence[str], left: Collection[str], cells: Sequence[Sequence[str]], width: int | None) -> str:
+    """A table for people.
+
+    Args:
+      left: the titles of columns of text, the others hold numbers. width: in columns, None for that of the terminal.
+    """
+    # Imported here because the other formats need no rich.
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for number, title in enumerate(titles):
+        # The first and the last column hold long text.
+        no_wrap = 0 < number < len(titles) - 1
+        table.add_column(title, justify='left' if title in left else 'right', no_wrap=no_wrap, overflow='fold')
+    for row in cells:
+        table.add_row(*row)
+    console = Console(width=width, markup=False, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    return '\n'.join(line.rstrip() for line in captured.get().splitlines() if line.strip())
+
+
+def table_of_markdown(titles: Sequence[str], left: Collection[str], cells: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown; the titles in `left` are columns of text."""
+    return tables.format_markdown(titles, cells, [i for i, title in enumerate(titles) if title not in left])
+
+
+def format_csv(rows: Sequence[Row]) -> str:
+    """One line for each row, with the keys of the JSON; what is no number or text is JSON."""
+    return as_csv([_as_object(row) for row in rows])
+
+
+def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
+    """Lines with the values of objects, all of the same keys, below a line with the keys; at least one object."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(objects[0]), lineterminator='\n')
+    writer.writeheader()
+    for found in objects:
+        cells = {
+            name: json.dumps(value) if isinstance(value, dict | list | bool) else value for name, value in found.items()
+        }
+        writer.writerow(cells)
+    return out.getvalue().rstrip('\n')
+
+
+def format_json(rows: Sequence[Row], problems: Sequence[str], clock: Clock) -> str:
+    """The document of a comparison."""
+    return json.dumps(
+        {
+            'schema': SCHEMA,
+            'schema_version': SCHEMA_VERSION,
+            'clock': clock.value,
+            'rows': [_as_object(row) for row in rows],
+            'problems': list(problems),
+        },
+        indent=2,
+    )
+
+
+def notes(rows: Sequence[Row], problems: Sequence[str]) -> list[str]:
+    """The lines below the table: what differs, what to know about the numbers."""
+    lines = [
+        *_changes('different work', [(row, row.work_changes) for row in rows]),
+        *_changes('flags', [(row, row.flag_changes) for row in rows]),
+        *_changes('machine', [(row, row.machine_changes) for row in rows]),
+        *_warnings(rows),
+        *(f'not read: {plain(problem)}' for problem in problems),
+        *_about_single_runs(rows),
+    ]
+    return ['', *lines] if lines else []
+
+
+def _changes(title: str, found: Sequence[tuple[Row, Changes]]) -> Iterator[str]:
+    """A line for each set of changes, with the rows that have it if not all have."""
+    by_text: dict[str, list[str]] = {}
+    compared = [(row, changes) for row, changes in found if row.baseline is not None]
+    for row, changes in compared:
+        if changes:
+            text = ', '.join(f'{name} {_value(before)} -> {_value(after)}' for name, (before, after) in changes.items())
+            by_text.setdefault(text, []).append(plain(row.name))
+    for text, names in by_text.items():
+        yield f'{title}: {plain(text)}' if len(names) == len(compared) else f'{title} of {_few(names)}: {plain(text)}'
+
+
+def _warnings(rows: Sequence[Row]) -> Iterator[str]:
+    by_code: dict[str, list[tuple[str, str]]] = {}
+    for row in rows:
+        for warning in row.warnings:
+            by_code.setdefault(warning.get('code', ''), []).append((plain(row.name), plain(warning['text'])))
+    for number, found in enumerate(by_code.values()):
+        if number == _MOST_WARNINGS:
+            yield f'warning: {len(by_code) - number} kinds more; --format=json has all of them'
+            return
+        names = list(dict.fromkeys(name for name, _ in found))
+        yield f'warning: {_few(names)}: {found[0][1]}'
+
+
+def _about_single_runs(rows: Sequence[Row]) -> Iterator[str]:
+    single = [row.ratio for row in rows if row.ratio and row.ratio.spread and row.ratio.threshold]
+    if not single:
+        return
+    sources = sorted({ratio.spread.source for ratio in single if ratio.spread})
+    spreads = [ratio.spread.relative for ratio in single if ratio.spread]
+    factors = [ratio.threshold for ratio in single if ratio.threshold]
+    yield (
+        'single runs: their intervals tell how exactly these processes were measured, not how much processes differ. '
+        f'That is taken to be {_range(spreads)} ({"; ".join(sources)}), so that only a ratio above '
+        f'{_numbers(factors)}, or below the inverse, is called a difference. Measure with --repeat=5 to know it, '
+        'or give it with --run_spread.'
+    )
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = (f'{number:.1%}' for number in (min(values), max(values)))
+    return low if low == high else f'{low} to {high}'
+
+
+def _numbers(values: Sequence[float]) -> str:
+    low, high = (f'{number:.3f}' for number in (min(values), max(values)))
+    return low if low == high else f'{low} to {high}'
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ', '.join(names[:3])
+    return shown if len(names) <= 3 else f'{shown} and {len(names) - 3} more'
+
+
+def _interval(interval: tuple[float, float] | None, decimals: int) -> str:
+    if interval is None:
+        return ''
+    low, high = interval
+    return f'{low:.{decimals}f} to {high:.{decimals}f}'
+
+
+def _value(value: object) -> str:
+    return 'none' if value is None else str(value)
+
+
+def _as_object(row: Row) -> dict[str, Any]:
+    found, ratio = row.estimate, row.ratio
+    low, high = (found.interval if found else None) or (None, None)
+    ratio_low, ratio_high = (ratio.interval if ratio else None) or (None, None)
+    spread = ratio.spread if ratio else None
+    return {
+        'name': row.name,
+        'argument': row.argument,
+        'files': list(row.files),
+        'status': row.status,
+        'remark': row.remark or None,
+        'is_baseline': row.is_baseline,
+        'baseline': row.baseline,
+        'shape': row.shape,
+        'flags': dict(row.flags),
+        'num_runs': found.num_runs if found else 0,
+        'num_steps': found.num_steps if found else 0,
+        'images_per_second': _number(found.images_per_second if found else None),
+        'low': low,
+        'high': high,
+        'interval_from': found.basis if found else None,
+        'ratio': ratio.value if ratio else None,
+        'ratio_low': ratio_low,
+        'ratio_high': ratio_high,
+        'ratio_from': ratio.basis if ratio else None,
+        'verdict': ratio.verdict.value if ratio else None,
+        'is_significant': ratio.is_significant if ratio else None,
+        'run_spread': spread.relative if spread else None,
+        'run_spread_from': spread.source if spread else None,
+        'threshold': ratio.threshold if ratio else None,
+        'different_work': _as_lists(row.work_changes),
+        'different_flags': _as_lists(row.flag_changes),
+        'different_machine': _as_lists(row.machine_changes),
+        'warnings': [dict(warning) for warning in row.warnings],
+    }
+
+
+def _as_lists(changes: Changes) -> Mapping[str, list[Any]]:
+    return {name: list(pair) for name, pair in changes.items()}
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,321 @@
+"""The subcommand `compare`: what it prints for results, folders, logs and histories, and what it refuses."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from refusals import check_line
+from sample_results import sample_document, sample_failure, write_sample
+
+import tf_cnn_benchmarks
+from reporting import history
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[2]
+LOG = """\
+TensorFlow:  2.20
+Model:       lenet
+Dataset:     imagenet (synthetic)
+Mode:        training
+Batch size:  32 global
+             32 per device
+Devices:     ['/cpu:0']
+1\timages/sec: 80.0 +/- 0.0 (jitter = 0.0)\t7.4
+10\timages/sec: 80.1 +/- 0.1 (jitter = 0.2)\t7.4
+20\timages/sec: 80.0 +/- 0.1 (jitter = 0.2)\t7.4
+total images/sec: 80.00
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run_compare(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str:
+    """What the subcommand prints; standard error must be empty, or for code 1 one line, which is appended."""
+    assert tf_cnn_benchmarks.main(['compare', *argv]) == code
+    out, err = capsys.readouterr()
+    assert len(err.splitlines()) == code
+    return str(out + err)
+
+
+def rows_of(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, Any]]:
+    document = json.loads(run_compare(capsys, *argv, '--format=json'))
+    assert (document['schema'], document['schema_version']) == ('tf_cnn_benchmarks.comparison', 1)
+    return list(document['rows'])
+
+
+def write_repeats(folder: str, rate: float, batch_sizes: tuple[int, ...] = (32,), **changes: Any) -> None:
+    for number in range(3):
+        for batch_size in batch_sizes:
+            path = Path(folder, f'{batch_size}-{number}.json')
+            seed = 100 * batch_size + number + int(rate)
+            write_sample(path, rate=rate * (1 + 0.002 * number), batch_size=batch_size, seed=seed, **changes)
+
+
+def write_untimed(path: Path, reason: str) -> None:
+    """The result of a run that ended while it was warming up."""
+    document = sample_document(seed=77, complete=False, reason=reason)
+    steps = document['workers'][0]['steps']
+    steps['phase'] = ['warmup'] * len(steps['phase'])
+    document['throughput'] = dict.fromkeys(document['throughput'])
+    path.write_text(json.dumps(document))
+
+
+def test_two_results_are_compared_and_what_differs_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    write_sample(Path('a.json'), seed=1)
+    slow = [{'code': 'outliers', 'text': '3 steps took long'}]
+    write_sample(Path('b.json'), seed=2, rate=80, batch_size=64, hostname='beta', warnings=slow)
+    lines = run_compare(capsys, 'a.json', 'b.json').splitlines()
+    titles, _, first, second, *told = lines
+    assert titles.split() == ['run', 'shape', 'runs', 'images/sec', '95', '%', 'ratio', '95', '%', 'verdict']
+    assert first.split()[:3] == ['a.json', '1*1', '1']
+    assert first.endswith('baseline')
+    assert second.endswith('slower')
+    text = '\n'.join(told)
+    assert 'batch_size 32 -> 64' in text
+    assert 'hostname alpha -> beta' in text
+    assert 'b.json: 3 steps took long' in text
+    assert '--repeat' in text
+
+
+def test_json_has_all_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    write_sample(Path('a.json'), seed=1)
+    write_sample(Path('b.json'), seed=2, rate=80, precision='fp16')
+    first, second = rows_of(capsys, 'a.json', 'b.json')
+    assert (first['is_baseline'], first['ratio'], first['verdict']) == (True, None, None)
+    assert second['baseline'] == 'a.json'
+    assert second['ratio'] == pytest.approx(second['images_per_second'] / first['images_per_second'])
+    assert second['ratio_low'] < second['ratio'] < second['ratio_high'] < 1
+    assert (second['interval_from'], second['ratio_from']) == ('steps', 'steps')
+    assert (second['verdict'], second['is_significant']) == ('slower', True)
+    assert (second['num_runs'], second['num_steps']) == (1, 50)
+    assert second['different_flags'] == {'precision': ['fp32', 'fp16']}
+    assert second['different_machine'] == second['different_work'] == {}
+
+
+def test_csv_has_the_keys_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    write_sample(Path('a.json'))
+    write_sample(Path('b.json'), batch_size=64)
+    rows = rows_of(capsys, 'a.json', 'b.json')
+    read = list(csv.DictReader(run_compare(capsys, 'a.json', 'b.json', '--format=csv').splitlines()))
+    assert [list(row) for row in read] == [list(row) for row in rows]
+    assert float(read[1]['ratio']) == rows[1]['ratio']
+    assert json.loads(read[1]['different_flags']) == {'batch_size': [32, 64]}
+
+
+def test_markdown_is_a_table_and_a_list(capsys: pytest.CaptureFixture[str]) -> None:
+    write_sample(Path('a|b.json'))
+    write_sample(Path('c.json'), batch_size=64)
+    lines = run_compare(capsys, 'a|b.json', 'c.json', '--format=markdown').splitlines()
+    assert lines[2].split()[:6] == ['|', 'a\\|b.json', '|', '1*1', '|', '1']
+    assert {line.replace('\\|', '').count('|') for line in lines[:4]} == {9}
+    assert '- flags: batch_size 32 -> 64' in lines
+
+
+def test_folders_are_compared_setting_by_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    write_repeats('old', 100, (32, 64, 16))
+    write_repeats('new', 90, (64, 32, 128), flags={'xla': True})
+    stopped = {'complete': False, 'reason': 'stopped by SIGTERM'}
+    write_sample(Path('new/256.json'), batch_size=256, flags={'xla': True}, **stopped)
+    write_untimed(Path('new/none.json'), 'it ran out of memory')
+    Path('new/failure.json').write_text(json.dumps(sample_failure(reason='the data are gone')))
+    Path('new/notes.json').write_text('{"no": "result"}')
+    rows = rows_of(capsys, 'old', 'new')
+    compared = {row['name']: row['baseline'] for row in rows if row['ratio']}
+    assert compared == {f'new: batch_size={size}': f'old: batch_size={size}' for size in (32, 64)}
+    by_size = {(row['argument'], row['flags'].get('batch_size')): row for row in rows if row['num_runs']}
+    for size in (32, 64):
+        row = by_size['new', size]
+        assert (row['num_runs'], row['ratio_from'], row['verdict']) == (3, 'runs', 'slower')
+        assert row['ratio'] == pytest.approx(0.9, rel=0.02)
+        assert row['different_flags'] == {'xla': [None, True]}
+    for key in (('old', 16), ('new', 128)):
+        assert by_size[key]['ratio'] is None
+        assert 'only here' in by_size[key]['remark']
+    assert by_size['new', 256]['status'] == 'incomplete'
+    assert 'stopped by SIGTERM' in by_size['new', 256]['remark']
+    left_out = {row['files'][0]: row['remark'] for row in rows if row['status'] == 'left out'}
+    assert left_out['new/failure.json'] == 'the data are gone'
+    assert 'it ran out of memory' in left_out['new/none.json']
+    text = run_compare(capsys, 'old', 'new')
+    assert 'new/notes.json' in text
+
+
+def test_the_settings_of_a_folder_are_compared_with_its_first(capsys: pytest.CaptureFixture[str]) -> None:
+    for number, size in enumerate((64, 32, 128)):
+        started_at = f'2026-11-22T08:00:0{number}Z'
+        write_sample(Path(f'all/{size}.json'), batch_size=size, started_at=started_at, rate=size, seed=size)
+    rows = rows_of(capsys, 'all')
+    assert [row['name'] for row in rows] == ['batch_size=64', 'batch_size=32', 'batch_size=128']
+    assert [row['ratio'] and round(row['ratio'], 1) for row in rows] == [None, 0.5, 2.0]
+
+
+def test_an_incomplete_run_besides_complete_repeats_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
+    write_repeats('old', 100)
+    write_repeats('new', 100)
+    write_sample(Path('new/cut.json'), rate=20, complete=False, reason='interrupted')
+    rows = rows_of(capsys, 'old', 'new')
+    assert [(row['num_runs'], row['verdict']) for row in rows[:2]] == [(3, None), (3, 'no significant difference')]
+    assert 'interrupted' in rows[2]['remark']
+
+
+def test_an_incomplete_result_is_compared_and_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    write_sample(Path('a.json'))
+    write_sample(Path('b.json'), rate=50, complete=False, reason='stopped by SIGTERM')
+    _, row = rows_of(capsys, 'a.json', 'b.json')
+    assert (row['status'], row['verdict']) == ('incomplete', 'slower')
+    assert 'stopped by SIGTERM' in row['remark']
+
+
+def test_the_spread_of_repeats_judges_single_runs_of_other_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    write_repeats('old', 100, (32,))
+    write_repeats('new', 100, (32,), flags={'xla': True})
+    for folder, rate in (('old', 100), ('new', 97)):
+        write_sample(
+            Path(f'{folder}/64.json'), rate=rate, batch_size=64, flags={'xla': True} if folder == 'new' else None
+        )
+    row = next(row for row in rows_of(capsys, 'old', 'new') if row['ratio_from'] == 'steps')
+    assert row['run_spread'] == pytest.approx(0.0033, rel=0.6)
+    assert 'repeats' in row['run_spread_from']
+    assert row['verdict'] == 'slower'
+    (given,) = [r for r in rows_of(capsys, 'old', 'new', '--run_spread=0.2') if r['ratio_from'] == 'steps']
+    assert (given['run_spread'], given['run_spread_from']) == (0.2, '--run_spread')
+    assert given['verdict'] == 'no significant difference'
+
+
+def test_fail_below_fails_for_significantly_slower_results_only(capsys: pytest.CaptureFixture[str]) -> None:
+    write_sample(Path('a.json'), seed=1)
+    write_sample(Path('slow.json'), seed=2, rate=80)
+    write_sample(Path('noisy.json'), seed=3, rate=80, noise=0.4)
+    text = run_compare(capsys, 'a.json', 'slow.json', '--fail_below=0.95', code=1)
+    check_line(text.splitlines()[-1], '--fail_below=0.95', 'slow.json', '0.799')
+    run_compare(capsys, 'a.json', 'slow.json', '--fail_below=0.7')
+    run_compare(capsys, 'a.json', 'noisy.json', '--fail_below=0.95')
+    run_compare(capsys, 'slow.json', 'a.json', '--fail_below=0.95')
+
+
+def test_the_clock_of_the_steps_leaves_out_what_lies_between_them(capsys: pytest.CaptureFixture[str]) -> None:
+    write_sample(Path('a.json'), gap=0.0)
+    write_sample(Path('b.json'), gap=0.1)
+    assert rows_of(capsys, 'a.json', 'b.json')[1]['ratio'] < 0.8
+    assert rows_of(capsys, 'a.json', 'b.json', '--clock=steps')[1]['ratio'] == pytest.approx(1)
+
+
+def test_different_work_is_compared_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:
+    write_sample(Path('a.json'))
+    write_sample(Path('b.json'), model='trivial', role='forward-only')
+    assert tf_cnn_benchmarks.main(['compare', 'a.json', 'b.json']) == 2
+    check_line(capsys.readouterr().err.strip(), 'a.json', 'b.json', 'lenet', 'trivial', 'forward-only', '--force')
+    row = rows_of(capsys, 'a.json', 'b.json', '--force')[1]
+    assert row['different_work'] == {'model': ['lenet', 'trivial'], 'role': ['training', 'forward-only']}
+    assert 'different work: model lenet -> trivial' in run_compare(capsys, 'a.json', 'b.json', '--force')
+
+
+def test_a_log_is_compared_with_a_result(capsys: pytest.CaptureFixture[str]) -> None:
+    Path('old.log').write_text(LOG)
+    write_sample(Path('new.json'))
+    first, second = rows_of(capsys, 'old.log', 'new.json')
+    assert second['different_machine'] == {'versions.tensorflow': ['2.20', '2.21.0']}
+    Path('new.log').write_text(LOG.replace('2.20', '2.21'))
+    assert rows_of(capsys, 'new.log', 'new.json')[1]['different_machine'] == {}
+    assert (first['images_per_second'], first['low']) == (80.0, None)
+    assert second['ratio'] == pytest.approx(100 / 80, rel=0.01)
+    assert (second['ratio_low'], second['verdict']) == (None, 'unknown: too few steps')
+    assert 'too little for an interval' in run_compare(capsys, 'old.log', 'new.json')
+
+
+def test_results_are_judged_by_a_history(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(12):
+        document = sample_document(rate=100 + number % 3, seed=number, started_at=f'2026-10-{number + 1:02}T08:00:00Z')
+        history.add('history.sqlite', document)
+    for name, rate in (('same', 101), ('slow', 80)):
+        write_sample(Path(f'{name}.json'), rate=rate, seed=99)
+    write_sample(Path('other.json'), batch_size=64)
+    argv = ('same.json', 'slow.json', 'other.json', '--against=history.sqlite')
+    document = json.loads(run_compare(capsys, *argv, '--format=json'))
+    verdicts = {row['name']: row['verdict'] for row in document['rows']}
+    assert verdicts == {
+        'same.json': 'as before',
+        'slow.json': 'slower than the 12 runs before',
+        'other.json': 'too few runs: 0 of 3',
+    }
+    assert [row['is_regression'] for row in document['rows']] == [False, True, False]
+    text = run_compare(capsys, *argv, '--fail_below=0.95', code=1)
+    check_line(text.splitlines()[-1], '--fail_below=0.95', 'slow.json')
+    assert len(run_compare(capsys, *argv, '--format=csv').splitlines()) == 4
+    assert run_compare(capsys, *argv, '--format=markdown').split()[:4] == ['|', 'run', '|', 'shape']
+
+
+def _write_bad_files() -> None:
+    write_sample(Path('good.json'))
+    whole = json.dumps(sample_document(seed=5))
+    Path('cut.json').write_text(whole[: len(whole) // 2])
+    Path('newer.json').write_text(whole.replace('"schema_version": 1', '"schema_version": 9'))
+    Path('damaged.json').write_text(json.dumps({**sample_document(), 'workers': [{'steps': 5}]}))
+    Path('list.json').write_text('[1, 2]')
+    Path('failure.json').write_text(json.dumps(sample_failure(reason='out of memory')))
+    write_untimed(Path('untimed.json'), 'interrupted early')
+    Path('garbage').write_bytes(bytes(range(256)) * 9)
+    Path('empty.json').write_text('')
+    Path('folder').mkdir()
+    Path('notes').mkdir()
+    Path('notes/a.json').write_text('{}')
+    Path('text.sqlite').write_text('this is no database' * 100)
+
+
+@pytest.mark.parametrize(
+    ('argv', 'facts'),
+    [
+        (['good.json', 'cut.json'], ['cut.json']),
+        (['good.json', 'newer.json'], ['newer.json', '9']),
+        (['good.json', 'damaged.json'], ['damaged.json']),
+        (['good.json', 'list.json'], ['list.json']),
+        (['good.json', 'failure.json'], ['failure.json', 'out of memory']),
+        (['good.json', 'untimed.json'], ['untimed.json', 'interrupted early']),
+        (['good.json', 'garbage'], ['garbage']),
+        (['good.json', 'empty.json'], ['empty.json', 'empty']),
+        (['good.json', 'missing.json'], ['missing.json']),
+        (['good.json', 'folder'], ['folder']),
+        (['good.json', 'notes'], ['notes']),
+        (['good.json'], ['good.json', 'one setting']),
+        ([], ['compare']),
+        (['good.json', 'good.json', '--fail_below=much'], ['--fail_below=much']),
+        (['good.json', 'good.json', '--format=xml'], ['--format=xml']),
+        (['good.json', '--against=missing.sqlite'], ['missing.sqlite']),
+        (['good.json', '--against=text.sqlite'], ['text.sqlite']),
+        (['good.json', '--agianst=x'], ['--agianst', '--against']),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    argv: list[str], facts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _write_bad_files()
+    assert tf_cnn_benchmarks.main(['compare', *argv]) == 2
+    out, err = capsys.readouterr()
+    assert out == ''
+    check_line(err.strip(), *facts)
+
+
+def test_text_of_a_result_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    write_sample(Path('a.json'))
+    evil = 'x\x1b[2J\nfake line'
+    write_sample(Path('b.json'), hostname=evil, warnings=[{'code': 'evil', 'text': evil}])
+    text = run_compare(capsys, 'a.json', 'b.json')
+    assert '\x1b' not in text
+    assert not any(line.startswith('fake') for line in text.splitlines())
+
+
+def test_it_starts_without_tensorflow() -> None:
+    write_sample(Path('a.json'))
+    program = [sys.executable, '-X', 'importtime', str(ROOT / 'tf_cnn_benchmarks.py'), 'compare', 'a.json', 'a.json']
+    ran = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    imported = {line.rpartition('|')[2].strip() for line in ran.stderr.splitlines()}
+    assert 'numpy' in imported
+    assert 'tensorflow' not in imported
