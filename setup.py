@@ -8,8 +8,10 @@ ROOT = Path(__file__).parent
 README = ROOT / 'README.md'
 
 RECORDS = ['pillow>=10.1']
-# scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on.
+# Selenium and axe check pages in a browser. scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on.
+REPORT = ['jinja2>=3.1', 'matplotlib>=3.8']
 DEV = [
+    'axe-selenium-python>=2.1.6',
     'hypothesis>=6.100',
     'mypy>=1.11',
     'pytest>=8.0',
@@ -20,6 +22,7 @@ DEV = [
     'scikit-image>=0.22',
     'scikit-learn>=1.4',
     'scipy>=1.11',
+    'selenium>=4.20',
 ]
 
 setup(
@@ -33,13 +36,14 @@ setup(
     python_requires='>=3.10,<3.14',
     py_modules=sorted(path.stem for path in ROOT.glob('*.py') if path.name != 'setup.py'),
     packages=find_packages(exclude=['tests', 'tests.*', 'benchmarks', 'benchmarks.*']),
-    package_data={'models': ['costs.csv']},
+    package_data={'models': ['costs.csv'], 'reporting': ['templates/*']},
     # rich comes with TensorFlow's keras.
     install_requires=['absl-py>=2.0', 'numpy>=1.26', 'tensorflow>=2.16,<2.22'],
     extras_require={
         'cuda': ['tensorflow[and-cuda]>=2.16,<2.22'],
         'records': RECORDS,
-        'dev': [*DEV, *RECORDS],
+        'report': REPORT,
+        'dev': [*DEV, *RECORDS, *REPORT],
     },
     entry_points={'console_scripts': ['tf_cnn_benchmarks=tf_cnn_benchmarks:main']},
 )

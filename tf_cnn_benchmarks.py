@@ -33,6 +33,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     'cluster': Subcommand('[--flag=value ...] [-- FLAGS]', 'starts a whole cluster on this machine'),
     'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
     'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
+    'report': Subcommand('DIR ... [--flag=value ...]', 'makes one HTML page of results, with plots'),
 }
 
 

@@ -53,7 +53,7 @@ DARK: Mapping[str, str] = {
 NUM_SERIES = 8
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', 'p')
 # Straight lines only: a pattern of dots weighs 100 kB.
-HATCHES = ('', '////', '\\\\\\\\', '||||', 'xx', '----', '++', '//')
+HATCHES = ('', '///', '\\\\\\', '|||', 'xx', '---', '++', '//')
 LINES = ('-', (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 
 # What all bars share. Their edge has the colour of the paper, which is also that of their hatch.
@@ -77,12 +77,12 @@ _STYLE: dict[Any, Any] = {
     'figure.dpi': _DPI,
     'figure.facecolor': 'none',
     'font.family': 'DejaVu Sans',
-    'font.size': 11,
+    'font.size': 11.5,
     'grid.color': LIGHT['rule'],
     'grid.linewidth': 1,
-    'hatch.linewidth': 1,
+    'hatch.linewidth': 0.8,
     'legend.frameon': False,
-    'legend.fontsize': 11,
+    'legend.fontsize': 11.5,
     'legend.labelcolor': LIGHT['ink'],
     'lines.linewidth': 1.8,
     'svg.fonttype': 'none',
@@ -143,9 +143,7 @@ class Plot:
 
     def _drawn(self, width: int) -> Figure:
         with mpl.rc_context(_STYLE):
-            figure = self.draw(width)
-            figure.draw_without_rendering()
-            return figure
+            return self.draw(width)
 
 
 def series_color(number: int) -> str:

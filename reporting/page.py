@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from reporting.collection import Collection
 from reporting.facts import flag_differences, machine_cards, machine_differences, warning_groups
@@ -120,7 +120,7 @@ def _render(template: str, version: str | None, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters['number'] = number
+    environment.filters['breakable'] = _breakable
     return environment.get_template(template).render(
         **values,
         policy=policy,
@@ -157,6 +157,7 @@ def _columns(summary: Summary) -> list[tuple[str, bool]]:
     """The names of the columns, and whether each holds numbers."""
     names = list(summary.columns)
     more = [('images/sec', True), ('±', True), ('speed-up', True), ('runs', True)]
+    more += [('of peak', True)] if any(row.share_of_peak for row in summary.rows) else []
     return (
         [(name, _is_numeric(name, summary)) for name in names[:3]]
         + more
@@ -187,14 +188,29 @@ def _cells(row: Row, summary: Summary) -> list[Cell]:
     share = 100 * (row.high - row.low) / 2 / row.rate if row.rate else float('nan')
     rate = row.rate if row.runs else float('nan')
     cells = [trait(name) for name in summary.columns[:3]]
-    cells.append(Cell(number(rate), rate if rate == rate else None))
+    cells.append(Cell(_fixed(rate, summary), rate if rate == rate else None))
     cells.append(Cell(f'{number(share, 2)} %' if share == share else '—', share if share == share else None))
     cells.append(Cell('—' if row.speed_up is None else f'{row.speed_up:.2f}', row.speed_up))
     cells.append(Cell(str(len(row.runs)), len(row.runs)))
+    if any(other.share_of_peak for other in summary.rows):
+        peak = None if row.share_of_peak is None else 100 * row.share_of_peak
+        cells.append(Cell('—' if peak is None else f'{number(peak, 3)} %', peak))
     cells += [trait(name) for name in summary.columns[3:]]
     if any(other.reason for other in summary.rows):
         cells.append(Cell(f'{row.status}: {row.reason}' if row.reason else ''))
     return cells
+
+
+def _fixed(rate: float, summary: Summary) -> str:
+    """A rate with as many decimals as all in its column have, so that they can be compared at a glance."""
+    least = min((row.rate for row in summary.shown), default=1.0)
+    decimals = 2 if least < 100 else 1 if least < 1000 else 0
+    return f'{rate:,.{decimals}f}' if rate == rate else '—'
+
+
+def _breakable(text: str) -> Markup:
+    """A name that may go on in the next line after an underscore."""
+    return escape(text).replace('_', Markup('_<wbr>'))
 
 
 def _command(row: Row) -> str:

@@ -10,12 +10,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from reporting.figures import (
-    BAR,
-    HATCHES,
     LIGHT,
     LINES,
     MARKERS,
@@ -35,6 +32,8 @@ from reporting.rows import Row, Summary, number
 MOST_ROWS = 50
 _MOST_SERIES = 8
 _MOST_FACETS = 4
+# Shares of the peak for each image/sec that differ by less belong to one model on one machine.
+_SAME = 1.05
 
 
 def fastest_first(rows: Sequence[Row]) -> list[Row]:
@@ -56,13 +55,10 @@ def plot_rates(summary: Summary) -> Plot | None:
     best, last = rows[0], rows[-1]
 
     def draw(width: int) -> Figure:
-        figure, axes, height = row_axes(width, [row.label for row in rows], legend_rows=len(summary.modes))
+        figure, axes, height = row_axes(width, [row.label for row in rows])
         top = max(row.high for row in rows)
         for position, row in enumerate(rows):
-            series = summary.modes.index(row.mode)
-            axes.barh(
-                position, row.rate, height, color=series_color(series), hatch=HATCHES[series % len(HATCHES)], **BAR
-            )
+            axes.barh(position, row.rate, height, color=series_color(summary.modes.index(row.mode)), linewidth=0)
             axes.plot([row.low, row.high], [position, position], color=LIGHT['ink'], linewidth=1.4)
             axes.plot([row.low, row.high], [position, position], '|', color=LIGHT['ink'], markersize=7)
             axes.annotate(
@@ -70,12 +66,6 @@ def plot_rates(summary: Summary) -> Plot | None:
             )
         axes.set_xlim(0, top * (1.12 if width >= WIDE else 1.2))
         axes.set_xlabel('images/sec')
-        handles = [
-            Patch(facecolor=series_color(number), hatch=HATCHES[number % len(HATCHES)], label=mode, **BAR)
-            for number, mode in enumerate(summary.modes)
-        ]
-        if len(handles) > 1:
-            legend_below(figure, handles, [str(handle.get_label()) for handle in handles], legend_columns(width))
         return figure
 
     spread = (
@@ -136,7 +126,7 @@ def plot_scaling(summary: Summary) -> Plot | None:
             axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f'{count:g}'))
             axes.yaxis.set_major_locator(LogLocator(base=2))
             axes.yaxis.set_minor_locator(NullLocator())
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: number(rate, 3)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f'{rate:,g}'))
             axes.grid()
             axes.set_xlabel('devices (W*G)')
             axes.set_ylabel('images/sec')
@@ -151,7 +141,7 @@ def plot_scaling(summary: Summary) -> Plot | None:
     efficiency = best.rate / base.rate * base.runs[0].num_devices / most
     finding = (
         f'On {most} devices {best.label} reaches {number(best.rate / base.rate, 3)} times the first row of the table, '
-        f'{efficiency:.0%} of ideal.'
+        f'{100 * efficiency:.0f} % of ideal.'
     )
     return Plot(
         'scaling',
@@ -173,15 +163,13 @@ def plot_scaling(summary: Summary) -> Plot | None:
 
 
 def plot_peak(summary: Summary) -> Plot | None:
-    """The share of the machine's measured peak that each setting reaches."""
-    shares = {
-        id(row): [run.share_of_peak for run in row.runs if run.share_of_peak is not None] for row in summary.shown
-    }
-    every = [row for row in summary.shown if shares[id(row)]]
-    rows = sorted(every, key=lambda row: -_mean(shares[id(row)]))[:MOST_ROWS]
-    if not rows:
+    """The share of the machine's measured peak that each setting reaches, unless it only repeats the rates."""
+    every = [row for row in summary.shown if row.share_of_peak]
+    rows = sorted(every, key=lambda row: -(row.share_of_peak or 0))[:MOST_ROWS]
+    percent = [100 * (row.share_of_peak or 0) for row in rows]
+    per_image = [share / row.rate for row, share in zip(rows, percent, strict=True)]
+    if not rows or max(per_image) < _SAME * min(per_image):
         return None
-    percent = [100 * _mean(shares[id(row)]) for row in rows]
 
     def draw(width: int) -> Figure:
         figure, axes, _ = row_axes(width, [row.label for row in rows])
@@ -209,15 +197,11 @@ def plot_peak(summary: Summary) -> Plot | None:
     )
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _of_ideal(row: Row, summary: Summary) -> str:
     base = summary.base_of(row)
     if not base:
         return number(None)
-    return f'{row.rate / base.rate * base.runs[0].num_devices / row.runs[0].num_devices:.0%}'
+    return f'{row.rate / base.rate * base.runs[0].num_devices / row.runs[0].num_devices * 100:.0f} %'
 
 
 def _scaled_works(summary: Summary) -> dict[str, dict[str, list[Row]]]:

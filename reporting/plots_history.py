@@ -45,7 +45,7 @@ def plot_history(records: Sequence[Record], change_points: Callable[[Sequence[fl
         figure = new_figure(width, (180 if len(rows) > 1 else 280) * lines)
         for position, (row, points) in enumerate(zip(rows, changes, strict=True)):
             axes = figure.add_subplot(lines, columns, position + 1)
-            axes.set_title(shortened(row.label, 36 if columns == 2 else 44), fontsize=10.5, pad=4)
+            axes.set_title(shortened(row.label, 36 if columns == 2 else 44), fontsize=10.5, pad=6).set_in_layout(False)
             dates, rates = [_date(run.record) for run in row.runs], [run.rate for run in row.runs]
             numbers = mdates.date2num(dates)
             axes.plot(numbers, rates, 'o', color=series_color(0), markersize=4)

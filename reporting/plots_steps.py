@@ -37,9 +37,14 @@ from reporting.statistics import MAD_TO_STANDARD_DEVIATION
 
 # Beyond this many robust standard deviations from the median a step is marked. Normal ones are 3 in 10 million.
 _OUTLIER_DEVIATIONS = 5
+# Where less of the wall time is lost beside the steps, there is nothing to see; in %.
+_LEAST_LOST = 0.01
 _MOST_FACETS = 6
 _MOST_LOSSES = 6
 _MOST_POINTS = 300
+_MOST_DOTS = 20
+# How far the axis of relative step times goes, of the distance of the furthest of 90 % of the steps.
+_MARGIN = 1.6
 # Steps above this many times the median are drawn at the edge, or nothing could be seen of the others.
 _HIGHEST = 4.0
 _PHASES = ('import', 'join', 'build', 'initialise', 'warm_up')
@@ -59,26 +64,34 @@ def plot_distribution(summary: Summary) -> Plot | None:
     steadiest = min(range(len(rows)), key=lambda index: (quantiles[index][4] - quantiles[index][0]) / medians[index])
     widest = max(range(len(rows)), key=lambda index: (quantiles[index][4] - quantiles[index][0]) / medians[index])
 
+    relative = [values / median for values, median in zip(times, medians, strict=True)]
+    low = min(float(found[0]) / median for found, median in zip(quantiles, medians, strict=True))
+    high = max(float(found[4]) / median for found, median in zip(quantiles, medians, strict=True))
+    edges = 1 - _MARGIN * (1 - low) - 0.005, 1 + _MARGIN * (high - 1) + 0.005
+
     def draw(width: int) -> Figure:
         figure, axes, height = row_axes(width, [row.label for row in rows])
-        for position, (row, values, found) in enumerate(zip(rows, times, quantiles, strict=True)):
+        for position, (row, values) in enumerate(zip(rows, relative, strict=True)):
             color = series_color(summary.modes.index(row.mode))
-            low, first, median, third, high = found
+            low, first, median, third, high = np.percentile(values, _QUANTILES)
             axes.plot([low, high], [position, position], color=color, linewidth=1.4)
-            axes.barh(position, third - first, height * 0.8, left=first, color=color, alpha=0.35, linewidth=0)
+            axes.barh(position, third - first, height * 0.8, left=first, color=color, alpha=0.4, linewidth=0)
             axes.plot([median, median], [position - height * 0.45, position + height * 0.45], color=LIGHT['ink'])
-            beyond = values[(values > high) | (values < low)]
-            axes.plot(
-                _thinned(np.sort(beyond), 20), np.full(min(beyond.size, 20), position), '.', color=color, markersize=3.5
+            beyond = _thinned(np.sort(values[(values > high) | (values < low)]), _MOST_DOTS)
+            for shown, marker in (
+                (beyond[(beyond >= edges[0]) & (beyond <= edges[1])], '.'),
+                (beyond[beyond > edges[1]][:1] * 0 + edges[1], '>'),
+                (beyond[beyond < edges[0]][:1] * 0 + edges[0], '<'),
+            ):
+                axes.plot(shown, np.full(len(shown), position), marker, color=color, markersize=5, linestyle='')
+            text = f'{number(medians[position], 3)} ms'
+            axes.annotate(
+                text, (edges[1], position), (8, 0), textcoords='offset points', va='center', annotation_clip=False
             )
-        if max(medians) > 8 * min(medians):
-            axes.set_xscale('log')
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda milliseconds, _: number(milliseconds, 3)))
-            axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ''))
-            axes.set_xlabel('step time in ms, logarithmic')
-        else:
-            axes.set_xlim(left=0)
-            axes.set_xlabel('step time in ms')
+        axes.set_xlim(edges)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f'{100 * share:.4g} %'))
+        axes.set_xlabel('step time over the median, at the right')
         return figure
 
     finding = (
@@ -91,7 +104,7 @@ def plot_distribution(summary: Summary) -> Plot | None:
         'distribution',
         'Spread of step times',
         'A narrow box is a steady setting. The stroke is the median; half of all timed steps lie in the box, 90 % on '
-        f'the line, the rest are dots. The 90 % span {finding}.{left_out(rows, every)}',
+        f'the line, the rest are dots, and triangles where some are further away. The 90 % span {finding}.{left_out(rows, every)}',
         f'Boxes of {len(rows)} settings. 90 % of steps span {finding}.',
         Data(
             ('setting', 'steps', *(f'{name} ms' for name in ('5 %', 'median', '95 %', '99 %', 'slowest'))),
@@ -115,11 +128,11 @@ def plot_timeline(summary: Summary) -> Plot | None:
     def draw(width: int) -> Figure:
         columns = 2 if width >= WIDE and len(chosen) > 1 else 1
         lines = math.ceil(len(chosen) / columns)
-        figure = new_figure(width, (150 if len(chosen) > 1 else 260) * lines + 30)
+        figure = new_figure(width, (140 if len(chosen) > 1 else 250) * lines + 40)
         for position, (row, run) in enumerate(chosen):
             axes = figure.add_subplot(lines, columns, position + 1)
             title = _clipped(row.label, 36 if width >= WIDE and columns == 2 else 44)
-            axes.set_title(title, fontsize=10.5, pad=4)
+            axes.set_title(title, fontsize=10.5, pad=6).set_in_layout(False)
             _draw_steps(axes, run)
             if position >= len(chosen) - columns:
                 axes.set_xlabel('step')
@@ -165,25 +178,28 @@ def plot_timeline(summary: Summary) -> Plot | None:
 
 
 def plot_stages(summary: Summary) -> Plot | None:
-    """Where the wall time of the timed steps goes, as shares."""
+    """What of the wall time goes elsewhere than into the timed steps, by cause, as shares."""
     every = [row for row in summary.shown if any(run.stages for run in row.runs)]
     rows = fastest_first(every)
     if not rows:
         return None
     sums = [_mean_parts([run.stages for run in row.runs]) for row in rows]
     shares = [{name: 100 * value / sum(parts.values()) for name, value in parts.items()} for parts in sums]
-    others = [100 - share.get('step', 0.0) for share in shares]
+    lost = [{name: share for name, share in found.items() if name != 'step'} for found in shares]
+    others = [sum(found.values()) for found in lost]
+    if max(others) < _LEAST_LOST:
+        return None
     worst = max(range(len(rows)), key=lambda index: others[index])
     finding = f'{number(others[worst], 2)} % for {rows[worst].label}'
     return Plot(
         'stages',
-        'Where the time of a step goes',
-        'The wall time from the first timed step to the last. What is not the step itself was spent on waiting for '
-        'input, or between steps on printing, summaries and checkpoints; the number is that share. At most it is '
+        'What is lost beside the steps',
+        'The share of the wall time, from the first timed step to the last, that is spent on waiting for input, or '
+        'between steps on printing, summaries and checkpoints. The rest is the steps themselves. At most it is '
         f'{finding}.{left_out(rows, every)}',
         f'Stacked bars of {len(rows)} settings. What is not the step itself takes at most {finding}.',
         _parts_data(rows, shares, _STAGES, '%'),
-        _stacked(rows, shares, _STAGES, '% of wall time', [f'{number(other, 2)} %' for other in others]),
+        _stacked(rows, lost, _STAGES, '% of wall time', [f'{number(other, 2)} %' for other in others]),
     )
 
 
@@ -318,8 +334,10 @@ def _draw_steps(axes: Axes, run: Run) -> None:
     positions = np.arange(len(milliseconds)) - num_warmups + 1
     timed = milliseconds[num_warmups:]
     median = float(np.median(timed))
-    top = min(float(timed.max()) * 1.1, median * _HIGHEST)
+    highest = max(float(timed.max()), min(float(milliseconds.max()), 2 * median))
+    top = min(highest * 1.15, median * _HIGHEST)
     drawn = np.minimum(milliseconds, top)
+    axes.axvspan(0.5 - num_warmups, 0.5, color=LIGHT['rule'], alpha=0.5, linewidth=0)
     axes.axhline(median, color=LIGHT['rule'], linewidth=1)
     line = _thinned(np.arange(num_warmups, len(drawn)), _MOST_POINTS)
     axes.plot(positions[line], drawn[line], color=series_color(0), linewidth=1.2)

@@ -52,6 +52,12 @@ class Row:
         return self.status == 'complete' and math.isfinite(self.rate)
 
     @property
+    def share_of_peak(self) -> float | None:
+        """Of the measured peak of the machine, from 0 to 1, the mean of the repeats; None if it was not measured."""
+        shares = [run.share_of_peak for run in self.runs if run.share_of_peak is not None]
+        return statistics.fmean(shares) if shares else None
+
+    @property
     def mode(self) -> str:
         return self.traits[MODE]
 
