@@ -42,7 +42,8 @@ class Options:
 DECLARATION = Declaration(
     'report',
     Options,
-    'Makes one HTML page of results that needs no network: a table with speed-ups, plots, machines, flags and warnings.',
+    'Makes one HTML page of results, which needs no network: a table with speed-ups, plots, machines, flags and '
+    'warnings.',
     examples=('results', 'results --output=page.html --plots=figures', 'results --serve'),
     details="It needs jinja2 and matplotlib: pip install 'tf_cnn_benchmarks[report]'.",
     positional=Positional(

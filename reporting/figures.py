@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from reporting.inline_svg import inline_svg
+from reporting.rows import shortened
 
 # Each colour by its role, which is also the name of its CSS variable. Contrast with the paper: text at least 4.5,
 # series at least 3. Neighbours differ in lightness too, and each series has a marker and a hatch of its own.
@@ -187,6 +188,17 @@ def row_axes(width: int, labels: Sequence[str], *, legend_rows: int = 0) -> tupl
         return figure, axes, 0.42
     axes.set_yticks(range(len(labels)), labels)
     return figure, axes, 0.66
+
+
+def title_facet(axes: Axes, text: str, width: int, columns: int) -> None:
+    """A title above axes which are one of several in a figure, as long as there is room for it."""
+    # A title with text would take part in the layout, and push axes that are narrower than it together.
+    axes.set_title(' ', fontsize=10.5, pad=6)
+    shown = axes.annotate(
+        shortened(text, width // columns // 7), (0, 1), (0, 7), xycoords='axes fraction', textcoords='offset points',
+        fontsize=10.5,
+    )  # fmt: skip
+    shown.set_in_layout(False)
 
 
 def legend_columns(width: int) -> int:

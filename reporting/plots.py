@@ -24,6 +24,7 @@ from reporting.figures import (
     new_figure,
     row_axes,
     series_color,
+    title_facet,
 )
 from reporting.measured import BATCH_SIZE, SHAPE, STANDARD
 from reporting.rows import Row, Summary, number
@@ -105,7 +106,7 @@ def plot_scaling(summary: Summary) -> Plot | None:
         for position, (work, series) in enumerate(works.items()):
             axes = figure.add_subplot(lines, columns, position + 1)
             if len(works) > 1:
-                axes.set_title(work.partition(',')[0])
+                title_facet(axes, work.partition(',')[0], width, columns)
             bases = summary.shown
             base = next(row for row in bases if row.work == work)
             counts = sorted({row.runs[0].num_devices for rows in series.values() for row in rows})

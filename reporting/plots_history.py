@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from reporting.collection import Collection
-from reporting.figures import LIGHT, WIDE, Data, Plot, new_figure, series_color
+from reporting.figures import LIGHT, WIDE, Data, Plot, new_figure, series_color, title_facet
 from reporting.record import Record
-from reporting.rows import Row, number, shortened, summarize_collection
+from reporting.rows import Row, number, summarize_collection
 
 _MOST_FACETS = 6
 _FEWEST_RUNS = 3
@@ -45,7 +45,7 @@ def plot_history(records: Sequence[Record], change_points: Callable[[Sequence[fl
         figure = new_figure(width, (180 if len(rows) > 1 else 280) * lines)
         for position, (row, points) in enumerate(zip(rows, changes, strict=True)):
             axes = figure.add_subplot(lines, columns, position + 1)
-            axes.set_title(shortened(row.label, 36 if columns == 2 else 44), fontsize=10.5, pad=6).set_in_layout(False)
+            title_facet(axes, row.label, width, columns)
             dates, rates = [_date(run.record) for run in row.runs], [run.rate for run in row.runs]
             numbers = mdates.date2num(dates)
             axes.plot(numbers, rates, 'o', color=series_color(0), markersize=4)

@@ -28,6 +28,7 @@ from reporting.figures import (
     new_figure,
     row_axes,
     series_color,
+    title_facet,
 )
 from reporting.measured import Run
 from reporting.plots import fastest_first, left_out
@@ -91,7 +92,7 @@ def plot_distribution(summary: Summary) -> Plot | None:
         axes.set_xlim(edges)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f'{100 * share:.4g} %'))
-        axes.set_xlabel('step time over the median, at the right')
+        axes.set_xlabel('step time in % of the median, which is at the right')
         return figure
 
     finding = (
@@ -104,7 +105,8 @@ def plot_distribution(summary: Summary) -> Plot | None:
         'distribution',
         'Spread of step times',
         'A narrow box is a steady setting. The stroke is the median; half of all timed steps lie in the box, 90 % on '
-        f'the line, the rest are dots, and triangles where some are further away. The 90 % span {finding}.{left_out(rows, every)}',
+        'the line, the rest are dots, and triangles where some are further away. '
+        f'The 90 % span {finding}.{left_out(rows, every)}',
         f'Boxes of {len(rows)} settings. 90 % of steps span {finding}.',
         Data(
             ('setting', 'steps', *(f'{name} ms' for name in ('5 %', 'median', '95 %', '99 %', 'slowest'))),
@@ -131,8 +133,7 @@ def plot_timeline(summary: Summary) -> Plot | None:
         figure = new_figure(width, (140 if len(chosen) > 1 else 250) * lines + 40)
         for position, (row, run) in enumerate(chosen):
             axes = figure.add_subplot(lines, columns, position + 1)
-            title = _clipped(row.label, 36 if width >= WIDE and columns == 2 else 44)
-            axes.set_title(title, fontsize=10.5, pad=6).set_in_layout(False)
+            title_facet(axes, row.label, width, columns)
             _draw_steps(axes, run)
             if position >= len(chosen) - columns:
                 axes.set_xlabel('step')
@@ -356,7 +357,3 @@ def _draw_steps(axes: Axes, run: Run) -> None:
 def _thinned(values: NDArray, most: int) -> NDArray:
     """At most so many of the values, at equal distances, with the first and the last."""
     return values if len(values) <= most else values[np.linspace(0, len(values) - 1, most).round().astype(np.int64)]
-
-
-def _clipped(text: str, characters: int) -> str:
-    return text if len(text) <= characters else f'{text[: characters - 1]}…'
