@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from reporting.inline_svg import inline_svg
-from reporting.rows import shortened
+from reporting.labels import shortened
 
 # Each colour by its role, which is also the name of its CSS variable. Contrast with the paper: text at least 4.5,
 # series at least 3. Neighbours differ in lightness too, and each series has a marker and a hatch of its own.
@@ -63,6 +63,7 @@ BAR: Mapping[str, Any] = {'edgecolor': LIGHT['paper'], 'linewidth': 0.5}
 # Widths in CSS pixels: beside another plot on a desk, and alone on a phone. A figure has 72 of them to an inch.
 WIDE, NARROW = 560, 340
 _DPI = 72
+_LEGEND_CHARACTERS = 34
 _PNG_DPI = 216
 _STYLE: dict[Any, Any] = {
     'axes.axisbelow': True,
@@ -155,7 +156,7 @@ def series_color(number: int) -> str:
 def new_figure(width: int, height: float) -> Figure:
     """An empty figure of this size in CSS pixels, whose parts make room for each other."""
     figure = Figure(figsize=(width / _DPI, height / _DPI), layout='constrained')
-    figure.get_layout_engine().set(w_pad=2 / _DPI, h_pad=2 / _DPI)  # type: ignore[union-attr, call-arg]
+    figure.get_layout_engine().set(w_pad=2 / _DPI, h_pad=2 / _DPI, hspace=0.07)  # type: ignore[union-attr, call-arg]
     return figure
 
 
@@ -168,7 +169,8 @@ def row_axes(width: int, labels: Sequence[str], *, legend_rows: int = 0) -> tupl
       The figure, the axes, and the height of a bar, of 1.
     """
     is_narrow = width < WIDE
-    height = len(labels) * (36 if is_narrow else 23) + 44 + legend_rows * 22
+    row_height = 36 if is_narrow else 23 if len(labels) > 3 else 32
+    height = len(labels) * row_height + 44 + legend_rows * 22
     figure = new_figure(width, height)
     axes = figure.add_subplot()
     axes.set_ylim(len(labels) - 0.45, -0.75 if is_narrow else -0.6)
@@ -201,9 +203,9 @@ def title_facet(axes: Axes, text: str, width: int, columns: int) -> None:
     shown.set_in_layout(False)
 
 
-def legend_columns(width: int) -> int:
-    """How many entries of a legend stand in a line."""
-    return 2 if width >= WIDE else 1
+def legend_columns(width: int, names: Sequence[str]) -> int:
+    """How many of these entries of a legend stand in a line."""
+    return 2 if width >= WIDE and max(map(len, names)) <= _LEGEND_CHARACTERS else 1
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], columns: int) -> None:

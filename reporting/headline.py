@@ -29,7 +29,9 @@ def headline_stats(summary: Summary) -> list[Stat]:
         stats = _of_one(summary.shown[0])
     else:
         best = [max((row for row in summary.shown if row.work == work), key=lambda row: row.rate) for work in works]
-        stats = [Stat(row.work, number(row.rate), 'images/sec', row.label) for row in best[:_MOST_WORKS]]
+        stats = [
+            Stat(summary.name_of(row.work), number(row.rate), 'images/sec', row.label) for row in best[:_MOST_WORKS]
+        ]
     return stats if len(summary.rows) == 1 and stats else [*stats, _of_counts(summary)]
 
 

@@ -88,7 +88,7 @@ def make_page(
         summary=summary,
         stats=headline_stats(summary),
         columns=_columns(summary),
-        rows=[(row, _cells(row, summary)) for row in summary.rows],
+        rows=[(row, _cells(row, position, summary)) for position, row in enumerate(summary.rows, 1)],
         sections=sections,
         warnings=warning_groups(summary),
         machines=machine_cards(runs),
@@ -155,15 +155,13 @@ def _period(starts: Sequence[str]) -> str:
 
 def _columns(summary: Summary) -> list[tuple[str, bool]]:
     """The names of the columns, and whether each holds numbers."""
-    names = list(summary.columns)
-    more = [('images/sec', True), ('±', True), ('speed-up', True), ('runs', True)]
-    more += [('of peak', True)] if any(row.share_of_peak for row in summary.rows) else []
-    return (
-        [(name, _is_numeric(name, summary)) for name in names[:3]]
-        + more
-        + [(name, _is_numeric(name, summary)) for name in names[3:]]
-        + ([('remark', False)] if any(row.reason for row in summary.rows) else [])
-    )
+    standard, more = summary.columns[:3], summary.columns[3:]
+    columns = [('#', True)] if summary.is_numbered else []
+    columns += [(name, _is_numeric(name, summary)) for name in standard]
+    columns += [('images/sec', True), ('±', True), ('speed-up', True), ('runs', True)]
+    columns += [('of peak', True)] if any(row.share_of_peak for row in summary.rows) else []
+    columns += [(name, _is_numeric(name, summary)) for name in more]
+    return columns + ([('remark', False)] if any(row.reason for row in summary.rows) else [])
 
 
 def _is_numeric(name: str, summary: Summary) -> bool:
@@ -178,7 +176,7 @@ def _as_number(text: str) -> float | None:
         return None
 
 
-def _cells(row: Row, summary: Summary) -> list[Cell]:
+def _cells(row: Row, position: int, summary: Summary) -> list[Cell]:
     def trait(name: str) -> Cell:
         text = row.traits.get(name, '')
         if name == SHAPE and row.runs:
@@ -187,7 +185,8 @@ def _cells(row: Row, summary: Summary) -> list[Cell]:
 
     share = 100 * (row.high - row.low) / 2 / row.rate if row.rate else float('nan')
     rate = row.rate if row.runs else float('nan')
-    cells = [trait(name) for name in summary.columns[:3]]
+    cells = [Cell(str(position), position)] if summary.is_numbered else []
+    cells += [trait(name) for name in summary.columns[:3]]
     cells.append(Cell(_fixed(rate, summary), rate if rate == rate else None))
     cells.append(Cell(f'{number(share, 2)} %' if share == share else '—', share if share == share else None))
     cells.append(Cell('—' if row.speed_up is None else f'{row.speed_up:.2f}', row.speed_up))

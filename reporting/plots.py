@@ -26,7 +26,8 @@ from reporting.figures import (
     series_color,
     title_facet,
 )
-from reporting.measured import BATCH_SIZE, SHAPE, STANDARD
+from reporting.labels import names_of
+from reporting.measured import SHAPE
 from reporting.rows import Row, Summary, number
 
 # More do not fit a page that people read; the table has all.
@@ -99,14 +100,14 @@ def plot_scaling(summary: Summary) -> Plot | None:
     def draw(width: int) -> Figure:
         columns = 2 if width >= WIDE and len(works) > 1 else 1
         lines = math.ceil(len(works) / columns)
-        num_series = max(len(series) for series in works.values())
-        legend_rows = math.ceil(num_series / legend_columns(width))
+        names = list(dict.fromkeys(name for series in works.values() for name in series))
+        legend_rows = math.ceil(len(names) / legend_columns(width, names))
         figure = new_figure(width, (360 if columns == 1 and width >= WIDE else 290) * lines + 22 * legend_rows)
         handles: dict[str, Line2D] = {}
         for position, (work, series) in enumerate(works.items()):
             axes = figure.add_subplot(lines, columns, position + 1)
             if len(works) > 1:
-                title_facet(axes, work.partition(',')[0], width, columns)
+                title_facet(axes, summary.name_of(work), width, columns)
             bases = summary.shown
             base = next(row for row in bases if row.work == work)
             counts = sorted({row.runs[0].num_devices for rows in series.values() for row in rows})
@@ -131,7 +132,7 @@ def plot_scaling(summary: Summary) -> Plot | None:
             axes.grid()
             axes.set_xlabel('devices (W*G)')
             axes.set_ylabel('images/sec')
-        legend_below(figure, list(handles.values()), list(handles), legend_columns(width))
+        legend_below(figure, list(handles.values()), list(handles), legend_columns(width, names))
         return figure
 
     work, series = next(iter(works.items()))
@@ -206,30 +207,27 @@ def _of_ideal(row: Row, summary: Summary) -> str:
 
 
 def _scaled_works(summary: Summary) -> dict[str, dict[str, list[Row]]]:
-    """The series of each work that has results on different numbers of devices: rows by all but their shape."""
-    works: dict[str, dict[str, list[Row]]] = {}
-    others = [name for name in summary.columns if name != SHAPE]
-    differing = [name for name in others if len({row.traits.get(name) for row in summary.shown}) > 1]
+    """The series of each work which have results on different numbers of devices: rows by all but their shape."""
+    found: dict[tuple[str, ...], list[Row]] = {}
+    columns = [name for name in summary.columns if name != SHAPE]
     for row in summary.shown:
-        values = [_series_name(name, row.traits.get(name, '')) for name in differing]
-        works.setdefault(row.work, {}).setdefault(' · '.join(values) or row.mode, []).append(row)
-    works = {
-        work: series
-        for work, series in works.items()
-        if len({row.runs[0].num_devices for rows in series.values() for row in rows}) > 1
-    }
-    largest = sorted(works, key=lambda work: -sum(map(len, works[work].values())))[:_MOST_FACETS]
-    return {work: _fastest_series(works[work]) for work in works if work in largest}
+        found.setdefault((row.work, *(row.traits.get(name, '') for name in columns)), []).append(row)
+    lines = [rows for rows in found.values() if len({row.runs[0].num_devices for row in rows}) > 1]
+    # The facet says which work it is.
+    works = dict.fromkeys(rows[0].work for rows in lines)
+    largest = sorted(works, key=lambda work: -sum(len(rows) for rows in lines if rows[0].work == work))[:_MOST_FACETS]
+    facets: dict[str, dict[str, list[Row]]] = {}
+    for work in (work for work in works if work in largest):
+        own = [rows for rows in lines if rows[0].work == work]
+        names = names_of([rows[0].traits for rows in own], columns)
+        facets[work] = _fastest_series(dict(zip(names, own, strict=True)))
+    return facets
 
 
 def _fastest_series(series: dict[str, list[Row]]) -> dict[str, list[Row]]:
     """At most _MOST_SERIES series, those with the highest rates, in their order."""
     chosen = sorted(series, key=lambda name: -max(row.rate for row in series[name]))[:_MOST_SERIES]
     return {name: rows for name, rows in series.items() if name in chosen}
-
-
-def _series_name(column: str, value: str) -> str:
-    return f'batch {value}' if column == BATCH_SIZE else value if column in STANDARD else f'{column}={value}'
 
 
 def _style_of(summary: Summary, series: dict[str, list[Row]], index: int) -> dict[str, Any]:

@@ -150,9 +150,8 @@ def plot_timeline(summary: Summary) -> Plot | None:
         f'The {len(chosen)} runs of {len(runs)} whose slowest steps stand out most. ' if len(chosen) < len(runs) else ''
     )
     total = sum(num_outliers)
-    finding = (
-        f'{total} {"step is" if total == 1 else "steps are"} marked as {"an outlier" if total == 1 else "outliers"}'
-    )
+    marked = f'{total or "No"} step{"" if total == 1 else "s"} {"is" if total == 1 else "are"}'
+    finding = f'{marked} marked as {"an outlier" if total == 1 else "outliers"}'
     return Plot(
         'timeline',
         'Step times in order',
@@ -233,8 +232,11 @@ def plot_losses(summary: Summary) -> Plot | None:
         return None
     runs = [next(run for run in row.runs if run.evaluates_loss) for row in rows]
 
+    labels = [row.label for row in rows]
+
     def draw(width: int) -> Figure:
-        figure = new_figure(width, 280 + 22 * math.ceil(len(rows) / legend_columns(width)))
+        columns = legend_columns(width, labels)
+        figure = new_figure(width, 280 + 22 * math.ceil(len(rows) / columns))
         axes = figure.add_subplot()
         handles = []
         for position, run in enumerate(runs):
@@ -244,7 +246,7 @@ def plot_losses(summary: Summary) -> Plot | None:
         axes.grid(axis='y')
         axes.set_xlabel('step, warm-ups included')
         axes.set_ylabel('loss')
-        legend_below(figure, handles, [row.label for row in rows], legend_columns(width))
+        legend_below(figure, handles, labels, columns)
         return figure
 
     last = [float(run.steps.losses[np.isfinite(run.steps.losses)][-1]) for run in runs]
@@ -342,14 +344,16 @@ def _draw_steps(axes: Axes, run: Run) -> None:
     axes.axhline(median, color=LIGHT['rule'], linewidth=1)
     line = _thinned(np.arange(num_warmups, len(drawn)), _MOST_POINTS)
     axes.plot(positions[line], drawn[line], color=series_color(0), linewidth=1.2)
-    axes.plot(
-        positions[:num_warmups], drawn[:num_warmups], 'o', color=LIGHT['soft'], markerfacecolor='none', markersize=4,
-        clip_on=False,
-    )  # fmt: skip
     marked = num_warmups + np.flatnonzero(_outliers(run.timed))
-    axes.plot(positions[marked], drawn[marked], 'X', color=LIGHT['bad'], markersize=6, clip_on=False)
+    ring: dict[str, Any] = {'marker': 'o', 'color': LIGHT['soft'], 'markerfacecolor': 'none', 'markersize': 4}
+    cross: dict[str, Any] = {'marker': 'X', 'color': LIGHT['bad'], 'markersize': 6}
+    for chosen, style in ((np.arange(num_warmups), ring), (marked, cross)):
+        # An empty line that is not clipped would count as a point in the corner, and confuse the layout.
+        if chosen.size:
+            axes.add_line(Line2D(positions[chosen], drawn[chosen], linestyle='', clip_on=False, **style))
     axes.set_ylim(0, top)
     axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda milliseconds, _: f'{milliseconds:,g}'))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.grid(axis='y')
 

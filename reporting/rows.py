@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from reporting.collection import Collection
-from reporting.measured import BATCH_SIZE, MACHINE, MODE, SHAPE, STANDARD, Run, failure_traits, measured
+from reporting.labels import names_of
+from reporting.measured import MACHINE, MODE, STANDARD, Run, failure_traits, measured
 
 CONFIDENCE = 0.95
 # The 0.975 quantiles of Student's t for 1 to 10 degrees of freedom: Abramowitz and Stegun 1964, table 26.10.
 _T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 _Z_QUANTILE = 1.959964
-_LABEL_CHARACTERS = 46
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Row:
       rate: images/sec, the mean of the repeats; nan if there is none.
       low, high: its interval of 95 %: of the mean of repeats, or, for one run, by the spread of its steps.
       speed_up: the rate over that of the first row of the same work; None if it is unknown.
-      label: what tells it from other rows, in a few words. source: the file of its first run.
+      label: what tells it from other rows, in a few words; see reporting.labels. source: the file of its first run.
     """
 
     traits: Mapping[str, str]
@@ -90,6 +90,16 @@ class Summary:
     def works(self) -> list[str]:
         return list(dict.fromkeys(row.work for row in self.rows if row.work))
 
+    @property
+    def is_numbered(self) -> bool:
+        """Whether labels begin with the number of the row, as they would be too long without."""
+        return any(row.label.startswith('#') for row in self.rows)
+
+    def name_of(self, work: str) -> str:
+        """A work in short: its model, if no other work has it."""
+        model = work.partition(',')[0]
+        return model if sum(other.partition(',')[0] == model for other in self.works) == 1 else work
+
     def base_of(self, row: Row) -> Row | None:
         """The row that the speed-up of another one refers to."""
         return next((other for other in self.shown if other.work == row.work), None)
@@ -110,7 +120,8 @@ def summarize_collection(collection: Collection) -> Summary:
     columns = _columns(rows)
     names = _machine_names(runs)
     rows = [_named(row, names) for row in rows]
-    rows = [replace(row, label=_label(row, columns, rows)) for row in rows]
+    labels = names_of([row.traits for row in rows], columns)
+    rows = [replace(row, label=label) for row, label in zip(rows, labels, strict=True)]
     bases: dict[str, float] = {}
     for row in rows:
         if row.is_shown:
@@ -136,11 +147,6 @@ def t_quantile(degrees: int) -> float:
         return _T_QUANTILES[degrees - 1]
     z = _Z_QUANTILE
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-
-
-def shortened(text: str, characters: int = _LABEL_CHARACTERS) -> str:
-    """A text of at most this many characters."""
-    return text if len(text) <= characters else f'{text[: characters - 1].rstrip()}…'
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -222,19 +228,6 @@ def _named(row: Row, names: Mapping[str, str]) -> Row:
     if not row.runs:
         return row
     return replace(row, traits={**row.traits, MACHINE: names[row.runs[0].machine]})
-
-
-def _label(row: Row, columns: Sequence[str], rows: Sequence[Row]) -> str:
-    parts = []
-    for name in columns:
-        value = row.traits.get(name, '')
-        is_same = all(other.traits.get(name, '') == value for other in rows if other.runs)
-        # The shape says how large the setting is, also where all have the same.
-        if not value or (is_same and name != SHAPE):
-            continue
-        plain = name in (MODE, SHAPE, 'model', MACHINE, 'data set', 'role')
-        parts.append(value if plain else f'batch {value}' if name == BATCH_SIZE else f'{name}={value}')
-    return ' · '.join(shortened(part, 28) for part in parts)
 
 
 def _failure_reason(document: Mapping[str, object], reason: str) -> str:
