@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from reporting.measured import BATCH_SIZE, MACHINE, MODE, SHAPE
 
-_CHARACTERS = 46
+_CHARACTERS = 54
 _PART_CHARACTERS = 28
+_SHORT_CHARACTERS = 44
 # What stands first in a name, if it is needed.
 _FIRST = ('model', MODE, BATCH_SIZE, SHAPE)
 # Their values say by themselves what they are.
@@ -27,10 +28,10 @@ def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> l
     names = [' · '.join(found) for found in parts]
     if len(set(names)) == len(names) and all(len(name) <= _CHARACTERS for name in names):
         return names
-    return [shortened(f'#{position} {name}') for position, name in enumerate(names, 1)]
+    return [shortened(f'#{position} {name}', _SHORT_CHARACTERS) for position, name in enumerate(names, 1)]
 
 
-def shortened(text: str, characters: int = _CHARACTERS) -> str:
+def shortened(text: str, characters: int) -> str:
     """A text of at most this many characters."""
     return text if len(text) <= characters else f'{text[: characters - 1].rstrip()}…'
 
