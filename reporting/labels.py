@@ -20,7 +20,9 @@ def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> l
       settings: the traits of each. columns: the names of those that a name may consist of.
     """
     candidates = [name for name in _FIRST if name in columns] + [name for name in columns if name not in _FIRST]
-    chosen = _telling(settings, candidates)
+    # What a failure was not given is unknown, and tells nothing.
+    known = [setting for setting in settings if all(setting.get(name) for name in candidates)]
+    chosen = _telling(known or settings, candidates)
     parts = [
         [_part(name, setting[name]) for name in chosen if setting.get(name)] or [*setting.values()][:1]
         for setting in settings

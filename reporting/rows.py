@@ -146,7 +146,12 @@ def t_quantile(degrees: int) -> float:
     if degrees <= len(_T_QUANTILES):
         return _T_QUANTILES[degrees - 1]
     z = _Z_QUANTILE
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / degrees**power for power, term in enumerate(terms, 1))
 
 
 def number(value: float | None, digits: int = 4) -> str:
