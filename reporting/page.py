@@ -161,7 +161,7 @@ def _columns(summary: Summary) -> list[tuple[str, bool]]:
     columns += [('images/sec', True), ('±', True), ('speed-up', True), ('runs', True)]
     columns += [('of peak', True)] if any(row.share_of_peak for row in summary.rows) else []
     columns += [(name, _is_numeric(name, summary)) for name in more]
-    return columns + ([('remark', False)] if any(row.reason for row in summary.rows) else [])
+    return columns + ([('remark', False)] if any(map(_remark, summary.rows)) else [])
 
 
 def _is_numeric(name: str, summary: Summary) -> bool:
@@ -195,9 +195,17 @@ def _cells(row: Row, position: int, summary: Summary) -> list[Cell]:
         peak = None if row.share_of_peak is None else 100 * row.share_of_peak
         cells.append(Cell('—' if peak is None else f'{number(peak, 3)} %', peak))
     cells += [trait(name) for name in summary.columns[3:]]
-    if any(other.reason for other in summary.rows):
-        cells.append(Cell(f'{row.status}: {row.reason}' if row.reason else ''))
+    if any(map(_remark, summary.rows)):
+        cells.append(Cell(_remark(row)))
     return cells
+
+
+def _remark(row: Row) -> str:
+    """Why the row is not complete, or the codes of its warnings."""
+    if row.reason:
+        return f'{row.status}: {row.reason}'
+    codes = dict.fromkeys(str(warning.get('code', '')) for run in row.runs for warning in run.record.warnings)
+    return f'see warnings: {", ".join(codes)}' if codes else ''
 
 
 def _fixed(rate: float, summary: Summary) -> str:

@@ -1,29 +1,24 @@
 """The subcommand `report` writes a page, or serves one and keeps it up to date."""
 
-import contextlib
 import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from refusals import check_line, failed, refused
+from report_server import DEADLINE_SECS, serving
 from sample_results import write_sample
 
 import tf_cnn_benchmarks
 from commands import report
 
 pytestmark = pytest.mark.unit
-
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_SECS = 60
 
 
 @pytest.fixture
@@ -84,21 +79,6 @@ def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(results: Pat
     with failed(page):
         report.main([str(results), f'--output={page}'])
     assert page.read_text() == 'old'
-
-
-@contextlib.contextmanager
-def serving(*argv: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process that serves a page on a free port, and the address that it printed."""
-    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), 'report', *argv, '--serve', '--port=0']
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            line = process.stdout.readline()
-            found = re.search(r'http://127\.0\.0\.1:\d+/', line)
-            assert found, line + process.communicate(timeout=DEADLINE_SECS)[1]
-            yield process, found[0]
-        finally:
-            process.kill()
 
 
 def fetch(url: str, host: str | None = None) -> str:
