@@ -14,8 +14,11 @@ NVML = ['nvidia-ml-py>=12.535']
 RECORDS = ['pillow>=10.1']
 # Part of Python since 3.11.
 SWEEP = ["tomli>=2.0; python_version < '3.11'"]
-# scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on.
+REPORT = ['jinja2>=3.1', 'matplotlib>=3.8']
+# Selenium drives the browser in which pages are tested, axe looks for what keeps people out. scikit-image and
+# scikit-learn carry the photographs and digits that tests and `make bench` train on.
 DEV = [
+    'axe-selenium-python>=2.1.6',
     'hypothesis>=6.100',
     'jsonschema>=4.18',
     'mypy>=1.11',
@@ -28,6 +31,7 @@ DEV = [
     'scikit-image>=0.22',
     'scikit-learn>=1.4',
     'scipy>=1.11',
+    'selenium>=4.20',
 ]
 
 setup(
@@ -41,14 +45,19 @@ setup(
     python_requires='>=3.10,<3.14',
     py_modules=sorted(path.stem for path in ROOT.glob('*.py') if path.name != 'setup.py'),
     packages=find_packages(exclude=['tests', 'tests.*', 'benchmarks', 'benchmarks.*']),
-    package_data={'models': ['costs.csv'], 'reporting': ['result.schema.json'], 'sweeps': ['*.toml']},
+    package_data={
+        'models': ['costs.csv'],
+        'reporting': ['result.schema.json', 'templates/*'],
+        'sweeps': ['*.toml'],
+    },
     # rich comes with TensorFlow's keras.
     install_requires=['absl-py>=2.0', 'numpy>=1.26', 'tensorflow>=2.16,<2.22'],
     extras_require={
         'cuda': [*NVML, 'tensorflow[and-cuda]>=2.16,<2.22'],
         'records': RECORDS,
         'sweep': SWEEP,
-        'dev': [*DEV, *NVML, *RECORDS, *SWEEP],
+        'report': REPORT,
+        'dev': [*DEV, *NVML, *RECORDS, *REPORT, *SWEEP],
     },
     entry_points={'console_scripts': ['tf_cnn_benchmarks=tf_cnn_benchmarks:main']},
 )

@@ -34,6 +34,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     'compare': Subcommand('RESULT ... [--flag=value ...]', 'compares results with 95 % intervals, and with a history'),
     'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
     'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
+    'report': Subcommand('DIR ... [--flag=value ...]', 'makes one HTML page of results, with plots'),
     'sweep': Subcommand('[FILE] [--flag=value ...] [-- FLAGS]', 'measures many configurations, and prints one table'),
 }
 

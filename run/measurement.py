@@ -54,7 +54,7 @@ class Measurement:
         self._console = console
         self._clock = clock
         self._worker: Worker | None = None
-        # Counted here: the number of the worker's generation begins at 1 again if the chief is what started itself anew.
+        # Counted here: the number of a generation of workers begins at 1 again if the chief was replaced.
         self._generation = 1
         self._steps: list[Step[StepValues]] = []
         self._between: list[dict[Cause, float]] = []

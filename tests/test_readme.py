@@ -1,4 +1,4 @@
-"""The commands in README.md, docs/training.md and docs/data.md exist and accept their flags without a warning."""
+"""The commands in README.md and docs/ (training, data, report) exist and accept their flags without a warning."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commands import checkpoint, cluster, models, records
+from commands import checkpoint, cluster, models, records, report
 from commands.options import Declaration
 from models.registry import MODELS
 from params import RunFacts, find_idle, parse_argv
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / 'README.md').read_text()
-OTHERS = [(ROOT / 'docs' / name).read_text() for name in ('training.md', 'data.md')]
+OTHERS = [(ROOT / 'docs' / name).read_text() for name in ('training.md', 'data.md', 'report.md')]
 BLOCKS = re.findall(r'(?:^ {4}.*\n)+', '\n'.join([README, *OTHERS]), flags=re.MULTILINE)
 COMMANDS = [
     words
@@ -38,7 +38,7 @@ def idle_flags(argv: Sequence[str], *, alone: bool = True) -> list[str]:
 
 
 DECLARATIONS: dict[str, Declaration[Any]] = {
-    module.DECLARATION.name: module.DECLARATION for module in (checkpoint, cluster, models, records)
+    module.DECLARATION.name: module.DECLARATION for module in (checkpoint, cluster, models, records, report)
 }
 
 

@@ -1,0 +1,131 @@
+"""What the report says about machines, flags and warnings. Does not import TensorFlow."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reporting.measured import Run
+from reporting.rows import Summary, number
+
+_MOST_VALUES = 12
+_MOST_NAMED = 6
+# They differ between all runs and change nothing.
+_OF_ONE_RUN = frozenset({'result_file', 'task_index', 'job_name'})
+_GIBIBYTE = 2**30
+
+
+@dataclass(frozen=True)
+class MachineCard:
+    """A machine: its host name, its facts as names and texts, and how many runs it did."""
+
+    host: str
+    fingerprint: str
+    facts: Sequence[tuple[str, str]]
+    num_runs: int
+
+
+@dataclass(frozen=True)
+class WarningGroup:
+    """A warning, the settings whose runs gave it (the first few), and the number of those runs."""
+
+    code: str
+    text: str
+    labels: Sequence[str]
+    num_runs: int
+
+
+def machine_cards(runs: Sequence[Run]) -> list[MachineCard]:
+    """A card for each machine, in the order of their first runs."""
+    found = {run.machine: run.record.machine for run in reversed(runs)}
+    counts = Counter(run.machine for run in runs)
+    return [
+        MachineCard(str(found[mark]['hostname']), mark, list(_machine_facts(found[mark]).items()), counts[mark])
+        for mark in dict.fromkeys(run.machine for run in runs)
+    ]
+
+
+def machine_differences(runs: Sequence[Run]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The host names of all machines, and each fact that differs with its text for each; no facts for one machine."""
+    cards = machine_cards(runs)
+    facts = [dict(card.facts) for card in cards]
+    names = dict.fromkeys(name for found in facts for name in found)
+    rows = [(name, [found.get(name, '—') for found in facts]) for name in names]
+    return [card.host for card in cards], [(name, texts) for name, texts in rows if len(set(texts)) > 1]
+
+
+def flag_differences(runs: Sequence[Run]) -> list[tuple[str, list[tuple[str, int]]]]:
+    """The flags and environment variables that differ between runs: each value with the number of runs that had it."""
+    found: dict[str, Counter[str]] = {}
+    settings = [{**run.record.flags, **(run.record.document.get('environment') or {})} for run in runs]
+    for name in dict.fromkeys(name for setting in settings for name in setting):
+        found[name] = Counter(_text(setting.get(name)) for setting in settings)
+    differing = {name: counts for name, counts in found.items() if len(counts) > 1 and name not in _OF_ONE_RUN}
+    return [(name, _listed(differing[name])) for name in sorted(differing)]
+
+
+def warning_groups(summary: Summary) -> list[WarningGroup]:
+    """The warnings of all runs, those of most runs first; the same text stands once."""
+    labels: dict[tuple[str, str], list[str]] = {}
+    for row in summary.rows:
+        for run in row.runs:
+            for warning in run.record.warnings:
+                labels.setdefault((str(warning.get('code', '')), str(warning.get('text', ''))), []).append(row.label)
+    groups = [
+        WarningGroup(code, text, list(dict.fromkeys(found))[:_MOST_NAMED], len(found))
+        for (code, text), found in labels.items()
+    ]
+    return sorted(groups, key=lambda group: -group.num_runs)
+
+
+def _machine_facts(machine: Mapping[str, Any]) -> dict[str, str]:
+    versions = machine.get('versions') or {}
+    threads = machine.get('threads') or {}
+    memory = machine.get('memory_bytes')
+    gpus = Counter(str(gpu.get('name', 'GPU')) for gpu in machine.get('gpus') or ())
+    facts = {
+        'processor': machine.get('cpu_model'),
+        'cores': _cores(machine),
+        'GPUs': ', '.join(f'{count} {name}' for name, count in gpus.items()) or 'none',
+        'memory': f'{number(memory / _GIBIBYTE, 3)} GiB' if memory else None,
+        'limits of its container': _limits(machine),
+        'frequency governor': machine.get('governor'),
+        'virtual': {True: 'yes', False: 'no'}.get(machine.get('is_virtual')),  # type: ignore[arg-type]
+        'system': ', '.join(str(machine[name]) for name in ('os', 'kernel') if machine.get(name)),
+        'threads': ', '.join(f'{count} {name.replace("_", "-")}' for name, count in threads.items() if count),
+        **{
+            {'tensorflow': 'TensorFlow', 'python': 'Python', 'numpy': 'NumPy'}.get(name, name): versions[name]
+            for name in versions
+        },
+    }
+    return {name: str(value) for name, value in facts.items() if value}
+
+
+def _cores(machine: Mapping[str, Any]) -> str | None:
+    logical, physical, sockets = (machine.get(name) for name in ('num_cores', 'num_physical_cores', 'num_sockets'))
+    if not logical:
+        return None
+    parts = [f'{logical} logical', f'{physical} physical' if physical else '']
+    return ', '.join(part for part in (*parts, f'{sockets} sockets' if sockets and sockets > 1 else '') if part)
+
+
+def _limits(machine: Mapping[str, Any]) -> str | None:
+    cpus, memory = machine.get('cgroup_cpus'), machine.get('cgroup_memory_bytes')
+    parts = [f'{cpus:g} cores' if cpus else '', f'{number(memory / _GIBIBYTE, 3)} GiB' if memory else '']
+    return ', '.join(part for part in parts if part) or None
+
+
+def _listed(counts: Counter[str]) -> list[tuple[str, int]]:
+    values = counts.most_common(_MOST_VALUES)
+    others = len(counts) - len(values)
+    return (
+        [*values, (f'and {others} other values', counts.total() - sum(count for _, count in values))]
+        if others
+        else values
+    )
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return 'none'
+    return str(value).lower() if isinstance(value, bool) else str(value)

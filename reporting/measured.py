@@ -1,0 +1,193 @@
+"""What the report shows of one run, taken out of its document once. Does not import TensorFlow."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from errors import UsageError
+from reporting.record import Failure, Record, read_file
+
+# The columns of every table of settings, in this order.
+MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
+STANDARD = (MODE, BATCH_SIZE, SHAPE)
+MACHINE = 'machine'
+# Flags whose values stand in the standard columns, or in those of the work.
+_SHOWN_OTHERWISE = frozenset({'model', 'variable_update', 'batch_size', 'num_gpus', 'shape', 'forward_only', 'eval'})
+# Of document['phases']: this one is the sum of the others.
+_SUM_OF_PHASES = 'first_step'
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of the chief, warm-ups included.
+
+    Attributes:
+      seconds: of each step, [num_steps] float64. is_warmup: [num_steps] bool.
+      losses: after each step, [num_steps] float64, nan where it is unknown.
+    """
+
+    seconds: NDArray[np.float64]
+    is_warmup: NDArray[np.bool_]
+    losses: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as the report shows it.
+
+    Attributes:
+      record: the result.
+      traits: what it measured and how, by the name of a column, as text; two runs with the same are repeats.
+      work: what must be the same for two rates to be comparable: model, data set, image size, role.
+      num_devices: workers * devices of each. num_tasks: workers and parameter servers.
+      rate: images/sec; nan if no step was timed. error: its standard error within the run. num_steps: timed steps.
+      timed: seconds of each timed step of the chief, [num_timed] float64. steps: all of them.
+      phases: seconds until the first step was done, by what they were needed for.
+      stages: seconds between the start of the first timed step and the end of the last, by what they were needed for.
+      share_of_peak: of the measured peak of the machine, from 0 to 1; None if it was not measured.
+      evaluates_loss: whether its loss says something: it trained, on data that are not made up.
+    """
+
+    record: Record
+    traits: Mapping[str, str]
+    work: str
+    num_devices: int
+    num_tasks: int
+    rate: float
+    error: float
+    num_steps: int
+    timed: NDArray[np.float64]
+    steps: Steps
+    phases: Mapping[str, float]
+    stages: Mapping[str, float]
+    share_of_peak: float | None
+    evaluates_loss: bool
+
+    @property
+    def machine(self) -> str:
+        """What identifies the machine."""
+        return str(self.record.machine['fingerprint'])
+
+
+def read_measured(path: Path) -> Record | Failure:
+    """Reads a result as reporting.record.read_file does, and checks that it has all that the report shows.
+
+    Raises:
+      UsageError: as read_file; or a value is missing or of another kind.
+    """
+    found = read_file(path)
+    try:
+        if isinstance(found, Record):
+            measured(found)
+        else:
+            failure_traits(found)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        cause = f'no {error}' if isinstance(error, KeyError) else ' '.join(str(error).split())
+        raise UsageError(f'{path}: the document is damaged ({cause}); measure again') from None
+    return found
+
+
+def measured(record: Record) -> Run:
+    """Takes what the report shows out of a document.
+
+    Raises:
+      AttributeError, IndexError, KeyError, TypeError, ValueError: the document does not have the keys and kinds of
+        docs/results.md.
+    """
+    document, cluster, throughput = record.document, record.document['cluster'], record.document['throughput']
+    steps = _steps(document)
+    timed = record.step_seconds()
+    num_devices = int(cluster['num_workers']) * int(cluster['devices_per_worker'])
+    return Run(
+        record,
+        _traits(record),
+        _work(record),
+        num_devices,
+        int(cluster['num_workers']) + int(cluster['num_ps']),
+        record.images_per_second,
+        _number(throughput.get('standard_error'), 0.0),
+        len(timed),
+        timed,
+        steps,
+        {
+            str(name): float(seconds)
+            for name, seconds in (document.get('phases') or {}).items()
+            if name != _SUM_OF_PHASES and seconds
+        },
+        _stages(document),
+        _share_of_peak(document),
+        record.run.get('role') == 'training'
+        and not record.run.get('is_synthetic')
+        and bool(np.isfinite(steps.losses).any()),
+    )
+
+
+def failure_traits(failure: Failure) -> dict[str, str]:
+    """What is known of a run that left no result, by the names of columns: the flags that it was given."""
+    given = {str(name): str(text).partition('=')[2] or 'true' for name, text in failure.given.items()}
+    traits = {MODE: given.get('variable_update', ''), BATCH_SIZE: given.get('batch_size', ''), SHAPE: failure.shape}
+    if 'model' in given:
+        traits['model'] = given['model']
+    return traits | {name: text for name, text in given.items() if name not in _SHOWN_OTHERWISE}
+
+
+def _traits(record: Record) -> dict[str, str]:
+    work = record.work
+    traits = {MODE: record.run['variable_update'], BATCH_SIZE: record.run['batch_size'], SHAPE: record.shape}
+    traits |= {
+        'model': record.model,
+        'data set': f'{work["data_set"]}{", synthetic" if work["is_synthetic"] else ""}',
+        'image size': work['image_size'],
+        'role': work['role'],
+        MACHINE: record.machine['fingerprint'],
+        'TensorFlow': record.machine['versions']['tensorflow'],
+    }
+    settings = {str(name): value for name, value in record.setting if name not in _SHOWN_OTHERWISE}
+    environment = record.document.get('environment') or {}
+    return {name: _text(value) for name, value in (traits | settings | environment).items()}
+
+
+def _work(record: Record) -> str:
+    work = record.work
+    size = f'{work["image_size"]}*{work["image_size"]}'
+    data = f'{"synthetic " if work["is_synthetic"] else ""}{work["data_set"]} {size}'
+    return ', '.join([record.model, data, str(work['role'])])
+
+
+def _steps(document: Mapping[str, Any]) -> Steps:
+    steps = document['workers'][0]['steps'] if document['workers'] else {'seconds': [], 'phase': []}
+    seconds = np.asarray(steps['seconds'], dtype=np.float64)
+    losses = np.asarray(steps.get('loss') or np.full(seconds.size, np.nan), dtype=np.float64)
+    is_warmup = np.asarray(steps['phase'], dtype=str) == 'warmup'
+    if not seconds.size == is_warmup.size == losses.size:
+        raise ValueError('its lists of steps differ in length')
+    return Steps(seconds, is_warmup, losses)
+
+
+def _stages(document: Mapping[str, Any]) -> dict[str, float]:
+    throughput = document['throughput']
+    within = _number(throughput.get('step_seconds'), 0.0)
+    waiting = min(_number((document.get('input') or {}).get('wait_seconds'), 0.0), within)
+    stages = {'step': within - waiting, 'input wait': waiting}
+    stages |= {str(cause): float(seconds) for cause, seconds in (throughput.get('between_seconds') or {}).items()}
+    return {name: seconds for name, seconds in stages.items() if seconds > 0}
+
+
+def _share_of_peak(document: Mapping[str, Any]) -> float | None:
+    share = (document.get('compute') or {}).get('share_of_peak')
+    return None if share is None else float(share)
+
+
+def _number(value: float | None, otherwise: float) -> float:
+    return float(value) if value is not None and math.isfinite(value) else otherwise
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return 'none'
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,226 @@
+"""Results as one HTML page that needs nothing else: no network, no other file. Needs the extra `report`."""
+
+import base64
+import hashlib
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from reporting.collection import Collection
+from reporting.facts import flag_differences, machine_cards, machine_differences, warning_groups
+from reporting.figures import DARK, LIGHT, NARROW, WIDE, Plot
+from reporting.headline import headline_stats
+from reporting.measured import BATCH_SIZE, SHAPE
+from reporting.plots import plot_peak, plot_rates, plot_scaling
+from reporting.plots_history import plot_history
+from reporting.plots_steps import plot_distribution, plot_losses, plot_phases, plot_stages, plot_timeline
+from reporting.record import Record
+from reporting.rows import Row, Summary, number, summarize_collection
+
+_TEMPLATES = Path(__file__).parent / 'templates'
+_MOST_COMMANDS = 100
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the table of settings: its text, and the number that it is sorted by; None for text."""
+
+    text: str
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section with plots: its anchor, its heading, and each plot with its two <svg>, wide and narrow."""
+
+    anchor: str
+    title: str
+    plots: Sequence[tuple[Plot, Markup, Markup]]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: its HTML, and the plots in it."""
+
+    html: str
+    plots: tuple[Plot, ...]
+
+
+def make_page(
+    collection: Collection,
+    *,
+    now: datetime,
+    title: str | None = None,
+    history: Sequence[Record] = (),
+    change_points: Callable[[Sequence[float]], Sequence[int]] | None = None,
+    version: str | None = None,
+) -> Page:
+    """The page of results.
+
+    Args:
+      collection: read with reporting.measured.read_measured.
+      now: when the page is made, in UTC, which it states.
+      title: its heading; by default it names the models.
+      history, change_points: the runs of the last months, and what finds changes in their rates; see plot_history.
+      version: of the results, for a served page, which loads itself again when there is another one.
+    """
+    summary = summarize_collection(collection)
+    speed = [plot_rates(summary), plot_scaling(summary), plot_peak(summary)]
+    steps = [plot_distribution(summary), plot_timeline(summary), plot_stages(summary), plot_phases(summary)]
+    steps.append(plot_losses(summary))
+    past = [plot_history(history, change_points)] if change_points else []
+    groups = (('speed', 'Speed', speed), ('steps', 'Steps', steps), ('history', 'History', past))
+    shown = [(anchor, heading, [plot for plot in plots if plot]) for anchor, heading, plots in groups]
+    sections = [Section(anchor, heading, [_drawn(plot) for plot in plots]) for anchor, heading, plots in shown if plots]
+    runs = summary.runs
+    html = _render(
+        'report.html.jinja',
+        version,
+        title=title or _title(summary),
+        now=now,
+        period=_period([run.record.started_at for run in runs]),
+        summary=summary,
+        stats=headline_stats(summary),
+        columns=_columns(summary),
+        rows=[(row, _cells(row, position, summary)) for position, row in enumerate(summary.rows, 1)],
+        sections=sections,
+        warnings=warning_groups(summary),
+        machines=machine_cards(runs),
+        machine_differences=machine_differences(runs),
+        flag_differences=flag_differences(runs),
+        programs=sorted({str((run.record.document.get('program') or {}).get('version', '?')) for run in runs}),
+        commands=[(row, _command(row)) for row in summary.rows if _command(row)][:_MOST_COMMANDS],
+    )
+    return Page(html, tuple(plot for _, _, plots in shown for plot in plots))
+
+
+def make_waiting_page(reason: str, version: str) -> str:
+    """The page that is served as long as there are no results, with the reason in one line."""
+    return _render('waiting.html.jinja', version, title='Waiting for results', reason=reason)
+
+
+def _render(template: str, version: str | None, **values: Any) -> str:
+    scripts = [_script('report.js')] if version is None else [_script('report.js'), _script('reload.js')]
+    hashes = ' '.join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts
+    )
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src blob: data:; script-src {hashes}"
+    if version is not None:
+        policy += "; connect-src 'self'"
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters['breakable'] = _breakable
+    return environment.get_template(template).render(
+        **values,
+        policy=policy,
+        version=version,
+        css=Markup((_TEMPLATES / 'report.css').read_text(encoding='utf-8')),
+        light=LIGHT,
+        dark=DARK,
+        scripts=[Markup(text) for text in scripts],
+    )
+
+
+def _script(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding='utf-8')
+
+
+def _drawn(plot: Plot) -> tuple[Plot, Markup, Markup]:
+    # Inline SVG comes from matplotlib, with its texts escaped.
+    return plot, Markup(plot.svg(WIDE)), Markup(plot.svg(NARROW))
+
+
+def _title(summary: Summary) -> str:
+    models = list(dict.fromkeys(run.record.model for run in summary.runs))
+    if not models:
+        return 'Benchmark results'
+    return f'How fast {models[0]} trains' if len(models) == 1 else f'How fast {len(models)} models train'
+
+
+def _period(starts: Sequence[str]) -> str:
+    days = sorted({start[:10] for start in starts})
+    return '' if not days else days[0] if len(days) == 1 else f'{days[0]} to {days[-1]}'
+
+
+def _columns(summary: Summary) -> list[tuple[str, bool]]:
+    """The names of the columns, and whether each holds numbers."""
+    standard, more = summary.columns[:3], summary.columns[3:]
+    columns = [('#', True)] if summary.is_numbered else []
+    columns += [(name, _is_numeric(name, summary)) for name in standard]
+    columns += [('images/sec', True), ('±', True), ('speed-up', True), ('runs', True)]
+    columns += [('of peak', True)] if any(row.share_of_peak for row in summary.rows) else []
+    columns += [(name, _is_numeric(name, summary)) for name in more]
+    return columns + ([('remark', False)] if any(map(_remark, summary.rows)) else [])
+
+
+def _is_numeric(name: str, summary: Summary) -> bool:
+    values = [row.traits.get(name, '') for row in summary.rows]
+    return name in (BATCH_SIZE, SHAPE) or all(_as_number(value) is not None for value in values if value)
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _cells(row: Row, position: int, summary: Summary) -> list[Cell]:
+    def trait(name: str) -> Cell:
+        text = row.traits.get(name, '')
+        if name == SHAPE and row.runs:
+            return Cell(text, 1000.0 * row.runs[0].num_devices + row.runs[0].num_tasks)
+        return Cell(text or '—', _as_number(text) if _is_numeric(name, summary) else None)
+
+    share = 100 * (row.high - row.low) / 2 / row.rate if row.rate else float('nan')
+    rate = row.rate if row.runs else float('nan')
+    cells = [Cell(str(position), position)] if summary.is_numbered else []
+    cells += [trait(name) for name in summary.columns[:3]]
+    cells.append(Cell(_fixed(rate, summary), rate if rate == rate else None))
+    cells.append(Cell(f'{number(share, 2)} %' if share == share else '—', share if share == share else None))
+    cells.append(Cell('—' if row.speed_up is None else f'{row.speed_up:.2f}', row.speed_up))
+    cells.append(Cell(str(len(row.runs)), len(row.runs)))
+    if any(other.share_of_peak for other in summary.rows):
+        peak = None if row.share_of_peak is None else 100 * row.share_of_peak
+        cells.append(Cell('—' if peak is None else f'{number(peak, 3)} %', peak))
+    cells += [trait(name) for name in summary.columns[3:]]
+    if any(map(_remark, summary.rows)):
+        cells.append(Cell(_remark(row)))
+    return cells
+
+
+def _remark(row: Row) -> str:
+    """Why the row is not complete, or the codes of its warnings."""
+    if row.reason:
+        return f'{row.status}: {row.reason}'
+    codes = dict.fromkeys(str(warning.get('code', '')) for run in row.runs for warning in run.record.warnings)
+    return f'see warnings: {", ".join(codes)}' if codes else ''
+
+
+def _fixed(rate: float, summary: Summary) -> str:
+    """A rate with as many decimals as all in its column have, so that they can be compared at a glance."""
+    least = min((row.rate for row in summary.shown), default=1.0)
+    decimals = 2 if least < 100 else 1 if least < 1000 else 0
+    return f'{rate:,.{decimals}f}' if rate == rate else '—'
+
+
+def _breakable(text: str) -> Markup:
+    """A name that may go on in the next line after an underscore."""
+    return escape(text).replace('_', Markup('_<wbr>'))
+
+
+def _command(row: Row) -> str:
+    if not row.runs:
+        return ''
+    return shlex.join(['tf_cnn_benchmarks', *map(str, row.runs[0].record.document['command'].get('argv') or ())])

@@ -1,0 +1,101 @@
+(() => {
+  'use strict';
+  const table = document.getElementById('table');
+  const filter = document.getElementById('filter');
+  const count = document.getElementById('count');
+  if (!table) return;
+  const body = table.tBodies[0];
+  const rows = [...body.rows];
+  const heads = [...table.tHead.rows[0].cells];
+  let sorted = '';
+
+  const tell = () => {
+    const shown = rows.filter((row) => !row.hidden).length;
+    count.textContent = `${shown} of ${rows.length} rows${sorted}`;
+  };
+
+  const sortBy = (head, column) => {
+    const isNumber = head.classList.contains('number');
+    const before = head.getAttribute('aria-sort');
+    // The largest number is what one looks for, and the first name.
+    const order = before ? (before === 'ascending' ? 'descending' : 'ascending') : isNumber ? 'descending' : 'ascending';
+    const sign = order === 'ascending' ? 1 : -1;
+    const number = (row) => (row.cells[column].dataset.value ?? '') === '' ? NaN : Number(row.cells[column].dataset.value);
+    const compare = (a, b) => {
+      if (!isNumber) return sign * a.cells[column].textContent.localeCompare(b.cells[column].textContent, 'en', { numeric: true });
+      const [x, y] = [number(a), number(b)];
+      // What has no number comes last in both orders.
+      if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y);
+      return sign * (x - y);
+    };
+    for (const other of heads) other.removeAttribute('aria-sort');
+    head.setAttribute('aria-sort', order);
+    body.append(...[...rows].sort(compare));
+    sorted = `, sorted by ${head.textContent.trim()}, ${order}`;
+    tell();
+  };
+
+  heads.forEach((head, column) => {
+    const button = document.createElement('button');
+    button.type = 'button';
+    button.append(...head.childNodes);
+    button.addEventListener('click', () => sortBy(head, column));
+    head.append(button);
+  });
+
+  filter.addEventListener('input', () => {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    for (const row of rows) {
+      const text = [...row.cells].map((cell) => cell.textContent).join(' ').toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word));
+    }
+    tell();
+  });
+  document.querySelector('.tools').hidden = false;
+  tell();
+
+  // Saves a plot in light colours, whatever the page has now.
+  const light = document.createElement('div');
+  light.className = 'light';
+  light.hidden = true;
+  document.body.append(light);
+  const download = (blob, name) => {
+    const link = document.createElement('a');
+    link.href = URL.createObjectURL(blob);
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  };
+  const standalone = (svg) => {
+    const [, , width, height] = svg.getAttribute('viewBox').split(' ');
+    const copy = svg.cloneNode(true);
+    copy.setAttribute('xmlns', 'http://www.w3.org/2000/svg');
+    copy.setAttribute('width', width);
+    copy.setAttribute('height', height);
+    copy.setAttribute('font-family', 'system-ui, sans-serif');
+    const colors = getComputedStyle(light);
+    const text = new XMLSerializer().serializeToString(copy);
+    return [text.replace(/var\((--[a-z0-9-]+)\)/g, (_, name) => colors.getPropertyValue(name).trim()), width, height];
+  };
+  for (const button of document.querySelectorAll('.save button')) {
+    button.parentElement.hidden = false;
+    button.addEventListener('click', () => {
+      const figure = button.closest('figure');
+      const [text, width, height] = standalone(figure.querySelector('.wide svg'));
+      const file = new Blob([text], { type: 'image/svg+xml' });
+      if (button.dataset.kind === 'svg') return download(file, `${figure.id}.svg`);
+      const image = new Image();
+      image.onload = () => {
+        const canvas = document.createElement('canvas');
+        [canvas.width, canvas.height] = [3 * width, 3 * height];
+        const context = canvas.getContext('2d');
+        context.fillStyle = '#fff';
+        context.fillRect(0, 0, canvas.width, canvas.height);
+        context.drawImage(image, 0, 0, canvas.width, canvas.height);
+        canvas.toBlob((blob) => download(blob, `${figure.id}.png`), 'image/png');
+        URL.revokeObjectURL(image.src);
+      };
+      image.src = URL.createObjectURL(file);
+    });
+  }
+})();

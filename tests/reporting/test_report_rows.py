@@ -1,0 +1,150 @@
+"""The table of the report: repeats, speed-ups, intervals, failures, and the names of settings."""
+
+import math
+from typing import Any
+
+import pytest
+from sample_results import sample_document, sample_failure, sample_record
+from scipy import stats
+
+from reporting.collection import Collection
+from reporting.facts import flag_differences, machine_cards, machine_differences, warning_groups
+from reporting.headline import headline_stats
+from reporting.labels import names_of
+from reporting.record import Failure, Record
+from reporting.rows import Summary, interval, number, summarize_collection, t_quantile
+
+pytestmark = pytest.mark.unit
+
+
+def summary_of(*records: Record, failures: tuple[Failure, ...] = ()) -> Summary:
+    return summarize_collection(Collection(records, failures, ()))
+
+
+def test_rows_stand_in_the_order_of_the_table_that_people_write_by_hand() -> None:
+    shapes: list[dict[str, Any]] = [
+        {'variable_update': 'parameter_server', 'num_workers': 2, 'num_ps': 1},
+        {'variable_update': 'parameter_server', 'num_workers': 1, 'num_ps': 1},
+        {'variable_update': 'replicated', 'devices_per_worker': 4},
+        {'variable_update': 'replicated', 'devices_per_worker': 1},
+    ]
+    records = [
+        sample_record(rate=100 * (index + 1), started_at=f'2026-11-2{index}T08:00:00Z', gap=0, noise=0, **changes)
+        for index, changes in enumerate(shapes)
+    ]
+    summary = summary_of(*records)
+    assert [row.traits['W*G+P'] for row in summary.rows] == ['1*1', '1*4', '1*1+1', '2*1+1']
+    assert [row.speed_up for row in summary.rows] == pytest.approx([1.0, 0.75, 0.5, 0.25])
+    assert summary.modes == ('replicated', 'parameter_server')
+
+
+def test_repeats_are_one_row_with_the_interval_of_their_mean() -> None:
+    records = [sample_record(rate=rate, seed=int(rate), noise=0.01) for rate in (100, 104, 99)]
+    (row,) = summary_of(*records).rows
+    rates = [record.images_per_second for record in records]
+    expected = stats.t.interval(0.95, len(rates) - 1, loc=sum(rates) / 3, scale=stats.sem(rates))
+    assert (row.low, row.high) == pytest.approx(expected, rel=1e-3)
+    assert len(row.runs) == 3
+
+
+@pytest.mark.parametrize('degrees', [*range(1, 14), 30, 200])
+def test_quantiles_are_those_of_scipy(degrees: int) -> None:
+    assert t_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), abs=1e-3)
+
+
+def test_the_interval_of_equal_values_is_a_point() -> None:
+    assert interval([5.0, 5.0]) == (5.0, 5.0)
+
+
+def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
+    other = sample_document(hostname='beta', seed=3, flags={'optimizer': 'momentum'})
+    other['environment'] = {'OMP_NUM_THREADS': '2'}
+    summary = summary_of(sample_record(flags={'optimizer': 'sgd'}), Record('other.json', other))
+    assert len(summary.rows) == 2
+    assert {'machine', 'optimizer', 'OMP_NUM_THREADS'} <= set(summary.columns)
+    assert [row.traits['machine'] for row in summary.rows] == ['alpha', 'beta']
+    assert dict(flag_differences(summary.runs))['optimizer'] == [('sgd', 1), ('momentum', 1)]
+
+
+def test_runs_that_differ_only_in_what_changes_no_step_are_repeats() -> None:
+    records = [sample_record(seed=seed, flags={'result_file': f'{seed}.json', 'num_batches': seed}) for seed in (1, 2)]
+    assert len(summary_of(*records).rows) == 1
+
+
+def test_failures_and_incomplete_runs_are_rows_with_their_reason_and_without_speed_up() -> None:
+    cut_off = sample_record(complete=False, reason='stopped by SIGTERM', rate=1000)
+    failure = Failure('failed.json', sample_failure(shape='8*1', reason='out of memory'))
+    summary = summary_of(sample_record(rate=100, seed=1), cut_off, failures=(failure,))
+    assert [row.status for row in summary.rows] == ['incomplete', 'complete', 'failed']
+    assert [row.speed_up for row in summary.rows] == [None, 1.0, None]
+    assert 'stopped by SIGTERM' in str(summary.rows[0].reason)
+    assert 'out of memory' in str(summary.rows[2].reason)
+    # What is incomplete is not the fastest.
+    assert headline_stats(summary)[0].value == number(summary.rows[1].rate)
+
+
+def test_failures_alone_are_a_table() -> None:
+    failure = Failure('failed.json', sample_failure(shape='8*1'))
+    summary = summary_of(failures=(failure,))
+    assert [row.status for row in summary.rows] == ['failed']
+    assert headline_stats(summary)[-1].value == '0'
+
+
+def test_speed_ups_are_within_one_model() -> None:
+    records = [
+        sample_record(model=model, devices_per_worker=devices, rate=rate * devices, gap=0, noise=0, seed=devices)
+        for model, rate in (('lenet', 100), ('resnet50', 10))
+        for devices in (1, 2)
+    ]
+    summary = summary_of(*records)
+    assert [row.speed_up for row in summary.rows] == pytest.approx([1, 2, 1, 2])
+    assert [stat.name for stat in headline_stats(summary)][:2] == ['lenet', 'resnet50']
+
+
+def test_a_run_without_a_timed_step_is_a_row_without_a_rate() -> None:
+    document = sample_document(complete=False, reason='stopped by SIGINT', num_steps=1)
+    document['throughput']['images_per_second'] = None
+    (row,) = summary_of(Record('early.json', document)).rows
+    assert math.isnan(row.rate)
+    assert row.speed_up is None
+
+
+def test_settings_are_named_by_what_tells_them_apart() -> None:
+    columns = ('variable_update', 'batch size', 'W*G+P', 'model')
+    settings = [
+        {'variable_update': 'replicated', 'batch size': size, 'W*G+P': '1*1', 'model': model, 'optimizer': 'sgd'}
+        for size, model in (('32', 'lenet'), ('64', 'lenet'), ('64', 'resnet50'))
+    ]
+    assert names_of(settings, columns) == ['lenet · batch 32', 'lenet · batch 64', 'resnet50 · batch 64']
+
+
+def test_long_names_are_cut_and_numbered() -> None:
+    settings = [{'model': 'lenet', 'path': 'x' * 100 + end, 'W*G+P': shape} for end in 'ab' for shape in ('1*1', '1*2')]
+    names = names_of(settings, ('model', 'W*G+P', 'path'))
+    assert len(set(names)) == 4
+    assert [name.split()[0] for name in names] == ['#1', '#2', '#3', '#4']
+    assert max(map(len, names)) < 60
+
+
+@pytest.mark.parametrize(
+    ('value', 'text'),
+    [(0.0123456, '0.01235'), (184.59, '184.6'), (12345.6, '12,346'), (0, '0'), (None, '—'), (math.nan, '—')],
+)
+def test_numbers_have_four_digits(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_machines_with_one_host_name_are_told_apart_and_their_differences_listed() -> None:
+    records = [sample_record(cpu_model=model, seed=seed) for seed, model in enumerate(('CPU 1', 'CPU 2'))]
+    for position, record in enumerate(records):
+        record.document['machine']['fingerprint'] = f'{position}a2b3c4d5'
+    summary = summary_of(*records)
+    assert len({row.traits['machine'] for row in summary.rows}) == 2
+    assert [card.num_runs for card in machine_cards(summary.runs)] == [1, 1]
+    assert machine_differences(summary.runs)[1] == [('processor', ['CPU 1', 'CPU 2'])]
+
+
+def test_a_warning_of_many_runs_stands_once() -> None:
+    warning = {'code': 'drift', 'text': 'it became slower'}
+    (group,) = warning_groups(summary_of(*(sample_record(seed=seed, warnings=[warning]) for seed in range(3))))
+    assert (group.code, group.num_runs) == ('drift', 3)
