@@ -14,7 +14,7 @@ from reporting.console import Console
 from run import quiet
 from run.invocation import of_this_process
 from run.plan import ServerPlan
-from run.resolve import resolve
+from run.resolve import check_launch, resolve
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,8 +32,9 @@ def main(argv: Sequence[str]) -> int:
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
         if parsed.params.repeat > 1:
-            from commands.repeat import repeat
+            from sweeps.repeat import repeat
 
+            check_launch(parsed.params, alone=True)
             for line in parsed.warnings:
                 console.warning(line)
             return repeat(argv, parsed.params, console)

@@ -51,7 +51,6 @@ WITHOUT_TENSORFLOW = [
     'cluster.topology',
     'commands.benchmark',
     'commands.checkpoint',
-    'commands.repeat',
     'commands.cluster',
     'commands.compare',
     'commands.models',
@@ -98,6 +97,7 @@ WITHOUT_TENSORFLOW = [
     'run.step_loop',
     'run.surroundings',
     *(dotted(path) for path in PATHS if path.parent.name == 'sweeps'),
+    'sweeps.repeat',
     'training.schedules',
 ]
 # The rooms, and modules at the top, that each room may know: directly, and through whatever it imports.

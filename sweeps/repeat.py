@@ -13,13 +13,11 @@ from cluster.environments import without_clusters
 from cluster.signals import Interrupts
 from errors import RunError, counted
 from params import Params
-from params.results import FIELD, fill
+from params.results import fill
 from reporting.console import Console, format_total
 from reporting.intervals import mean_interval
 from reporting.record import Record, write_document
 from reporting.statistics import modified_z_scores, throughput
-from run.outputs import check_file
-from run.resolve import check_launch
 from sweeps.folder import Outcome
 from sweeps.runner import Starter, run_repeats
 
@@ -35,15 +33,12 @@ def repeat(argv: Sequence[str], params: Params, console: Console) -> int:
     The total is the images of all runs over the seconds of all.
 
     Args:
-      argv: the flags of the run.
+      argv: the flags of the run. params: what they say, checked for a run of one process.
 
     Raises:
-      UsageError: the flags are wrong; nothing has been started then.
+      RunError: no run ended well, or a result cannot be written.
     """
-    check_launch(params, alone=True)
     path = params.result_file
-    if path and not FIELD.search(path):
-        check_file('result_file', _numbered(path, 1))
 
     def note(number: int, outcome: Outcome) -> None:
         place = f'run {number} of {params.repeat}'
