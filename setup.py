@@ -8,9 +8,9 @@ ROOT = Path(__file__).parent
 README = ROOT / 'README.md'
 
 RECORDS = ['pillow>=10.1']
-# Selenium drives the browser in which pages are tested, axe looks for what keeps people out.
-# scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on.
 REPORT = ['jinja2>=3.1', 'matplotlib>=3.8']
+# scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on. Selenium drives
+# the browser in which pages are tested, axe looks for what keeps people out of them.
 DEV = [
     'axe-selenium-python>=2.1.6',
     'hypothesis>=6.100',
