@@ -15,8 +15,8 @@ RECORDS = ['pillow>=10.1']
 # Part of Python since 3.11.
 SWEEP = ["tomli>=2.0; python_version < '3.11'"]
 REPORT = ['jinja2>=3.1', 'matplotlib>=3.8']
-# Selenium drives the browser in which pages are tested, axe looks for what keeps people out. scikit-image and
-# scikit-learn carry the photographs and digits that tests and `make bench` train on.
+# scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on. Selenium drives
+# the browser in which pages are tested, axe looks for what keeps people out of them.
 DEV = [
     'axe-selenium-python>=2.1.6',
     'hypothesis>=6.100',

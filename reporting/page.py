@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import math
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -183,12 +184,12 @@ def _cells(row: Row, position: int, summary: Summary) -> list[Cell]:
             return Cell(text, 1000.0 * row.runs[0].num_devices + row.runs[0].num_tasks)
         return Cell(text or '—', _as_number(text) if _is_numeric(name, summary) else None)
 
-    share = 100 * (row.high - row.low) / 2 / row.rate if row.rate else float('nan')
-    rate = row.rate if row.runs else float('nan')
+    rate = row.rate if math.isfinite(row.rate) else None
+    share = 50 * (row.high - row.low) / row.rate if rate else None
     cells = [Cell(str(position), position)] if summary.is_numbered else []
     cells += [trait(name) for name in summary.columns[:3]]
-    cells.append(Cell(_fixed(rate, summary), rate if rate == rate else None))
-    cells.append(Cell(f'{number(share, 2)} %' if share == share else '—', share if share == share else None))
+    cells.append(Cell('—' if rate is None else _fixed(rate, summary), rate))
+    cells.append(Cell('—' if share is None else f'{number(share, 2)} %', share))
     cells.append(Cell('—' if row.speed_up is None else f'{row.speed_up:.2f}', row.speed_up))
     cells.append(Cell(str(len(row.runs)), len(row.runs)))
     if any(other.share_of_peak for other in summary.rows):
@@ -212,7 +213,7 @@ def _fixed(rate: float, summary: Summary) -> str:
     """A rate with as many decimals as all in its column have, so that they can be compared at a glance."""
     least = min((row.rate for row in summary.shown), default=1.0)
     decimals = 2 if least < 100 else 1 if least < 1000 else 0
-    return f'{rate:,.{decimals}f}' if rate == rate else '—'
+    return f'{rate:,.{decimals}f}'
 
 
 def _breakable(text: str) -> Markup:

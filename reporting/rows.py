@@ -9,7 +9,6 @@ from reporting.collection import Collection
 from reporting.labels import names_of
 from reporting.measured import MACHINE, MODE, STANDARD, Run, failure_traits, measured
 
-CONFIDENCE = 0.95
 # The 0.975 quantiles of Student's t for 1 to 10 degrees of freedom: Abramowitz and Stegun 1964, table 26.10.
 _T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 _Z_QUANTILE = 1.959964
@@ -25,14 +24,13 @@ class Row:
       rate: images/sec, the mean of the repeats; nan if there is none.
       low, high: its interval of 95 %: of the mean of repeats, or, for one run, by the spread of its steps.
       speed_up: the rate over that of the first row of the same work; None if it is unknown.
-      label: what tells it from other rows, in a few words; see reporting.labels. source: the file of its first run.
+      label: what tells it from other rows, in a few words; see reporting.labels.
     """
 
     traits: Mapping[str, str]
     work: str
     runs: tuple[Run, ...]
     reason: str | None
-    source: str
     rate: float = math.nan
     low: float = math.nan
     high: float = math.nan
@@ -114,7 +112,7 @@ def summarize_collection(collection: Collection) -> Summary:
     runs = [measured(record) for record in collection.records]
     rows = _in_order(_grouped(runs))
     rows += [
-        Row(failure_traits(failure), '', (), _failure_reason(failure.document, failure.reason), failure.source)
+        Row(failure_traits(failure), '', (), _failure_reason(failure.document, failure.reason))
         for failure in collection.failures
     ]
     columns = _columns(rows)
@@ -185,7 +183,7 @@ def _row(runs: Sequence[Run], reason: str | None) -> Row:
     elif rates and first.num_steps > 1:
         half = t_quantile(first.num_steps - 1) * first.error
         low, high = rate - half, rate + half
-    return Row(first.traits, first.work, tuple(runs), reason, first.record.source, rate, max(low, 0.0), high)
+    return Row(first.traits, first.work, tuple(runs), reason, rate, max(low, 0.0), high)
 
 
 def _in_order(rows: Sequence[Row]) -> list[Row]:
