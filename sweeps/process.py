@@ -148,14 +148,14 @@ def _exit_descriptor(pid: int) -> Iterator[int]:
 def _await_end(pid: int, ended: int, started: float, limits: Limits) -> str | None:
     """Waits until the process has ended, and returns None; or until it has passed a limit, and returns which."""
     deadline = None if limits.timeout_secs is None else started + limits.timeout_secs
-    meter = None if limits.memory_bytes is None else MemoryMeter(pid)
+    meter = None if limits.memory_bytes is None else MemoryMeter(pid, limits.memory_bytes)
     while True:
         seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
         if meter:
             seconds = _SECS_BETWEEN_READINGS if seconds is None else min(seconds, _SECS_BETWEEN_READINGS)
         if select.select([ended], [], [], seconds)[0]:
             return None
-        if meter and limits.memory_bytes is not None and meter.exceeds(limits.memory_bytes):
+        if meter and meter.is_exceeded():
             return MEMORY
         if deadline is not None and time.monotonic() >= deadline:
             return TIMEOUT
