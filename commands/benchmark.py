@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from params import parse_argv
+from params import Params, parse_argv
 from reporting.console import Console
 from run import quiet
 from run.plan import ServerPlan
@@ -26,14 +26,13 @@ def main(argv: Sequence[str]) -> int:
     with _own_stdout() as out, contextlib.closing(Console(out, sys.stderr)) as console:
         console.phase('Importing TensorFlow')
         plan = resolve(parsed.params, os.environ)
-        expects_gpu = parsed.params.device != 'cpu'
         # Only now, so that wrong use is one line.
         for line in parsed.warnings:
             console.warning(line)
         if isinstance(plan, ServerPlan):
             from cluster.serve import run_server
 
-            quiet.started(expects_gpu=expects_gpu)
+            _show_start(console, parsed.params)
             for line in plan.warnings:
                 console.warning(line)
             run_server(
@@ -48,9 +47,15 @@ def main(argv: Sequence[str]) -> int:
         else:
             from benchmark_cnn import BenchmarkCNN
 
-            quiet.started(expects_gpu=expects_gpu)
+            _show_start(console, parsed.params)
             BenchmarkCNN(plan, console).run()
     return 0
+
+
+def _show_start(console: Console, params: Params) -> None:
+    """Shows what matters of what TensorFlow has printed so far."""
+    console.close()
+    quiet.started(expects_gpu=params.device != 'cpu')
 
 
 @contextlib.contextmanager
