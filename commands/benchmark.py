@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from params import parse_argv
+from params import Params, parse_argv
 from params.results import STDOUT
 from reporting.console import Console
 from run import quiet
@@ -40,14 +40,13 @@ def main(argv: Sequence[str]) -> int:
             return repeat(argv, parsed.params, console)
         console.phase('Importing TensorFlow')
         plan = resolve(parsed.params, os.environ)
-        expects_gpu = parsed.params.device != 'cpu'
         # Only now, so that wrong use is one line.
         for line in parsed.warnings:
             console.warning(line)
         if isinstance(plan, ServerPlan):
             from cluster.serve import run_server
 
-            quiet.started(expects_gpu=expects_gpu)
+            _show_start(console, parsed.params)
             for line in plan.warnings:
                 console.warning(line)
             run_server(
@@ -62,9 +61,15 @@ def main(argv: Sequence[str]) -> int:
         else:
             from benchmark_cnn import BenchmarkCNN
 
-            quiet.started(expects_gpu=expects_gpu)
+            _show_start(console, parsed.params)
             BenchmarkCNN(plan, console, invocation).run()
     return 0
+
+
+def _show_start(console: Console, params: Params) -> None:
+    """Shows what matters of what TensorFlow has printed so far."""
+    console.close()
+    quiet.started(expects_gpu=params.device != 'cpu')
 
 
 @contextlib.contextmanager

@@ -11,9 +11,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
-from errors import RunError, counted, spelled
+from errors import BenchmarkError, RunError, counted, spelled
 from params.results import STDOUT
 from reporting import console as lines
+from reporting import history
 from reporting.console import Console
 from reporting.record import write_document
 from reporting.result import Accuracy, Between, Cause, ClusterTotal, Ending, Phase, Result, Step, StepValues
@@ -219,6 +220,11 @@ class Measurement:
         except OSError as error:
             flag = spelled('result_file', path)
             return RunError(f'{flag}: it cannot be written ({error.strerror}); make room or write elsewhere')
+        if self._plan.reports.history:
+            try:
+                history.add(self._plan.reports.history, document)
+            except BenchmarkError as error:
+                return RunError(str(error))
         return None
 
     def _print(self, result: Result, ending: Ending) -> None:

@@ -150,12 +150,10 @@ def quiet_start(*, verbose: bool) -> Iterator[None]:
       verbose: shows everything at once, as does a TF_CPP_MIN_LOG_LEVEL below 2 that the user has set.
     """
     global _hold
-    if verbose or os.environ.get(_LEVEL, '2') < '2':
-        os.environ.setdefault(_LEVEL, '2')
+    # TensorFlow reads this when it is imported: from then on it prints errors only.
+    if os.environ.setdefault(_LEVEL, '2') < '2' or verbose:
         yield
         return
-    # TensorFlow reads this when it is imported: from then on it prints errors only.
-    os.environ.setdefault(_LEVEL, '2')
     with _without_deprecations(), _own_stderr() as shown:
         if shown is None or 'tensorflow' in sys.modules:
             yield
