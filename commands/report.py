@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from commands.options import Arguments, Declaration, Positional
 from errors import RunError, UsageError, spelled
 from params.spec import flag
+from reporting import history
+from reporting.change_points import change_points
 from reporting.collection import Collection, collect
 from reporting.measured import read_measured
-from reporting.record import Record
 
 if TYPE_CHECKING:
     from reporting.figures import Plot
@@ -117,23 +118,14 @@ def _serve(paths: Sequence[str], options: Options, output: Path | None) -> int:
 def _made(collection: Collection, options: Options, version: str | None = None) -> 'Page':
     from reporting.page import make_page
 
-    history, change_points = _read_history(options.history)
     return make_page(
         collection,
         now=datetime.now(timezone.utc),
         title=options.title,
-        history=history,
+        history=history.read(options.history) if options.history else (),
         change_points=change_points,
         version=version,
     )
-
-
-def _read_history(path: str | None) -> tuple[Sequence[Record], Callable[[Sequence[float]], Sequence[int]] | None]:
-    if not path:
-        return (), None
-    history = importlib.import_module('reporting.history')
-    changes = importlib.import_module('reporting.change_points')
-    return history.read(path), changes.change_points
 
 
 def _check_installed() -> None:

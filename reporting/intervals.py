@@ -1,6 +1,5 @@
-"""Intervals of a mean from few values. Needs no SciPy."""
+"""The rate of repeated runs and its interval, from few runs. Needs no SciPy."""
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -12,24 +11,28 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
 _STEPS = 200
 
 
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The interval of the mean of values drawn from a normal distribution, by Student's t; (low, high).
+def mean_rate(rates: Sequence[float]) -> float:
+    """The rate of runs of equal work, one after the other: their images over their seconds, not the mean of rates."""
+    return 1 / float(np.mean(1 / np.asarray(rates, dtype=np.float64)))
 
-    Student 1908, The Probable Error of a Mean.
+
+def rate_interval(rates: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The interval of mean_rate over repeated runs, by Student's t on their relative errors; (low, high), above 0.
+
+    Student 1908, The Probable Error of a Mean. Symmetric on a logarithmic scale, as errors of durations are.
 
     Raises:
-      ValueError: there are fewer than 2 values, which say nothing about their spread.
+      ValueError: there are fewer than 2 rates, which say nothing about their spread.
     """
-    if len(values) < 2:
-        raise ValueError(f'{len(values)} values have no interval')
-    numbers = np.asarray(values, dtype=np.float64)
-    error = float(numbers.std(ddof=1)) / math.sqrt(numbers.size)
-    half = t_quantile(0.5 + confidence / 2, numbers.size - 1) * error
-    mean = float(numbers.mean())
-    return mean - half, mean + half
+    if len(rates) < 2:
+        raise ValueError(f'{len(rates)} values have no interval')
+    seconds = 1 / np.asarray(rates, dtype=np.float64)
+    relative_error = float(seconds.std(ddof=1) / seconds.mean()) / math.sqrt(seconds.size)
+    factor = math.exp(t_quantile(0.5 + confidence / 2, seconds.size - 1) * relative_error)
+    rate = mean_rate(rates)
+    return rate / factor, rate * factor
 
 
-@functools.lru_cache(maxsize=4096)
 def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """The value which Student's t exceeds with probability 1 - `probability`.
 

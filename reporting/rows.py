@@ -6,12 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from reporting.collection import Collection
+from reporting.comparison import estimate
 from reporting.labels import names_of
 from reporting.measured import MACHINE, MODE, STANDARD, Run, failure_traits, measured
-
-# The 0.975 quantiles of Student's t for 1 to 10 degrees of freedom: Abramowitz and Stegun 1964, table 26.10.
-_T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-_Z_QUANTILE = 1.959964
 
 
 @dataclass(frozen=True)
@@ -21,8 +18,8 @@ class Row:
     Attributes:
       traits: as Run.traits; of failures only what was given. work: as Run.work; empty for failures.
       runs: its repeats; empty if it left no result. reason: why it failed or is incomplete; None if it is complete.
-      rate: images/sec, the mean of the repeats; nan if there is none.
-      low, high: its interval of 95 %: of the mean of repeats, or, for one run, by the spread of its steps.
+      rate: images/sec, of all repeats; nan if there is none.
+      low, high: its interval of 95 %: by its repeats, or, for one run, by its steps; see reporting.comparison.
       speed_up: the rate over that of the first row of the same work; None if it is unknown.
       label: what tells it from other rows, in a few words; see reporting.labels.
     """
@@ -130,28 +127,6 @@ def summarize_collection(collection: Collection) -> Summary:
     )
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean of at least two values, by Student's t."""
-    half = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.fmean(values) - half, statistics.fmean(values) + half
-
-
-def t_quantile(degrees: int) -> float:
-    """The 0.975 quantile of Student's t.
-
-    From a table, and above it by the expansion of Abramowitz and Stegun 1964, 26.7.5, which is right to 0.001 there.
-    """
-    if degrees <= len(_T_QUANTILES):
-        return _T_QUANTILES[degrees - 1]
-    z = _Z_QUANTILE
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return z + sum(term / degrees**power for power, term in enumerate(terms, 1))
-
-
 def number(value: float | None, digits: int = 4) -> str:
     """A number of at most so many significant digits, with commas at thousands; a dash if it is unknown."""
     if value is None or not math.isfinite(value):
@@ -176,14 +151,13 @@ def _grouped(runs: Iterable[Run]) -> list[Row]:
 
 def _row(runs: Sequence[Run], reason: str | None) -> Row:
     first = runs[0]
-    rates = [run.rate for run in runs if math.isfinite(run.rate)]
-    low = high = rate = statistics.fmean(rates) if rates else math.nan
-    if len(rates) > 1:
-        low, high = interval(rates)
-    elif rates and first.num_steps > 1:
-        half = t_quantile(first.num_steps - 1) * first.error
-        low, high = rate - half, rate + half
-    return Row(first.traits, first.work, tuple(runs), reason, rate, max(low, 0.0), high)
+    measured = [run.record for run in runs if math.isfinite(run.rate)]
+    low = high = rate = math.nan
+    if measured:
+        found = estimate(measured)
+        rate = found.images_per_second
+        low, high = found.interval or (rate, rate)
+    return Row(first.traits, first.work, tuple(runs), reason, rate, low, high)
 
 
 def _in_order(rows: Sequence[Row]) -> list[Row]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from reporting.intervals import mean_interval
+from reporting.intervals import mean_rate, rate_interval
 
 # What a table calls a flag whose name says too little.
 _TITLES = {'batch_size': 'batch size', 'shape': 'W*G+P'}
@@ -24,8 +24,8 @@ class Row:
 
     @property
     def rate(self) -> float | None:
-        """The mean rate of the runs, all of which do the same work."""
-        return sum(self.rates) / len(self.rates) if self.rates else None
+        """The rate of all runs, which do the same work."""
+        return mean_rate(self.rates) if self.rates else None
 
 
 def format_results(columns: Sequence[str], rows: Sequence[Row]) -> str:
@@ -82,6 +82,5 @@ def _aligned(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) ->
 def _interval(rates: Sequence[float]) -> str:
     if len(rates) < 2:
         return ''
-    low, high = mean_interval(rates)
-    # Few runs that differ much have an interval that reaches below what is possible.
-    return f'{max(0.0, low):.2f} to {high:.2f}'
+    low, high = rate_interval(rates)
+    return f'{low:.2f} to {high:.2f}'

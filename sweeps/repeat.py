@@ -15,7 +15,7 @@ from errors import RunError, counted
 from params import Params
 from params.results import fill
 from reporting.console import Console, format_total
-from reporting.intervals import mean_interval
+from reporting.intervals import mean_rate, rate_interval
 from reporting.record import Record, write_document
 from reporting.statistics import modified_z_scores, throughput
 from sweeps.folder import Outcome
@@ -73,11 +73,11 @@ def summarize_runs(rates: Sequence[float]) -> list[str]:
     """What to know about the rates of repeated runs, in images/sec: the interval of their mean, and outliers."""
     lines = []
     if len(rates) > 1:
-        low, high = mean_interval(rates)
-        mean = sum(rates) / len(rates)
+        low, high = rate_interval(rates)
+        mean = mean_rate(rates)
         lines.append(
             f'mean of {counted(len(rates), "run")}: {mean:.2f} images/sec, 95 % interval {low:.2f} to {high:.2f} '
-            f'(+/- {100 * (high - low) / 2 / mean:.1f} %)'
+            f'(+/- {100 * (high - low) / (high + low):.1f} %)'
         )
     if len(rates) >= _MIN_RUNS_FOR_OUTLIERS:
         scores = modified_z_scores(rates)

@@ -10,7 +10,7 @@ from typing import Any
 
 from errors import spelled
 from params import parse_argv
-from reporting.intervals import mean_interval
+from reporting.intervals import rate_interval
 from reporting.record import FAILURE, SCHEMA_VERSION, Record
 from sweeps.durations import seconds_left, seconds_of
 from sweeps.folder import Folder, Outcome, unfinished_name
@@ -214,9 +214,9 @@ def describe(outcome: Outcome) -> str:
 
 
 def is_narrow(outcomes: Sequence[Outcome], share: float) -> bool:
-    """Whether half of the 95 % interval of the mean rate is at most this share of it; not with fewer than 3 runs."""
+    """Whether half of the 95 % interval of the rate is at most this share of it; not with fewer than 3 runs."""
     rates = [outcome.images_per_second for outcome in outcomes if isinstance(outcome, Record)]
     if len(rates) < FEWEST_FOR_INTERVAL:
         return False
-    low, high = mean_interval(rates)
+    low, high = rate_interval(rates)
     return high - low <= share * (high + low)

@@ -1,11 +1,13 @@
 """Intervals of means, held against SciPy."""
 
+import math
+
 import pytest
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reporting.intervals import mean_interval, t_quantile
+from reporting.intervals import mean_rate, rate_interval, t_quantile
 
 pytestmark = pytest.mark.unit
 
@@ -17,19 +19,23 @@ def test_quantiles_are_those_of_scipy(probability: float, degrees_of_freedom: fl
 
 
 @given(st.lists(st.floats(1, 1000), min_size=2, max_size=20), st.sampled_from([0.8, 0.95, 0.99]))
-def test_intervals_are_those_of_scipy(values: list[float], confidence: float) -> None:
-    error = scipy.stats.sem(values)
-    mean = sum(values) / len(values)
-    low, high = mean_interval(values, confidence)
+def test_intervals_are_those_of_scipy_for_the_relative_error_of_the_seconds(
+    rates: list[float], confidence: float
+) -> None:
+    seconds = [1 / rate for rate in rates]
+    mean = sum(seconds) / len(seconds)
+    low, high = rate_interval(rates, confidence)
+    assert mean_rate(rates) == pytest.approx(1 / mean)
+    error = scipy.stats.sem(seconds) / mean
     if error > 1e-9:
-        expected = scipy.stats.t.interval(confidence, len(values) - 1, loc=mean, scale=error)
-        assert (low, high) == pytest.approx(expected, rel=1e-6)
+        half = scipy.stats.t.ppf(0.5 + confidence / 2, len(rates) - 1) * error
+        assert (low * mean, high * mean) == pytest.approx((math.exp(-half), math.exp(half)), rel=1e-6)
     else:
         assert low == pytest.approx(high)
 
 
 def test_one_value_has_no_interval() -> None:
     with pytest.raises(ValueError, match='1'):
-        mean_interval([3.0])
+        rate_interval([3.0])
     with pytest.raises(ValueError, match='0'):
         t_quantile(0.9, 0.5)

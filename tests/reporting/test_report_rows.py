@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 from sample_results import sample_document, sample_failure, sample_record
-from scipy import stats
 
 from reporting.collection import Collection
 from reporting.facts import flag_differences, machine_cards, machine_differences, warning_groups
 from reporting.headline import headline_stats
+from reporting.intervals import mean_rate, rate_interval
 from reporting.labels import names_of
 from reporting.record import Failure, Record
-from reporting.rows import Summary, interval, number, summarize_collection, t_quantile
+from reporting.rows import Summary, number, summarize_collection
 
 pytestmark = pytest.mark.unit
 
@@ -42,18 +42,9 @@ def test_repeats_are_one_row_with_the_interval_of_their_mean() -> None:
     records = [sample_record(rate=rate, seed=int(rate), noise=0.01) for rate in (100, 104, 99)]
     (row,) = summary_of(*records).rows
     rates = [record.images_per_second for record in records]
-    expected = stats.t.interval(0.95, len(rates) - 1, loc=sum(rates) / 3, scale=stats.sem(rates))
-    assert (row.low, row.high) == pytest.approx(expected, rel=1e-3)
+    assert (row.low, row.high) == pytest.approx(rate_interval(rates))
+    assert row.rate == pytest.approx(mean_rate(rates))
     assert len(row.runs) == 3
-
-
-@pytest.mark.parametrize('degrees', [*range(1, 14), 30, 200])
-def test_quantiles_are_those_of_scipy(degrees: int) -> None:
-    assert t_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), abs=1e-3)
-
-
-def test_the_interval_of_equal_values_is_a_point() -> None:
-    assert interval([5.0, 5.0]) == (5.0, 5.0)
 
 
 def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
