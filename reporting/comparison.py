@@ -32,6 +32,8 @@ _MIN_RUNS = 3
 # The spread of runs of which none is known: as large as that of single steps, with this uncertainty. On a noisy machine
 # of 2 cores 2 of 40 pairs of runs of lenet were called different by that: benchmarks/equal_runs.py.
 _ASSUMED_DEGREES = 4.0
+# The logarithm of the largest factor: an interval that wide says nothing, and exp() must not overflow.
+_MOST = math.log(1e6)
 # Of a spread that the user knows.
 _KNOWN_DEGREES = 1e6
 
@@ -166,7 +168,7 @@ def compare(baseline: Estimate, other: Estimate, spread: Spread | None = None) -
     spread = spread or _assumed_spread(pair)
     of_runs = t_quantile(0.5 + CONFIDENCE / 2, spread.degrees_of_freedom) * spread.relative * math.sqrt(2)
     of_steps = t_quantile(0.5 + CONFIDENCE / 2, degrees) * math.sqrt(variance)
-    threshold = math.exp(math.hypot(of_runs, of_steps))
+    threshold = _factor(math.hypot(of_runs, of_steps))
     return Ratio(value, interval, 'steps', _verdict(value, interval, threshold), spread, threshold)
 
 
@@ -227,8 +229,12 @@ def _welch(pair: Sequence[Estimate]) -> float:
 def _around(value: float, variance: float, degrees: float) -> tuple[float, float] | None:
     if not math.isfinite(variance) or not math.isfinite(value):
         return None
-    factor = math.exp(t_quantile(0.5 + CONFIDENCE / 2, degrees) * math.sqrt(variance))
+    factor = _factor(t_quantile(0.5 + CONFIDENCE / 2, degrees) * math.sqrt(variance))
     return value / factor, value * factor
+
+
+def _factor(logarithm: float) -> float:
+    return math.exp(min(logarithm, _MOST))
 
 
 def _verdict(value: float, interval: tuple[float, float] | None, threshold: float | None = None) -> Verdict:

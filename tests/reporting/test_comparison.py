@@ -125,3 +125,11 @@ def test_a_run_of_few_steps_has_a_rate_but_no_verdict() -> None:
     found = compare(few, estimate([sample_record()]))
     assert (found.interval, found.verdict) == (None, Verdict.UNKNOWN)
     assert not found.is_significant
+
+
+def test_hopelessly_noisy_runs_have_a_finite_interval() -> None:
+    noisy = estimate([sample_record(seconds=[0.001] * 50 + [1e6], gap=0)])
+    found = compare(noisy, noisy, given_spread(1e9))
+    low, high = found.interval or (0, 0)
+    assert 0 < low < 1 < high < math.inf
+    assert found.verdict is Verdict.SAME
