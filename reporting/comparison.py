@@ -8,7 +8,8 @@ of a rate is that of the logarithm of its seconds per image, and intervals are s
   The Generalization of Student's Problem, equation 29; with 1 or 2 runs on a side, both share one variance (Student
   1908). A bootstrap of 2 to 5 runs would be too narrow by far.
 - Single runs: the steps, see reporting/long_run.py. This interval holds for these two processes. To call two single
-  runs different, their difference must also exceed what two processes of one setting show, a Spread.
+  runs different, their difference must also exceed what two processes of one setting show, a Spread, and what other
+  processes may have taken from one of them.
 """
 
 import enum
@@ -30,8 +31,12 @@ CONFIDENCE = 0.95
 _MIN_RUNS = 3
 
 # The spread of runs of which none is known: as large as that of single steps, with this uncertainty. On a noisy machine
-# of 2 cores 2 of 40 pairs of runs of lenet were called different by that: benchmarks/equal_runs.py.
+# of 2 cores 2 of 54 pairs of runs of lenet were called different: benchmarks/equal_runs.py.
 _ASSUMED_DEGREES = 4.0
+# The logarithm of the largest factor: an interval that wide says nothing, and exp() must not overflow.
+_MOST = math.log(1e6)
+# With less left for the run, its rate says nothing.
+_MOST_OF_OTHERS = 0.95
 # Of a spread that the user knows.
 _KNOWN_DEGREES = 1e6
 
@@ -62,6 +67,7 @@ class Estimate:
       variance: of the relative error; nan if too little was measured. degrees_of_freedom: of that variance.
       run_variance: of the relative differences between runs; None for a single run.
       step_spread: the standard deviation of step seconds over their mean; nan if unknown.
+      share_of_others: the part of the cores that other processes and machines took from a run on CPUs; 0 if unknown.
     """
 
     images_per_second: float
@@ -71,6 +77,7 @@ class Estimate:
     degrees_of_freedom: float = math.nan
     run_variance: float | None = None
     step_spread: float = math.nan
+    share_of_others: float = 0.0
 
     @property
     def has_interval(self) -> bool:
@@ -95,12 +102,13 @@ class Spread:
 
     Attributes:
       relative: the standard deviation of their rates, relative to the rate. degrees_of_freedom: how well it is known.
-      source: where it comes from, in words.
+      source: where it comes from, in words. includes_others: whether it includes that other processes disturb a run.
     """
 
     relative: float
     degrees_of_freedom: float
     source: str
+    includes_others: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,7 +174,9 @@ def compare(baseline: Estimate, other: Estimate, spread: Spread | None = None) -
     spread = spread or _assumed_spread(pair)
     of_runs = t_quantile(0.5 + CONFIDENCE / 2, spread.degrees_of_freedom) * spread.relative * math.sqrt(2)
     of_steps = t_quantile(0.5 + CONFIDENCE / 2, degrees) * math.sqrt(variance)
-    threshold = math.exp(math.hypot(of_runs, of_steps))
+    # Without the other processes a run could have been faster by as much.
+    share = 0.0 if spread.includes_others else max(side.share_of_others for side in pair)
+    threshold = _factor(math.hypot(of_runs, of_steps) - math.log1p(-share))
     return Ratio(value, interval, 'steps', _verdict(value, interval, threshold), spread, threshold)
 
 
@@ -182,7 +192,7 @@ def known_spread(estimates: Iterable[Estimate]) -> Spread | None:
 
 def given_spread(relative: float) -> Spread:
     """The spread of runs that the user knows."""
-    return Spread(relative, _KNOWN_DEGREES, '--run_spread')
+    return Spread(relative, _KNOWN_DEGREES, '--run_spread', includes_others=True)
 
 
 def _estimate_of_steps(record: Record, rate: float, clock: Clock) -> Estimate:
@@ -192,7 +202,8 @@ def _estimate_of_steps(record: Record, rate: float, clock: Clock) -> Estimate:
     if error is None:
         return Estimate(rate, 1, int(seconds.size), step_spread=spread)
     variance = error.variance / float(seconds.mean()) ** 2
-    return Estimate(rate, 1, int(seconds.size), variance, error.degrees_of_freedom, None, spread)
+    share = _share_of_others(record)
+    return Estimate(rate, 1, int(seconds.size), variance, error.degrees_of_freedom, None, spread, share)
 
 
 def _rate(record: Record, clock: Clock) -> float:
@@ -211,6 +222,14 @@ def _step_spread(record: Record, clock: Clock) -> float:
     return float(seconds.std(ddof=1) / seconds.mean()) if seconds.size > 1 else math.nan
 
 
+def _share_of_others(record: Record) -> float:
+    found = record.document.get('disturbance') or {}
+    if record.run.get('device') != 'cpu':
+        return 0.0
+    shares = (found.get('other_cpu_share') or 0.0, found.get('steal_share') or 0.0)
+    return float(min(max(sum(shares), 0.0), _MOST_OF_OTHERS))
+
+
 def _assumed_spread(pair: Sequence[Estimate]) -> Spread:
     relative = math.sqrt(sum(side.step_spread**2 for side in pair) / len(pair))
     return Spread(relative, _ASSUMED_DEGREES, 'assumed, the spread of single steps')
@@ -227,8 +246,12 @@ def _welch(pair: Sequence[Estimate]) -> float:
 def _around(value: float, variance: float, degrees: float) -> tuple[float, float] | None:
     if not math.isfinite(variance) or not math.isfinite(value):
         return None
-    factor = math.exp(t_quantile(0.5 + CONFIDENCE / 2, degrees) * math.sqrt(variance))
+    factor = _factor(t_quantile(0.5 + CONFIDENCE / 2, degrees) * math.sqrt(variance))
     return value / factor, value * factor
+
+
+def _factor(logarithm: float) -> float:
+    return math.exp(min(logarithm, _MOST))
 
 
 def _verdict(value: float, interval: tuple[float, float] | None, threshold: float | None = None) -> Verdict:

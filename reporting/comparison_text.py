@@ -17,6 +17,7 @@ SCHEMA_VERSION = 1
 _TITLES = ('run', 'shape', 'runs', 'images/sec', '95 %', 'ratio', '95 %', 'verdict')
 _LEFT = ('run', 'shape', 'verdict')
 _MOST_WARNINGS = 8
+_NOTABLE_SHARE = 0.05
 
 
 def plain(text: object) -> str:
@@ -155,14 +156,18 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
 
 def _about_single_runs(rows: Sequence[Row]) -> Iterator[str]:
     single = [row.ratio for row in rows if row.ratio and row.ratio.spread and row.ratio.threshold]
-    if not single:
+    used = [ratio.spread for ratio in single if ratio.spread]
+    if not used:
         return
-    sources = sorted({ratio.spread.source for ratio in single if ratio.spread})
-    spreads = [ratio.spread.relative for ratio in single if ratio.spread]
+    sources = sorted({spread.source for spread in used})
+    spreads = [spread.relative for spread in used]
     factors = [ratio.threshold for ratio in single if ratio.threshold]
+    shares = [row.estimate.share_of_others for row in rows if row.estimate]
+    is_disturbed = max(shares) >= _NOTABLE_SHARE and not all(spread.includes_others for spread in used)
+    others = f', and other processes took up to {max(shares):.0%} of the cores' if is_disturbed else ''
     yield (
         'single runs: their intervals tell how exactly these processes were measured, not how much processes differ. '
-        f'That is taken to be {_range(spreads)} ({"; ".join(sources)}), so that only a ratio above '
+        f'That is taken to be {_range(spreads)} ({"; ".join(sources)}){others}, so that only a ratio above '
         f'{_numbers(factors)}, or below the inverse, is called a difference. Measure with --repeat=5 to know it, '
         'or give it with --run_spread.'
     )
@@ -215,6 +220,7 @@ def _as_object(row: Row) -> dict[str, Any]:
         'low': low,
         'high': high,
         'interval_from': found.basis if found else None,
+        'share_of_others': found.share_of_others if found else None,
         'ratio': ratio.value if ratio else None,
         'ratio_low': ratio_low,
         'ratio_high': ratio_high,

@@ -5,13 +5,14 @@ import statistics
 
 import numpy as np
 import pytest
-from sample_results import sample_record
+from sample_results import sample_document, sample_record
 from scipy import stats
 
 from benchmarks.equal_runs import compare_pairs
 from benchmarks.interval_coverage import Kind, coverage, steps_of_run
 from reporting.comparison import Clock, Estimate, Verdict, compare, estimate, given_spread, known_spread
 from reporting.long_run import MIN_STEPS, correlation, mean_error
+from reporting.record import Record
 
 pytestmark = pytest.mark.unit
 
@@ -98,6 +99,16 @@ def test_single_runs_differ_only_if_processes_would_not() -> None:
     assert compare(before, slightly, given_spread(0.002)).interval == found.interval
 
 
+def test_what_other_processes_took_from_a_run_is_no_difference() -> None:
+    document = dict(sample_document(rate=60, seed=2), disturbance={'other_cpu_share': 0.3, 'steal_share': 0.1})
+    quiet, disturbed = estimate([sample_record(rate=100, seed=1)]), estimate([Record('busy.json', document)])
+    assert disturbed.share_of_others == pytest.approx(0.4)
+    assert compare(quiet, disturbed).verdict is Verdict.SAME
+    assert compare(quiet, disturbed, given_spread(0.02)).verdict is Verdict.SLOWER
+    on_gpu = dict(document, run={**document['run'], 'device': 'gpu'})
+    assert estimate([Record('gpu.json', on_gpu)]).share_of_others == 0
+
+
 def test_equal_runs_whose_processes_differ_are_seldom_called_different() -> None:
     draw = np.random.default_rng(3)
     records = []
@@ -125,3 +136,11 @@ def test_a_run_of_few_steps_has_a_rate_but_no_verdict() -> None:
     found = compare(few, estimate([sample_record()]))
     assert (found.interval, found.verdict) == (None, Verdict.UNKNOWN)
     assert not found.is_significant
+
+
+def test_hopelessly_noisy_runs_have_a_finite_interval() -> None:
+    noisy = estimate([sample_record(seconds=[0.001] * 50 + [1e6], gap=0)])
+    found = compare(noisy, noisy, given_spread(1e9))
+    low, high = found.interval or (0, 0)
+    assert 0 < low < 1 < high < math.inf
+    assert found.verdict is Verdict.SAME
