@@ -10,8 +10,8 @@ from params import parse_argv
 from sweeps.durations import seconds_left
 from sweeps.plan import Configuration
 
-# Rough figures, which a look at any machine's first results replaces: seconds until a process takes steps, and what
-# networks reach of a core (AVX-512 machines three times that) and of a GPU.
+# Rough figures, which the first results of a machine replace: seconds until a process takes steps, and what networks
+# reach of a core (three times that with AVX-512) and of a GPU.
 _START_SECS = 7.0
 _FLOPS_PER_CORE = 50e9
 _FLOPS_PER_GPU = 10e12
@@ -43,6 +43,8 @@ def _guess(one: Configuration, cores: int, has_gpu: bool) -> float:
     params = parse_argv(one.argv).params
     processes = one.shape.workers + one.shape.num_ps if one.in_cluster else 1
     start = _START_SECS * max(1.0, processes / cores)
+    if params.target_seconds is not None:
+        return start + params.target_seconds
     try:
         facts = MODELS.find_model(params.model, params.data_name)
     except UsageError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.shape import Shape
 from errors import UsageError, spelled
+from models.registry import MODELS
 from params import Params, parse_argv
 from params.files import OUTPUTS
 from params.modes import MODES, Place
@@ -100,6 +101,7 @@ def make_plan(request: Request, check: Check, *, has_gpu: bool) -> Plan:
     if not request.grids and not request.include:
         raise UsageError(f'{request.source}: it names nothing to compare; add a [grid] such as batch_size = [32, 64]')
     _check_settings(request)
+    _check_models(request)
     # A batch size that is searched for is a result, and no configuration has one.
     columns = (*(name for name in _varied_names(request) if name != SHAPE), SHAPE)
     found: dict[tuple[str, ...], Configuration] = {}
@@ -126,6 +128,8 @@ def make_plan(request: Request, check: Check, *, has_gpu: bool) -> Plan:
                 left_out.append(LeftOut(varied, 'it is in the sweep already'))
             found.setdefault(key, made)
         if not num_usable:
+            if any(reason.startswith(f'{spelled(name, value)}:') for name, value in request.flags.items()):
+                raise UsageError(f'{request.source}: {reason}')
             what = ' '.join(f'{name} = {_text(name, combination)}' for name in combination)
             raise UsageError(f'{axes.where} {what}: it cannot run: {reason}; change one of them')
     if not found:
@@ -149,6 +153,21 @@ def _check_settings(request: Request) -> None:
                 f'{axes.where} {shown("batch_size", list(axes.values["batch_size"]))} clashes with --find_batch_size, '
                 'which finds the batch size; leave one out'
             )
+
+
+def _check_models(request: Request) -> None:
+    """Raises UsageError for a model that does not exist: it is a mistake, not a combination that cannot run."""
+    rows = (*request.grids, *request.include)
+    if 'model_file' in request.flags or any('model_file' in axes.values for axes in rows):
+        # The file may define it.
+        return
+    for axes in rows:
+        for model in axes.values.get('model', ()):
+            try:
+                MODELS.find_model(str(model))
+            except UsageError as error:
+                reason = str(error).removeprefix(f'{spelled("model", model)}: ')
+                raise UsageError(f'{axes.where} {shown("model", model)}: {reason}') from None
 
 
 def _varied_names(request: Request) -> Iterator[str]:

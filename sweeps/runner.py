@@ -63,7 +63,8 @@ class Starter:
         found = folder.outcome(unfinished)
         is_whole = isinstance(found, Record) and found.is_complete == (ended.cause is None)
         if is_whole and ended.cause in (None, ERROR):
-            folder.check_room(ended.reason or '')
+            if ended.reason:
+                folder.check_room(ended.reason)
             return folder.adopt(unfinished, path), ended.seconds
         # What a run writes that was ended here, or that claims to be complete and failed, is not to be trusted.
         unfinished.unlink(missing_ok=True)
@@ -124,27 +125,29 @@ def facts_of(argv: Sequence[str], given: Mapping[str, str], shape: object) -> di
 
 
 class Sweep:
-    """The runs of a plan. Results that the folder holds are not measured again.
-
-    Attributes:
-      outcomes: what the runs of each configuration left so far, by the configuration's id.
-    """
+    """The runs of a plan. Results that the folder holds are not measured again."""
 
     def __init__(self, plan: Plan, folder: Folder, starter: Starter = Starter()) -> None:
         self._plan = plan
         self._folder = folder
         self._starter = starter
-        self.outcomes: dict[str, list[Outcome]] = {one.id: [] for one in plan.configurations}
+        # By the configuration's id, then by the number of the repeat.
+        self._found: dict[str, dict[int, Outcome]] = {one.id: {} for one in plan.configurations}
         self._seconds: dict[str, list[float]] = {one.id: [] for one in plan.configurations}
         for one in plan.configurations:
             for number in range(1, plan.settings.num_repeats + 1):
                 if found := folder.outcome(self._path(one, number)):
-                    self._keep(one, found, seconds_of(found))
+                    self._keep(one, number, found, seconds_of(found))
+
+    @property
+    def outcomes(self) -> dict[str, list[Outcome]]:
+        """What the runs of each configuration left so far, by the configuration's id."""
+        return {id_: [found[number] for number in sorted(found)] for id_, found in self._found.items()}
 
     @property
     def num_done(self) -> int:
         """How many runs have left a document."""
-        return sum(map(len, self.outcomes.values()))
+        return sum(map(len, self._found.values()))
 
     @property
     def num_left(self) -> int:
@@ -166,7 +169,7 @@ class Sweep:
         for number in range(1, settings.num_repeats + 1):
             for index in order_of_round(len(self._plan.configurations), number, settings.seed):
                 one = self._plan.configurations[index]
-                if len(self.outcomes[one.id]) < number and self._num_left(one):
+                if number not in self._found[one.id] and self._num_left(one):
                     self._measure(one, number, progress)
 
     def _measure(self, one: Configuration, number: int, progress: Progress) -> None:
@@ -176,7 +179,7 @@ class Sweep:
         before = self._num_left(one)
         facts = facts_of(one.argv, one.given, one.shape)
         outcome, seconds = self._starter.run(self._folder, one.command(), facts, self._path(one, number))
-        self._keep(one, outcome, seconds)
+        self._keep(one, number, outcome, seconds)
         progress.finished(what, describe(outcome), seconds)
         progress.skipped(before - 1 - self._num_left(one))
 
@@ -186,14 +189,14 @@ class Sweep:
 
     def _num_left(self, one: Configuration) -> int:
         """How many runs of a configuration are left. One that failed is not repeated."""
-        settings, outcomes = self._plan.settings, self.outcomes[one.id]
+        settings, outcomes = self._plan.settings, [*self._found[one.id].values()]
         is_settled = settings.interval_share is not None and is_narrow(outcomes, settings.interval_share)
         if is_settled or not all(map(succeeded, outcomes)):
             return 0
         return settings.num_repeats - len(outcomes)
 
-    def _keep(self, one: Configuration, outcome: Outcome, seconds: float | None) -> None:
-        self.outcomes[one.id].append(outcome)
+    def _keep(self, one: Configuration, number: int, outcome: Outcome, seconds: float | None) -> None:
+        self._found[one.id][number] = outcome
         if seconds is not None:
             self._seconds[one.id].append(seconds)
 

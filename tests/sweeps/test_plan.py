@@ -146,6 +146,7 @@ GRID = '[grid]\nbatch_size = [8, 16]\n'
         ('[flags]\nmodel = 3\n' + GRID, ('[flags]', 'model = 3')),
         ('[flags]\nmodel = ["lenet"]\n' + GRID, ('[flags]', 'model', 'lenet')),
         ('[flags]\nmodel = "nonet"\n' + GRID, ('--model=nonet',)),
+        ('[grid]\nmodel = ["lenet", "nonet"]\n', ('[grid]', 'model = "nonet"')),
         ('[flags]\nnum_gpus = 2\n' + GRID, ('num_gpus = 2', 'shape')),
         ('[flags]\njob_name = "ps"\n' + GRID, ('job_name', 'shape')),
         ('[flags]\ntrain_dir = "out"\n' + GRID, ('--train_dir=out',)),

@@ -77,6 +77,23 @@ def test_a_run_that_fails_is_a_row_and_the_sweep_goes_on(tmp_path: Path) -> None
     assert (sweep.num_left, [type(found[size]) for size in (3, 5)]) == (0, [Record, Record])
 
 
+def test_a_result_that_was_deleted_is_measured_again_and_no_other(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, 'repeats = 3\n' + SIZES)
+    folder = created(tmp_path, plan)
+    with quiet() as progress:
+        Sweep(plan, folder, starter(tmp_path)).run(progress)
+    kept = {path.name: path.read_text() for path in folder.results.iterdir()}
+    del kept['2-2-1x1.1.json']
+    (folder.results / '2-2-1x1.1.json').unlink()
+    sweep = Sweep(plan, folder, starter(tmp_path))
+    assert [one.caption for one in sweep.left()] == ['batch_size=2 shape=1*1']
+    with quiet() as progress:
+        sweep.run(progress)
+    assert sizes_in(tmp_path)[9:] == [2]
+    assert {name: (folder.results / name).read_text() for name in kept} == kept
+    assert len(list(folder.results.iterdir())) == 9
+
+
 def test_half_a_result_does_not_count(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
     folder = created(tmp_path, plan)
