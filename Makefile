@@ -11,7 +11,7 @@ RECORDS := data/.records-complete
 
 help:
 	@echo 'make install   make $(VENV) with everything in it (PYTHON=$(PYTHON), 3.10 to 3.13)'
-	@echo 'make bench     make photographs and records of them in data/, and train resnet50 on them'
+	@echo 'make bench     make photographs and records of them in data/, train resnet50 on them, and compare three modes'
 	@echo 'make test      run the tests'
 	@echo 'make test-fast run those that take at most 2 minutes together'
 	@echo 'make check     check format, lint and types'
@@ -33,7 +33,10 @@ $(RECORDS): | $(INSTALLED)
 
 bench: $(INSTALLED) $(RECORDS)
 	$(RUN) tf_cnn_benchmarks.py --model=resnet50 --data_dir=data/records --data_name=imagenet --batch_size=32 \
-	  --num_batches=20 --num_warmup_batches=2 --display_every=5
+	  --num_batches=20 --num_warmup_batches=2 --display_every=5 --result_file=data/resnet50.json
+	rm -rf data/modes
+	$(RUN) tf_cnn_benchmarks.py sweep benchmarks/modes.toml --output=data/modes
+	$(RUN) tf_cnn_benchmarks.py report data/modes --output=data/modes.html
 
 PYTEST := $(RUN) -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
@@ -50,5 +53,5 @@ check: $(INSTALLED)
 	$(RUN) -m mypy
 
 clean:
-	rm -rf $(VENV) data/photographs data/records $(RECORDS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) data/photographs data/records $(RECORDS) data/modes data/modes.html data/resnet50.json build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -31,8 +31,8 @@ def test_repeats_have_an_interval_and_failures_a_reason() -> None:
     assert cells[0] == ['W*G+P', 'images/sec', '95 % interval', 'runs', 'speed-up', 'status']
     assert cells[2:] == [
         ['1*1', '', '', '0', '', 'failed: a / b'],
-        # 10 / sqrt(3) times 4.303, Student's t of 2 degrees of freedom.
-        ['1*2', '100.00', '75.16 to 124.84', '3', '1.00', 'ok'],
-        ['1*4', '200.00', '', '1', '2.00', 'failed: c'],
+        # 3 / (1/90 + 1/100 + 1/110); the seconds have a relative standard error of 0.058, times Student's t, 4.303.
+        ['1*2', '99.33', '77.39 to 127.50', '3', '1.00', 'ok'],
+        ['1*4', '200.00', '', '1', '2.01', 'failed: c'],
     ]
     assert len({len(line) for line in lines}) == 1
