@@ -159,7 +159,8 @@ class Folder:
     def check_room(self, reason: str) -> None:
         """Raises RunError if a run that failed for this reason failed because the disk is full."""
         is_full = shutil.disk_usage(self.path).free < _FEWEST_FREE_BYTES
-        if is_full or os.strerror(errno.ENOSPC) in reason or os.strerror(errno.EDQUOT) in reason:
+        # A line of this program may have it in small letters.
+        if is_full or any(os.strerror(code).lower() in reason.lower() for code in (errno.ENOSPC, errno.EDQUOT)):
             raise self._failed(self.path, os.strerror(errno.ENOSPC))
 
     @contextlib.contextmanager

@@ -56,20 +56,17 @@ class Starter:
         argv = [*self.program, *command, spelled('result_file', unfinished)]
         try:
             ended = run_process(argv, folder.logs / f'{path.stem}.log', self.limits, self.environment)
-        except BaseException:
-            # It is run again when the sweep is resumed.
+            reason = ended.reason or 'it ended with exit code 0, and left no result'
+            found = folder.outcome(unfinished)
+            is_whole = isinstance(found, Record) and found.is_complete == (ended.cause is None)
+            if ended.cause == ERROR or not is_whole:
+                # Before anything is removed: what failed for want of room may have filled the disk itself.
+                folder.check_room(reason)
+            if is_whole and ended.cause in (None, ERROR):
+                return folder.adopt(unfinished, path), ended.seconds
+        finally:
+            # What a run left that was ended here, or that claims to be complete and failed, is not to be trusted.
             unfinished.unlink(missing_ok=True)
-            raise
-        found = folder.outcome(unfinished)
-        is_whole = isinstance(found, Record) and found.is_complete == (ended.cause is None)
-        if is_whole and ended.cause in (None, ERROR):
-            if ended.reason:
-                folder.check_room(ended.reason)
-            return folder.adopt(unfinished, path), ended.seconds
-        # What a run writes that was ended here, or that claims to be complete and failed, is not to be trusted.
-        unfinished.unlink(missing_ok=True)
-        reason = ended.reason or 'it ended with exit code 0, and left no result'
-        folder.check_room(reason)
         document = {
             'schema': FAILURE,
             'schema_version': SCHEMA_VERSION,

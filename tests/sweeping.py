@@ -33,10 +33,10 @@ def plan_of(folder: Path, text: str, *rest: str, has_gpu: bool = False) -> Plan:
     return make_plan(override(read_file(path), rest, {}), accept, has_gpu=has_gpu)
 
 
-def environment(folder: Path, behaviours: Mapping[str, object] | None = None) -> dict[str, str]:
-    """The environment of the small program."""
+def environment(folder: Path, behaviours: Mapping[str, object] | None = None, num_steps: int = 4) -> dict[str, str]:
+    """The environment of the small program, whose result has so many steps."""
     document = folder / 'document.txt'
-    document.write_text(json.dumps(sample_document(num_steps=4)))
+    document.write_text(json.dumps(sample_document(num_steps=num_steps)))
     return {
         'FAKE_LOG': str(folder / 'log.txt'),
         'FAKE_DOCUMENT': str(document),

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,12 +30,14 @@ DEADLINE_SECS = 60
 
 
 @contextlib.contextmanager
-def sweeping(tmp_path: Path, *argv: str, behaviours: Mapping[str, object] | None = None) -> Iterator[subprocess.Popen]:
+def sweeping(
+    tmp_path: Path, *argv: str, behaviours: Mapping[str, object] | None = None, num_steps: int = 4
+) -> Iterator[subprocess.Popen]:
     """A process that runs `sweep` with these arguments; ends with the block."""
     process = subprocess.Popen(
         [sys.executable, '-c', COMMAND.format(FAKE), 'sweep', *argv],
         cwd=ROOT,
-        env={**os.environ, **environment(tmp_path, behaviours)},
+        env={**os.environ, **environment(tmp_path, behaviours, num_steps)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -154,26 +157,26 @@ def one_small_plan(tmp_path: Path) -> Plan:
 def test_a_full_disk_ends_the_sweep_in_one_line_and_loses_nothing(tmp_path: Path) -> None:
     disk = tmp_path / 'disk'
     disk.mkdir()
-    mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=512k', 'tmpfs', disk], capture_output=True)
+    mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', disk], capture_output=True)
     if mounted.returncode:
         pytest.skip('this machine mounts no small disk')
     try:
         plan = one_small_plan(tmp_path)
         folder = Folder(disk / 'out')
         folder.create(plan)
-        program = starter(tmp_path, plan)
-        # Two runs find room, the third one does not.
-        size = 2 * len((tmp_path / 'document.txt').read_bytes())
+        # There is room for two results, with their logs, and not for a third one.
+        environment(tmp_path, num_steps=2000)
+        size = int(2.5 * len((tmp_path / 'document.txt').read_bytes()))
         ballast = disk / 'ballast'
-        ballast.write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize - size - 90_000))
-        with sweeping(tmp_path, '--resume', str(folder.path)) as process:
+        ballast.write_bytes(bytes(shutil.disk_usage(disk).free - size))
+        with sweeping(tmp_path, '--resume', str(folder.path), num_steps=2000) as process:
             _, said = process.communicate(timeout=DEADLINE_SECS)
         assert process.returncode == 1
         check_line(said.splitlines()[-1], 'tf_cnn_benchmarks: error', folder.path, 'No space left', '--resume')
         kept = {path.name: path.read_bytes() for path in folder.results.iterdir() if path.name[0] != '.'}
-        assert 0 < len(kept) < 6
+        assert len(kept) == 2
         ballast.unlink()
-        assert run_plan(plan, folder, program) == 0
+        assert run_plan(plan, folder, starter(tmp_path, plan)) == 0
         assert {name: (folder.results / name).read_bytes() for name in kept} == kept
         assert all(json.loads(path.read_text())['schema'].endswith('result') for path in folder.results.iterdir())
         assert len(list(folder.results.iterdir())) == 6
