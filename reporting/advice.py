@@ -66,7 +66,7 @@ def advise(document: Document) -> list[dict[str, str]]:
         there) leads to no warning.
     """
     facts = _Facts(document)
-    return [{'code': code, 'text': text} for code, find in _ADVICE.items() if (text := find(facts))]
+    return [{'code': code, 'text': text} for code, find in ADVICE.items() if (text := find(facts))]
 
 
 class _Facts:
@@ -329,7 +329,8 @@ def _listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f'{", ".join(words[:-1])} and {words[-1]}'
 
 
-_ADVICE: Mapping[str, Callable[[_Facts], str | None]] = {
+# By code: what finds out whether there is this to say, and says it.
+ADVICE: Mapping[str, Callable[[_Facts], str | None]] = {
     'loss_not_finite': _loss,
     'debugging': _debugging,
     'slow_first_step': _first_step,

@@ -27,13 +27,14 @@ _OUTLIER_SCORE = 3.5
 _MIN_RUNS_FOR_OUTLIERS = 5
 
 
-def repeat(argv: Sequence[str], params: Params, console: Console) -> int:
+def repeat(argv: Sequence[str], params: Params, console: Console, starter: Starter | None = None) -> int:
     """Makes the runs that --repeat asks for, and prints their total; returns the exit code, 1 if a run failed.
 
     The total is the images of all runs over the seconds of all.
 
     Args:
       argv: the flags of the run. params: what they say, checked for a run of one process.
+      starter: how processes are started; by default this program, without the variables that describe a cluster.
 
     Raises:
       RunError: no run ended well, or a result cannot be written.
@@ -53,7 +54,7 @@ def repeat(argv: Sequence[str], params: Params, console: Console) -> int:
 
     console.phase(f'Run 1 of {params.repeat}')
     with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks_') as folder, Interrupts().listening():
-        starter = Starter(environment=without_clusters(os.environ))
+        starter = starter or Starter(environment=without_clusters(os.environ))
         outcomes = run_repeats([*argv, '--repeat=1'], params.repeat, Path(folder), note, starter)
     records = [outcome for outcome in outcomes if isinstance(outcome, Record) and outcome.is_complete]
     if not records:

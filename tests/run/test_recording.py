@@ -12,6 +12,7 @@ from refusals import failed
 from benchmark_cnn import BenchmarkCNN
 from commands import benchmark
 from params import make_params
+from reporting import history
 from reporting import result as results
 from reporting.console import Console
 from reporting.record import Record, read_file
@@ -43,7 +44,8 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     out, err = io.StringIO(), io.StringIO()
     path = tmp_path / '{model}-{batch_size}-{shape}.json'
     settings = {**SHORT, 'num_gpus': 2, 'variable_update': 'replicated', 'train_dir': str(tmp_path / 'train')}
-    params = make_params(**settings, save_model_steps=3, result_file=str(path), print_training_accuracy=True)
+    outputs = {'result_file': str(path), 'history': str(tmp_path / 'history.sqlite')}
+    params = make_params(**settings, save_model_steps=3, print_training_accuracy=True, **outputs)
     result = BenchmarkCNN(params, Console(out, err)).run()
     record = read(tmp_path / 'lenet-4-1*2.json')
     document = record.document
@@ -76,6 +78,8 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     assert document['compute']['flops_per_image'] == pytest.approx(6e9 * document['model']['gflops_per_image'])
     assert document['command']['given']['model'] == '--model=lenet'
     assert document['command']['flags']['momentum'] == 0.9
+    (kept,) = history.read(outputs['history'])
+    assert kept.document == document
 
 
 def test_the_document_goes_to_standard_output_alone(capfd: pytest.CaptureFixture[str]) -> None:
@@ -139,6 +143,32 @@ def test_a_run_for_some_seconds_ends_with_the_step_that_passes_them(tmp_path: Pa
     # The last line is that of the last step.
     assert out.getvalue().splitlines()[-4].startswith(f'{len(timed)}\t')
     assert read(tmp_path / 'r.json').run['num_timed'] is None
+
+
+def test_a_history_that_cannot_be_used_loses_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / 'history').write_text('no database')
+    out, path = io.StringIO(), tmp_path / 'r.json'
+    params = make_params(**SHORT, result_file=str(path), history=str(tmp_path / 'history'))
+    with failed(f'{tmp_path}/history'):
+        BenchmarkCNN(params, Console(out, io.StringIO())).run()
+    assert 'total images/sec:' in out.getvalue()
+    assert read(path).is_complete
+    assert (tmp_path / 'history').read_text() == 'no database'
+
+
+@pytest.mark.parametrize(
+    ('flags', 'facts'),
+    [
+        ({'result_file': 'none/r.json'}, ['--result_file=none/r.json']),
+        ({'result_file': '{modell}.json'}, ['--result_file={modell}.json', '{modell}']),
+        ({'result_file': '/none/{model}.json'}, ['--result_file=/none/lenet.json']),
+        ({'history': '-'}, ['--history=-']),
+        ({'target_seconds': 3, 'num_batches': 5}, ['--target_seconds=3', '--num_batches=5']),
+    ],
+)
+def test_outputs_that_cannot_be_are_refused_before_the_run(flags: dict[str, Any], facts: list[str]) -> None:
+    with refused(*facts):
+        BenchmarkCNN(make_params(model='lenet', device='cpu', **flags))
 
 
 def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path: Path) -> None:

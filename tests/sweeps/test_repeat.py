@@ -1,0 +1,70 @@
+"""--repeat: runs in fresh processes, their total and interval, the files of their results, and runs that fail."""
+
+import io
+from pathlib import Path
+
+import pytest
+from refusals import failed, refused
+from sweeping import starter
+
+from params import parse_argv
+from reporting.console import Console
+from reporting.record import Record, read_file
+from sweeps.repeat import repeat, summarize_runs
+
+pytestmark = pytest.mark.unit
+
+RULE = '-' * 64
+
+
+def repeated(folder: Path, *argv: str, behaviours: dict[str, object] | None = None) -> tuple[int, str, str]:
+    """The exit code and what was printed on both streams. The small program reaches ten times its batch size."""
+    out, err = io.StringIO(), io.StringIO()
+    code = repeat(argv, parse_argv(argv).params, Console(out, err), starter(folder, behaviours=behaviours))
+    return code, out.getvalue(), err.getvalue()
+
+
+def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> None:
+    path = tmp_path / '{model}-{batch_size}.json'
+    code, out, err = repeated(tmp_path, '--model=lenet', '--batch_size=8', '--repeat=3', f'--result_file={path}')
+    assert code == 0
+    first, second, third = (read_file(tmp_path / f'lenet-8.{number}.json') for number in (1, 2, 3))
+    assert len({found.document['id'] for found in (first, second, third)}) == 3
+    assert isinstance(first, Record)
+    throughput = first.document['throughput']
+    assert out == f'{RULE}\ntotal images/sec: {throughput["images"] / throughput["wall_seconds"]:.2f}\n{RULE}\n'
+    assert [f'run {number} of 3: 80.00 images/sec' in err for number in (1, 2, 3)] == [True] * 3
+    assert 'mean of 3 runs: 80.00 images/sec, 95 % interval 80.00 to 80.00' in err
+
+
+def test_the_number_of_a_run_goes_where_the_path_says(tmp_path: Path) -> None:
+    repeated(tmp_path, '--model=lenet', '--repeat=2', f'--result_file={tmp_path}/{{run}}-{{shape}}.json')
+    assert {path.name for path in tmp_path.glob('*.json')} == {'1-1*1.json', '2-1*1.json'}
+
+
+def test_a_run_that_fails_is_named_and_the_others_count(tmp_path: Path) -> None:
+    with failed('--repeat=2', 'the disk is on fire'):
+        repeated(tmp_path, '--repeat=2', '--batch_size=8', behaviours={'--batch_size=8': 'fail'})
+
+
+def test_runs_that_are_far_from_the_others_are_named() -> None:
+    assert len(summarize_runs([100.0])) == 0
+    assert len(summarize_runs([100.0, 101.0, 50.0])) == 1
+    _, far = summarize_runs([100.0, 101.0, 99.0, 50.0, 100.5, 99.5])
+    assert 'run 4 (50.00)' in far
+    assert 'run 1' not in far
+    assert len(summarize_runs([100.0, 101.0, 99.0, 98.0, 100.5])) == 1
+
+
+@pytest.mark.parametrize(
+    ('flags', 'facts'),
+    [
+        (['--result_file=-'], ['--result_file=-', '--repeat=2']),
+        (['--eval', '--train_dir=t'], ['--repeat=2', '--eval']),
+        (['--train_dir=t'], ['--repeat=2', '--train_dir=t']),
+        (['--trace_file=t'], ['--repeat=2', '--trace_file=t']),
+    ],
+)
+def test_what_runs_would_overwrite_is_refused(flags: list[str], facts: list[str]) -> None:
+    with refused(*facts):
+        parse_argv(['--repeat=2', *flags])
