@@ -25,8 +25,9 @@ _POLL_SECS = 0.1
 _CALM_SECS = 5.0
 # How long TensorFlow may take to give up a step after its session was closed.
 _RELEASE_SECS = 20.0
-# How long the chief waits at the end for what the other workers measured.
+# How long the chief waits at the end for what the other workers measured; after a signal a process has little time.
 _COLLECT_SECS = 10.0
+_COLLECT_SECS_OF_FAILURE = 3.0
 
 
 class ClusterWorker:
@@ -66,6 +67,7 @@ class ClusterWorker:
         self.hands_on_variables = not cluster.servers
         self.inherited = _read_inherited()
         self.measured: Callable[[], Any] = lambda: None
+        self.conclude: Callable[[str], Any] = lambda reason: None
         self.end_step: int | None = self.inherited.get('end')
         config = tf.ConfigProto.FromString(config.SerializeToString())
         if not cluster.servers:
@@ -134,6 +136,7 @@ class ClusterWorker:
             self.start_anew({})
         reason = failure.line if failure else 'a step does not end'
         self._warn(reason)
+        self.conclude(reason)
         self._rendezvous.end(1, reason)
         self._hand_over()
         os._exit(1)
@@ -211,21 +214,27 @@ class ClusterWorker:
             time.sleep(_POLL_SECS)
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
-        prefix = f'collected/{self.generation}/{name}' if self._generation else f'collected/0/{name}'
-        self._rendezvous.put(f'{prefix}/{self.index}', value)
+        prefix = f'collected/{self.generation if self._generation else 0}/{name}'
         if not self.is_chief:
+            self._rendezvous.put_large(f'{prefix}/{self.index}', value)
             return []
-        keys = {task: f'{prefix}/{task.index}' for task in self.cluster.trainers}
-        deadline = time.monotonic() + _COLLECT_SECS
-        while True:
-            # In this order: who has ended has put its value before.
+        values = [None] * self.num_trainers
+        values[self.index] = value
+        missing = {task for task in self.cluster.trainers if task != self.cluster.own}
+        deadline = time.monotonic() + (_COLLECT_SECS if is_complete else _COLLECT_SECS_OF_FAILURE)
+        while missing:
+            # In this order: who has ended has passed its value before.
             found = self._rendezvous.incarnations()
-            entries = self._rendezvous.entries() or {}
-            ends = self._rendezvous.ends(entries, found)
-            is_awaited = [key not in entries and found[task] and task not in ends for task, key in keys.items()]
-            if not any(is_awaited) or time.monotonic() > deadline:
-                return [value if task == self.cluster.own else entries.get(key) for task, key in keys.items()]
-            time.sleep(_POLL_SECS)
+            ends = self._rendezvous.ends(self._rendezvous.entries() or {}, found)
+            for task in sorted(missing, key=lambda task: task.index):
+                values[task.index] = self._rendezvous.get_large(f'{prefix}/{task.index}')
+                if values[task.index] is not None or task in ends or found[task] is None:
+                    missing.remove(task)
+            if time.monotonic() > deadline:
+                break
+            if missing:
+                time.sleep(_POLL_SECS)
+        return values
 
     def _raise_if_lost(self) -> None:
         if self._detector and self._detector.failure:

@@ -43,9 +43,13 @@ class KeyValueStore:
             table = tf.raw_ops.MutableHashTableV2(
                 key_dtype=tf.int64, value_dtype=tf.string, shared_name='key_value_store'
             )
+            # What is large is not read with everything else.
+            large = tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name='large_values')
             self._digest, self._entry = tf.placeholder(tf.int64, []), tf.placeholder(tf.string, [])
             self._put = tf.raw_ops.LookupTableInsertV2(table_handle=table, keys=self._digest, values=self._entry)
             self._get_all = tf.raw_ops.LookupTableExportV2(table_handle=table, Tkeys=tf.int64, Tvalues=tf.string).values
+            self._put_large = tf.raw_ops.LookupTableInsertV2(table_handle=large, keys=self._digest, values=self._entry)
+            self._get_large = tf.raw_ops.LookupTableFindV2(table_handle=large, keys=self._digest, default_value='')
         # Any other task may be gone.
         config = tf.ConfigProto(
             device_filters=sorted({own.device, host.device}), operation_timeout_in_ms=int(1000 * timeout_secs)
@@ -54,8 +58,16 @@ class KeyValueStore:
 
     def put(self, key: str, value: Any) -> None:
         """Stores a value that JSON can represent; it replaces the earlier value of the key."""
-        digest = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), 'little', signed=True)
-        self._run(self._put, {self._digest: digest, self._entry: json.dumps([key, value])})
+        self._run(self._put, {self._digest: _digest(key), self._entry: json.dumps([key, value])})
+
+    def put_large(self, key: str, value: Any) -> None:
+        """Stores a value that get_all does not return."""
+        self._run(self._put_large, {self._digest: _digest(key), self._entry: json.dumps(value)})
+
+    def get_large(self, key: str) -> Any:
+        """The value that put_large stored; None if there is none."""
+        text = self._run(self._get_large, {self._digest: _digest(key)})
+        return json.loads(text) if text else None
 
     def get_all(self) -> dict[str, Any]:
         """All entries."""
@@ -66,3 +78,7 @@ class KeyValueStore:
             return self._session.run(fetches, feeds)
         except _UNREACHABLE as error:
             raise StoreError(str(error)) from error
+
+
+def _digest(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), 'little', signed=True)

@@ -10,6 +10,7 @@ from typing import TextIO
 
 from reporting.console import format_error, format_warning
 from reporting.live import LiveLine
+from reporting.summary import is_summary
 
 # Without red, which looks like an error.
 _COLOURS = ('cyan', 'green', 'magenta', 'yellow', 'blue')
@@ -27,8 +28,8 @@ class Lines:
     Args:
       out: receives the result. err: receives all other lines; of a process, with its name in front.
       names: the processes.
-      quiet: of the processes, shows warnings and errors only, and keeps the last other lines for show_held(). On a
-        terminal, a live line shows what the process with the result does.
+      quiet: of the processes, shows warnings, errors and the summary of the chief only, and keeps the last other lines
+        for show_held(). On a terminal, a live line shows what the process with the result does.
     """
 
     def __init__(self, out: TextIO, err: TextIO, names: Sequence[str], *, quiet: bool = False) -> None:
@@ -55,7 +56,7 @@ class Lines:
         Args:
           is_chief: whether it is the process with the result.
         """
-        if self._is_quiet and not self._is_shown(name, line):
+        if self._is_quiet and not self._is_shown(name, line) and not (is_chief and is_summary(line)):
             self._held[name].append(line)
             if is_chief and not _NATIVE.match(line):
                 self.phase(line)

@@ -81,6 +81,14 @@ class Rendezvous:
         """Puts a value into the key-value store, if the task that holds it answers."""
         self._use_store(lambda store: store.put(key, value), self.cluster.store_task)
 
+    def put_large(self, key: str, value: Any) -> None:
+        """As put, for a value that entries() does not return."""
+        self._use_store(lambda store: store.put_large(key, value), self.cluster.store_task)
+
+    def get_large(self, key: str) -> Any:
+        """The value that put_large stored; None if there is none, or the task that holds the store does not answer."""
+        return self._use_store(lambda store: store.get_large(key), self.cluster.store_task)
+
     def _use_store(self, use: Callable[[KeyValueStore], Result], host: Task) -> Result | None:
         # TensorFlow's first connection to a task waits for it without a time limit, so ask first whether it is up.
         if host not in self._store_hosts:

@@ -55,6 +55,8 @@ class Worker(Protocol):
       generation: how often the workers have joined, this time included; 1 for one process.
       end_step: after how many steps training ends, once that is known; set by the run, inherited on a restart.
       measured: returns what the process that replaces this one inherits as 'measured'; set by the run.
+      conclude: keeps what was measured if this process must end while its main thread is stuck in TensorFlow; called on
+        another thread with the reason, one line; set by the run.
       server_state: what is known of the variables on servers; None if no server holds variables.
       hands_on_variables: whether training can go on from the variables of this process after another one was lost.
       ends_after_chief: whether a signal leaves this process at its steps until the chief has ended.
@@ -62,6 +64,7 @@ class Worker(Protocol):
 
     end_step: int | None
     measured: Callable[[], Any]
+    conclude: Callable[[str], Any]
 
     @property
     def cluster(self) -> Cluster | None: ...
@@ -192,6 +195,7 @@ class WithoutServer:
         self.config = config
         self.end_step: int | None = None
         self.measured: Callable[[], Any] = lambda: None
+        self.conclude: Callable[[str], Any] = lambda reason: None
         self.inherited: Mapping[str, Any] = {}
         self.agreed: Mapping[str, Any] = {}
 

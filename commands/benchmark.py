@@ -14,7 +14,7 @@ from reporting.console import Console
 from run import quiet
 from run.invocation import of_this_process
 from run.plan import ServerPlan
-from run.resolve import check_launch, resolve
+from run.resolve import resolve
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,6 +32,7 @@ def main(argv: Sequence[str]) -> int:
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
         if parsed.params.repeat > 1:
+            from run.resolve import check_launch
             from sweeps.repeat import repeat
 
             check_launch(parsed.params, alone=True)

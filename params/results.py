@@ -52,10 +52,13 @@ class Results:
 
 
 def _fields_are_known(params: 'Params') -> str | None:
+    # The table is made of this module.
+    from params.table import SPECS
+
     for name in ('result_file', 'history'):
         path = getattr(params, name) or ''
         for field in FIELD.findall(path):
-            if field not in FACTS and not hasattr(params, field):
+            if field not in FACTS and field not in SPECS:
                 return (
                     f'{spelled(name, path)}: {{{field}}} is no flag; write one of the flags, or one of '
                     f'{", ".join(f"{{{fact}}}" for fact in FACTS)}'

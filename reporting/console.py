@@ -117,9 +117,15 @@ def _accuracies(found: Accuracy) -> str:
     return f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} [{found.num_images} examples]'
 
 
-def format_incomplete(num_timed: int, asked: str) -> str:
-    """The warning about a run that ended early, before the steps or seconds that it was asked for."""
-    return f'the run is incomplete: {counted(num_timed, "step")} of {asked} were timed'
+def format_incomplete(num_timed: int, asked: str, global_step: int | None = None) -> str:
+    """The warning about a run that ended early.
+
+    Args:
+      asked: what it was asked for: 'of 100', 'in 60 seconds'.
+      global_step: of the last step, as checkpoints count it; None if no step was taken.
+    """
+    reached = '' if global_step is None else f'; training reached global step {global_step}, warm-up included'
+    return f'the run is incomplete: it timed {counted(num_timed, "step")} {asked}{reached}'
 
 
 def format_skipped(num_skipped: int) -> str:
@@ -208,7 +214,8 @@ class Console:
     def note(self, message: str) -> None:
         """Prints a line that stays, such as where a run continues from."""
         if self._err:
-            with self._above_live_line():
+            # A run whose log has no room goes on.
+            with self._above_live_line(), contextlib.suppress(OSError):
                 print(message, file=self._err, flush=True)
 
     def close(self) -> None:

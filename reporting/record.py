@@ -3,6 +3,8 @@
 docs/results.md describes the documents, reporting/result.schema.json is their JSON Schema.
 """
 
+import contextlib
+import errno
 import json
 import math
 import uuid
@@ -151,7 +153,8 @@ class Record:
         if seconds.size < 2:
             return seconds
         start = np.asarray(steps['start'], dtype=np.float64)[timed]
-        evaluations = steps['between'].get('evaluation')
+        # Workers that do not wait for each other train while the chief evaluates.
+        evaluations = steps['between'].get('evaluation') if self.run.get('together', True) else None
         waited = np.zeros(len(start)) if evaluations is None else np.asarray(evaluations, dtype=np.float64)[timed]
         return np.append(np.diff(start) - waited[:-1], seconds[-1])
 
@@ -244,8 +247,14 @@ def write_document(text: str, path: str) -> None:
     try:
         part.write_text(text, encoding='utf-8')
         part.replace(target)
+    except OSError as error:
+        # A file that is mounted by itself, or whose folder is read-only, can only be written in place.
+        if error.errno == errno.ENOSPC or not target.exists():
+            raise
+        target.write_text(text, encoding='utf-8')
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 _KEYS: Mapping[str, tuple[str, ...]] = {

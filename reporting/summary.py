@@ -40,6 +40,15 @@ def format_machine(machine: Mapping[str, Any]) -> list[str]:
     return [line for line in lines if line]
 
 
+# How the lines of a summary begin.
+_SUBJECTS = ('steps', 'rate', 'input', 'compute', 'memory', 'energy')
+
+
+def is_summary(line: str) -> bool:
+    """Whether a line of standard error is one of format_summary's."""
+    return line.partition(': ')[0] in _SUBJECTS
+
+
 def format_summary(document: Mapping[str, Any]) -> list[str]:
     """The lines that end a run: what the total does not tell. What is unknown is left out.
 

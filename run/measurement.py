@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -11,7 +12,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
-from errors import BenchmarkError, RunError, counted, spelled
+from errors import BenchmarkError, RunError, spelled
 from params.results import STDOUT
 from reporting import console as lines
 from reporting import history
@@ -64,17 +65,23 @@ class Measurement:
         self._timed_start: float | None = None
         self._live_until = -math.inf
         self._evaluations: list[Accuracy] = []
+        # What --target_seconds does not count, since the first timed step.
+        self._evaluated_secs = 0.0
+        self._end = threading.Lock()
+        self._concluded: Result | None = None
 
     def join(self, worker: Worker) -> None:
         """To be called when this process has joined its cluster; takes over what the one that it replaced measured."""
         self._worker = worker
         worker.measured = self._handed_on
+        worker.conclude = lambda reason: self.conclude(Ending(1, reason))
         if inherited := worker.inherited.get('measured'):
             self.recording.inherit(inherited['recording'])
             for row in inherited['steps']:
                 phase, index, seconds, values, start, generation = row
                 self._steps.append(Step(Phase(phase), index, seconds, StepValues(**values), start, generation))
             self._generation = inherited['generation'] + 1
+            self._evaluations = [Accuracy(**found) for found in inherited['evaluations']]
             self._between = [{Cause(cause): secs for cause, secs in gap.items()} for gap in inherited['between']]
 
     def _handed_on(self) -> dict[str, Any]:
@@ -82,6 +89,7 @@ class Measurement:
         return {
             'recording': self.recording.handed_on(),
             'generation': self._generation,
+            'evaluations': [asdict(found) for found in self._evaluations],
             'steps': [
                 (step.phase.value, step.index, step.seconds, asdict(step.values), step.start, step.generation)
                 for step in self._steps
@@ -124,7 +132,9 @@ class Measurement:
     def has_reached_target(self) -> bool:
         """Whether timed steps were taken for --target_seconds."""
         target = self._plan.counts.target_secs
-        return target is not None and self._timed_start is not None and self._clock() - self._timed_start >= target
+        if target is None or self._timed_start is None:
+            return False
+        return self._clock() - self._timed_start - self._evaluated_secs >= target
 
     @contextlib.contextmanager
     def doing(self, cause: Cause) -> Iterator[None]:
@@ -133,9 +143,12 @@ class Measurement:
         try:
             yield
         finally:
+            seconds = self._clock() - start
             if self._between:
                 gap = self._between[-1]
-                gap[cause] = gap.get(cause, 0.0) + self._clock() - start
+                gap[cause] = gap.get(cause, 0.0) + seconds
+            if cause is Cause.EVALUATION and self._timed_start is not None:
+                self._evaluated_secs += seconds
 
     def _close_gap(self, end: float) -> None:
         """Gives what is left of the time after the last step to the cause OTHER."""
@@ -177,29 +190,43 @@ class Measurement:
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
-    def conclude(self, ending: Ending) -> Result:
+    def conclude(self, ending: Ending, prints: bool = True) -> Result:
         """Writes and prints the result, with warnings about its steps, and returns it.
+
+        Further calls, for example because of a signal meanwhile, return the result of the first one.
+
+        Args:
+          prints: whether there is anybody to print for.
 
         Raises:
           RunError: the file of a complete result cannot be written.
         """
-        result = self.result(is_complete=ending.is_complete)
+        with self._end:
+            if self._concluded is None:
+                self._concluded = self.result(is_complete=ending.is_complete)
+                self._tell(self._concluded, ending, prints)
+            return self._concluded
+
+    def _tell(self, result: Result, ending: Ending, prints: bool) -> None:
         document = self._make_document(result, ending)
         # First the file: the reader of standard output may have left.
-        fault = self._write(document) if document else None
-        self._print(result, ending)
-        if document:
-            for line in format_summary(document):
-                self._console.note(line)
-            for warning in document['warnings']:
-                # Those of the settings were printed before the run.
-                if warning['code'] != 'settings':
-                    self._console.advice(warning['text'])
-        if fault and ending.is_complete:
-            raise fault
-        if fault:
+        faults = self._write(document) if document else []
+        if prints:
+            self._print(result, ending)
+            if document:
+                self._advise(document)
+        if faults and ending.is_complete:
+            raise faults[0]
+        for fault in faults if prints else ():
             self._console.warning(str(fault))
-        return result
+
+    def _advise(self, document: Mapping[str, Any]) -> None:
+        for line in format_summary(document):
+            self._console.note(line)
+        for warning in document['warnings']:
+            # Those of the settings were printed before the run.
+            if warning['code'] != 'settings':
+                self._console.advice(warning['text'])
 
     def _make_document(self, result: Result, ending: Ending) -> dict[str, Any] | None:
         """The document of the result; None in processes other than the chief, which pass their steps to it."""
@@ -209,23 +236,41 @@ class Measurement:
             workers = self._worker.collect('steps', own, is_complete=ending.is_complete)
         return self.recording.document(result, ending, workers) if self._plan.processes.is_chief else None
 
-    def _write(self, document: Mapping[str, Any]) -> RunError | None:
-        """Writes the document where the flags say; returns what went wrong."""
-        path, text = self._plan.reports.result_file, json.dumps(document, allow_nan=False)
-        try:
-            if path == STDOUT:
-                self._console.document(text)
-            elif path:
-                write_document(f'{text}\n', path)
-        except OSError as error:
-            flag = spelled('result_file', path)
-            return RunError(f'{flag}: it cannot be written ({error.strerror}); make room or write elsewhere')
-        if self._plan.reports.history:
+    def _write(self, document: Mapping[str, Any]) -> list[RunError]:
+        """Writes the document to each place that the flags say; returns what went wrong."""
+        faults = []
+        reports = self._plan.reports
+        if reports.result_file:
             try:
-                history.add(self._plan.reports.history, document)
+                text = json.dumps(document, allow_nan=False)
+                if reports.result_file == STDOUT:
+                    self._console.document(text)
+                else:
+                    write_document(f'{text}\n', reports.result_file)
+            except OSError as error:
+                flag = spelled('result_file', reports.result_file)
+                faults.append(
+                    RunError(f'{flag}: it cannot be written ({error.strerror}); make room or write elsewhere')
+                )
+            except RunError as error:
+                faults.append(error)
+        if reports.history:
+            try:
+                history.add(reports.history, document)
             except BenchmarkError as error:
-                return RunError(str(error))
-        return None
+                faults.append(RunError(f'{error}{self._kept_beside(reports.history, document)}'))
+        return faults
+
+    def _kept_beside(self, path: str, document: Mapping[str, Any]) -> str:
+        """Keeps a result that a history did not take in a file of its own; returns the end of the message about it."""
+        if self._plan.reports.result_file:
+            return ''
+        beside = f'{path}.{document["id"]}.json'
+        try:
+            write_document(json.dumps(document, allow_nan=False), beside)
+        except OSError:
+            return ''
+        return f'; the result is kept in {beside}'
 
     def _print(self, result: Result, ending: Ending) -> None:
         timed = result.timed_steps
@@ -239,8 +284,9 @@ class Measurement:
             self._console.warning(lines.format_skipped(result.num_skipped_steps))
         if not ending.is_complete and self._plan.role is not Role.EVALUATION:
             counts = self._plan.counts
-            asked = f'{counts.target_secs:g} seconds' if counts.target_secs else counted(counts.num_timed, 'step')
-            self._console.warning(lines.format_incomplete(len(timed), asked))
+            asked = f'in {counts.target_secs:g} seconds' if counts.target_secs else f'of {counts.num_timed}'
+            global_step = result.steps[-1].values.steps_after if result.steps else None
+            self._console.warning(lines.format_incomplete(len(timed), asked, global_step))
 
     def own_total(self) -> ClusterTotal:
         """The images of all workers in the time of this process's timed steps, by its own clock."""

@@ -24,7 +24,8 @@ class Process:
 
     Args:
       plan: the plan of the run.
-      conclude: prints the measurements and returns the result; its argument says how the run ended.
+      conclude: keeps and prints the measurements and returns the result, only at its first call; its arguments say how
+        the run ended, and whether to print.
       keep: saves the trained variables; called when a signal, Ctrl-C or the caller ends the run early.
       hand_on: returns the progress in words, and the state that the process replacing this one inherits; None if this
         process cannot be replaced.
@@ -38,7 +39,7 @@ class Process:
         plan: Plan,
         console: Console,
         *,
-        conclude: Callable[[Ending], Result],
+        conclude: Callable[[Ending, bool], Result],
         keep: Callable[[], None] = lambda: None,
         hand_on: Callable[[], tuple[str, Mapping[str, Any]]] | None = None,
     ) -> None:
@@ -103,7 +104,7 @@ class Process:
                 yield
                 for shards in (self._plan.data.shards, self._plan.data.validation_shards):
                     check_ends(shards, self._console.warning)
-                self._conclude(Ending())
+                self._end(Ending())
             except LostError as lost:
                 raise self._fail(self._handle_peer_failure(lost.failure)) from lost
             except RunError as fault:
@@ -114,16 +115,20 @@ class Process:
                 # The session was closed between two steps because another task was lost.
                 failure = self._worker.peer_failure() if self._worker else None
                 if failure is None:
+                    self._keep_measurements(f'{type(error).__name__}: {error}')
                     raise
                 raise self._fail(self._handle_peer_failure(failure)) from error
             except BrokenPipeError:
-                self._leave(1, 'the reader of its standard output has left')
+                self._keep_measurements('the reader of its standard output has left')
                 raise
             except (KeyboardInterrupt, GeneratorExit) as end:
                 # The user pressed Ctrl-C, or the caller closed the generator of steps.
                 if not sys.is_finalizing():
-                    self._conclude(_ending_of(end))
+                    self._end(_ending_of(end))
                     self._leave(1, 'interrupted')
+                raise
+            except Exception as error:
+                self._keep_measurements(f'{type(error).__name__}: {error}')
                 raise
             finally:
                 self._console.close()
@@ -165,13 +170,28 @@ class Process:
                 self._keep()
             raise
 
+    def _end(self, ending: Ending, *, prints: bool = True) -> Result:
+        """Concludes the measurements; signals wait until that is done."""
+        self._interrupts.hold()
+        try:
+            return self._conclude(ending, prints)
+        finally:
+            self._interrupts.release()
+
+    def _keep_measurements(self, reason: str) -> None:
+        """Keeps what was measured when nothing can be printed, or a defect of this program ends the run."""
+        try:
+            self._end(Ending(1, reason), prints=False)
+        finally:
+            self._leave(1, reason)
+
     def _leave(self, exit_code: int, reason: str = '') -> None:
         if self._worker:
             self._worker.end(exit_code, reason)
 
     def _fail(self, fault: RunError) -> RunError:
         try:
-            fault.result = self._conclude(Ending(fault.exit_code, str(fault)))
+            fault.result = self._end(Ending(fault.exit_code, str(fault)))
         finally:
             # Leave the cluster even if printing the result fails.
             self._leave(fault.exit_code, str(fault))
@@ -186,7 +206,7 @@ class Process:
         """Called when a signal ends a process of a cluster."""
         self._keep()
         try:
-            self._conclude(Ending(exit_code, f'stopped by {signal_name}'))
+            self._end(Ending(exit_code, f'stopped by {signal_name}'))
         finally:
             self._leave(exit_code, f'stopped by {signal_name}')
         self._console.warning(f'stopped by {signal_name}')

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from errors import counted
 from inputs.data_sets import DATA_SETS
 from models.costs import read_table
 from models.counting import network_cost
@@ -50,6 +51,8 @@ class Recording:
         self._phase: str | None = 'import'
         self._phase_start = invocation.begun
         self._first_step: float | None = None
+        self._started = self._unix_at_zero + invocation.begun
+        self._is_inherited = False
         self._energy = EnergyMeter(plan.machine.kind, plan.surroundings.environment)
         self._disturbances = Disturbances(in_cluster=plan.processes.cluster is not None)
         self._metered: dict[str, Any] | None = None
@@ -62,6 +65,8 @@ class Recording:
         Args:
           now: the time of this, in seconds of time.perf_counter; by default the current one.
         """
+        if self._is_inherited:
+            return
         now = time.perf_counter() if now is None else now
         if self._phase:
             self._phases[self._phase] = self._phases.get(self._phase, 0.0) + now - self._phase_start
@@ -92,6 +97,10 @@ class Recording:
                 'memory': {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': self._device_peaks()},
             }
 
+    def _memory(self) -> dict[str, Any]:
+        of_steps: dict[str, Any] | None = (self._metered or {}).get('memory')
+        return of_steps or {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': {}}
+
     def _device_peaks(self) -> dict[str, int]:
         """The most memory, in bytes, that TensorFlow held on each GPU of this process; empty on a CPU."""
         machine = self._plan.machine
@@ -111,21 +120,20 @@ class Recording:
     def inherit(self, handed_on: Mapping[str, Any]) -> None:
         """Goes on with the recording of the process that this one replaced: its times to the first step count."""
         self._phases, self._first_step = dict(handed_on['phases']), handed_on['first_step']
-        self._phase = None
-
-    @property
-    def _started(self) -> float:
-        """The Unix time at which the run was asked for."""
-        return self._unix_at_zero + self._invocation.begun
+        self._started = handed_on['started']
+        self._is_inherited = True
 
     # ---- the document ---------------------------------------------------------------------------------------------
 
     def steps_of(self, result: Result) -> dict[str, Any]:
         """The steps of this process, as an object of the document's list of workers."""
+        self.end_timed_steps()
         task = self._plan.processes.cluster
         return {
             'task': f'{task.job} {task.index}' if task else None,
             'host': socket.gethostname(),
+            'memory': (self._metered or {}).get('memory')
+            or {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': {}},
             'steps': columns_of(result.steps, result.between, self._unix_at_zero),
         }
 
@@ -137,7 +145,8 @@ class Recording:
             did not get so far that the workers knew each other.
         """
         plan, surroundings = self._plan, self._plan.surroundings
-        parameters, multiply_adds = self._costs()
+        # Counting may build a graph, for which a process that was stopped has no time.
+        parameters, multiply_adds = self._costs() if ending.is_complete else (None, None)
         self.end_timed_steps()
         metered = self._metered or {}
         energy = metered.get('energy') or {'source': None, 'joules': None}
@@ -145,6 +154,12 @@ class Recording:
         flops = _FLOPS_OF_MULTIPLY_ADD * multiply_adds if multiply_adds is not None else None
         if flops is not None and plan.role is Role.TRAINING:
             flops *= _PASSES_OF_TRAINING
+        known = [worker for worker in workers if worker]
+        num_missing = len(workers) - len(known)
+        joules_per_image = None
+        if joules and result.images and not num_missing and len({worker['host'] for worker in known}) == 1:
+            # The meter is that of one machine, and the images are those of all.
+            joules_per_image = joules / result.images
         document: dict[str, Any] = {
             'schema': RESULT,
             'schema_version': SCHEMA_VERSION,
@@ -162,7 +177,7 @@ class Recording:
                 'parameters': parameters,
                 'gflops_per_image': None if multiply_adds is None else multiply_adds / 1e9,
             },
-            'workers': [worker for worker in workers if worker],
+            'workers': known,
             'throughput': _throughput(result, len(plan.machine.towers)),
             'statistics': describe([step.seconds for step in result.timed_steps]),
             'phases': {
@@ -170,23 +185,36 @@ class Recording:
                 'first_step': self._first_step,
             },
             'compute': self._compute(flops, result),
-            'memory': metered.get('memory') or {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': {}},
+            'memory': self._memory(),
             'transfer': {'bytes_per_ps': list(self.bytes_of_servers), 'bytes_per_step': self.bytes_of_step},
             'input': _input(result),
-            'energy': {**energy, 'joules_per_image': joules / result.images if joules and result.images else None},
+            'energy': {**energy, 'joules_per_image': joules_per_image},
             'evaluations': [_evaluation(found) for found in result.evaluations],
             'machine': surroundings.machine,
             'environment': surroundings.environment,
             'disturbance': metered.get('disturbance') or {},
         }
-        of_settings = [{'code': 'settings', 'text': line} for line in plan.warnings]
-        return {**document, 'warnings': [*of_settings, *advise(document)]}
+        warnings = [{'code': 'settings', 'text': line} for line in plan.warnings]
+        if num_missing:
+            text = f'the steps of {counted(num_missing, "worker")} are missing: lost, or too late to reach the chief'
+            warnings.append({'code': 'workers_missing', 'text': text})
+        return {**document, 'warnings': [*warnings, *advise(document)]}
 
     def _command(self) -> dict[str, Any]:
-        params = self._plan.params
+        plan, params = self._plan, self._plan.params
+        # Instead of None or 0 what the run decided.
+        resolved = {
+            'batch_size': plan.counts.batch_size,
+            'num_batches': None if plan.counts.target_secs else plan.counts.num_timed,
+            'device': plan.machine.kind,
+            'data_format': plan.machine.data_format,
+            'local_parameter_device': plan.machine.parameter_device_kind,
+            'all_reduce_spec': plan.machine.all_reduce_spec,
+            'init_learning_rate': plan.step.learning_rate.rates[0],
+        }
         return {
             'argv': list(self._invocation.argv),
-            'flags': {name: value for name, value in vars(params).items() if name != 'given'},
+            'flags': {name: resolved.get(name, value) for name, value in vars(params).items() if name != 'given'},
             'given': dict(params.given),
         }
 
@@ -290,10 +318,11 @@ def columns_of(
 def _throughput(result: Result, num_devices: int) -> dict[str, Any]:
     has_steps = bool(result.timed_steps)
     rate = result.rate if has_steps else None
+    of_steps = _number(throughput(result.images, result.step_seconds)) if has_steps else None
     total = _number(result.images_per_second)
     return {
         'images_per_second': total,
-        'images_per_second_of_steps': rate.images_per_second if rate else None,
+        'images_per_second_of_steps': of_steps,
         'images': result.images,
         'wall_seconds': result.wall_seconds,
         'step_seconds': result.step_seconds,

@@ -310,7 +310,7 @@ def _find_evaluations(params: Params, data: Data, counts: Counts, processes: Pro
     images_of_batch = batch_size * num_towers * num_processes
     num_batches = num_examples = None
     if data.validation is None:
-        num_batches = params.num_eval_batches or counts.num_timed
+        num_batches = params.num_eval_batches or (_NUM_BATCHES if counts.target_secs else counts.num_timed)
     elif params.num_eval_batches is not None:
         num_examples = params.num_eval_batches * images_of_batch
     shown_batches = num_batches or params.num_eval_batches

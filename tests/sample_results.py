@@ -74,6 +74,7 @@ def sample_document(
         return {
             'task': None if is_alone else f'worker {number}',
             'host': hostname,
+            'memory': {'host_peak_bytes': 900_000_000, 'device_peak_bytes': {}},
             'steps': {
                 'phase': ['warmup'] * num_warmup + ['timed'] * num_timed,
                 'index': [*range(1, num_warmup + 1), *range(1, num_timed + 1)],

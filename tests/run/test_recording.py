@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from refusals import failed
+from refusals import failed, refused
 
 from benchmark_cnn import BenchmarkCNN
 from commands import benchmark
