@@ -60,9 +60,12 @@ def made(console: Console, **flags: Any) -> BenchmarkCNN:
 def test_a_whole_run_prints_the_same_lines() -> None:
     (out, err, fault), (same_out, same_err, none) = (lines_of(way) for way in WAYS)
     assert (fault, none) == (None, None)
-    assert (same_out, same_err) == (out, err)
+    assert same_out == out
     assert 'total images/sec: N' in out
-    assert warnings_in(err) == []
+    # What follows tells about the numbers, which differ.
+    progress, same_progress = (text.partition('steps: median')[0] for text in (err, same_err))
+    assert progress == same_progress != err
+    assert [line for line in warnings_in(err) if 'only 4 steps' not in line] == []
 
 
 @pytest.mark.parametrize('way', WAYS)
