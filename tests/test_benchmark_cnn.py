@@ -19,6 +19,7 @@ from cluster.signals import Terminated
 from inputs.data_sets import shard_name
 from params import make_params
 from reporting.console import Console
+from reporting.record import Record, read_file
 from reporting.result import Phase, Result
 from training.checkpoint_files import has_ended, latest_checkpoint
 
@@ -267,9 +268,14 @@ def test_a_signal_ends_a_run_between_two_steps_and_what_was_trained_is_saved(
 ) -> None:
     out, err = _Stopping(number), io.StringIO()
     with pytest.raises(raised) as stopped:
-        run(Console(out, err), num_batches=1000, train_dir=str(tmp_path))
+        run(Console(out, err), num_batches=1000, train_dir=str(tmp_path), result_file=str(tmp_path / 'r.json'))
     assert stopped.type is raised
-    check_warning(err.getvalue(), '1', '1000')
+    # One timed step, and one before it, as in the checkpoint.
+    check_warning(err.getvalue(), '1 step', '1000', 'global step 2')
+    record = read_file(tmp_path / 'r.json')
+    assert isinstance(record, Record)
+    assert (record.is_complete, len(record.step_seconds())) == (False, 1)
+    assert record.document['ended']['exit_code'] == 128 + number
     assert latest_checkpoint(str(tmp_path)) == str(tmp_path / 'model.ckpt-2')
     assert not has_ended(str(tmp_path))
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -118,6 +118,24 @@ def test_a_run_that_is_interrupted_between_two_steps_leaves_all_of_them(tmp_path
     assert len(record.step_seconds()) == 3
 
 
+class _LeftReader(io.StringIO):
+    """A stream whose reader leaves at the first step."""
+
+    def write(self, text: str) -> int:
+        if text.startswith('1\t'):
+            raise BrokenPipeError
+        return super().write(text)
+
+
+def test_a_run_whose_output_nobody_reads_any_more_leaves_its_steps(tmp_path: Path) -> None:
+    path = tmp_path / 'r.json'
+    with pytest.raises(BrokenPipeError):
+        BenchmarkCNN(make_params(**SHORT, result_file=str(path)), Console(_LeftReader(), io.StringIO())).run()
+    record = read(path)
+    assert not record.is_complete
+    assert len(record.step_seconds()) == 1
+
+
 def test_an_evaluation_has_a_result_too(tmp_path: Path) -> None:
     train_dir, path = str(tmp_path / 'train'), tmp_path / 'r.json'
     BenchmarkCNN(make_params(**SHORT, train_dir=train_dir)).run()
@@ -151,9 +169,14 @@ def test_a_history_that_cannot_be_used_loses_nothing_else(tmp_path: Path) -> Non
     params = make_params(**SHORT, result_file=str(path), history=str(tmp_path / 'history'))
     with failed(f'{tmp_path}/history'):
         BenchmarkCNN(params, Console(out, io.StringIO())).run()
-    assert 'total images/sec:' in out.getvalue()
+    assert out.getvalue().count('total images/sec:') == 1
     assert read(path).is_complete
     assert (tmp_path / 'history').read_text() == 'no database'
+    # Without a file of its own the result is kept beside the history.
+    with failed(f'{tmp_path}/history', '.json'):
+        BenchmarkCNN(make_params(**SHORT, history=str(tmp_path / 'history')), Console()).run()
+    (kept,) = tmp_path.glob('history.*.json')
+    assert read(kept).is_complete
 
 
 @pytest.mark.parametrize(
@@ -176,5 +199,5 @@ def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path: Path) -
     run = BenchmarkCNN(make_params(**SHORT, result_file='/dev/full'), Console(out, io.StringIO()))
     with failed('--result_file=/dev/full') as caught:
         run.run()
-    assert 'total images/sec:' in out.getvalue()
+    assert out.getvalue().count('total images/sec:') == 1
     assert caught.value.result is not None
