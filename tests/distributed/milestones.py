@@ -9,13 +9,13 @@ FIRST_STEP = r'^1\timages/sec'
 UNDER_WAY = r'^20\timages/sec'
 # Training has evaluated for the first time.
 EVALUATED = r'^Accuracy'
-# A worker evaluates; the number of steps until then.
-EVALUATING = r'^Evaluating after (\d+) steps$'
-# Training has reached its accuracy; the number of steps until then.
-STOPPING = r'^Stopping after (\d+) steps'
+# A worker evaluates; the global step.
+EVALUATING = r'^Evaluating after .*\(global step (\d+)\)$'
+# Training has reached its accuracy; the global step.
+STOPPING = r'^Stopping after .*\(global step (\d+)\)'
 # The chief goes on from a checkpoint; its path.
 GOING_ON = r'^Continuing from (.*)$'
 # A run that was interrupted has measured less than it should have; the number of timed steps.
-INCOMPLETE = r'the run is incomplete: (\d+) of'
+INCOMPLETE = r'the run is incomplete: it timed (\d+) step'
 # Steps were skipped because their gradients overflowed; their number.
 SKIPPED = r'^tf_cnn_benchmarks: warning: (\d+) steps?, .* changed no variable'
