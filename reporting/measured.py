@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from errors import UsageError
-from reporting.record import Failure, Record, read_file
+from params.table import SPECS
+from reporting.record import Failure, Record, default_fact, is_of_setting, read_file
 
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
@@ -42,7 +43,7 @@ class Run:
 
     Attributes:
       record: the result.
-      traits: what it measured and how, by the name of a column, as text; two runs with the same are repeats.
+      traits: what it measured and how, by the name of a column, as text.
       work: what must be the same for two rates to be comparable: model, data set, image size, role.
       num_devices: workers * devices of each. num_tasks: workers and parameter servers.
       rate: images/sec; nan if no step was timed. error: its standard error within the run. num_steps: timed steps.
@@ -147,9 +148,11 @@ def _traits(record: Record) -> dict[str, str]:
         MACHINE: record.machine['fingerprint'],
         'TensorFlow': record.machine['versions']['tensorflow'],
     }
-    settings = {str(name): value for name, value in record.setting if name not in _SHOWN_OTHERWISE}
+    # A version that lacks a flag does what the default says.
+    defaults = {name: default_fact(name) for name in SPECS if is_of_setting(name)}
+    settings = {name: value for name, value in (defaults | record.facts).items() if name not in _SHOWN_OTHERWISE}
     environment = record.document.get('environment') or {}
-    return {name: _text(value) for name, value in (traits | settings | environment).items()}
+    return {name: as_text(value) for name, value in (traits | settings | environment).items()}
 
 
 def _work(record: Record) -> str:
@@ -187,7 +190,8 @@ def _number(value: float | None, otherwise: float) -> float:
     return float(value) if value is not None and math.isfinite(value) else otherwise
 
 
-def _text(value: object) -> str:
+def as_text(value: object) -> str:
+    """A value of a flag or a fact, as a command line would have it."""
     if value is None:
         return 'none'
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -132,7 +132,7 @@ def test_machines_with_one_host_name_are_told_apart_and_their_differences_listed
     summary = summary_of(*records)
     assert len({row.traits['machine'] for row in summary.rows}) == 2
     assert [card.num_runs for card in machine_cards(summary.runs)] == [1, 1]
-    assert machine_differences(summary.runs)[1] == [('processor', ['CPU 1', 'CPU 2'])]
+    assert machine_differences(summary.runs)[1] == [('cpu_model', ['CPU 1', 'CPU 2'])]
 
 
 def test_a_warning_of_many_runs_stands_once() -> None:
