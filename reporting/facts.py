@@ -7,6 +7,7 @@ from typing import Any
 
 from errors import counted
 from reporting import differences
+from reporting.advice import counted_cores
 from reporting.measured import Run, as_text
 from reporting.rows import Summary, number
 
@@ -115,7 +116,7 @@ def _cores(machine: Mapping[str, Any]) -> str | None:
 def _limits(machine: Mapping[str, Any]) -> str | None:
     cpus, memory = machine.get('cgroup_cpus'), machine.get('cgroup_memory_bytes')
     parts = [
-        f'{cpus:g} {"core" if cpus == 1 else "cores"}' if cpus else '',
+        counted_cores(cpus) if cpus else '',
         f'{number(memory / _GIBIBYTE, 3)} GiB' if memory else '',
     ]
     return ', '.join(part for part in parts if part) or None

@@ -150,12 +150,12 @@ class Record:
     @property
     def images_per_second(self) -> float:
         """Images of all timed steps over the wall clock, evaluations excepted; nan if no step was timed."""
-        return _number(self.document['throughput']['images_per_second'])
+        return as_float(self.document['throughput']['images_per_second'])
 
     @property
     def images_per_second_of_steps(self) -> float:
         """Images of all timed steps over the sum of their own seconds; nan if no step was timed."""
-        return _number(self.document['throughput']['images_per_second_of_steps'])
+        return as_float(self.document['throughput']['images_per_second_of_steps'])
 
     def step_seconds(self) -> NDArray[np.float64]:
         """The seconds of each timed step of the chief, [num_steps] float64; empty if none is known."""
@@ -303,8 +303,9 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+def as_float(value: float | None, otherwise: float = math.nan) -> float:
+    """A number of a document; `otherwise` if it is unknown."""
+    return float(value) if value is not None and math.isfinite(value) else otherwise
 
 
 def _timed(steps: Mapping[str, Any]) -> NDArray[np.bool_]:

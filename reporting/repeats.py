@@ -15,15 +15,13 @@ def repeat_key(record: Record, *, across_versions: bool = False) -> str:
       across_versions: the versions of TensorFlow may differ, for following a setting over the months.
     """
     version = (record.machine.get('versions') or {}).get('tensorflow')
-    return json.dumps(
+    return as_key(
         [
             record.machine.get('fingerprint'),
             None if across_versions else version,
             record.document.get('environment') or {},
             record.setting,
-        ],
-        sort_keys=True,
-        default=str,
+        ]
     )
 
 
@@ -33,3 +31,8 @@ def grouped(records: Iterable[Record]) -> list[list[Record]]:
     for record in records:
         groups.setdefault(repeat_key(record), []).append(record)
     return list(groups.values())
+
+
+def as_key(value: object) -> str:
+    """A text that is the same for equal values."""
+    return json.dumps(value, sort_keys=True, default=str)

@@ -1,7 +1,6 @@
 """The arguments of `compare`: which runs each of them holds, by setting and machine, and which are compared."""
 
 import functools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from reporting.collection import collect
 from reporting.differences import Facts, machine_facts
 from reporting.original_logs import read_logs
 from reporting.record import Failure, Record, read_document
-from reporting.repeats import grouped
+from reporting.repeats import as_key, grouped
 
 
 @dataclass(frozen=True)
@@ -194,13 +193,9 @@ def _checked(found: Record | Failure) -> Record | Failure:
 def _varying(groups: Sequence[Group]) -> set[str]:
     every = [{**group.facts, **group.software} for group in groups]
     names = {name for facts in every for name in facts}
-    return {name for name in names if len({_text(facts.get(name)) for facts in every}) > 1}
+    return {name for name in names if len({as_key(facts.get(name)) for facts in every}) > 1}
 
 
 def _key(group: Group, names: set[str]) -> str:
     facts = {**group.facts, **group.software}
-    return _text({name: facts.get(name) for name in sorted(names)})
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
+    return as_key({name: facts.get(name) for name in sorted(names)})
