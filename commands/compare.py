@@ -10,7 +10,8 @@ from params.spec import flag
 from reporting import comparison_text, regression_text
 from reporting.comparison import Clock
 from reporting.comparison_rows import group_names, make_rows
-from reporting.history import read
+from reporting.console import format_warning
+from reporting.history import read_setting
 from reporting.regression import judge
 from reporting.regression_text import Judged
 from reporting.sides import Side, read_side
@@ -123,14 +124,15 @@ def _judge(sides: Sequence[Side], options: Options, history: str) -> int:
                     f'{group.first.source}: it does not say on which machine it was measured, and '
                     f'{spelled("against", history)} needs that; give a file that --result_file wrote'
                 )
-    earlier = read(history)
     clock = Clock(options.clock)
     names = group_names(sides)
-    rows = [
-        Judged(names[id(group)], group.first.shape, judge(group.records, earlier, clock))
-        for side in sides
-        for group in side.groups
-    ]
+    rows, problems = [], []
+    for group in (group for side in sides for group in side.groups):
+        earlier = read_setting(history, group.first)
+        problems += earlier.problems
+        rows.append(Judged(names[id(group)], group.first.shape, judge(group.records, earlier.records, clock)))
+    for problem in dict.fromkeys(problems):
+        print(format_warning(problem), file=sys.stderr)
     if not rows:
         raise UsageError(f'{sides[0].argument}: it holds no result with a throughput; give another one')
     if options.format == 'json':

@@ -5,18 +5,20 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.options import Arguments, Declaration, Positional
-from errors import RunError, UsageError, spelled
+from errors import RunError, UsageError, counted, spelled
 from params.spec import flag
 from reporting import history
 from reporting.change_points import change_points
 from reporting.collection import Collection, collect
-from reporting.measured import read_measured
+from reporting.console import format_warning
+from reporting.history import History
+from reporting.measured import measured, read_measured
 
 if TYPE_CHECKING:
     from reporting.figures import Plot
@@ -75,20 +77,21 @@ def _report(arguments: Arguments[Options]) -> int:
         _make_folder(options.plots)
     if options.serve:
         return _serve(arguments.positional, options, output)
-    collection = collect(arguments.positional, read_measured)
-    page = _made(collection, options)
+    collection, past = collect(arguments.positional, read_measured), _past(options)
+    page = _made(collection, past, options)
     assert output
     _write(page, output, options.plots)
-    _tell_problems(collection)
+    _tell_problems([*collection.problems, *past.problems])
     size = output.stat().st_size / 1000
-    print(f'{output}: {len(collection.records)} results in {len(page.plots)} plots, {size:.0f} kB')
+    results, plots = counted(len(collection.records), 'result'), counted(len(page.plots), 'plot')
+    print(f'{output}: {results} in {plots}, {size:.0f} kB')
     return 0
 
 
 def _serve(paths: Sequence[str], options: Options, output: Path | None) -> int:
     from cluster.signals import Interrupts
     from reporting.page import make_waiting_page
-    from reporting.serve import PageServer
+    from reporting.serve import NotNowError, PageServer
 
     for path in paths:
         if not Path(path).exists():
@@ -99,12 +102,18 @@ def _serve(paths: Sequence[str], options: Options, output: Path | None) -> int:
             collection = collect(paths, read_measured)
         except UsageError as error:
             return make_waiting_page(str(error), version)
-        page = _made(collection, options, version)
+        try:
+            past = _past(options)
+        except RunError as error:
+            # The history is locked. The server looks again.
+            print(format_warning(str(error)), file=sys.stderr)
+            raise NotNowError(make_waiting_page(str(error), '')) from error
+        page = _made(collection, past, options, version)
         if output:
-            _write(_made(collection, options), output, options.plots)
+            _write(_made(collection, past, options), output, options.plots)
         elif options.plots:
             _save_plots(page.plots, options.plots)
-        _tell_problems(collection)
+        _tell_problems([*collection.problems, *past.problems])
         return page.html
 
     watched = [Path(path) for path in (*paths, *([options.history] if options.history else []))]
@@ -115,14 +124,18 @@ def _serve(paths: Sequence[str], options: Options, output: Path | None) -> int:
     return 0
 
 
-def _made(collection: Collection, options: Options, version: str | None = None) -> 'Page':
+def _past(options: Options) -> History:
+    return history.read(options.history, check=measured) if options.history else History([], [])
+
+
+def _made(collection: Collection, past: History, options: Options, version: str | None = None) -> 'Page':
     from reporting.page import make_page
 
     return make_page(
-        collection,
+        replace(collection, problems=(*collection.problems, *past.problems)),
         now=datetime.now(timezone.utc),
         title=options.title,
-        history=history.read(options.history) if options.history else (),
+        history=past.records,
         change_points=change_points,
         version=version,
     )
@@ -181,8 +194,9 @@ def _save_plots(plots: Sequence['Plot'], folder: str) -> None:
         raise RunError(f'{error.filename or folder}: it could not be written ({error.strerror or error})') from None
 
 
-def _tell_problems(collection: Collection) -> None:
-    for problem in collection.problems[:_MOST_TOLD]:
-        print(f'warning: {problem}', file=sys.stderr)
-    if (others := len(collection.problems) - _MOST_TOLD) > 0:
-        print(f'warning: {others} more files could not be read; the page lists them', file=sys.stderr)
+def _tell_problems(problems: Sequence[str]) -> None:
+    told = list(problems[:_MOST_TOLD])
+    if (others := len(problems) - len(told)) > 0:
+        told.append(f'{counted(others, "more result")} could not be read; the page lists them')
+    for line in told:
+        print(format_warning(line), file=sys.stderr)

@@ -15,12 +15,12 @@ from params import Params
 from params.spec import flag
 from reporting.console import format_warning
 from reporting.tables import format_results
+from run.gpus import has_nvidia_gpu
 from run.resolve import check_launch
 from sweeps.estimate import estimate
 from sweeps.files import find_file, read_file, shipped
 from sweeps.flags import override, read_grid, settings_given
 from sweeps.folder import Folder, difference
-from sweeps.gpus import has_gpu
 from sweeps.overview import format_left_out, format_plan, rows_of
 from sweeps.plan import Plan, make_plan
 from sweeps.progress import Progress
@@ -155,7 +155,7 @@ def _planned(arguments: Arguments[Options]) -> tuple[Plan, Folder]:
     else:
         request = read_grid((options.grid or '').split(_NEXT))
     request = override(request, arguments.rest, settings_given(options, arguments.given))
-    gpu = has_gpu(os.environ)
+    gpu = has_nvidia_gpu()
     plan = make_plan(request, _check, has_gpu=gpu)
     if plan.settings.find_batch_size:
         check_search(plan, has_gpu=gpu)
@@ -174,7 +174,7 @@ def _print_plan(plan: Plan, folder: Folder) -> None:
         print(format_plan(plan, Search(plan, folder, Starter()).num_left, None, ''))
         return
     sweep = Sweep(plan, folder)
-    seconds, basis = estimate(sweep.left(), sweep.seconds, has_gpu=has_gpu(os.environ))
+    seconds, basis = estimate(sweep.left(), sweep.seconds, has_gpu=has_nvidia_gpu())
     print(format_plan(plan, sweep.num_left, seconds, basis))
 
 

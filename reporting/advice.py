@@ -41,6 +41,7 @@ STEAL_SHARE = 0.02
 # Of the run's seconds, in which the quota of the control group stopped threads (summed over cores).
 THROTTLED_SHARE = 0.01
 DEFAULT_WARMUP = 10
+_AFFINITY = 'its affinity'
 
 _CAUSES = {
     'printing': 'printing; write a larger --display_every',
@@ -159,9 +160,12 @@ def _few_steps(facts: _Facts) -> str | None:
     num_timed = facts.seconds.size
     if not 0 < num_timed < MIN_STEPS:
         return None
+    # The two clash.
+    given = (facts['command'].get('given') or {}).get('target_seconds')
+    longer = f'a longer time than {given}' if given else f'--num_batches={MIN_STEPS} or more'
     return (
         f'only {counted(num_timed, "step")} {"was" if num_timed == 1 else "were"} timed, too few for the noise of the '
-        f'rate to be known; write --num_batches={MIN_STEPS} or more'
+        f'rate to be known; write {longer}'
     )
 
 
@@ -247,7 +251,7 @@ def _throttled(facts: _Facts) -> str | None:
     if not stopped or not seconds or stopped <= THROTTLED_SHARE * seconds:
         return None
     limit = facts['machine'].get('cgroup_cpus')
-    quota = f' of {limit:.3g} cores' if limit else ''
+    quota = f' of {counted_cores(limit)}' if limit else ''
     threads = f'--num_intra_threads={max(1, math.floor(limit))}' if limit else 'a smaller --num_intra_threads'
     return (
         f'the CPU quota of the container (cgroup){quota} stopped threads for {_seconds(stopped)} in '
@@ -271,14 +275,16 @@ def _cores(facts: _Facts) -> str | None:
     if usable is None:
         return None
     asked = (machine.get('threads') or {}).get('intra_op') or 0
-    reason = 'its affinity' if quota is None or (affinity and len(affinity) <= quota) else 'the CPU quota of its cgroup'
+    reason = _AFFINITY if quota is None or (affinity and len(affinity) <= quota) else 'the CPU quota of its cgroup'
     if asked > usable:
         return (
             f'{counted(asked, "thread")} of an operation share {usable:.3g} of {counted(num_cores or asked, "core")}: '
             f'{reason} allows this process no more; write --num_intra_threads={max(1, math.floor(usable))}, or allow '
             'more cores'
         )
-    if num_cores and usable < num_cores:
+    # The tasks of a cluster that share a machine are given cores of their own on purpose.
+    is_shared = reason == _AFFINITY and facts['cluster'].get('tasks')
+    if num_cores and usable < num_cores and not is_shared:
         return (
             f'the process may use only {usable:.3g} of the {counted(num_cores, "core")} of this machine, because of '
             f'{reason}; compare it only with runs of as many'
@@ -291,6 +297,11 @@ def usable_cores(machine: Mapping[str, Any]) -> float | None:
     limits = [len(machine['affinity'])] if machine.get('affinity') else []
     limits += [machine['cgroup_cpus']] if machine.get('cgroup_cpus') else []
     return min(limits, default=None)
+
+
+def counted_cores(number: float) -> str:
+    """A number of cores, of which a quota may grant a part of one: '1 core', '1.5 cores'."""
+    return counted(int(number), 'core') if number == int(number) else f'{number:.3g} cores'
 
 
 def _debugging(facts: _Facts) -> str | None:

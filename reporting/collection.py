@@ -10,8 +10,6 @@ from reporting.record import Failure, Record, read_file
 # The plan of a sweep, in its folder: no result.
 SWEEP_FILE = 'sweep.json'
 
-Setting = tuple[tuple[str, object], ...]
-
 
 @dataclass(frozen=True)
 class Collection:
@@ -26,13 +24,6 @@ class Collection:
     records: tuple[Record, ...]
     failures: tuple[Failure, ...]
     problems: tuple[str, ...]
-
-    def settings(self) -> dict[Setting, list[Record]]:
-        """The records of each setting: the repeats of one configuration, which may come from several machines."""
-        groups: dict[Setting, list[Record]] = {}
-        for record in self.records:
-            groups.setdefault(record.setting, []).append(record)
-        return groups
 
 
 def collect(paths: Sequence[str], read: Callable[[Path], Record | Failure] = read_file) -> Collection:

@@ -6,18 +6,10 @@ from typing import Any
 
 from errors import UsageError
 from reporting.comparison import Clock, Estimate, Ratio, Spread, compare, estimate, given_spread, known_spread
-from reporting.sides import (
-    Group,
-    LeftOut,
-    Pair,
-    Side,
-    different_work,
-    flag_differences,
-    machine_differences,
-    pairs,
-)
+from reporting.differences import flag_differences, machine_differences, work_differences
+from reporting.sides import Group, LeftOut, Pair, Side, pairs
 
-Changes = Mapping[str, tuple[Any, Any]]
+Changes = Mapping[str, tuple[Any, ...]]
 
 # Of the flags they are named by other columns, or follow from them.
 _OTHER_COLUMNS = ('shape',)
@@ -73,7 +65,7 @@ def make_rows(
     matched = {id(pair.baseline) for pair in paired if pair.baseline}
     rows = []
     for pair in paired:
-        if pair.baseline and (work := different_work(pair.baseline.first, pair.group.first)) and not force:
+        if pair.baseline and (work := work_differences([pair.baseline.first, pair.group.first])) and not force:
             raise UsageError(_refusal(pair.baseline, pair.group, work))
         spread = _spread(pair, paired, estimates, run_spread)
         rows.append(_row(pair, names, estimates, varying, spread, has_partner=id(pair.group) in matched))
@@ -111,9 +103,9 @@ def _row(
         names[id(baseline)] if baseline else None,
         estimates[id(group)],
         ratio,
-        flag_differences(baseline, group) if baseline else {},
-        machine_differences(baseline.first, group.first) if baseline else {},
-        different_work(baseline.first, group.first) if baseline else {},
+        flag_differences([baseline.first, group.first]) if baseline else {},
+        machine_differences([baseline.first, group.first]) if baseline else {},
+        work_differences([baseline.first, group.first]) if baseline else {},
         tuple(warnings.values()),
     )
 
@@ -144,8 +136,12 @@ def _refusal(before: Group, after: Group, work: Changes) -> str:
 
 def varying_flags(groups: Sequence[Group]) -> list[str]:
     """The flags whose value is not the same in all groups."""
-    known = {name for group in groups for name in group.facts} - {*_OTHER_COLUMNS}
-    return sorted(name for name in known if len({repr(group.facts.get(name)) for group in groups}) > 1)
+    return _varying([group.facts for group in groups])
+
+
+def _varying(facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    known = {name for found in facts for name in found} - {*_OTHER_COLUMNS}
+    return sorted(name for name in known if len({repr(found.get(name)) for found in facts}) > 1)
 
 
 def group_names(sides: Sequence[Side]) -> dict[int, str]:
@@ -156,7 +152,8 @@ def group_names(sides: Sequence[Side]) -> dict[int, str]:
         for group in side.groups:
             parts = [side.argument] if len(sides) > 1 or len(side.groups) == 1 else []
             if len(side.groups) > 1:
-                values = {name: group.facts.get(name) for name in varying_flags(side.groups)}
+                every = {id(other): {**other.facts, **other.software} for other in side.groups}
+                values = {name: every[id(group)].get(name) for name in _varying([*every.values()])}
                 flags = [f'{name}={value}' for name, value in values.items() if value is not None]
                 parts += [' '.join(flags)] if flags else []
                 parts += [f'on {group.first.machine.get("hostname")}'] if len(hosts) > 1 else []

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from errors import counted
 from reporting import tables
 from reporting.comparison import Clock
 from reporting.comparison_rows import Changes, Row
@@ -148,7 +149,7 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
             by_code.setdefault(warning.get('code', ''), []).append((plain(row.name), plain(warning['text'])))
     for number, found in enumerate(by_code.values()):
         if number == _MOST_WARNINGS:
-            yield f'warning: {len(by_code) - number} kinds more; --format=json has all of them'
+            yield f'warning: {counted(len(by_code) - number, "more kind")}; --format=json has all of them'
             return
         names = list(dict.fromkeys(name for name, _ in found))
         yield f'warning: {_few(names)}: {found[0][1]}'

@@ -5,13 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reporting.measured import Run
+from errors import counted
+from reporting import differences
+from reporting.advice import counted_cores
+from reporting.measured import Run, as_text
 from reporting.rows import Summary, number
 
 _MOST_VALUES = 12
 _MOST_NAMED = 6
-# They differ between all runs and change nothing.
-_OF_ONE_RUN = frozenset({'result_file', 'task_index', 'job_name'})
+# Of machines: it is the heading of their columns.
+_HEADING = 'hostname'
 _GIBIBYTE = 2**30
 
 
@@ -46,22 +49,23 @@ def machine_cards(runs: Sequence[Run]) -> list[MachineCard]:
 
 
 def machine_differences(runs: Sequence[Run]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The host names of all machines, and each fact that differs with its text for each; no facts for one machine."""
-    cards = machine_cards(runs)
-    facts = [dict(card.facts) for card in cards]
-    names = dict.fromkeys(name for found in facts for name in found)
-    rows = [(name, [found.get(name, '—') for found in facts]) for name in names]
-    return [card.host for card in cards], [(name, texts) for name, texts in rows if len(set(texts)) > 1]
+    """The host names of all machines, and each fact that differs with its text for each; no facts for one machine.
+
+    Of each machine its first run counts. What differs between runs of one machine, too, is told by flag_differences.
+    """
+    records = [*{run.machine: run.record for run in reversed(runs)}.values()][::-1]
+    found = differences.differing([differences.machine_facts(record) for record in records])
+    variables = {f'environment.{name}' for name in differences.environment_differences(records)}
+    hosts = [str(record.machine['hostname']) for record in records]
+    rows = [(name, values) for name, values in found.items() if name != _HEADING and name not in variables]
+    return hosts, [(name, [_fact(name, value) for value in values]) for name, values in rows]
 
 
 def flag_differences(runs: Sequence[Run]) -> list[tuple[str, list[tuple[str, int]]]]:
     """The flags and environment variables that differ between runs: each value with the number of runs that had it."""
-    found: dict[str, Counter[str]] = {}
-    settings = [{**run.record.flags, **(run.record.document.get('environment') or {})} for run in runs]
-    for name in dict.fromkeys(name for setting in settings for name in setting):
-        found[name] = Counter(_text(setting.get(name)) for setting in settings)
-    differing = {name: counts for name, counts in found.items() if len(counts) > 1 and name not in _OF_ONE_RUN}
-    return [(name, _listed(differing[name])) for name in sorted(differing)]
+    records = [run.record for run in runs]
+    found = differences.flag_differences(records) | differences.environment_differences(records)
+    return [(name, _listed(Counter(map(as_text, found[name])))) for name in sorted(found)]
 
 
 def warning_groups(summary: Summary) -> list[WarningGroup]:
@@ -111,7 +115,10 @@ def _cores(machine: Mapping[str, Any]) -> str | None:
 
 def _limits(machine: Mapping[str, Any]) -> str | None:
     cpus, memory = machine.get('cgroup_cpus'), machine.get('cgroup_memory_bytes')
-    parts = [f'{cpus:g} cores' if cpus else '', f'{number(memory / _GIBIBYTE, 3)} GiB' if memory else '']
+    parts = [
+        counted_cores(cpus) if cpus else '',
+        f'{number(memory / _GIBIBYTE, 3)} GiB' if memory else '',
+    ]
     return ', '.join(part for part in parts if part) or None
 
 
@@ -119,13 +126,15 @@ def _listed(counts: Counter[str]) -> list[tuple[str, int]]:
     values = counts.most_common(_MOST_VALUES)
     others = len(counts) - len(values)
     return (
-        [*values, (f'and {others} other values', counts.total() - sum(count for _, count in values))]
+        [*values, (f'and {counted(others, "other value")}', counts.total() - sum(count for _, count in values))]
         if others
         else values
     )
 
 
-def _text(value: object) -> str:
+def _fact(name: str, value: object) -> str:
     if value is None:
-        return 'none'
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        return '—'
+    if name.endswith('_bytes') and isinstance(value, int):
+        return f'{number(value / _GIBIBYTE, 3)} GiB'
+    return ', '.join(map(str, value)) if isinstance(value, list) else as_text(value)

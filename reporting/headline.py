@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from errors import counted
 from reporting.rows import Row, Summary, number
 
 _MOST_WORKS = 6
@@ -54,9 +55,13 @@ def _of_one(row: Row) -> list[Stat]:
     if timed.size:
         median, slowest = 1000 * float(np.median(timed)), 1000 * float(np.percentile(timed, 99))
         stats.append(Stat('Step', number(median, 3), 'ms', f'median; 99 % take at most {number(slowest, 3)} ms'))
-    phases = _mean([sum(run.phases.values()) for run in row.runs if run.phases])
-    if phases:
-        stats.append(Stat('First step after', number(phases, 3), 's', 'from the start of the program'))
+    first = _mean([run.first_step for run in row.runs if run.first_step is not None])
+    if first:
+        timed_after = _mean([sum(run.phases.values()) for run in row.runs if run.phases])
+        note = 'from the start of the program until the first step was done'
+        if timed_after:
+            note += f'; with all warm-up steps {number(timed_after, 3)} s'
+        stats.append(Stat('First step after', number(first, 3), 's', note))
     share = _mean([run.share_of_peak for run in row.runs if run.share_of_peak is not None])
     if share:
         stats.append(Stat('Share of the peak', number(100 * share, 3), '%', 'of the FLOP/s that this machine reached'))
@@ -67,16 +72,12 @@ def _of_counts(summary: Summary) -> Stat:
     complete = sum(row.status == 'complete' for row in summary.rows)
     num_runs = len(summary.runs)
     num_machines = len({run.machine for run in summary.runs})
-    notes = [f'{num_runs} run{_s(num_runs)} on {num_machines} machine{_s(num_machines)}'] if num_runs else []
+    notes = [f'{counted(num_runs, "run")} on {counted(num_machines, "machine")}'] if num_runs else []
     for status in ('incomplete', 'failed'):
         count = sum(row.status == status for row in summary.rows)
         notes += [f'{count} {status}'] if count else []
-    return Stat('Measured', str(complete), f'setting{_s(complete)}', ', '.join(notes))
+    return Stat('Measured', str(complete), 'setting' if complete == 1 else 'settings', ', '.join(notes))
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
-
-
-def _s(count: int) -> str:
-    return '' if count == 1 else 's'

@@ -8,12 +8,15 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from errors import RunError, UsageError
+from reporting.differences import machine_facts
 from reporting.record import RESULT, Record, read_document
+from reporting.repeats import repeat_key
 
 # Of SQLite's header: marks the file as a history of this program ('tfcb'), and the version of its table.
 _APPLICATION_ID = 0x74666362
@@ -71,30 +74,66 @@ def add(path: str, document: Mapping[str, Any], timeout_secs: float = _TIMEOUT_S
         database.execute('COMMIT')
 
 
-def read(path: str, timeout_secs: float = _TIMEOUT_SECS) -> list[Record]:
-    """All results of a history, in the order in which their runs started.
+@dataclass(frozen=True)
+class History:
+    """Results of a history, in the order in which their runs started, and a line for each row that is damaged."""
+
+    records: list[Record]
+    problems: list[str]
+
+
+def read(path: str, timeout_secs: float = _TIMEOUT_SECS, check: Callable[[Record], object] = machine_facts) -> History:
+    """All results of a history.
+
+    Args:
+      check: raises AttributeError, KeyError, TypeError or ValueError if a record has not what the caller needs.
 
     Raises:
       UsageError: there is no such file, it is no history, or a newer version of this program made it.
       RunError: the file is locked for longer than timeout_secs.
     """
+    return _read(path, '', (), timeout_secs, check)
+
+
+def read_setting(path: str, like: Record, timeout_secs: float = _TIMEOUT_SECS) -> History:
+    """The results of a history that are of the setting and the machine of a run; raises as `read`."""
+    where = 'WHERE fingerprint = ? AND setting = ?'
+    return _read(path, where, (like.machine.get('fingerprint'), setting_key(like)), timeout_secs, machine_facts)
+
+
+def _read(
+    path: str, where: str, values: tuple[object, ...], timeout_secs: float, check: Callable[[Record], object]
+) -> History:
     if not Path(path).is_file():
         raise UsageError(f'{path}: there is no such file; give a history that --history wrote')
     with _opened(path, timeout_secs, is_written=False) as database:
         _check(database, path)
-        rows = database.execute('SELECT id, document FROM runs ORDER BY started_at, rowid').fetchall()
-    records = []
+        # One damaged text must not hide the others.
+        database.text_factory = lambda data: data.decode(errors='replace')
+        rows = database.execute(f'SELECT id, document FROM runs {where} ORDER BY started_at, rowid', values).fetchall()
+    found = History([], [])
     for identity, text in rows:
-        found = read_document(text, f'{path}: run {identity}')
-        if isinstance(found, Record):
-            records.append(found)
-    return records
+        try:
+            record = read_document(text, f'{path}: run {identity}')
+            if isinstance(record, Record):
+                _ = (
+                    record.images_per_second,
+                    record.is_complete,
+                    record.step_seconds(),
+                    repeat_key(record),
+                    check(record),
+                )
+                found.records.append(record)
+        except UsageError as error:
+            found.problems.append(str(error))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            found.problems.append(f'{path}: run {identity}: the document is damaged ({type(error).__name__}: {error})')
+    return found
 
 
 def setting_key(record: Record) -> str:
-    """A short text that is the same for the runs of one setting."""
-    text = json.dumps(record.setting, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """A short text that is the same for the runs of one setting on one machine, with any version of TensorFlow."""
+    return hashlib.sha256(repeat_key(record, across_versions=True).encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager

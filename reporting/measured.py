@@ -1,6 +1,5 @@
 """What the report shows of one run, taken out of its document once. Does not import TensorFlow."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from errors import UsageError
-from reporting.record import Failure, Record, read_file
+from params.table import SPECS
+from reporting.record import Failure, Record, as_float, default_fact, is_of_setting, read_file
 
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
@@ -18,8 +18,8 @@ STANDARD = (MODE, BATCH_SIZE, SHAPE)
 MACHINE = 'machine'
 # Flags whose values stand in the standard columns, or in those of the work.
 _SHOWN_OTHERWISE = frozenset({'model', 'variable_update', 'batch_size', 'num_gpus', 'shape', 'forward_only', 'eval'})
-# Of document['phases']: this one is the sum of the others.
-_SUM_OF_PHASES = 'first_step'
+# Of document['phases']: this one is no phase, but the time until the very first step, a warm-up, was done.
+_FIRST_STEP = 'first_step'
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,13 @@ class Run:
 
     Attributes:
       record: the result.
-      traits: what it measured and how, by the name of a column, as text; two runs with the same are repeats.
+      traits: what it measured and how, by the name of a column, as text.
       work: what must be the same for two rates to be comparable: model, data set, image size, role.
       num_devices: workers * devices of each. num_tasks: workers and parameter servers.
       rate: images/sec; nan if no step was timed. error: its standard error within the run. num_steps: timed steps.
       timed: seconds of each timed step of the chief, [num_timed] float64. steps: all of them.
-      phases: seconds until the first step was done, by what they were needed for.
+      phases: seconds until the first timed step began, by what they were needed for; warm_up has all warm-up steps.
+      first_step: seconds until the very first step was done; None if it is unknown.
       stages: seconds between the start of the first timed step and the end of the last, by what they were needed for.
       share_of_peak: of the measured peak of the machine, from 0 to 1; None if it was not measured.
       evaluates_loss: whether its loss says something: it trained, on data that are not made up.
@@ -64,6 +65,7 @@ class Run:
     timed: NDArray[np.float64]
     steps: Steps
     phases: Mapping[str, float]
+    first_step: float | None
     stages: Mapping[str, float]
     share_of_peak: float | None
     evaluates_loss: bool
@@ -110,15 +112,16 @@ def measured(record: Record) -> Run:
         num_devices,
         int(cluster['num_workers']) + int(cluster['num_ps']),
         record.images_per_second,
-        _number(throughput.get('standard_error'), 0.0),
+        as_float(throughput.get('standard_error'), 0.0),
         len(timed),
         timed,
         steps,
         {
             str(name): float(seconds)
             for name, seconds in (document.get('phases') or {}).items()
-            if name != _SUM_OF_PHASES and seconds
+            if name != _FIRST_STEP and seconds
         },
+        (document.get('phases') or {}).get(_FIRST_STEP),
         _stages(document),
         _share_of_peak(document),
         record.run.get('role') == 'training'
@@ -147,9 +150,11 @@ def _traits(record: Record) -> dict[str, str]:
         MACHINE: record.machine['fingerprint'],
         'TensorFlow': record.machine['versions']['tensorflow'],
     }
-    settings = {str(name): value for name, value in record.setting if name not in _SHOWN_OTHERWISE}
+    # A version that lacks a flag does what the default says.
+    defaults = {name: default_fact(name) for name in SPECS if is_of_setting(name)}
+    settings = {name: value for name, value in (defaults | record.facts).items() if name not in _SHOWN_OTHERWISE}
     environment = record.document.get('environment') or {}
-    return {name: _text(value) for name, value in (traits | settings | environment).items()}
+    return {name: as_text(value) for name, value in (traits | settings | environment).items()}
 
 
 def _work(record: Record) -> str:
@@ -171,8 +176,8 @@ def _steps(document: Mapping[str, Any]) -> Steps:
 
 def _stages(document: Mapping[str, Any]) -> dict[str, float]:
     throughput = document['throughput']
-    within = _number(throughput.get('step_seconds'), 0.0)
-    waiting = min(_number((document.get('input') or {}).get('wait_seconds'), 0.0), within)
+    within = as_float(throughput.get('step_seconds'), 0.0)
+    waiting = min(as_float((document.get('input') or {}).get('wait_seconds'), 0.0), within)
     stages = {'step': within - waiting, 'input wait': waiting}
     stages |= {str(cause): float(seconds) for cause, seconds in (throughput.get('between_seconds') or {}).items()}
     return {name: seconds for name, seconds in stages.items() if seconds > 0}
@@ -183,11 +188,8 @@ def _share_of_peak(document: Mapping[str, Any]) -> float | None:
     return None if share is None else float(share)
 
 
-def _number(value: float | None, otherwise: float) -> float:
-    return float(value) if value is not None and math.isfinite(value) else otherwise
-
-
-def _text(value: object) -> str:
+def as_text(value: object) -> str:
+    """A value of a flag or a fact, as a command line would have it."""
     if value is None:
         return 'none'
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -26,9 +26,9 @@ def plot_history(records: Sequence[Record], change_points: Callable[[Sequence[fl
       change_points: the positions in a series of rates, [num_runs], at which a new level begins.
     """
     ordered = sorted(records, key=lambda record: record.started_at)
-    rows = [
-        row for row in summarize_collection(Collection(tuple(ordered), (), ())).shown if len(row.runs) >= _FEWEST_RUNS
-    ]
+    # What a new version of TensorFlow changed is what one looks for.
+    summary = summarize_collection(Collection(tuple(ordered), (), ()), across_versions=True)
+    rows = [row for row in summary.shown if len(row.runs) >= _FEWEST_RUNS]
     rows = sorted(rows, key=lambda row: -len(row.runs))[:_MOST_FACETS]
     if not rows:
         return None

@@ -204,7 +204,7 @@ def plot_stages(summary: Summary) -> Plot | None:
 
 
 def plot_phases(summary: Summary) -> Plot | None:
-    """What the time until the first step was done is needed for."""
+    """What the time until the first timed step is needed for."""
     every = [row for row in summary.shown if any(run.phases for run in row.runs)]
     rows = fastest_first(every)
     if not rows:
@@ -214,11 +214,16 @@ def plot_phases(summary: Summary) -> Plot | None:
     longest = max(range(len(rows)), key=lambda index: totals[index])
     largest = max(parts[longest], key=lambda name: parts[longest][name])
     finding = f'{number(totals[longest], 3)} s for {rows[longest].label}, most of it for {largest.replace("_", "-")}'
+    firsts = sorted(run.first_step for row in rows for run in row.runs if run.first_step is not None)
+    first = ''
+    if firsts:
+        low, high = (number(seconds, 3) for seconds in (firsts[0], firsts[-1]))
+        first = f' The very first step was done after {low if low == high else f"{low} to {high}"} s.'
     return Plot(
         'phases',
-        'Time to the first step',
-        'From the start of the program until the first step is done: importing TensorFlow, joining the cluster, '
-        f'building the graph, initialising, warming up. The longest is {finding}.{left_out(rows, every)}',
+        'Time to the first timed step',
+        'From the start of the program until the first timed step begins: importing TensorFlow, joining the cluster, '
+        f'building the graph, initialising, all warm-up steps. The longest is {finding}.{first}{left_out(rows, every)}',
         f'Stacked bars of {len(rows)} settings. The longest is {finding}.',
         _parts_data(rows, parts, _PHASES, 's'),
         _stacked(rows, parts, _PHASES, 'seconds', [f'{number(total, 3)} s' for total in totals]),

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from errors import UsageError
+from params.files import OUTPUTS
+from params.table import SPECS
 
 # The value of "schema" in the document of a run, and in that of a run which left no result of its own.
 RESULT = 'tf_cnn_benchmarks.result'
@@ -26,26 +28,25 @@ SCHEMA_VERSION = 1
 # What lies between two steps, by cause. Evaluations do not count in the total, all others do.
 CAUSES = ('printing', 'summary', 'checkpoint', 'evaluation', 'other')
 
-# Flags that change no image, no arithmetic and no schedule: two runs that differ only in these have one setting.
+# Flags that change neither a step nor what lies between steps: two runs that differ only in these have one setting.
 _NO_SETTING = frozenset(
     {
         'result_file',
         'history',
         'repeat',
         'verbose',
-        'display_every',
         'num_batches',
         'num_epochs',
         'target_seconds',
         'num_warmup_batches',
         'measure_peak',
-        'train_dir',
         'eval_dir',
         'job_name',
         'task_index',
         'ps_hosts',
         'worker_hosts',
         'controller_host',
+        'cluster_port',
         'connect_timeout_secs',
         'peer_timeout_secs',
         'ps_linger_secs',
@@ -53,6 +54,8 @@ _NO_SETTING = frozenset(
         'max_ckpts_to_keep',
     }
 )
+# Facts of the run that name the value of a flag as it was used: --batch_size=0 became 64, and no --device cpu.
+_RESOLVED = ('batch_size', 'variable_update', 'optimizer', 'precision', 'data_format', 'device', 'all_reduce_spec')
 
 
 @dataclass(frozen=True)
@@ -122,20 +125,39 @@ class Record:
         return {'model': self.model, **{name: self.run.get(name) for name in names}}
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """The shape, and the flags that change a step or what lies between steps, with the values that were used.
+
+        Of a flag that names a file or folder to write, it says whether the run wrote there.
+        """
+        facts: dict[str, Any] = {'shape': self.shape}
+        for name, value in self.flags.items():
+            if is_of_setting(name):
+                facts[name] = value is not None if name in OUTPUTS else value
+        return facts | self._resolved()
+
+    @property
     def setting(self) -> tuple[tuple[str, Any], ...]:
-        """What two runs of one setting share, for grouping repeats: the flags that change a step, and the shape."""
-        chosen = {name: value for name, value in self.flags.items() if name not in _NO_SETTING}
-        return (('shape', self.shape), *sorted((name, value) for name, value in chosen.items()))
+        """What two runs of one setting share: of `facts` those that are not the default, sorted by name.
+
+        So a flag that an older version did not have splits no settings unless it was given.
+        """
+        resolved = {'shape', *self._resolved()}
+        return tuple(
+            (name, value)
+            for name, value in sorted(self.facts.items())
+            if name in resolved or (value != default_fact(name) if name in SPECS else name in self.given)
+        )
 
     @property
     def images_per_second(self) -> float:
         """Images of all timed steps over the wall clock, evaluations excepted; nan if no step was timed."""
-        return _number(self.document['throughput']['images_per_second'])
+        return as_float(self.document['throughput']['images_per_second'])
 
     @property
     def images_per_second_of_steps(self) -> float:
         """Images of all timed steps over the sum of their own seconds; nan if no step was timed."""
-        return _number(self.document['throughput']['images_per_second_of_steps'])
+        return as_float(self.document['throughput']['images_per_second_of_steps'])
 
     def step_seconds(self) -> NDArray[np.float64]:
         """The seconds of each timed step of the chief, [num_steps] float64; empty if none is known."""
@@ -157,6 +179,10 @@ class Record:
         evaluations = steps['between'].get('evaluation') if self.run.get('together', True) else None
         waited = np.zeros(len(start)) if evaluations is None else np.asarray(evaluations, dtype=np.float64)[timed]
         return np.append(np.diff(start) - waited[:-1], seconds[-1])
+
+    def _resolved(self) -> dict[str, Any]:
+        known = {name: self.run.get(name) for name in _RESOLVED} | {'model': self.document['model']['name']}
+        return {name: value for name, value in known.items() if value is not None}
 
     def _chief_steps(self) -> Mapping[str, Any]:
         workers = self.document['workers']
@@ -186,6 +212,16 @@ class Failure:
     @property
     def shape(self) -> str:
         return str(self.document['cluster']['shape'])
+
+
+def is_of_setting(name: str) -> bool:
+    """Whether the value of a flag belongs to the setting of a run."""
+    return name not in _NO_SETTING
+
+
+def default_fact(name: str) -> Any:
+    """The value of a flag in Record.facts if it is not given."""
+    return False if name in OUTPUTS else SPECS[name].default
 
 
 def read_document(text: str, source: str) -> Record | Failure:
@@ -276,8 +312,9 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+def as_float(value: float | None, otherwise: float = math.nan) -> float:
+    """A number of a document; `otherwise` if it is unknown."""
+    return float(value) if value is not None and math.isfinite(value) else otherwise
 
 
 def _timed(steps: Mapping[str, Any]) -> NDArray[np.bool_]:

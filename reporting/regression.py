@@ -3,16 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from reporting.change_points import MIN_LEVEL, change_points
 from reporting.comparison import CONFIDENCE, Clock
-from reporting.history import setting_key
+from reporting.differences import Differences, machine_differences
 from reporting.intervals import t_quantile
 from reporting.record import Record
-from reporting.sides import differences, machine_facts
+from reporting.repeats import repeat_key
 
 # Of runs on one machine, what changes with each run or is a matter of the machine's load.
 _UNIMPORTANT = ('affinity',)
@@ -25,7 +24,7 @@ class Change:
     started_at: str
     git_commit: str | None
     ratio: float
-    changes: dict[str, tuple[Any, Any]]
+    changes: Differences
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def judge(new: Sequence[Record], history: Sequence[Record], clock: Clock = Clock
 
 
 def _earlier(new: Sequence[Record], history: Sequence[Record], clock: Clock) -> list[Record]:
-    fingerprint, key = new[0].machine.get('fingerprint'), setting_key(new[0])
+    key = repeat_key(new[0], across_versions=True)
     known = {str(record.document['id']) for record in new}
     # ISO 8601 in UTC sorts by time.
     begin = min(record.started_at for record in new)
@@ -108,8 +107,7 @@ def _earlier(new: Sequence[Record], history: Sequence[Record], clock: Clock) -> 
         record
         for record in history
         if record.is_complete
-        and record.machine.get('fingerprint') == fingerprint
-        and setting_key(record) == key
+        and repeat_key(record, across_versions=True) == key
         and str(record.document['id']) not in known
         and record.started_at <= begin
         and _rate(record, clock) > 0
@@ -120,7 +118,7 @@ def _change(records: Sequence[Record], rates: Sequence[float], starts: Sequence[
     """The last change, with the ratio of the levels' medians."""
     before, start = ([0, *starts][-2], starts[-1])
     after, previous = records[start], records[start - 1]
-    found = differences(machine_facts(previous), machine_facts(after))
+    found = machine_differences([previous, after])
     return Change(
         after.started_at,
         (after.document.get('program') or {}).get('git_commit'),

@@ -9,6 +9,7 @@ from reporting.collection import Collection
 from reporting.comparison import estimate
 from reporting.labels import names_of
 from reporting.measured import MACHINE, MODE, STANDARD, Run, failure_traits, measured
+from reporting.repeats import repeat_key
 
 
 @dataclass(frozen=True)
@@ -100,14 +101,17 @@ class Summary:
         return next((other for other in self.shown if other.work == row.work), None)
 
 
-def summarize_collection(collection: Collection) -> Summary:
+def summarize_collection(collection: Collection, *, across_versions: bool = False) -> Summary:
     """Groups the repeats of each setting on each machine; see Summary.
+
+    Args:
+      across_versions: as reporting.repeats.repeat_key.
 
     Raises:
       KeyError, TypeError, ValueError and so on, as measured; not if reporting.measured.read_measured read the files.
     """
     runs = [measured(record) for record in collection.records]
-    rows = _in_order(_grouped(runs))
+    rows = _in_order(_grouped(runs, across_versions))
     rows += [
         Row(failure_traits(failure), '', (), _failure_reason(failure.document, failure.reason))
         for failure in collection.failures
@@ -137,12 +141,12 @@ def number(value: float | None, digits: int = 4) -> str:
     return f'{value:,.{min(decimals, 6)}f}'
 
 
-def _grouped(runs: Iterable[Run]) -> list[Row]:
-    groups: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+def _grouped(runs: Iterable[Run], across_versions: bool) -> list[Row]:
+    groups: dict[str, list[Run]] = {}
     rows = []
     for run in runs:
         if run.record.is_complete:
-            groups.setdefault(tuple(sorted(run.traits.items())), []).append(run)
+            groups.setdefault(repeat_key(run.record, across_versions=across_versions), []).append(run)
         else:
             reason = run.record.reason or 'it did not take all of its steps'
             rows.append(_row([run], reason))

@@ -15,11 +15,16 @@ _POLL_SECS = 1.0
 _NAMES = (HOST, 'localhost')
 
 
+class NotNowError(Exception):
+    """The page cannot be made now, and may be in a second. Its argument is the HTML to show if there is none yet."""
+
+
 class PageServer:
     """A server of one page on 127.0.0.1.
 
     Args:
-      paths: the files and folders that are watched: all *.json files in them. make: returns the HTML for a version.
+      paths: the files and folders that are watched: all *.json files in them. make: returns the HTML for a
+        version, or raises NotNowError.
       port: 0 for any that is free.
 
     Attributes:
@@ -56,7 +61,11 @@ class PageServer:
         version = _version_of(self._paths)
         if version == self._version:
             return False
-        self._page = self._make(version).encode()
+        try:
+            self._page = self._make(version).encode()
+        except NotNowError as error:
+            self._page = self._page or str(error).encode()
+            return False
         self._version = version
         return True
 

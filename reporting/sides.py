@@ -1,33 +1,38 @@
 """The arguments of `compare`: which runs each of them holds, by setting and machine, and which are compared."""
 
-import json
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from errors import UsageError
 from reporting.collection import collect
-from reporting.original_logs import is_log, read_logs
+from reporting.differences import Facts, machine_facts
+from reporting.original_logs import read_logs
 from reporting.record import Failure, Record, read_document
-
-# Facts of the run that name the value of a flag as it was used: --batch_size=0 became 64.
-_RESOLVED = ('batch_size', 'variable_update', 'optimizer', 'precision', 'data_format', 'device', 'all_reduce_spec')
-
-Facts = Mapping[str, Any]
+from reporting.repeats import as_key, grouped
 
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one setting on one machine.
+    """Runs that are repeats of each other.
 
     Attributes:
       records: those that count, in the order in which they started. facts: the values of flags and the shape, as used.
+      software: the version of TensorFlow, and environment variables.
     """
 
     argument: str
     records: tuple[Record, ...]
-    facts: Facts
+
+    @functools.cached_property
+    def facts(self) -> Facts:
+        return self.first.facts
+
+    @functools.cached_property
+    def software(self) -> Facts:
+        version = (self.first.machine.get('versions') or {}).get('tensorflow')
+        return {'tensorflow': version, **(self.first.document.get('environment') or {})}
 
     @property
     def first(self) -> Record:
@@ -114,19 +119,12 @@ def read_one(argument: str) -> Sequence[Record | Failure]:
     return read_logs(data.decode(errors='replace').removeprefix('\ufeff'), argument)
 
 
-def facts_of(record: Record) -> Facts:
-    """The flags that change a step, with the values that were used, and the shape."""
-    facts = dict(record.setting)
-    facts.update({name: record.run[name] for name in _RESOLVED if record.run.get(name) is not None})
-    return facts
-
-
 def pairs(sides: Sequence[Side]) -> list[Pair]:
     """Which groups are compared with which: the first side is the baseline.
 
     A single side, and a baseline of a single group: all others are compared with that group. Otherwise with the group
-    of the same setting; flags that have one value throughout each side need not be equal, since comparing those is the
-    purpose. Every group is in the list, those of the first side first.
+    of the same setting; flags, versions and variables that have one value throughout each side need not be equal, since
+    comparing those is the purpose. Every group is in the list, those of the first side first.
     """
     baseline, *others = sides
     if not baseline.groups:
@@ -147,71 +145,10 @@ def pairs(sides: Sequence[Side]) -> list[Pair]:
     return found
 
 
-def differences(before: Facts, after: Facts) -> dict[str, tuple[Any, Any]]:
-    """The values that differ, by name: before and after. What one of them does not know is left out."""
-    return {
-        name: (before[name], after[name])
-        for name in sorted({*before} & {*after})
-        if before[name] != after[name] and before[name] is not None and after[name] is not None
-    }
-
-
-def flag_differences(before: Group, after: Group) -> dict[str, tuple[Any, Any]]:
-    """The flags that differ, with the values that were used. A version may lack a flag that another one was given."""
-    found = differences(before.facts, after.facts)
-    if is_log(before.first) or is_log(after.first):
-        return found
-    given = {*before.first.given} | {*after.first.given}
-    only = sorted(({*before.facts} ^ {*after.facts}) & given)
-    return found | {name: (before.facts.get(name), after.facts.get(name)) for name in only}
-
-
-def different_work(before: Record, after: Record) -> dict[str, tuple[Any, Any]]:
-    """What differs between the work of two runs; such runs should not be compared."""
-    return differences(before.work, after.work)
-
-
-def machine_facts(record: Record) -> Facts:
-    """What is known of the machine and its software, flat: 'cpu_model', 'versions.tensorflow', 'environment.TF_...'."""
-    unimportant = ('fingerprint', 'load_average')
-    facts: dict[str, Any] = {}
-    sources = {
-        '': {name: value for name, value in record.machine.items() if name not in unimportant},
-        'program.': record.document.get('program') or {},
-        'environment.': record.document.get('environment') or {},
-    }
-    for prefix, source in sources.items():
-        for name, value in source.items():
-            if isinstance(value, Mapping):
-                facts.update({f'{prefix}{name}.{key}': inner for key, inner in value.items()})
-            elif name == 'gpus':
-                facts['gpus'] = [gpu.get('name') for gpu in value or []]
-            else:
-                facts[f'{prefix}{name}'] = value
-    return facts
-
-
-def machine_differences(before: Record, after: Record) -> dict[str, tuple[Any, Any]]:
-    """What differs between two machines. A variable of the environment may be set for one of them only."""
-    first, second = machine_facts(before), machine_facts(after)
-    found = differences(first, second)
-    if is_log(before) or is_log(after):
-        # A log has the first two numbers of a version.
-        found = {name: pair for name, pair in found.items() if not _is_part(*map(str, pair))}
-    if 'environment' in before.document and 'environment' in after.document:
-        only = sorted(name for name in {*first} ^ {*second} if name.startswith('environment.'))
-        found.update({name: (first.get(name), second.get(name)) for name in only})
-    return found
-
-
-def _is_part(first: str, second: str) -> bool:
-    return first.startswith(f'{second}.') or second.startswith(f'{first}.')
-
-
 def _side(argument: str, records: Iterable[Record], failures: Iterable[Failure], problems: Iterable[str]) -> Side:
     problems = list(problems)
     left_out = [_left_out(argument, failure) for failure in failures]
-    by_setting: dict[str, list[Record]] = {}
+    timed = []
     for record in records:
         try:
             _checked(record)
@@ -221,12 +158,12 @@ def _side(argument: str, records: Iterable[Record], failures: Iterable[Failure],
         if not record.images_per_second > 0:
             left_out.append(_left_out(argument, record, f'no step was timed: {record.reason}'))
             continue
-        by_setting.setdefault(_text([*record.setting, record.machine.get('fingerprint')]), []).append(record)
+        timed.append(record)
     groups = []
-    for repeats in by_setting.values():
+    for repeats in grouped(timed):
         complete = [record for record in repeats if record.is_complete]
         counting = complete or repeats
-        groups.append(Group(argument, tuple(counting), facts_of(counting[0])))
+        groups.append(Group(argument, tuple(counting)))
         left_out += [
             _left_out(argument, record, f'incomplete: {record.reason}') for record in repeats if record not in counting
         ]
@@ -245,7 +182,7 @@ def _checked(found: Record | Failure) -> Record | Failure:
             _ = found.reason, found.shape
         else:
             _ = found.images_per_second, found.images_per_second_of_steps, found.is_complete, found.reason
-            _ = found.step_seconds().sum(), found.wall_seconds().sum(), facts_of(found), found.work
+            _ = found.step_seconds().sum(), found.wall_seconds().sum(), found.setting, found.work
             _ = machine_facts(found), [warning['text'] for warning in found.warnings]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         cause = f'{type(error).__name__}: {error}'
@@ -254,13 +191,11 @@ def _checked(found: Record | Failure) -> Record | Failure:
 
 
 def _varying(groups: Sequence[Group]) -> set[str]:
-    names = {name for group in groups for name in group.facts}
-    return {name for name in names if len({_text(group.facts.get(name)) for group in groups}) > 1}
+    every = [{**group.facts, **group.software} for group in groups]
+    names = {name for facts in every for name in facts}
+    return {name for name in names if len({as_key(facts.get(name)) for facts in every}) > 1}
 
 
 def _key(group: Group, names: set[str]) -> str:
-    return _text({name: group.facts.get(name) for name in sorted(names)})
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
+    facts = {**group.facts, **group.software}
+    return as_key({name: facts.get(name) for name in sorted(names)})

@@ -65,7 +65,7 @@ def _summary(document: Mapping[str, Any]) -> Iterator[str]:
     statistics, throughput = part('statistics'), part('throughput')
     seconds = statistics.get('step_seconds') or {}
     if seconds.get('median') is not None:
-        tail = ', '.join(f'{name} {1e3 * seconds[name]:.4g}' for name in ('p90', 'p99') if seconds.get(name))
+        tail = ', '.join(f'{name} {1e3 * seconds[name]:.4g}' for name in ('p90', 'p95', 'p99') if seconds.get(name))
         number = counted(statistics.get('num_steps') or 0, 'step')
         yield f'steps: median {1e3 * seconds["median"]:.4g} ms{f", {tail}" if tail else ""} ({number})'
     yield _between(document, throughput)

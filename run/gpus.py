@@ -1,6 +1,7 @@
 """The NVIDIA GPUs of this machine, through NVML or nvidia-smi. Does not import TensorFlow."""
 
 import contextlib
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,8 @@ from run.kernel_files import read
 # Without persistence mode, the driver starts each GPU before it answers.
 _NVIDIA_SMI_SECS = 20.0
 _MEBIBYTE = 2**20
+# Values of CUDA_VISIBLE_DEVICES; Slurm writes the last one for jobs without GPUs.
+_HIDES_ALL = ('', '-1', 'NoDevFiles')
 # The fields of nvidia-smi, and as what a GPU has them here.
 _FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     'name': ('name', str),
@@ -62,6 +65,21 @@ def gpu_facts() -> tuple[list[dict[str, Any]], str | None]:
         if library is not None:
             return _from_nvml(library), asked(library, library.nvmlSystemGetDriverVersion)
     return _from_nvidia_smi()
+
+
+def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = Path('/')) -> bool:
+    """Whether a GPU of NVIDIA is in this machine and not hidden by CUDA_VISIBLE_DEVICES; takes no time.
+
+    GPUs of others do not count: the packages of TensorFlow that this program is made for do not use them.
+
+    Args:
+      root: the folder that holds proc/, dev/ and usr/.
+    """
+    if environ.get('CUDA_VISIBLE_DEVICES', '0') in _HIDES_ALL:
+        return False
+    found = any((root / 'proc/driver/nvidia/gpus').glob('*')) or any((root / 'dev').glob('nvidia[0-9]*'))
+    # On Windows (WSL) GPUs of all makers are one device file.
+    return found or ((root / 'dev/dxg').exists() and (root / 'usr/lib/wsl/lib/libcuda.so.1').exists())
 
 
 def driver_version(root: Path) -> str | None:

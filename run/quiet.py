@@ -15,10 +15,10 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TextIO
 
 from errors import UsageError
+from run.gpus import has_nvidia_gpu
 
 _LEVEL = 'TF_CPP_MIN_LOG_LEVEL'
 _STANDARD_ERROR = 2
@@ -181,13 +181,6 @@ def started(*, expects_gpu: bool) -> None:
     """
     if _hold:
         _hold.end(everything=False, expects_gpu=expects_gpu)
-
-
-def has_nvidia_gpu(root: Path = Path('/')) -> bool:
-    """Whether a GPU of NVIDIA is in this machine and not hidden from this process, as the kernel's driver tells."""
-    if os.environ.get('CUDA_VISIBLE_DEVICES', '0') in ('', '-1'):
-        return False
-    return any((root / 'proc/driver/nvidia/gpus').glob('*')) or any((root / 'dev').glob('nvidia[0-9]*'))
 
 
 def _matters(line: str, expects_gpu: bool) -> bool:

@@ -26,6 +26,7 @@ from params.files import Output, outputs_that_are
 from params.modes import MODES, Mode
 from params.rules import RunFacts
 from params.spec import numbers_of
+from run.gpus import has_nvidia_gpu
 from run.outputs import check_outputs
 from run.plan import (
     Counts,
@@ -38,7 +39,6 @@ from run.plan import (
     ServerPlan,
     Surroundings,
 )
-from run.quiet import has_nvidia_gpu
 from run.resolve_files import find_checkpoints, find_instruments, find_reports
 from run.schedule import EvalSchedule
 from run.surroundings import environment_facts, git_commit, machine_facts

@@ -26,6 +26,10 @@ _PROGRAM = Path(__file__).resolve().parent.parent
 _ASK_SECS = 1.0
 _KIBIBYTE, _GIBIBYTE = 2**10, 2**30
 _ENVIRONMENT = re.compile(r'(TF|OMP|KMP|GOMP|NCCL|XLA|MALLOC|HOROVOD)_.*|CUDA_VISIBLE_DEVICES|LD_PRELOAD')
+# The control groups of a container's first process, with cgroup v1 or in the host's namespace.
+_CONTAINER = re.compile(r'docker|containerd|crio|kubepods|libpod')
+# The first digits of a container's id, or the name of a pod: Kubernetes ends it with five of these characters.
+_GENERATED = re.compile(r'[0-9a-f]{12}|[0-9a-f]{64}|.+-[bcdfghjklmnpqrstvwxz2456789]{5}')
 _TENSORFLOW_PACKAGES = ('tensorflow', 'tensorflow-cpu', 'tf-nightly')
 _NCCL_PACKAGES = ('nvidia-nccl-cu12', 'nvidia-nccl-cu13')
 
@@ -58,7 +62,7 @@ def machine_facts(num_intra_threads: int = 0, num_inter_threads: int = 0, root: 
     facts['versions'] = _versions(driver or driver_version(root), has_gpus=bool(facts['gpus']))
     default = len(facts['affinity'] or ()) or facts['num_cores']
     facts['threads'] = {'intra_op': num_intra_threads or default, 'inter_op': num_inter_threads or default}
-    facts['fingerprint'] = fingerprint(facts)
+    facts['fingerprint'] = fingerprint(facts, in_container=_is_container(root))
     return facts
 
 
@@ -67,18 +71,31 @@ def environment_facts(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] for name in sorted(environ) if _ENVIRONMENT.fullmatch(name)}
 
 
-def fingerprint(machine: Mapping[str, Any]) -> str:
-    """A short hash of what identifies a machine: its name, processor, cores, memory and GPUs, not its software."""
+def fingerprint(machine: Mapping[str, Any], *, in_container: bool) -> str:
+    """A short hash of what identifies a machine: its name, processor, cores, memory and GPUs, not its software.
+
+    The name that Docker, Podman or Kubernetes generates for a container is another one at each start, so that no run
+    would be a repeat of an earlier one; it does not count. The GPUs' UUIDs take its place. Equal machines without GPUs
+    are then one; a name that somebody gave the container (docker run --hostname) counts and tells them apart.
+    /etc/machine-id is no help: in a container it is that of the image, and often empty.
+    """
     memory = machine['memory_bytes']
+    is_generated = in_container and _GENERATED.fullmatch(machine['hostname'] or '')
     parts = [
-        machine['hostname'],
+        None if is_generated else machine['hostname'],
         machine['cpu_model'],
         machine['num_cores'],
         # Kernels reserve a little more or less.
         memory and round(memory / _GIBIBYTE),
-        *(gpu['name'] for gpu in machine['gpus']),
+        *(gpu['uuid' if is_generated else 'name'] for gpu in machine['gpus']),
     ]
     return hashlib.sha256('\n'.join(map(str, parts)).encode()).hexdigest()[:12]
+
+
+def _is_container(root: Path) -> bool:
+    if any((root / mark).exists() for mark in ('.dockerenv', 'run/.containerenv')):
+        return True
+    return bool(_CONTAINER.search(read(root / 'proc/1/cgroup')))
 
 
 def git_commit(folder: Path = _PROGRAM) -> str | None:

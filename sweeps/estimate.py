@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from errors import UsageError
+from errors import UsageError, counted
 from models.costs import read_table
 from models.registry import MODELS
 from params import parse_argv
@@ -30,9 +30,9 @@ def estimate(
     num_known = sum(map(len, known.values()))
     measured = seconds_left([one.id for one in runs], known)
     if measured is not None:
-        return measured, f'from the {num_known} runs that are done'
+        return measured, f'from the {counted(num_known, "run")} that {"is" if num_known == 1 else "are"} done'
     cores = len(os.sched_getaffinity(0))
-    what = 'GPU' if has_gpu else f'{cores} cores'
+    what = 'GPU' if has_gpu else counted(cores, 'core')
     return (
         sum(_guess(one, cores, has_gpu) for one in runs),
         f'a guess from start-up, the multiply-adds of the networks and {what}, easily wrong by a factor of 3',

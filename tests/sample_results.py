@@ -113,7 +113,7 @@ def sample_document(
             'sync': True,
             'together': True,
             'all_reduce_spec': None,
-            'optimizer': 'sgd',
+            'optimizer': (flags or {}).get('optimizer', 'sgd'),
             'precision': precision,
             'data_format': 'NHWC',
             'device': 'cpu',

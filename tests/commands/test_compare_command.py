@@ -135,7 +135,7 @@ def test_folders_are_compared_setting_by_setting(capsys: pytest.CaptureFixture[s
         row = by_size['new', size]
         assert (row['num_runs'], row['ratio_from'], row['verdict']) == (3, 'runs', 'slower')
         assert row['ratio'] == pytest.approx(0.9, rel=0.02)
-        assert row['different_flags'] == {'xla': [None, True]}
+        assert row['different_flags'] == {'xla': [False, True]}
     for key in (('old', 16), ('new', 128)):
         assert by_size[key]['ratio'] is None
         assert 'only here' in by_size[key]['remark']
@@ -319,3 +319,29 @@ def test_it_starts_without_tensorflow() -> None:
     imported = {line.rpartition('|')[2].strip() for line in ran.stderr.splitlines()}
     assert 'numpy' in imported
     assert 'tensorflow' not in imported
+
+
+def test_runs_of_two_versions_are_never_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+    for version in ('2.20.0', '2.21.0'):
+        for number in range(2):
+            document = sample_document(seed=number)
+            document['machine']['versions']['tensorflow'] = version
+            document['id'] = f'{version}-{number}'
+            Path('both').mkdir(exist_ok=True)
+            Path(f'both/{version}-{number}.json').write_text(json.dumps(document))
+    rows = rows_of(capsys, 'both')
+    assert [(row['name'], row['num_runs']) for row in rows] == [('tensorflow=2.20.0', 2), ('tensorflow=2.21.0', 2)]
+    assert rows[1]['different_machine'] == {'versions.tensorflow': ['2.20.0', '2.21.0']}
+
+
+def test_an_upgrade_of_tensorflow_is_compared_setting_by_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    for version, folder in (('2.20.0', 'old'), ('2.21.0', 'new')):
+        for size in (32, 64):
+            document = sample_document(batch_size=size, seed=size)
+            document['machine']['versions']['tensorflow'] = version
+            Path(folder).mkdir(exist_ok=True)
+            Path(f'{folder}/{size}.json').write_text(json.dumps(document))
+    rows = rows_of(capsys, 'old', 'new')
+    assert {row['name']: row['baseline'] for row in rows if row['baseline']} == {
+        f'new: batch_size={size}': f'old: batch_size={size}' for size in (32, 64)
+    }

@@ -35,7 +35,7 @@ def test_the_page_and_the_plots_are_written(
     (results / 'other.json').write_text('[]')
     assert tf_cnn_benchmarks.main(['report', 'results', '--title=A <title>', '--plots=figures/new']) == 0
     out, err = capsys.readouterr()
-    check_line(out.strip(), 'report.html', '1 results')
+    check_line(out.strip(), 'report.html', '1 result in')
     check_line(err.strip(), 'other.json')
     page = Path('report.html').read_text(encoding='utf-8')
     assert '<h1>A &lt;title&gt;</h1>' in page

@@ -107,6 +107,9 @@ def test_drift_beyond_noise_is_told(change: float, words: str) -> None:
 def test_few_steps_are_told() -> None:
     the_warning('few_steps', sample_document(seconds=steps(num_steps=19)), '19 steps were', '--num_batches=20')
     the_warning('few_steps', sample_document(seconds=[0.3]), '1 step was')
+    timed = sample_document(seconds=[0.3], flags={'target_seconds': 2})
+    the_warning('few_steps', timed, '1 step was', '--target_seconds=2')
+    assert '--num_batches' not in advise(timed)[0]['text']
 
 
 @pytest.mark.parametrize('value', [None, math.nan])
@@ -158,6 +161,9 @@ def test_threads_without_cores_are_told() -> None:
     the_warning('fewer_cores', by_quota, '2 threads', '1.5 of 2 cores', 'cgroup', '--num_intra_threads=1')
     fewer = changed('machine', num_cores=64, affinity=[0, 1], threads={'intra_op': 2, 'inter_op': 2})
     the_warning('fewer_cores', fewer, '2 of the 64 cores', 'affinity')
+    assert advise({**fewer, 'cluster': {'tasks': ['worker 0', 'worker 1']}}) == []
+    quota = changed('machine', num_cores=2, cgroup_cpus=1, threads={'intra_op': 1, 'inter_op': 2})
+    the_warning('fewer_cores', {**quota, 'cluster': {'tasks': ['worker 0', 'worker 1']}}, '1 of the 2 cores', 'cgroup')
     assert usable_cores({'affinity': [0, 1, 2], 'cgroup_cpus': 1.5}) == 1.5
     assert usable_cores({'affinity': None, 'cgroup_cpus': None}) is None
 

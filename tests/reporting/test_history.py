@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import failed, refused
+from refusals import check_line, failed, refused
 from sample_results import sample_document, sample_record
 
 from reporting.change_points import change_points
-from reporting.history import add, read, setting_key
+from reporting.history import add, read, read_setting, setting_key
 from reporting.record import Record
 from reporting.regression import judge
 
@@ -35,7 +35,7 @@ def test_results_are_kept_whole_and_in_the_order_of_their_runs(tmp_path: Path) -
     for run in runs:
         add(path, run)
     found = read(path)
-    assert [dict(record.document) for record in found] == [runs[1], runs[0], runs[2]]
+    assert [dict(record.document) for record in found.records] == [runs[1], runs[0], runs[2]]
     with sqlite3.connect(path) as database:
         rows = database.execute(
             'SELECT id, model, images_per_second, complete, setting FROM runs ORDER BY id'
@@ -43,19 +43,46 @@ def test_results_are_kept_whole_and_in_the_order_of_their_runs(tmp_path: Path) -
     assert [row[:2] for row in rows] == [('run-1', 'lenet'), ('run-2', 'lenet'), ('run-3', 'lenet')]
     assert rows[0][2] == runs[1]['throughput']['images_per_second']
     assert [row[3] for row in rows] == [1, 1, 0]
-    assert {row[4] for row in rows} == {setting_key(found[0])}
+    assert {row[4] for row in rows} == {setting_key(found.records[0])}
 
 
 def test_a_result_that_is_added_twice_is_there_once(tmp_path: Path) -> None:
     path = str(tmp_path / 'history.sqlite')
     add(path, a_run(1))
     add(path, a_run(1))
-    assert len(read(path)) == 1
+    assert len(read(path).records) == 1
 
 
 def test_the_key_of_a_setting_ignores_what_changes_no_step() -> None:
-    same = [sample_record(flags={'num_batches': count, 'display_every': count}) for count in (10, 20)]
+    same = [sample_record(flags={'num_batches': count, 'max_ckpts_to_keep': count}) for count in (10, 20)]
     assert setting_key(same[0]) == setting_key(same[1]) != setting_key(sample_record(batch_size=64))
+
+
+def test_a_history_looks_up_the_runs_of_one_setting_on_one_machine(tmp_path: Path) -> None:
+    path = str(tmp_path / 'history.sqlite')
+    for run in (a_run(1), a_run(2, batch_size=64), a_run(3, hostname='beta'), a_run(4)):
+        add(path, run)
+    found = read_setting(path, Record('new.json', a_run(5)))
+    assert [record.document['id'] for record in found.records] == ['run-1', 'run-4']
+    assert found.problems == []
+
+
+def test_a_damaged_row_hides_no_other(tmp_path: Path) -> None:
+    path = str(tmp_path / 'history.sqlite')
+    for number in range(4):
+        add(path, a_run(number))
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE runs SET document = '{\"schema' WHERE id = 'run-0'")
+        database.execute("UPDATE runs SET document = CAST(x'ff7b' AS TEXT) WHERE id = 'run-1'")
+        database.execute("UPDATE runs SET document = json_remove(document, '$.machine.versions') WHERE id = 'run-2'")
+        database.execute("UPDATE runs SET document = json_set(document, '$.run', 5) WHERE id = 'run-3'")
+    database.close()
+    add(path, a_run(5))
+    found = read(path)
+    assert [record.document['id'] for record in found.records] == ['run-2', 'run-5']
+    assert len(found.problems) == 3
+    for line, number in zip(found.problems, (0, 1, 3), strict=True):
+        check_line(line, path, f'run-{number}')
 
 
 def _add_many(path: str, first: int) -> None:
@@ -72,7 +99,7 @@ def test_several_processes_add_to_a_new_history_at_once(tmp_path: Path) -> None:
     for process in processes:
         process.join(30)
         assert process.exitcode == 0
-    assert len(read(path)) == 20
+    assert len(read(path).records) == 20
 
 
 def test_a_locked_history_is_an_error_that_loses_nothing(tmp_path: Path) -> None:
@@ -86,9 +113,9 @@ def test_a_locked_history_is_an_error_that_loses_nothing(tmp_path: Path) -> None
         read(path, timeout_secs=0.1)
     other.execute('ROLLBACK')
     other.close()
-    assert len(read(path)) == 1
+    assert len(read(path).records) == 1
     add(path, a_run(2))
-    assert len(read(path)) == 2
+    assert len(read(path).records) == 2
 
 
 def test_a_file_that_is_no_history_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from reporting.facts import flag_differences, machine_cards, machine_differences
 from reporting.headline import headline_stats
 from reporting.intervals import mean_rate, rate_interval
 from reporting.labels import names_of
+from reporting.plots_steps import plot_phases
 from reporting.record import Failure, Record
 from reporting.rows import Summary, number, summarize_collection
 
@@ -132,10 +133,32 @@ def test_machines_with_one_host_name_are_told_apart_and_their_differences_listed
     summary = summary_of(*records)
     assert len({row.traits['machine'] for row in summary.rows}) == 2
     assert [card.num_runs for card in machine_cards(summary.runs)] == [1, 1]
-    assert machine_differences(summary.runs)[1] == [('processor', ['CPU 1', 'CPU 2'])]
+    assert machine_differences(summary.runs)[1] == [('cpu_model', ['CPU 1', 'CPU 2'])]
 
 
 def test_a_warning_of_many_runs_stands_once() -> None:
     warning = {'code': 'drift', 'text': 'it became slower'}
     (group,) = warning_groups(summary_of(*(sample_record(seed=seed, warnings=[warning]) for seed in range(3))))
     assert (group.code, group.num_runs) == ('drift', 3)
+
+
+def test_the_time_to_the_first_step_does_not_include_the_other_warm_up_steps() -> None:
+    document = sample_document()
+    document['phases'] |= {'import': 3.0, 'build': 0.5, 'initialise': 0.25, 'warm_up': 9.0, 'first_step': 4.8}
+    summary = summary_of(Record('sample.json', document))
+    (first,) = [stat for stat in headline_stats(summary) if stat.name == 'First step after']
+    assert first.value == '4.80'
+    assert '12.8 s' in first.note
+    plot = plot_phases(summary)
+    assert plot
+    assert '4.80 s' in plot.caption
+
+
+def test_a_flag_that_a_version_lacks_differs_from_no_default() -> None:
+    old, new = sample_record(seed=1), sample_record(seed=2, flags={'xla': False})
+    summary = summary_of(old, new)
+    assert len(summary.rows) == 1
+    assert flag_differences(summary.runs) == []
+    other = summary_of(old, sample_record(seed=2, flags={'xla': True}))
+    assert 'xla' in other.columns
+    assert [row.traits['xla'] for row in other.rows] == ['false', 'true']

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.unit
 
 def test_a_summary_of_everything() -> None:
     document = sample_document(num_steps=100)
-    document['statistics']['step_seconds'] |= {'median': 0.0342, 'p90': 0.03504, 'p99': 0.0413}
+    document['statistics']['step_seconds'] |= {'median': 0.0342, 'p90': 0.03504, 'p95': 0.0362, 'p99': 0.0413}
     document['throughput'] |= {
         'images_per_second': 86.2,
         'images_per_second_of_steps': 93.5,
@@ -21,7 +21,7 @@ def test_a_summary_of_everything() -> None:
     document['memory'] = {'host_peak_bytes': 912_345_678, 'device_peak_bytes': {'/gpu:0': 11_200_000_000}}
     document['energy'] = {'source': 'RAPL', 'joules': 1234.0, 'joules_per_image': 0.3857}
     assert format_summary(document) == [
-        'steps: median 34.2 ms, p90 35.04, p99 41.3 (100 steps)',
+        'steps: median 34.2 ms, p90 35.04, p95 36.2, p99 41.3 (100 steps)',
         'rate: 93.50 images/sec within the steps, 86.20 in total; between the steps: checkpoint 3.1 s, printing 0.21 s',
         'input: steps waited 1.23 s (3.6 %)',
         'compute: 79.5 GFLOP/s, 44.9 % of the measured peak of 177 GFLOP/s',
@@ -32,7 +32,7 @@ def test_a_summary_of_everything() -> None:
 
 def test_what_is_unknown_is_left_out() -> None:
     document = sample_document(num_steps=1)
-    document['statistics']['step_seconds'] |= {'median': 0.32, 'p90': None, 'p99': None}
+    document['statistics']['step_seconds'] |= {'median': 0.32, 'p90': None, 'p95': None, 'p99': None}
     document['compute'] |= {'flops_per_second': 999.9e9, 'peak_flops_per_second': None, 'share_of_peak': None}
     document['memory'] = {'host_peak_bytes': None, 'device_peak_bytes': {}}
     assert format_summary(document) == ['steps: median 320 ms (1 step)', 'compute: 1 TFLOP/s']

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import tf_cnn_benchmarks
-from run.quiet import has_nvidia_gpu
 
 pytestmark = pytest.mark.unit
 
@@ -150,12 +149,3 @@ def test_notices_are_shown_where_no_file_can_hold_them(stand_in: Path) -> None:
 def test_standard_error_may_be_a_pipe(stand_in: Path, redirection: str) -> None:
     done = run(stand_in, f'os.write(2, {SUBSTANCE.encode()!r})', redirection=redirection)
     assert (done.stdout, done.stderr) == (f'before\n{SUBSTANCE}', '')
-
-
-def test_the_kernel_tells_whether_there_is_a_gpu_of_nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    assert not has_nvidia_gpu(tmp_path)
-    (tmp_path / 'proc/driver/nvidia/gpus/0000:01:00.0').mkdir(parents=True)
-    assert has_nvidia_gpu(tmp_path)
-    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
-    assert not has_nvidia_gpu(tmp_path)

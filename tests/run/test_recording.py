@@ -78,7 +78,7 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     assert document['compute']['flops_per_image'] == pytest.approx(6e9 * document['model']['gflops_per_image'])
     assert document['command']['given']['model'] == '--model=lenet'
     assert document['command']['flags']['momentum'] == 0.9
-    (kept,) = history.read(outputs['history'])
+    (kept,) = history.read(outputs['history']).records
     assert kept.document == document
 
 

@@ -14,9 +14,9 @@ from captured_machines import BATCH_JOB, CONTAINER_V1, CONTAINER_V2, epyc_2_sock
 import errors
 from reporting.summary import format_machine
 from run import cgroups
-from run.gpus import driver_version, gpu_facts, visible
+from run.gpus import driver_version, gpu_facts, has_nvidia_gpu, visible
 from run.processors import processor_facts
-from run.surroundings import environment_facts, git_commit, machine_facts
+from run.surroundings import environment_facts, fingerprint, git_commit, machine_facts
 
 pytestmark = pytest.mark.unit
 
@@ -121,6 +121,19 @@ def test_the_threads_are_those_that_tensorflow_takes(tmp_path: Path) -> None:
     assert machine_facts(4, 2, root)['threads'] == {'intra_op': 4, 'inter_op': 2}
 
 
+@pytest.mark.parametrize(
+    'device', ['dev/nvidia0', 'proc/driver/nvidia/gpus/0000:01:00.0/information', 'usr/lib/wsl/lib/libcuda.so.1']
+)
+def test_a_gpu_is_found_by_what_its_driver_makes(device: str, tmp_path: Path) -> None:
+    others = {'dev/kfd': '', 'dev/nvidiactl': '', 'dev/dxg': ''}
+    assert not has_nvidia_gpu({}, write_files(tmp_path, others))
+    root = write_files(tmp_path, {device: ''})
+    assert has_nvidia_gpu({}, root)
+    assert has_nvidia_gpu({'CUDA_VISIBLE_DEVICES': '1'}, root)
+    for hidden in ('', '-1', 'NoDevFiles'):
+        assert not has_nvidia_gpu({'CUDA_VISIBLE_DEVICES': hidden}, root)
+
+
 def test_the_fingerprint_tells_machines_apart_and_lasts(tmp_path: Path) -> None:
     first = machine_facts(root=write_files(tmp_path / 'a', epyc_2_sockets()))['fingerprint']
     other = machine_facts(root=write_files(tmp_path / 'b', graviton()))['fingerprint']
@@ -133,6 +146,38 @@ def test_the_fingerprint_tells_machines_apart_and_lasts(tmp_path: Path) -> None:
     again = machine_facts(root=write_files(tmp_path / 'c', changed))['fingerprint']
     assert first == again != other
     assert len(first) == 12
+    renamed = machine_facts(root=write_files(tmp_path / 'd', epyc_2_sockets() | _named('another')))['fingerprint']
+    assert renamed != first
+
+
+@pytest.mark.parametrize('mark', [{'.dockerenv': ''}, {'run/.containerenv': ''}, {'proc/1/cgroup': '0::/kubepods/x\n'}])
+@pytest.mark.parametrize(
+    'names', [('3f2a9c81d0be', '00aa11bb22cc'), ('train-7d9c5b6f4d-x2x8z', 'train-7d9c5b6f4d-9b2kq')]
+)
+def test_a_name_that_a_container_generated_is_no_part_of_the_fingerprint(
+    mark: dict[str, str], names: tuple[str, str], tmp_path: Path
+) -> None:
+    def mark_of(name: str, **changes: str) -> str:
+        files = epyc_2_sockets() | mark | _named(name) | changes
+        return str(machine_facts(root=write_files(tmp_path / f'{name}{len(changes)}', files))['fingerprint'])
+
+    assert mark_of(names[0]) == mark_of(names[1])
+    assert mark_of(names[0]) != mark_of(names[1], **{'proc/meminfo': 'MemTotal: 99000000 kB\n'})
+    # A name that somebody chose tells machines apart.
+    assert len({mark_of(names[0]), mark_of('bench-1'), mark_of('bench-2')}) == 3
+
+
+def test_without_a_name_gpus_tell_containers_of_different_machines_apart() -> None:
+    machine = {'hostname': '3f2a9c81d0be', 'cpu_model': 'x', 'num_cores': 8, 'memory_bytes': None}
+    gpus = [[{'name': 'A100', 'uuid': uuid}] for uuid in ('GPU-1', 'GPU-2')]
+    first, second = (fingerprint({**machine, 'gpus': found}, in_container=True) for found in gpus)
+    assert first != second
+    first, second = (fingerprint({**machine, 'gpus': found}, in_container=False) for found in gpus)
+    assert first == second
+
+
+def _named(hostname: str) -> dict[str, str]:
+    return {'proc/sys/kernel/hostname': f'{hostname}\n'}
 
 
 def test_only_variables_that_change_the_computation_are_kept() -> None:

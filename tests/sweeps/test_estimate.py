@@ -31,3 +31,4 @@ def test_runs_that_are_done_say_more_than_a_guess(tmp_path: Path) -> None:
     seconds, basis = estimate([one, one, other], {one.id: [10.0, 12.0], other.id: []}, has_gpu=False)
     assert seconds == 33
     assert '2 runs' in basis
+    assert '1 run that is' in estimate([one], {one.id: [10.0]}, has_gpu=False)[1]

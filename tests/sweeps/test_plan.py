@@ -10,7 +10,6 @@ from cluster.shape import Shape
 from params.modes import MODES
 from sweeps.files import find_file, read_file, shipped
 from sweeps.flags import read_grid
-from sweeps.gpus import has_gpu
 from sweeps.plan import make_plan
 
 pytestmark = pytest.mark.unit
@@ -211,12 +210,3 @@ def test_all_models_are_swept(tmp_path: Path) -> None:
 
     (grid,) = read_file(find_file('all_models')).grids
     assert list(grid.values['model']) == MODELS.list_models()
-
-
-def test_a_gpu_is_found_by_what_its_driver_makes(tmp_path: Path) -> None:
-    assert not has_gpu({}, tmp_path)
-    (tmp_path / 'dev').mkdir()
-    (tmp_path / 'dev' / 'nvidia0').touch()
-    assert has_gpu({}, tmp_path)
-    assert has_gpu({'CUDA_VISIBLE_DEVICES': '1'}, tmp_path)
-    assert not has_gpu({'CUDA_VISIBLE_DEVICES': ''}, tmp_path)
