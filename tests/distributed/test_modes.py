@@ -122,7 +122,7 @@ def names_of(rows: Iterable[str]) -> list[Any]:
 
 LABELS = (
     'TensorFlow|Model|Dataset|Mode|SingleSess|Batch size|Num batches|Num epochs|Devices|NUMA bind|Data format'
-    r'|Optimizer|Variables|AllReduce|Sync|Workers|On ps \d+|Step moves'
+    r'|Optimizer|Variables|AllReduce|Sync|Workers|On ps \d+|Step moves|Machine|GPUs'
 )
 OUTPUT = re.compile(
     rf'(({LABELS}): +\S.*\n( +\d+ per device\n)?)+==========\n'
