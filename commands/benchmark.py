@@ -13,6 +13,7 @@ from params.results import STDOUT
 from reporting.console import Console
 from run import quiet
 from run.invocation import of_this_process
+from run.outputs import check_file
 from run.plan import ServerPlan
 from run.resolve import check_launch, resolve
 
@@ -32,9 +33,11 @@ def main(argv: Sequence[str]) -> int:
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
         if parsed.params.repeat > 1:
-            from sweeps.repeat import repeat
+            from sweeps.repeat import file_of_first_run, repeat
 
             check_launch(parsed.params, alone=True)
+            if path := file_of_first_run(parsed.params):
+                check_file('result_file', path)
             for line in parsed.warnings:
                 console.warning(line)
             return repeat(argv, parsed.params, console)
