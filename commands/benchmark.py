@@ -32,10 +32,13 @@ def main(argv: Sequence[str]) -> int:
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
         if parsed.params.repeat > 1:
+            from run.outputs import check_file
             from run.resolve import check_launch
-            from sweeps.repeat import repeat
+            from sweeps.repeat import file_of_first_run, repeat
 
             check_launch(parsed.params, alone=True)
+            if path := file_of_first_run(parsed.params):
+                check_file('result_file', path)
             for line in parsed.warnings:
                 console.warning(line)
             return repeat(argv, parsed.params, console)

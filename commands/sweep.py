@@ -121,8 +121,11 @@ def run_plan(plan: Plan, folder: Folder, starter: Starter) -> int:
             raise
         columns, rows = rows_of(plan, sweep.outcomes)
         table = format_results(columns, rows)
-        folder.write(folder.path / 'table.md', table)
-    print(table)
+        try:
+            # Before it is written, as the disk may be full.
+            print(table, flush=True)
+        finally:
+            folder.write(folder.path / 'table.md', table)
     print(f'The table, results and logs are in {folder.path}', file=sys.stderr)
     return int(any(row.problem for row in rows))
 

@@ -1,6 +1,9 @@
 """The flags about results: where they go, how often a run is repeated, and what else is measured."""
 
+import dataclasses
+import datetime
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +27,25 @@ FACTS = ('shape', 'hostname', 'date', 'time', 'run')
 def fill(path: str, values: Mapping[str, Any]) -> str:
     """Replaces the fields of a path by their values. A slash in a value, as in a --data_dir, becomes an underscore."""
     return FIELD.sub(lambda field: str(values[field[1]]).replace('/', '_'), path)
+
+
+def field_values(params: 'Params', *, model: str, batch_size: int, shape: object, run: int = 1) -> dict[str, Any]:
+    """The values of all fields that a path may have, by name, at this moment.
+
+    Args:
+      model: its name in full. batch_size: per device, as the run uses it. run: the number of the repeat.
+    """
+    now = datetime.datetime.now()
+    return {
+        **{field.name: getattr(params, field.name) for field in dataclasses.fields(params)},
+        'model': model,
+        'batch_size': batch_size,
+        'shape': str(shape),
+        'hostname': socket.gethostname(),
+        'date': f'{now:%Y-%m-%d}',
+        'time': f'{now:%H%M%S}',
+        'run': run,
+    }
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from errors import counted
 from reporting.figures import (
     LIGHT,
     LINES,
@@ -45,7 +46,7 @@ def fastest_first(rows: Sequence[Row]) -> list[Row]:
 
 def left_out(shown: Sequence[Row], rows: Sequence[Row]) -> str:
     """The sentence that says that not all rows are shown; empty if all are."""
-    return f' Shown are the {len(shown)} fastest of {len(rows)} settings.' if len(shown) < len(rows) else ''
+    return f' Shown are the {len(shown)} fastest of {counted(len(rows), "setting")}.' if len(shown) < len(rows) else ''
 
 
 def plot_rates(summary: Summary) -> Plot | None:
@@ -81,8 +82,8 @@ def plot_rates(summary: Summary) -> Plot | None:
         f'Longer is faster. {best.label} leads with {number(best.rate)} images/sec, '
         f'{number(best.rate / last.rate, 3)} times the slowest. The line at the end of a bar is the 95 % interval '
         f'{spread}.{left_out(rows, summary.shown)}',
-        f'Bars of {len(rows)} settings. Fastest: {best.label}, {number(best.rate)} images/sec. Slowest: {last.label}, '
-        f'{number(last.rate)} images/sec.',
+        f'Bars of {counted(len(rows), "setting")}. Fastest: {best.label}, {number(best.rate)} images/sec. '
+        f'Slowest: {last.label}, {number(last.rate)} images/sec.',
         Data(
             ('setting', 'images/sec', '95 % from', 'to', 'runs'),
             [(row.label, *map(number, (row.rate, row.low, row.high)), str(len(row.runs))) for row in rows],
@@ -150,7 +151,7 @@ def plot_scaling(summary: Summary) -> Plot | None:
         'Scaling with devices',
         f'Along the dashed line, each device is as fast as in the first row ({base.label}); the further below it, the '
         f'more is lost. {finding} Both axes double from line to line.',
-        f'Lines of images/sec over the number of devices, for {len(series)} settings. {finding}',
+        f'Lines of images/sec over the number of devices, for {counted(len(series), "setting")}. {finding}',
         Data(
             ('setting', 'devices', 'images/sec', 'of ideal'),
             [
@@ -190,7 +191,8 @@ def plot_peak(summary: Summary) -> Plot | None:
         'Share of the peak',
         f'How much of the arithmetic that the machine can do goes into training: at best {number(percent[0], 3)} %, by '
         f'{rows[0].label}. The rest is memory, waiting and overhead.{left_out(rows, every)}',
-        f'Dots of {len(rows)} settings, from {number(percent[-1], 3)} % to {number(percent[0], 3)} % of the peak.',
+        f'Dots of {counted(len(rows), "setting")}, from {number(percent[-1], 3)} % to '
+        f'{number(percent[0], 3)} % of the peak.',
         Data(
             ('setting', '% of peak'),
             [(row.label, number(share, 3)) for row, share in zip(rows, percent, strict=True)],

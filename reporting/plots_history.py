@@ -9,6 +9,7 @@ import matplotlib.dates as mdates
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from errors import counted
 from reporting.collection import Collection
 from reporting.figures import LIGHT, WIDE, Data, Plot, new_figure, series_color, title_facet
 from reporting.record import Record
@@ -74,7 +75,7 @@ def plot_history(records: Sequence[Record], change_points: Callable[[Sequence[fl
         'Over the months',
         'A dot is a run, a line the level of its stretch, and a dashed stroke a change which is more than noise. '
         f'{finding}',
-        f'Images/sec over time for {len(rows)} settings. {finding}',
+        f'Images/sec over time for {counted(len(rows), "setting")}. {finding}',
         Data(
             ('setting', 'started', 'images/sec', 'change'),
             [

@@ -15,6 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
+from errors import counted
 from reporting.figures import (
     BAR,
     HATCHES,
@@ -107,7 +108,7 @@ def plot_distribution(summary: Summary) -> Plot | None:
         'A narrow box is a steady setting. The stroke is the median; half of all timed steps lie in the box, 90 % on '
         'the line, the rest are dots, and triangles where some are further away. '
         f'The 90 % span {finding}.{left_out(rows, every)}',
-        f'Boxes of {len(rows)} settings. 90 % of steps span {finding}.',
+        f'Boxes of {counted(len(rows), "setting")}. 90 % of steps span {finding}.',
         Data(
             ('setting', 'steps', *(f'{name} ms' for name in ('5 %', 'median', '95 %', '99 %', 'slowest'))),
             [
@@ -158,7 +159,7 @@ def plot_timeline(summary: Summary) -> Plot | None:
         f'{which}A level line is good; a slope is a machine that heats up or a cache that fills. Grey rings at the '
         f'left are warm-ups, which do not count; crosses are steps more than {_OUTLIER_DEVIATIONS} robust standard '
         f'deviations from the median, at the upper edge if they are beyond it. {finding} here.',
-        f'Step times in order, for {len(chosen)} runs. {finding}.',
+        f'Step times in order, for {counted(len(chosen), "run")}. {finding}.',
         Data(
             ('run', 'warm-ups', 'steps', 'median ms', 'slowest ms', 'outliers'),
             [
@@ -197,7 +198,7 @@ def plot_stages(summary: Summary) -> Plot | None:
         'The share of the wall time, from the first timed step to the last, that is spent on waiting for input, or '
         'between steps on printing, summaries and checkpoints. The rest is the steps themselves. At most it is '
         f'{finding}.{left_out(rows, every)}',
-        f'Stacked bars of {len(rows)} settings. What is not the step itself takes at most {finding}.',
+        f'Stacked bars of {counted(len(rows), "setting")}. What is not the step itself takes at most {finding}.',
         _parts_data(rows, shares, _STAGES, '%'),
         _stacked(rows, lost, _STAGES, '% of wall time', [f'{number(other, 2)} %' for other in others]),
     )
@@ -224,7 +225,7 @@ def plot_phases(summary: Summary) -> Plot | None:
         'Time to the first timed step',
         'From the start of the program until the first timed step begins: importing TensorFlow, joining the cluster, '
         f'building the graph, initialising, all warm-up steps. The longest is {finding}.{first}{left_out(rows, every)}',
-        f'Stacked bars of {len(rows)} settings. The longest is {finding}.',
+        f'Stacked bars of {counted(len(rows), "setting")}. The longest is {finding}.',
         _parts_data(rows, parts, _PHASES, 's'),
         _stacked(rows, parts, _PHASES, 'seconds', [f'{number(total, 3)} s' for total in totals]),
     )
@@ -260,7 +261,7 @@ def plot_losses(summary: Summary) -> Plot | None:
         'Loss while training',
         'Settings that take the same mathematical step fall alike; one that does not fall does not learn. Shown are '
         f'the {len(rows)} fastest settings.',
-        f'Lines of the loss over steps for {len(rows)} settings.',
+        f'Lines of the loss over steps for {counted(len(rows), "setting")}.',
         Data(('setting', 'last loss'), [(row.label, number(loss)) for row, loss in zip(rows, last, strict=True)]),
         draw,
     )

@@ -12,6 +12,8 @@ from reporting.original_logs import read_logs
 from reporting.record import Failure, Record, read_document
 from reporting.repeats import as_key, grouped
 
+_EVALUATION = 'it is an evaluation (--eval), and only runs with timed steps are compared'
+
 
 @dataclass(frozen=True)
 class Group:
@@ -89,7 +91,10 @@ def read_side(argument: str) -> Side:
         raise UsageError(f'{argument}: this run failed ({failures[0].reason}); give the result of a run that did not')
     side = _side(argument, [item for item in found if isinstance(item, Record)], (), ())
     if not side.groups:
-        raise UsageError(f'{argument}: the run has no timed step ({side.left_out[0].reason}); measure it again')
+        reason = side.left_out[0].reason
+        if reason.startswith(_EVALUATION):
+            raise UsageError(f'{argument}: {reason}; give the result of a training or --forward_only run')
+        raise UsageError(f'{argument}: {reason}; measure it again')
     return side
 
 
@@ -156,7 +161,8 @@ def _side(argument: str, records: Iterable[Record], failures: Iterable[Failure],
             problems.append(str(error))
             continue
         if not record.images_per_second > 0:
-            left_out.append(_left_out(argument, record, f'no step was timed: {record.reason}'))
+            told = _EVALUATION if record.run.get('role') == 'evaluation' else 'no step was timed'
+            left_out.append(_left_out(argument, record, f'{told}: {record.reason}' if record.reason else told))
             continue
         timed.append(record)
     groups = []

@@ -31,7 +31,7 @@ class Row:
 def format_results(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """The table of configurations, in Markdown whose columns are aligned.
 
-    Its columns: what differs between the rows, images/sec, the 95 % interval of its mean over repeats if there are any,
+    Its columns: what differs between the rows, images/sec, its 95 % interval over repeats if there are any,
     the speed-up against the first row that has a rate, and what went wrong if anything did.
     """
     base = next((row.rate for row in rows if row.rate), None)

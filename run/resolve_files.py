@@ -1,15 +1,11 @@
 """Plans the files of a run: checkpoints, exported model, profiles, summaries, results, and what it starts from."""
 
-import datetime
-import socket
-
 from cluster.shape import Shape
 from errors import UsageError, counted, spelled
 from models.facts import ModelFacts
 from params import Params
-from params.results import fill
+from params.results import field_values, fill
 from params.spec import numbers_of
-from params.table import SPECS
 from run.outputs import check_file
 from run.plan import Checkpoints, Counts, Instruments, Processes, Reports, Summaries
 
@@ -51,17 +47,7 @@ def find_reports(params: Params, model: ModelFacts, counts: Counts, shape: Shape
     Raises:
       UsageError: a file cannot be written.
     """
-    now = datetime.datetime.now()
-    values = {
-        **{name: getattr(params, name) for name in SPECS},
-        'model': model.name,
-        'batch_size': counts.batch_size,
-        'shape': str(shape),
-        'hostname': socket.gethostname(),
-        'date': f'{now:%Y-%m-%d}',
-        'time': f'{now:%H%M%S}',
-        'run': 1,
-    }
+    values = field_values(params, model=model.name, batch_size=counts.batch_size, shape=shape)
 
     def filled(name: str) -> str | None:
         path = getattr(params, name)

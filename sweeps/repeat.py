@@ -1,25 +1,23 @@
 """--repeat=N: one run, N times, each in a process of its own. Without TensorFlow."""
 
-import datetime
 import json
 import os
-import socket
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
-from errors import RunError, counted
+from errors import RunError, UsageError, counted
+from models.registry import MODELS
 from params import Params
-from params.results import fill
+from params.results import field_values, fill
 from reporting.console import Console, format_total
 from reporting.intervals import mean_rate, rate_interval
 from reporting.record import Record, write_document
 from reporting.statistics import modified_z_scores, throughput
 from sweeps.folder import Outcome
-from sweeps.runner import Starter, run_repeats
+from sweeps.runner import Starter, describe, run_repeats, succeeded
 
 # A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, 3.3.
 _OUTLIER_SCORE = 3.5
@@ -38,36 +36,61 @@ def repeat(argv: Sequence[str], params: Params, console: Console, starter: Start
 
     Raises:
       RunError: no run ended well, or a result cannot be written.
+      KeyboardInterrupt: of Ctrl-C, after the total of the runs that are done.
     """
     path = params.result_file
+    outcomes: list[Outcome] = []
 
     def note(number: int, outcome: Outcome) -> None:
-        place = f'run {number} of {params.repeat}'
-        if isinstance(outcome, Record):
-            console.note(f'{place}: {outcome.images_per_second:.2f} images/sec')
-            if path:
-                _keep(outcome, path, number)
-        else:
-            console.note(f'{place} failed: {outcome.reason}')
+        outcomes.append(outcome)
+        console.note(f'run {number} of {params.repeat}: {describe(outcome)}')
+        if path and isinstance(outcome, Record):
+            _keep(outcome, params, path, number)
         if number < params.repeat:
             console.phase(f'Run {number + 1} of {params.repeat}')
 
     console.phase(f'Run 1 of {params.repeat}')
     with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks_') as folder, Interrupts().listening():
         starter = starter or Starter(environment=without_clusters(os.environ))
-        outcomes = run_repeats([*argv, '--repeat=1'], params.repeat, Path(folder), note, starter)
-    records = [outcome for outcome in outcomes if isinstance(outcome, Record) and outcome.is_complete]
-    if not records:
+        try:
+            run_repeats([*argv, '--repeat=1'], params.repeat, Path(folder), note, starter)
+        except KeyboardInterrupt:
+            if any(map(succeeded, outcomes)):
+                console.note(f'stopped after {len(outcomes)} of {counted(params.repeat, "run")}')
+                _summarize(outcomes, console)
+            raise
+    if not any(map(succeeded, outcomes)):
         raise RunError(f'--repeat={params.repeat}: no run ended well; {outcomes[0].reason}')
+    _summarize(outcomes, console)
+    return int(not all(map(succeeded, outcomes)))
+
+
+def file_of_first_run(params: Params) -> str | None:
+    """Where the result of the first run goes; None if that is nowhere, or cannot be known before the run."""
+    if not params.result_file:
+        return None
+    try:
+        model = MODELS.find_model(params.model, params.data_name)
+    except UsageError:
+        return None
+    batch_size = params.batch_size or model.batch_size
+    return _file_of(params, params.result_file, model.name, batch_size, f'1*{params.num_gpus}', 1)
+
+
+def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
+    """Prints the total of the runs that are complete, at least one."""
+    records = [outcome for outcome in outcomes if isinstance(outcome, Record) and outcome.is_complete]
     sums = [record.document['throughput'] for record in records]
     images, seconds = (sum(each[key] for each in sums) for key in ('images', 'wall_seconds'))
     console.result(format_total(throughput(images, seconds)))
     for line in summarize_runs([record.images_per_second for record in records]):
         console.note(line)
-    num_failed = len(outcomes) - len(records)
-    if num_failed:
-        console.warning(f'{num_failed} of {counted(len(outcomes), "run")} failed; the total is that of the others')
-    return int(bool(num_failed))
+    failed = [outcome for outcome in outcomes if not succeeded(outcome)]
+    if failed:
+        console.warning(
+            f'{len(failed)} of {counted(len(outcomes), "run")} failed ({failed[0].reason}); '
+            'the total is that of the others'
+        )
 
 
 def summarize_runs(rates: Sequence[float]) -> list[str]:
@@ -92,23 +115,18 @@ def summarize_runs(rates: Sequence[float]) -> list[str]:
     return lines
 
 
-def _keep(record: Record, path: str, number: int) -> None:
+def _keep(record: Record, params: Params, path: str, number: int) -> None:
     """Copies a result to where --result_file says."""
-    now = datetime.datetime.now()
-    values: dict[str, Any] = {
-        **record.flags,
-        'batch_size': record.run['batch_size'],
-        'shape': record.shape,
-        'hostname': socket.gethostname(),
-        'date': f'{now:%Y-%m-%d}',
-        'time': f'{now:%H%M%S}',
-        'run': number,
-    }
-    target = fill(_numbered(path, number), values)
+    target = _file_of(params, path, record.model, record.run['batch_size'], record.shape, number)
     try:
         write_document(json.dumps(record.document), target)
     except OSError as error:
         raise RunError(f'--result_file={target}: it cannot be written ({error.strerror})') from error
+
+
+def _file_of(params: Params, path: str, model: str, batch_size: int, shape: str, number: int) -> str:
+    values = field_values(params, model=model, batch_size=batch_size, shape=shape, run=number)
+    return fill(_numbered(path, number), values)
 
 
 def _numbered(path: str, number: int) -> str:

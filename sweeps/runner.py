@@ -1,5 +1,6 @@
 """Runs the configurations of a sweep, each run in a fresh process, and keeps every result as it comes."""
 
+import json
 import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from sweeps.durations import seconds_left, seconds_of
 from sweeps.folder import Folder, Outcome, unfinished_name
 from sweeps.order import order_of_round
 from sweeps.plan import Configuration, Plan
-from sweeps.process import ERROR, Limits, run_process
+from sweeps.process import ERROR, TIMEOUT, Limits, run_process
 from sweeps.progress import Progress
 from sweeps.settings import FEWEST_FOR_INTERVAL, Settings
 
@@ -64,21 +65,24 @@ class Starter:
                 folder.check_room(reason)
             if is_whole and ended.cause in (None, ERROR):
                 return folder.adopt(unfinished, path), ended.seconds
+            if found and is_whole and ended.cause == TIMEOUT:
+                return _keep_partial(folder, found.document, reason, path), ended.seconds
         finally:
-            # What a run left that was ended here, or that claims to be complete and failed, is not to be trusted.
+            # What a run left that needed too much memory, or claims to be complete and failed, is not to be trusted.
             unfinished.unlink(missing_ok=True)
         document = {
-            'schema': FAILURE,
-            'schema_version': SCHEMA_VERSION,
-            'id': uuid.uuid4().hex,
-            **facts,
-            'reason': reason,
+            **failure_document(facts, reason, ended.exit_code, started_at),
             'cause': ended.cause,
-            'exit_code': ended.exit_code,
-            'started_at': started_at,
             'seconds': round(ended.seconds, 3),
         }
         return folder.write_failure(path, document), ended.seconds
+
+
+def _keep_partial(folder: Folder, document: Mapping[str, Any], reason: str, path: Path) -> Record:
+    """Keeps what a run measured until it was ended here; it knows only that it was ended, not why."""
+    document = {**document, 'ended': {**document['ended'], 'reason': reason}}
+    folder.write(path, json.dumps(document))
+    return Record(str(path), document)
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -119,6 +123,19 @@ def run_repeats(
 def facts_of(argv: Sequence[str], given: Mapping[str, str], shape: object) -> dict[str, Any]:
     """What the document of a failure says about the run that failed."""
     return {'command': {'argv': list(argv), 'given': dict(given)}, 'cluster': {'shape': str(shape)}}
+
+
+def failure_document(facts: Mapping[str, Any], reason: str, exit_code: int | None, started_at: str) -> dict[str, Any]:
+    """The document of a run that left no result; facts as facts_of makes them."""
+    return {
+        'schema': FAILURE,
+        'schema_version': SCHEMA_VERSION,
+        'id': uuid.uuid4().hex,
+        **facts,
+        'reason': reason,
+        'exit_code': exit_code,
+        'started_at': started_at,
+    }
 
 
 class Sweep:

@@ -10,7 +10,7 @@ from sweeps.folder import Folder, Outcome
 from sweeps.plan import Configuration, Plan
 from sweeps.process import MEMORY
 from sweeps.progress import Progress
-from sweeps.runner import Starter, describe, facts_of, succeeded
+from sweeps.runner import Starter, describe, facts_of, failure_document, succeeded
 
 # For models of a user's file.
 _START_SIZE = 32
@@ -67,9 +67,11 @@ class Search:
         return self._folder.copy(self._try_path(one, largest), self._result_path(one))
 
     def _give_up(self, one: Configuration, tried: Outcome, reason: str) -> Outcome:
-        document = {**facts_of(one.argv, one.given, one.shape), 'reason': reason}
+        facts = facts_of(one.argv, one.given, one.shape)
         if isinstance(tried, Failure):
-            document = {**tried.document, **document}
+            document = {**tried.document, **facts, 'reason': reason}
+        else:
+            document = failure_document(facts, reason, tried.document['ended']['exit_code'], tried.started_at)
         return self._folder.write_failure(self._result_path(one), document)
 
     def _earlier_tries(self, one: Configuration) -> dict[int, Outcome]:

@@ -1,7 +1,8 @@
 """Takes the place of the program in tests of sweeps: writes the document in FAKE_DOCUMENT as its result at once.
 
 FAKE_BEHAVIOURS is a JSON object: if a word of the command line is one of its keys, the process does what the value
-says. Each run appends its words to FAKE_LOG. Uses nothing outside the standard library, since it is started often.
+says; if that is an object, what it says for the number of this run, from 1. Each run appends its words to FAKE_LOG.
+Uses nothing outside the standard library, since it is started often.
 """
 
 import ctypes
@@ -19,18 +20,26 @@ def main() -> None:
     with open(os.environ['FAKE_LOG'], 'a') as log:
         log.write(json.dumps([os.getpid(), *words]) + '\n')
     behaviours = json.loads(os.environ.get('FAKE_BEHAVIOURS', '{}'))
-    for does in [behaviours[word] for word in words if word in behaviours]:
+    with open(os.environ['FAKE_LOG']) as log:
+        number = str(len(log.readlines()))
+    found = [behaviours[word] for word in words if word in behaviours]
+    found = [does.get(number) if isinstance(does, dict) else does for does in found]
+    for does in found:
         misbehave(does, size)
     with open(os.environ['FAKE_DOCUMENT']) as file:
         document = json.load(file)
     document['id'] = uuid.uuid4().hex
     document['run']['batch_size'] = size
     document['throughput']['images_per_second'] = 10.0 * size
+    if 'stop early' in found or 'stop when told' in found:
+        document |= {'complete': False, 'ended': {'exit_code': 1, 'reason': 'the loss is nan'}}
     text = json.dumps(document)
     if 'half' in behaviours.values():
         text = text[: len(text) // 2]
     with open(flags['result_file'], 'w') as file:
         file.write(text)
+    if not document['complete']:
+        sys.exit(1)
     print(f'total images/sec: {10.0 * size:.2f}')
 
 
@@ -53,6 +62,10 @@ def misbehave(does: object, size: int) -> None:
             file.write(f'{os.getpid()}\n')
         while True:
             signal.pause()
+    if does == 'stop when told':
+        # Blocked first, so that a signal that comes early is not lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.sigwait({signal.SIGTERM})
     if does == 'grow':
         held = [bytearray(os.urandom(1 << 20)) for _ in range(400)]
         signal.pause()

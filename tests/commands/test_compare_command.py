@@ -1,7 +1,9 @@
 """The subcommand `compare`: what it prints for results, folders, logs and histories, and what it refuses."""
 
+import contextlib
 import csv
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -345,3 +347,27 @@ def test_an_upgrade_of_tensorflow_is_compared_setting_by_setting(capsys: pytest.
     assert {row['name']: row['baseline'] for row in rows if row['baseline']} == {
         f'new: batch_size={size}': f'old: batch_size={size}' for size in (32, 64)
     }
+
+
+def test_an_evaluation_is_refused_as_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    document = sample_document(role='evaluation')
+    document['workers'] = []
+    document['throughput'] = dict.fromkeys(document['throughput'])
+    Path('eval.json').write_text(json.dumps(document))
+    write_sample(Path('run.json'))
+    assert tf_cnn_benchmarks.main(['compare', 'run.json', 'eval.json']) == 2
+    line = capsys.readouterr().err.strip()
+    check_line(line, 'eval.json', '--eval')
+    assert 'None' not in line
+
+
+def test_a_damaged_row_of_a_history_is_told_and_the_others_judge(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(5):
+        history.add('h.sqlite', sample_document(seed=number, started_at=f'2026-10-0{number + 1}T00:00:00Z'))
+    with contextlib.closing(sqlite3.connect('h.sqlite')) as database, database:
+        database.execute("UPDATE runs SET document = '{' WHERE started_at LIKE '2026-10-03%'")
+    write_sample(Path('new.json'), seed=9)
+    assert tf_cnn_benchmarks.main(['compare', 'new.json', '--against=h.sqlite', '--format=json']) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)['rows'][0]['num_earlier_runs'] == 4
+    check_line(err.strip(), 'h.sqlite', 'run ')

@@ -17,6 +17,7 @@ from sample_results import write_sample
 
 import tf_cnn_benchmarks
 from commands import report
+from reporting.serve import NotNowError, PageServer
 
 pytestmark = pytest.mark.unit
 
@@ -127,3 +128,24 @@ def test_a_port_that_is_taken_is_refused(results: Path) -> None:
         port = taken.getsockname()[1]
         with refused(f'--port={port}', '--port=0'):
             report.main([str(results), '--serve', f'--port={port}'])
+
+
+def test_a_page_that_cannot_be_made_now_is_made_later(results: Path) -> None:
+    answers: list[object] = [NotNowError('locked'), 'first', NotNowError('locked'), 'second']
+
+    def make(version: str) -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, NotNowError):
+            raise answer
+        return str(answer)
+
+    server = PageServer([results], make, 0)
+    seen = []
+    for _ in range(2):
+        seen.append((server.refresh(), server.page.decode()))
+    version = server.version
+    write_sample(results / 'more.json', seed=7)
+    for _ in range(2):
+        seen.append((server.refresh(), server.page.decode()))
+    assert seen == [(False, 'locked'), (True, 'first'), (False, 'first'), (True, 'second')]
+    assert server.version != version

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from refusals import check_line, refused
+from refusals import check_line, failed, refused
 from sweeping import FAKE, assert_ended, created, environment, plan_of, sizes_in, starter
 
 from commands.sweep import run_plan
@@ -102,6 +102,15 @@ def test_a_signal_ends_the_run_and_says_how_to_continue(number: int, exit_code: 
     check_line(lines[-2], '1 of 6', f'sweep --resume {out}')
     assert lines[-1].startswith('tf_cnn_benchmarks: error: ')
     assert [path.name for path in (out / 'results').iterdir()] == ['1-1-1x1.1.json']
+
+
+def test_a_table_that_cannot_be_written_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of(tmp_path, '[grid]\nbatch_size = [1, 2]\n')
+    folder = created(tmp_path, plan)
+    (folder.path / 'table.md').mkdir()
+    with failed(folder.path / 'table.md'):
+        run_plan(plan, folder, starter(tmp_path, plan))
+    assert '20.00' in capsys.readouterr().out
 
 
 def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:

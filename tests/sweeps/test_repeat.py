@@ -1,12 +1,16 @@
 """--repeat: runs in fresh processes, their total and interval, the files of their results, and runs that fail."""
 
 import io
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from refusals import failed, refused
 from sweeping import starter
 
+from commands.benchmark import main
 from params import parse_argv
 from reporting.console import Console
 from reporting.record import Record, read_file
@@ -33,7 +37,7 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> N
     assert isinstance(first, Record)
     throughput = first.document['throughput']
     assert out == f'{RULE}\ntotal images/sec: {throughput["images"] / throughput["wall_seconds"]:.2f}\n{RULE}\n'
-    assert [f'run {number} of 3: 80.00 images/sec' in err for number in (1, 2, 3)] == [True] * 3
+    assert [f'run {number} of 3: 80.0 images/sec' in err for number in (1, 2, 3)] == [True] * 3
     assert 'mean of 3 runs: 80.00 images/sec, 95 % interval 80.00 to 80.00' in err
 
 
@@ -45,6 +49,47 @@ def test_the_number_of_a_run_goes_where_the_path_says(tmp_path: Path) -> None:
 def test_a_run_that_fails_is_named_and_the_others_count(tmp_path: Path) -> None:
     with failed('--repeat=2', 'the disk is on fire'):
         repeated(tmp_path, '--repeat=2', '--batch_size=8', behaviours={'--batch_size=8': 'fail'})
+
+
+def test_a_run_that_stopped_early_is_told_with_its_reason_and_kept(tmp_path: Path) -> None:
+    argv = ('--repeat=3', '--batch_size=8', f'--result_file={tmp_path}/r.json')
+    code, out, err = repeated(tmp_path, *argv, behaviours={'--batch_size=8': {'2': 'stop early'}})
+    assert code == 1
+    assert 'total images/sec' in out
+    notes = err.splitlines()
+    assert any('run 2 of 3: failed' in line and 'the loss is nan' in line for line in notes)
+    assert not any('run 2 of 3: 80' in line for line in notes)
+    assert any('1 of 3 runs failed' in line and 'the loss is nan' in line for line in notes)
+    stopped = read_file(tmp_path / 'r.2.json')
+    assert isinstance(stopped, Record)
+    assert not stopped.is_complete
+
+
+def test_ctrl_c_shows_the_total_of_the_runs_that_are_done(tmp_path: Path) -> None:
+    behaviours: dict[str, object] = {'--batch_size=8': {'3': 'wait'}}
+    out, err = io.StringIO(), io.StringIO()
+    waiting = tmp_path / 'log.txt.waiting'
+
+    def interrupt() -> None:
+        while not waiting.exists():
+            time.sleep(0.02)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    argv = ['--repeat=5', '--batch_size=8']
+    with pytest.raises(KeyboardInterrupt):
+        repeat(argv, parse_argv(argv).params, Console(out, err), starter(tmp_path, behaviours=behaviours))
+    thread.join()
+    assert 'total images/sec' in out.getvalue()
+    assert 'stopped after 2 of 5 runs' in err.getvalue()
+    assert 'mean of 2 runs' in err.getvalue()
+
+
+def test_a_folder_that_is_missing_is_told_before_the_first_run(tmp_path: Path) -> None:
+    missing = f'{tmp_path}/{{model}}/{{batch_size}}.json'
+    with refused(f'--result_file={tmp_path}/lenet/32.1.json', 'no folder'):
+        main(['--model=lenet', '--device=cpu', '--repeat=2', f'--result_file={missing}'])
 
 
 def test_runs_that_are_far_from_the_others_are_named() -> None:

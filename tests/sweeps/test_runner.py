@@ -134,6 +134,23 @@ def test_a_run_that_takes_too_long_is_ended_with_all_its_processes(tmp_path: Pat
     assert found.document['cause'] == TIMEOUT
 
 
+def test_what_a_run_measured_until_its_time_was_over_is_kept_as_incomplete(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, 'timeout_secs = 1\n[grid]\nbatch_size = [1, 2]\n')
+    folder = created(tmp_path, plan)
+    sweep = Sweep(plan, folder, starter(tmp_path, plan, {'--batch_size=2': 'stop when told'}))
+    with quiet() as progress:
+        sweep.run(progress)
+    (found,) = sweep.outcomes[plan.configurations[1].id]
+    assert isinstance(found, Record)
+    assert not found.is_complete
+    check_line(found.reason, '--timeout_secs=1')
+    assert found.step_seconds().size
+    check_line(describe(found), 'failed', '--timeout_secs=1')
+    kept = collect([str(folder.results)])
+    assert [record.reason for record in kept.records if not record.is_complete] == [found.reason]
+    assert not kept.failures
+
+
 def test_a_run_that_needs_too_much_memory_is_ended_with_all_its_processes(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, 'memory_limit = "100MiB"\n' + SIZES)
     folder = created(tmp_path, plan)
@@ -180,6 +197,18 @@ def test_an_interval_is_narrow_relative_to_its_mean() -> None:
     # Half of the interval is 4.303 * 1 / sqrt(3) = 2.48 % of the mean.
     assert is_narrow(records(99, 100, 101), 0.025)
     assert not is_narrow(records(99, 100, 101), 0.0245)
+
+
+def test_a_try_that_stopped_early_ends_the_search_with_a_failure_that_can_be_read(tmp_path: Path) -> None:
+    text = 'find_batch_size = true\nmemory_limit = "1GiB"\n[grid]\nprecision = ["fp32", "bf16"]'
+    plan = plan_of(tmp_path, text)
+    folder = created(tmp_path, plan)
+    search = Search(plan, folder, starter(tmp_path, plan, {'--precision=fp32': 'stop early', '--precision=bf16': 0}))
+    with quiet() as progress:
+        search.run(progress)
+    failures = collect([str(folder.results)]).failures
+    assert len(failures) == 2
+    assert any('the loss is nan' in failure.reason for failure in failures)
 
 
 def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) -> None:
