@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commands import checkpoint, cluster, models, records, report
+from commands import checkpoint, cluster, compare, models, records, report, sweep
 from commands.options import Declaration
 from models.registry import MODELS
 from params import RunFacts, find_idle, parse_argv
@@ -37,9 +37,8 @@ def idle_flags(argv: Sequence[str], *, alone: bool = True) -> list[str]:
     return find_idle(params, RunFacts(alone=alone, residual=MODELS.find_model(params.model).residual))
 
 
-DECLARATIONS: dict[str, Declaration[Any]] = {
-    module.DECLARATION.name: module.DECLARATION for module in (checkpoint, cluster, models, records, report)
-}
+SUBCOMMANDS = (checkpoint, cluster, compare, models, records, report, sweep)
+DECLARATIONS: dict[str, Declaration[Any]] = {module.DECLARATION.name: module.DECLARATION for module in SUBCOMMANDS}
 
 
 @pytest.mark.parametrize('words', COMMANDS, ids=' '.join)
