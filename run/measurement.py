@@ -208,13 +208,17 @@ class Measurement:
             return self._concluded
 
     def _tell(self, result: Result, ending: Ending, prints: bool) -> None:
-        document = self._make_document(result, ending)
-        # First the file: the reader of standard output may have left.
-        faults = self._write(document) if document else []
-        if prints:
-            self._print(result, ending)
-            if document:
-                self._advise(document)
+        document, faults = None, []
+        try:
+            document = self._make_document(result, ending)
+            # First the file: the reader of standard output may have left.
+            faults = self._write(document) if document else []
+        finally:
+            # Whatever happens to the document, the total is not lost.
+            if prints:
+                self._print(result, ending)
+        if document and prints:
+            self._advise(document)
         if faults and ending.is_complete:
             raise faults[0]
         for fault in faults if prints else ():
