@@ -218,6 +218,7 @@ class BenchmarkCNN:
                     built.summaries.write(state.steps_taken, scalars, session, stepper.gradient_summary)
             profiler.between(num_timed)
             if step.phase is Phase.WARMUP and step.index == schedule.num_warmup:
+                self._measurement.agree_on_end()
                 self._measurement.recording.begin_timed_steps()
             if state.is_save_due(taken_before):
                 with self._measurement.doing(Cause.CHECKPOINT):

@@ -64,7 +64,8 @@ class Results:
     repeat: int = flag(1, 'Runs, each in processes of its own; the total is that of all.', lower_bound=1, unit='runs')
     target_seconds: float | None = flag(
         None,
-        'Take timed steps for this long; use it instead of --num_batches.',
+        'Take timed steps for this long; use it instead of --num_batches. Workers that train together take as many as '
+        'take about this long at the pace of their warm-up.',
         lower_bound=0.001,
         unit='seconds',
     )
@@ -122,12 +123,12 @@ def _the_end_is_given_once(params: 'Params') -> str | None:
     return None
 
 
-def _workers_know_their_last_step(params: 'Params', run: RunFacts) -> str | None:
-    if params.target_seconds is None or run.alone or params.eval:
+def _workers_have_a_pace(params: 'Params', run: RunFacts) -> str | None:
+    if params.target_seconds is None or params.num_warmup_batches or run.alone or params.eval:
         return None
     return (
-        f'{spelled("target_seconds", params.target_seconds)}: the workers of a cluster must know before they start '
-        'after which step they end; write --num_batches'
+        f'{spelled("target_seconds", params.target_seconds)} clashes with --num_warmup_batches=0: workers that train '
+        'together agree on a number of steps by the pace of their warm-up; write --num_warmup_batches=1 or more'
     )
 
 
@@ -144,7 +145,7 @@ RULES: tuple[Rule, ...] = (
     _a_history_is_a_file,
     _the_end_is_given_once,
 )
-RUN_RULES: tuple[RunRule, ...] = (_workers_know_their_last_step, _a_cluster_is_repeated_by_a_sweep)
+RUN_RULES: tuple[RunRule, ...] = (_workers_have_a_pace, _a_cluster_is_repeated_by_a_sweep)
 IDLE: tuple[Idle, ...] = (
     idle_in_eval('target_seconds', 'measure_peak', reason='it is about training steps, and --eval takes none'),
     Idle(

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,6 +65,7 @@ class Measurement:
         self._num_shown = 0
         self._timed_start: float | None = None
         self._live_until = -math.inf
+        self._num_agreed: int | None = None
         self._evaluations: list[Accuracy] = []
         # What --target_seconds does not count, since the first timed step.
         self._evaluated_secs = 0.0
@@ -122,11 +124,27 @@ class Measurement:
             return
         rate = self._rate.over(counts.images_of_step)
         text = f'{rate.images_per_second:.1f} images/sec +/- {rate.standard_error:.1f}'
-        total = counts.num_timed
-        if counts.target_secs and self._timed_start is not None:
+        total = self._num_agreed or counts.num_timed
+        if counts.target_secs and self._num_agreed is None and self._timed_start is not None:
             # As many as fit into the time if they go on like this.
             total = math.ceil(counts.target_secs * step.index / max(step.end - self._timed_start, 1e-9))
         self._console.steps('step', step.index, max(total, step.index), text)
+
+    def agree_on_end(self) -> None:
+        """With --target_seconds: lets workers that train together agree on a number of timed steps.
+
+        To be called by all of them after the last warm-up step. Of one process the clock alone decides.
+
+        Raises:
+          LostError: a task was lost meanwhile.
+        """
+        target, worker = self._plan.counts.target_secs, self._worker
+        if target is None or worker is None or not worker.together or worker.num_trainers == 1:
+            return
+        warmup = [step.seconds for step in self._steps if step.generation == self._generation]
+        # The first steps allocate memory.
+        pace = statistics.median(warmup[len(warmup) // 2 :])
+        self._num_agreed = math.ceil(target / max(worker.gather('pace', pace)))
 
     @property
     def has_reached_target(self) -> bool:
@@ -134,6 +152,8 @@ class Measurement:
         target = self._plan.counts.target_secs
         if target is None or self._timed_start is None:
             return False
+        if self._num_agreed is not None:
+            return self._steps[-1].index >= self._num_agreed
         return self._clock() - self._timed_start - self._evaluated_secs >= target
 
     @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """A cluster starts in any order of its tasks, or each task names the one because of which it does not."""
 
+import re
 import socket
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from refusals import failed
 from scenarios import (
     ENDLESS,
     FAILED,
+    MODES,
     PATIENT,
     assert_all_end,
     assert_each_names,
@@ -20,6 +22,7 @@ from scenarios import (
     scenarios,
 )
 from sessions import open_session
+from whole_batch import STEP_LINE
 
 from cluster.server import start_server
 from cluster.topology import Cluster
@@ -41,7 +44,7 @@ pytestmark = pytest.mark.distributed
     ),
 )
 def test_any_task_may_start_last(mode: str, last: str, tmp_path: Path) -> None:
-    with cluster_of(mode, tmp_path, '--num_batches=3') as processes:
+    with cluster_of(mode, tmp_path, '--target_seconds=0.2') as processes:
         for task in others_of(processes, last):
             task.start()
         for task in others_of(processes, last):
@@ -50,6 +53,10 @@ def test_any_task_may_start_last(mode: str, last: str, tmp_path: Path) -> None:
         processes.tasks[last].start()
         assert_all_end(processes, 0)
         assert not any(errors_of(task) for task in processes.tasks.values())
+        if MODES[mode].together:
+            # They agreed on a number of steps for these seconds.
+            [num_steps] = {re.findall(STEP_LINE, trainer.out)[-1][0] for trainer in processes.trainers}
+            assert int(num_steps) > 0
 
 
 def test_a_host_that_never_comes_is_named_by_all(tmp_path: Path) -> None:
