@@ -94,6 +94,7 @@ def _machine_facts(machine: Mapping[str, Any]) -> dict[str, str]:
         'memory': f'{number(memory / _GIBIBYTE, 3)} GiB' if memory else None,
         'limits of its container': _limits(machine),
         'frequency governor': machine.get('governor'),
+        # Without the fact the key is None, which the table lacks; mypy wants a bool.
         'virtual': {True: 'yes', False: 'no'}.get(machine.get('is_virtual')),  # type: ignore[arg-type]
         'system': ', '.join(str(machine[name]) for name in ('os', 'kernel') if machine.get(name)),
         'threads': ', '.join(f'{count} {name.replace("_", "-")}' for name, count in threads.items() if count),

@@ -156,6 +156,7 @@ def series_color(number: int) -> str:
 def new_figure(width: int, height: float) -> Figure:
     """An empty figure of this size in CSS pixels, whose parts make room for each other."""
     figure = Figure(figsize=(width / _DPI, height / _DPI), layout='constrained')
+    # Its layout engine is the constrained one, which mypy cannot see.
     figure.get_layout_engine().set(w_pad=2 / _DPI, h_pad=2 / _DPI, hspace=0.07)  # type: ignore[union-attr, call-arg]
     return figure
 

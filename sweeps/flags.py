@@ -43,6 +43,7 @@ def override(request: Request, argv: Sequence[str], settings: Mapping[str, objec
                     'leave one out'
                 )
         flags[name] = value
+    # Each value was read by the spec of its field, which mypy cannot see.
     merged = replace(request.settings, **settings)  # type: ignore[arg-type]
     merged.check()
     return replace(request, flags=flags, settings=merged)

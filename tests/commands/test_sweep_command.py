@@ -10,7 +10,6 @@ from sweeping import FAKE, created, environment, plan_of, starter
 
 import commands.sweep
 from commands.sweep import main, run_plan
-from params.table import SPECS
 from sweeps.files import shipped
 
 ROOT = Path(commands.sweep.__file__).resolve().parent.parent
@@ -134,7 +133,6 @@ def test_nothing_of_a_sweep_imports_tensorflow(tmp_path: Path) -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.skipif('result_file' not in SPECS, reason='a run does not write its result yet')
 def test_real_runs_of_one_process_and_of_a_cluster(tmp_path: Path) -> None:
     argv = ['--grid=--shape=1*1,1*1+1', f'--output={tmp_path}/out', '--', '--model=trivial', '--device=cpu']
     ran = subprocess.run(

@@ -96,6 +96,7 @@ def test_notices_are_not_shown_and_the_rest_is(stand_in: Path) -> None:
 
 @pytest.mark.parametrize('around', [{'verbose': True}, {'TF_CPP_MIN_LOG_LEVEL': '0'}])
 def test_all_is_shown_at_once_to_those_who_ask(stand_in: Path, around: dict[str, str]) -> None:
+    # The values of the table have several types.
     done = run(stand_in, "print('after', file=sys.stderr)", **around)  # type: ignore[arg-type]
     before, shown = done.stderr.split('before\n')
     assert (before, shown.startswith(NOTICES + ABOUT_GPUS), shown.endswith('after\n')) == ('', True, True)
