@@ -21,7 +21,8 @@ class Machine:
     """The settings that depend on the devices of the machine.
 
     towers: the device of each tower. hosts: the CPU of each process that has towers, in order. parameter_devices:
-    where shared variables live. all_reduce_spec: how towers sum gradients; None: the default of one process.
+    where shared variables live; in a worker of parameter servers, the devices that receive variables and sum gradients.
+    all_reduce_spec: how towers sum gradients; None: the default of one process.
     """
 
     kind: str
@@ -55,10 +56,16 @@ def find_machine(params: Params, mode: Mode, workers: Sequence[str] = (), *, alo
         os.environ['TF_XLA_FLAGS'] = f'{flags} {_XLA_ON_CPU}'.strip() if _XLA_ON_CPU not in flags else flags
     num_gpus_found = len(tf.config.list_physical_devices('GPU'))
     kind = params.device or ('gpu' if num_gpus_found else 'cpu')
-    parameter_kind = kind
     spec = params.all_reduce_spec if mode.takes_all_reduce_spec else None
-    if alone and mode.parameter_device and not another_flag_places_the_sums(params) and not params.eval:
+    places_parameters = (
+        mode.parameter_device and not another_flag_places_the_sums(params) if alone else mode.needs_servers
+    )
+    parameter_kind = kind
+    if places_parameters and not params.eval:
         parameter_kind = params.local_parameter_device or kind
+    if not alone and kind == 'cpu':
+        # The same flags may start workers with and without GPUs.
+        parameter_kind = 'cpu'
     if workers and params.device is None and not num_gpus_found:
         raise UsageError(
             '--device is missing: this process sees no GPU, and cannot see the devices of the workers; '

@@ -188,6 +188,8 @@ def _plan_run(
             'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the CPU; install the [cuda] '
             'extra and a driver that fits it (--verbose shows what TensorFlow says), or write --device=cpu'
         )
+    if cluster and machine.kind == 'cpu' and mode.needs_servers and params.local_parameter_device == 'gpu':
+        warnings.append('--local_parameter_device=gpu has no effect: the run is on the CPU')
     if cluster and not horovod and (public := public_hosts(cluster)):
         warnings.append(
             f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor "
