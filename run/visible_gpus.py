@@ -35,8 +35,16 @@ def has_visible_gpus(environ: Environment) -> bool:
     return has_nvidia_gpu(environ) or bool(count_gpus())
 
 
-def share_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int | None) -> str:
-    """The CUDA_VISIBLE_DEVICES of one worker, whose host has GPUs that all of its workers share.
+def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int | None) -> str:
+    """The CUDA_VISIBLE_DEVICES of this process, whose host has GPUs.
+
+    A list that is long enough for all workers of the host is shared, which is right as well if each process has another
+    list. A shorter one is the process's own, of which it uses the first GPUs:
+
+    - if Slurm was asked for GPUs per task (SLURM_GPUS_PER_TASK, SLURM_TRES_PER_TASK);
+    - if the step has GPUs enough on this node (SLURM_GPUS_ON_NODE) for every worker to have another list;
+    - outside of Slurm, if it has exactly as many GPUs as the process needs: a script or a launcher has chosen them, or
+      this program has, before it started itself anew. Then nothing is shared out twice.
 
     Args:
       needed: how many GPUs each worker computes on; 0 for none.
@@ -50,54 +58,49 @@ def share_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int
     """
     rank, size = place
     names = _names(environ, size * needed if count is None else count)
-    if len(names) < size * needed and size > 1:
-        raise _too_few(needed, size, len(names), environ)
-    return ','.join(names[rank * needed : (rank + 1) * needed])
-
-
-def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int | None) -> str:
-    """The CUDA_VISIBLE_DEVICES of this process; arguments and errors as for share_gpus.
-
-    A list that is long enough for all workers of the host is shared, which is right as well if each process has another
-    list. A shorter one is the process's own, of which it uses the first GPUs:
-
-    - if Slurm was asked for GPUs per task (SLURM_GPUS_PER_TASK, SLURM_TRES_PER_TASK);
-    - if the step has GPUs enough on this node (SLURM_GPUS_ON_NODE) for every worker to have another list;
-    - outside of Slurm, if it has exactly as many GPUs as the process needs: a script or a launcher has chosen them, or
-      this program has, before it started itself anew. Then nothing is shared out twice.
-    """
-    listed = listed_gpus(environ)
-    size = place[1]
-    if listed and len(listed) < size * needed and _is_own(len(listed), needed, size, environ):
-        place = ONLY_ONE
-    return share_gpus(needed, place, environ, count)
+    is_short = len(names) < size * needed
+    if is_short and VISIBLE in environ and _is_own(len(names), needed, size, environ):
+        rank, size = ONLY_ONE
+    elif is_short and size > 1:
+        fewer = len(names) // needed
+        remedies = [f'start at most {counted(fewer, "worker")} here'] if fewer else []
+        if VISIBLE in environ:
+            remedies.append(f'give each process a {VISIBLE} of its own with {counted(needed, "GPU")}')
+        raise _too_few(needed, size, len(names), environ, remedies)
+    return _part(names, rank, needed)
 
 
 def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> list[str] | None:
-    """The CUDA_VISIBLE_DEVICES of each of the workers that this host starts; None if it has no GPUs.
+    """The CUDA_VISIBLE_DEVICES of each worker of a cluster on this host; None if it has no GPUs.
+
+    Args:
+      needed, environ: as for own_gpus, except that the list of environ is never taken for that of one worker.
 
     Raises:
-      UsageError: as share_gpus.
+      UsageError: there are fewer GPUs than the workers need.
     """
     if not has_visible_gpus(environ):
         return None
     count = _count(needed, num_workers, environ)
-    # One worker gets its part, too, so that it opens no more.
-    return [share_gpus(needed, (rank, num_workers), environ, count) for rank in range(num_workers)]
+    names = _names(environ, num_workers * needed if count is None else count)
+    if len(names) < num_workers * needed and num_workers > 1:
+        fewer = len(names) // needed
+        raise _too_few(needed, num_workers, len(names), environ, [f'write --workers={fewer}'] if fewer else [])
+    return [_part(names, rank, needed) for rank in range(num_workers)]
 
 
 def show_gpus(needed: int, place: PlaceOnHost, environ: Environment) -> bool:
     """Shows this process the GPUs that it computes on, and no others, before TensorFlow looks for any.
 
     Args:
-      needed, place: as for share_gpus.
+      needed, place: as for own_gpus.
       environ: the environment of the process. What CUDA reads is os.environ, which is changed.
 
     Returns:
       Whether this host has GPUs, which may now be hidden from this process. If it has none, nothing is changed.
 
     Raises:
-      UsageError: as share_gpus; or an earlier run in this process was shown other GPUs.
+      UsageError: as own_gpus; or an earlier run in this process was shown other GPUs.
     """
     global _shown
     before = environ.get(VISIBLE)
@@ -193,6 +196,10 @@ def _names(environ: Environment, count: int) -> list[str]:
     return [str(index) for index in range(count)] if listed is None else listed
 
 
+def _part(names: list[str], rank: int, needed: int) -> str:
+    return ','.join(names[rank * needed : (rank + 1) * needed])
+
+
 def _is_own(num_listed: int, needed: int, size: int, environ: Environment) -> bool:
     if environ.get('SLURM_GPUS_PER_TASK') or 'gpu' in environ.get('SLURM_TRES_PER_TASK', ''):
         return True
@@ -201,13 +208,12 @@ def _is_own(num_listed: int, needed: int, size: int, environ: Environment) -> bo
     return num_listed * size <= int(on_node) if on_node.isdigit() else num_listed == needed
 
 
-def _too_few(needed: int, size: int, num_gpus: int, environ: Environment) -> UsageError:
+def _too_few(needed: int, size: int, num_gpus: int, environ: Environment, remedies: list[str]) -> UsageError:
     text = environ.get(VISIBLE)
     there = f'it has {num_gpus}' if text is None else f'{VISIBLE}={text} lists {num_gpus}'
-    fewer = f'start at most {counted(num_gpus // needed, "worker")}, ' if num_gpus >= needed else ''
-    less = f'write --num_gpus={num_gpus // size}, ' if num_gpus >= size else ''
-    own = '' if text is None else f', or give each process a {VISIBLE} of its own with {counted(needed, "GPU")}'
+    if num_gpus >= size:
+        remedies = [f'write --num_gpus={num_gpus // size}', *remedies]
     return UsageError(
         f'--num_gpus={needed}: {size} workers on this host need {size * needed} GPUs, and {there}; '
-        f'{fewer}{less}or write --device=cpu{own}'
+        f'{", ".join([*remedies, "or write --device=cpu"])}'
     )
