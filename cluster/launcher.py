@@ -235,7 +235,7 @@ class _Cluster:
             reason = getattr(error, 'strerror', error)
             raise RunError(f'{command.name} cannot be started: {reason}; start fewer processes') from error
         cores = '' if command.cores is None else f' on cores {",".join(map(str, command.cores))}'
-        gpus = '' if command.gpus is None else f' with GPUs {command.gpus or "none"}'
+        gpus = '' if command.gpus is None else f' with GPUs {command.gpus}' if command.gpus else ' without GPUs'
         self._lines.detail(f'{command.name} is process {process.pid}{cores}{gpus}')
 
     def _show(self, write: Callable[[str], None], line: str) -> None:

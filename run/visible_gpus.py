@@ -15,7 +15,7 @@ nvidia-smi. It is the same in all processes of a host, which is all that shares 
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from errors import UsageError, counted
@@ -66,7 +66,7 @@ def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int |
         remedies = [f'start at most {counted(fewer, "worker")} here'] if fewer else []
         if VISIBLE in environ:
             remedies.append(f'give each process a {VISIBLE} of its own with {counted(needed, "GPU")}')
-        raise _too_few(needed, size, len(names), environ, remedies)
+        raise _too_few(needed, size, len(names), environ, others=remedies)
     return _part(names, rank, needed)
 
 
@@ -85,7 +85,7 @@ def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> li
     names = _names(environ, num_workers * needed if count is None else count)
     if len(names) < num_workers * needed and num_workers > 1:
         fewer = len(names) // needed
-        raise _too_few(needed, num_workers, len(names), environ, [f'write --workers={fewer}'] if fewer else [])
+        raise _too_few(needed, num_workers, len(names), environ, flags=[f'--workers={fewer}'] if fewer else [])
     return [_part(names, rank, needed) for rank in range(num_workers)]
 
 
@@ -208,12 +208,20 @@ def _is_own(num_listed: int, needed: int, size: int, environ: Environment) -> bo
     return num_listed * size <= int(on_node) if on_node.isdigit() else num_listed == needed
 
 
-def _too_few(needed: int, size: int, num_gpus: int, environ: Environment, remedies: list[str]) -> UsageError:
+def _too_few(
+    needed: int,
+    size: int,
+    num_gpus: int,
+    environ: Environment,
+    flags: Sequence[str] = (),
+    others: Sequence[str] = (),
+) -> UsageError:
+    """flags: what may be written instead. others: what else may be done."""
     text = environ.get(VISIBLE)
     there = f'it has {num_gpus}' if text is None else f'{VISIBLE}={text} lists {num_gpus}'
-    if num_gpus >= size:
-        remedies = [f'write --num_gpus={num_gpus // size}', *remedies]
+    fewer = [f'--num_gpus={num_gpus // size}'] if num_gpus >= size else []
+    written = ' or '.join([*fewer, *flags, '--device=cpu'])
     return UsageError(
         f'--num_gpus={needed}: {size} workers on this host need {size * needed} GPUs, and {there}; '
-        f'{", ".join([*remedies, "or write --device=cpu"])}'
+        f'{", or ".join([f"write {written}", *others])}'
     )
