@@ -20,7 +20,12 @@ class Devices:
 
     GROUP: ClassVar[str] = 'Devices'
 
-    num_gpus: int = flag(1, 'Devices of each worker, of the kind of --device.', lower_bound=1)
+    num_gpus: int = flag(
+        1,
+        'Devices of each worker, of the kind of --device. Workers of one host share its GPUs, or those that '
+        'CUDA_VISIBLE_DEVICES lists; a process opens no others.',
+        lower_bound=1,
+    )
     device: str | None = flag(
         None,
         'The kind of device to compute on; by default gpu if there is one, else cpu.',

@@ -96,6 +96,7 @@ WITHOUT_TENSORFLOW = [
     'run.schedule',
     'run.step_loop',
     'run.surroundings',
+    'run.visible_gpus',
     *(dotted(path) for path in PATHS if path.parent.name == 'sweeps'),
     'sweeps.repeat',
     'training.schedules',
