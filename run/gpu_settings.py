@@ -9,7 +9,6 @@ TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT at the first batch norm of the process
 import os
 from collections.abc import Mapping
 
-from errors import spelled
 from params import Params
 
 _MODE, _COUNT = 'TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT'
@@ -31,6 +30,11 @@ def prepare_gpus(params: Params) -> None:
             os.environ[name] = _set_here[name] = value
 
 
+def has_persistent_batch_norm() -> bool:
+    """Whether cuDNN's wrapper uses the persistent kernels of batch norm, if it reads the variable now."""
+    return _plain(os.environ.get(_BATCH_NORM, '')) == '1'
+
+
 def contradictions(params: Params) -> list[str]:
     """A warning for each flag that was given and that a variable of the environment contradicts."""
     return [
@@ -40,20 +44,23 @@ def contradictions(params: Params) -> list[str]:
     ]
 
 
-def host_threads(params: Params, *, updates_on_host: bool) -> tuple[int, int]:
+def host_threads(params: Params, intra_of_process: int | None = None, *, updates_on_host: bool) -> tuple[int, int]:
     """The threads within an operation, and the operations at the same time, of a process that computes on GPUs.
 
-    0 is TensorFlow's default. As in the original, GPUs with threads of their own leave one thread to each operation, and
-    to all other operations the cores less those threads. In contrast to it:
+    0 is TensorFlow's default. As in the original, beside GPUs with threads of their own each operation has one thread,
+    and all other operations together have the cores less those threads. In contrast to it:
 
     - TensorFlow decides on the former if variables are updated on the host: a momentum update of 100 million weights
       by one core takes longer than a step.
     - At least half of the cores are left to the latter, since many GPUs in a machine need many decoded images.
 
     Args:
+      intra_of_process: the former, if an earlier run of this process has set it.
       updates_on_host: whether variables of the towers, or their sums, are on the CPU.
     """
     intra, inter = params.num_intra_threads, params.num_inter_threads
+    if intra is None:
+        intra = intra_of_process
     if os.environ.get(_MODE, _SHARED_POOL).lower() == _SHARED_POOL:
         return intra or 0, inter
     if intra is None:

@@ -12,7 +12,7 @@ from params import Params
 from params.devices import another_flag_places_the_sums
 from params.modes import MODES, Mode
 from run.data_formats import Capability, choose_data_format, uses_tf32
-from run.gpu_settings import host_threads, prepare_gpus
+from run.gpu_settings import has_persistent_batch_norm, host_threads, prepare_gpus
 from run.missing_gpu import explain_missing_gpu
 from training.variables import HOST_DEVICE
 
@@ -104,7 +104,8 @@ def find_machine(params: Params, mode: Mode, workers: Sequence[str] = (), *, alo
             f'--variable_update={params.variable_update} has several; write xring, psgpu or pscpu'
         )
     towers = tuple(f'{worker}/{kind}:{i}' for worker in workers or [''] for i in range(params.num_gpus))
-    data_format, reason, tf32 = 'NHWC', '', False
+    data_format, reason = 'NHWC', ''
+    tf32: bool | None = False
     if kind == 'gpu':
         capabilities = [None] if workers else _capabilities(params.num_gpus)
         data_format, reason = choose_data_format(params.precision, capabilities)
@@ -156,11 +157,16 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
     _fix_for_process('xla', params.xla)
     intra_threads, inter_threads = params.num_intra_threads or 0, params.num_inter_threads
     if machine.kind == 'gpu' and machine.is_here:
-        _fix_for_process('batchnorm_persistent', params.batchnorm_persistent)
         prepare_gpus(params)
-        intra_threads, inter_threads = host_threads(params, updates_on_host=machine.parameter_device_kind == 'cpu')
+        _fix_for_process('batchnorm_persistent', has_persistent_batch_norm())
         tf.config.experimental.enable_tensor_float_32_execution(params.tf32)
-    _fix_for_process('num_intra_threads', intra_threads)
+        updates_on_host = machine.parameter_device_kind == 'cpu'
+        # Beside a GPU, these threads matter so little that a run goes on with those that an earlier one chose.
+        intra_threads, inter_threads = host_threads(
+            params, _fixed_for_process.get(_INTRA), updates_on_host=updates_on_host
+        )
+    if machine.kind == 'cpu' or params.num_intra_threads is not None:
+        _fix_for_process(_INTRA, intra_threads)
     config.intra_op_parallelism_threads = intra_threads
     config.inter_op_parallelism_threads = inter_threads
     config.use_per_session_threads = True
@@ -242,7 +248,13 @@ def _choose_graph_passes(rewrite: Any, machine: Machine) -> None:
         rewrite.layout_optimizer = rewrite.OFF
 
 
-_fixed_for_process: dict[str, object] = {}
+def keep_threads(config: tf.ConfigProto) -> None:
+    """To be called before a session is opened: TensorFlow keeps its threads for all later ones of the process."""
+    _fixed_for_process.setdefault(_INTRA, config.intra_op_parallelism_threads)
+
+
+_INTRA = 'num_intra_threads'
+_fixed_for_process: dict[str, Any] = {}
 
 
 def _fix_for_process(name: str, value: object) -> None:

@@ -191,6 +191,11 @@ def _plan_run(
             f'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the CPU: {reason}; '
             'or write --device=cpu'
         )
+    if params.device is None:
+        # Which flags have no effect on the kind of device that the run has found.
+        facts = RunFacts(alone=cluster is None and horovod is None, residual=model.residual)
+        known = find_idle(params, facts)
+        warnings += [line for line in find_idle(replace(params, device=machine.kind), facts) if line not in known]
     if machine.kind == 'gpu':
         warnings += contradictions(params)
     if cluster and not horovod and (public := public_hosts(cluster)):
