@@ -11,7 +11,10 @@ from errors import UsageError, counted
 from params import Params
 from params.devices import another_flag_places_the_sums
 from params.modes import MODES, Mode
+from run.data_formats import Capability, choose_data_format, uses_tf32
 from run.gpu_memory import memory_options, share_memory_options
+from run.gpu_settings import has_persistent_batch_norm, host_threads, prepare_gpus
+from run.missing_gpu import explain_missing_gpu
 from run.visible_gpus import confirm_shown
 from training.variables import HOST_DEVICE
 
@@ -24,7 +27,9 @@ class Machine:
 
     towers: the device of each tower. hosts: the CPU of each process that has towers, in order. parameter_devices:
     where shared variables live; in a worker of parameter servers, the devices that receive variables and sum gradients.
-    all_reduce_spec: how towers sum gradients; None: the default of one process.
+    all_reduce_spec: how towers sum gradients; None: the default of one process. data_format_reason: why the run chose
+    the data format, for the banner; empty if it had no choice. tf32: whether fp32 is computed in TF32; None if that is
+    unknown.
     """
 
     kind: str
@@ -34,6 +39,8 @@ class Machine:
     data_format: str
     hosts: tuple[str, ...] = (HOST_DEVICE,)
     all_reduce_spec: str | None = None
+    data_format_reason: str = ''
+    tf32: bool | None = False
 
     @property
     def is_here(self) -> bool:
@@ -62,7 +69,8 @@ def find_machine(
         os.environ['TF_XLA_FLAGS'] = f'{flags} {_XLA_ON_CPU}'.strip() if _XLA_ON_CPU not in flags else flags
     if host_has_gpus and not workers and params.device != 'cpu':
         _fix_gpu_memory(params)
-    num_gpus_found = len(tf.config.list_physical_devices('GPU'))
+    gpus = tf.config.list_physical_devices('GPU')
+    num_gpus_found = len(gpus)
     confirm_shown(num_gpus_found)
     # A controller has hidden its own GPUs, and its workers are taken to have some if it has.
     gpus_by_default = num_gpus_found or (workers and host_has_gpus)
@@ -87,12 +95,12 @@ def find_machine(
             f'--num_gpus={params.num_gpus}: TensorFlow sees {counted(num_gpus_found, "GPU")} here; '
             f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
             if num_gpus_found
-            else '--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or install the [cuda] extra'
+            else f'--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or {_how_to_see_gpus()}'
         )
     if params.device is None and kind == 'cpu' and params.num_gpus > 1:
         raise UsageError(
-            f'--num_gpus={params.num_gpus}: TensorFlow sees no GPU here; '
-            f'write --device=cpu to train on {params.num_gpus} virtual devices of the CPU'
+            f'--num_gpus={params.num_gpus}: TensorFlow sees no GPU here; write --device=cpu to train on '
+            f'{params.num_gpus} virtual devices of the CPU, or {_how_to_see_gpus()}'
         )
     if params.xla and kind == 'cpu' and params.num_gpus > 1:
         raise UsageError(
@@ -115,16 +123,41 @@ def find_machine(
             f'--variable_update={params.variable_update} has several; write xring, psgpu or pscpu'
         )
     towers = tuple(f'{worker}/{kind}:{i}' for worker in workers or [''] for i in range(params.num_gpus))
+    data_format, reason = 'NHWC', ''
+    tf32: bool | None = False
+    if kind == 'gpu':
+        capabilities = [None] if workers else _capabilities(gpus[: params.num_gpus])
+        data_format, reason = choose_data_format(params.precision, capabilities)
+        tf32 = params.tf32 and uses_tf32(params.precision, capabilities, os.environ)
     return Machine(
         kind=kind,
         towers=towers,
         parameter_device_kind=parameter_kind,
         parameter_devices=towers if parameter_kind == 'gpu' else (HOST_DEVICE,),
-        data_format=params.data_format or ('NCHW' if kind == 'gpu' else 'NHWC'),
+        data_format=params.data_format or data_format,
         hosts=tuple(f'{worker}{HOST_DEVICE}' for worker in workers or ['']),
         # In a ring, each worker sends the fewest bytes.
         all_reduce_spec=spec or ('xring' if workers else None),
+        data_format_reason='' if params.data_format else reason,
+        tf32=tf32,
     )
+
+
+def _how_to_see_gpus() -> str:
+    reason = explain_missing_gpu()
+    return f'mend this: {reason}' if reason else 'install the [cuda] extra on a machine with a GPU of NVIDIA'
+
+
+def _capabilities(gpus: Sequence[Any]) -> list[Capability | None]:
+    """The compute capability of each of TensorFlow's physical devices; None if it does not tell. Opens no GPU."""
+    found: list[Capability | None] = []
+    for device in gpus:
+        try:
+            details = tf.config.experimental.get_device_details(device)
+        except ValueError:
+            details = {}
+        found.append(details.get('compute_capability'))
+    return found
 
 
 def session_config(params: Params, machine: Machine, *, in_cluster: bool = False) -> tf.ConfigProto:
@@ -141,9 +174,20 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
         config.device_count['CPU'] = len(machine.towers) if machine.is_here else 1
         config.device_count['GPU'] = 0
     _fix_for_process('xla', params.xla)
-    _fix_for_process('num_intra_threads', params.num_intra_threads or 0)
-    config.intra_op_parallelism_threads = params.num_intra_threads or 0
-    config.inter_op_parallelism_threads = params.num_inter_threads
+    intra_threads, inter_threads = params.num_intra_threads or 0, params.num_inter_threads
+    if machine.kind == 'gpu' and machine.is_here:
+        prepare_gpus(params)
+        _fix_for_process('batchnorm_persistent', has_persistent_batch_norm())
+        tf.config.experimental.enable_tensor_float_32_execution(params.tf32)
+        updates_on_host = machine.parameter_device_kind == 'cpu'
+        # Beside a GPU, these threads matter so little that a run goes on with those that an earlier one chose.
+        intra_threads, inter_threads = host_threads(
+            params, _fixed_for_process.get(_INTRA), updates_on_host=updates_on_host
+        )
+    if machine.kind == 'cpu' or params.num_intra_threads is not None:
+        _fix_for_process(_INTRA, intra_threads)
+    config.intra_op_parallelism_threads = intra_threads
+    config.inter_op_parallelism_threads = inter_threads
     config.use_per_session_threads = True
     config.gpu_options.CopyFrom(memory_options(params.allow_growth, params.gpu_memory_frac_for_testing))
     if params.xla:
@@ -231,7 +275,13 @@ def _fix_gpu_memory(params: Params) -> None:
     _fix_for_process('gpu_memory_frac_for_testing', params.gpu_memory_frac_for_testing)
 
 
-_fixed_for_process: dict[str, object] = {}
+def keep_threads(config: tf.ConfigProto) -> None:
+    """To be called before a session is opened: TensorFlow keeps its threads for all later ones of the process."""
+    _fixed_for_process.setdefault(_INTRA, config.intra_op_parallelism_threads)
+
+
+_INTRA = 'num_intra_threads'
+_fixed_for_process: dict[str, Any] = {}
 
 
 def _fix_for_process(name: str, value: object) -> None:

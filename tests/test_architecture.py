@@ -86,8 +86,13 @@ WITHOUT_TENSORFLOW = [
     'reporting.summary',
     'reporting.tables',
     'run.cgroups',
+    'run.cuda_driver',
+    'run.cuda_libraries',
+    'run.data_formats',
+    'run.gpu_settings',
     'run.gpus',
     'run.meters',
+    'run.missing_gpu',
     'run.outputs',
     'run.plan',
     'run.processors',
@@ -96,6 +101,7 @@ WITHOUT_TENSORFLOW = [
     'run.schedule',
     'run.step_loop',
     'run.surroundings',
+    'run.tensorflow_build',
     'run.visible_gpus',
     *(dotted(path) for path in PATHS if path.parent.name == 'sweeps'),
     'sweeps.repeat',
@@ -197,7 +203,7 @@ def test_only_few_rooms_know_the_flags() -> None:
     assert users <= PARAMS_READERS
     # After the plan is made nobody reads a flag: these make it, or keep the settings for the record.
     readers = {module for module, path in MODULES.items() if room_of(module) == 'run' and 'params' in imports_of(path)}
-    planning = ('machine', 'outputs', 'plan', 'resolve', 'resolve_files', 'resolve_training')
+    planning = ('gpu_settings', 'machine', 'outputs', 'plan', 'resolve', 'resolve_files', 'resolve_training')
     assert readers == {f'run.{module}' for module in planning}
     assert [
         module for module in MODULES if room_of(module) == 'cluster' and 'params' in imports_of(MODULES[module])

@@ -14,6 +14,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS == 0, reason='there i
 
 def losses(**overrides: Any) -> list[float]:
     settings = {'model': 'lenet', 'batch_size': 8, 'num_batches': 3, 'num_warmup_batches': 1, **overrides}
+    # TensorFlow keeps one number of threads for all runs of a process; by default those of GPUs and CPUs differ.
+    settings |= {'num_intra_threads': 1, 'tf32': False}
     return [step.values.loss for step in BenchmarkCNN(make_params(**settings)).run().steps]
 
 
