@@ -1,0 +1,77 @@
+"""What the installed TensorFlow was built for. Does not import TensorFlow, which takes seconds."""
+
+import functools
+import importlib.util
+import runpy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TensorFlowBuild:
+    """Attributes:
+
+    folder: where the package is.
+    cuda_version, cudnn_version: '12.5.1' and '9'; None if it was built without CUDA.
+    architectures: the kernels in it: 'sm_80' is machine code for GPUs of compute capability 8.0 up to 8.9,
+      'compute_90' is code that the driver compiles on GPUs of 9.0 and above.
+    """
+
+    folder: Path
+    cuda_version: str | None
+    cudnn_version: str | None
+    architectures: tuple[str, ...]
+
+
+@functools.cache
+def tensorflow_build() -> TensorFlowBuild | None:
+    """The facts of the TensorFlow that `import tensorflow` imports; None if there is none."""
+    found = importlib.util.find_spec('tensorflow')
+    if found is None or found.origin is None:
+        return None
+    folder = Path(found.origin).parent
+    facts = _build_info(folder / 'python' / 'platform' / 'build_info.py')
+    has_cuda = bool(facts.get('is_cuda_build'))
+    return TensorFlowBuild(
+        folder,
+        facts.get('cuda_version') if has_cuda else None,
+        facts.get('cudnn_version') if has_cuda else None,
+        tuple(facts.get('cuda_compute_capabilities') or ()) if has_cuda else (),
+    )
+
+
+def _build_info(path: Path) -> Mapping[str, Any]:
+    """The table in the file that TensorFlow's build generates; it imports nothing but the standard library."""
+    try:
+        table: Mapping[str, Any] = runpy.run_path(str(path))['build_info']
+    except (OSError, KeyError):
+        return {}
+    return table
+
+
+def runs_on(capability: str, architectures: tuple[str, ...]) -> bool | None:
+    """Whether a build has kernels for a GPU.
+
+    NVIDIA, "CUDA C++ Programming Guide", Binary and PTX Compatibility: machine code runs on GPUs of the same major and
+    the same or a higher minor capability; PTX is compiled for GPUs of the same or a higher capability.
+
+    Args:
+      capability: of the GPU, '9.0'.
+
+    Returns:
+      True: it has machine code for it. None: the driver compiles PTX for it when a kernel is first used. False: it has
+      neither, and TensorFlow ignores the GPU.
+    """
+    own = _numbers(capability)
+    kernels = [(kind == 'sm', _numbers(number)) for kind, _, number in (name.partition('_') for name in architectures)]
+    if any(is_machine_code and number[0] == own[0] and number <= own for is_machine_code, number in kernels):
+        return True
+    return None if any(not is_machine_code and number <= own for is_machine_code, number in kernels) else False
+
+
+def _numbers(capability: str) -> tuple[int, int]:
+    """The major and minor number of '9.0' or '90'."""
+    digits = ''.join(letter for letter in capability if letter.isdigit())
+    return int(digits[:-1]), int(digits[-1])
