@@ -1,41 +1,20 @@
 """Which libraries for GPUs can be opened: told by real libraries, broken files and what is not there."""
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from compiled_libraries import NEEDED, compile_library, folder_with
 from refusals import check_line
 
 from run.cuda_libraries import DRIVER, check_libraries, describe_missing
-from run.tensorflow_build import runs_on, tensorflow_build
+from run.tensorflow_build import runs_on
 
-BUILD = tensorflow_build()
-pytestmark = [
-    pytest.mark.unit,
-    pytest.mark.skipif(not (BUILD and BUILD.cuda_version), reason='TensorFlow is built without CUDA'),
-    pytest.mark.skipif(shutil.which('cc') is None, reason='there is no C compiler'),
-]
-
-
-def compile_library(folder: Path, name: str, code: str = 'int nothing;', *options: str) -> Path:
-    """A shared library of this name, made of C code."""
-    command = ['cc', '-shared', '-fPIC', '-x', 'c', '-', '-o', str(folder / name), *options]
-    subprocess.run(command, input=code, text=True, check=True)
-    return folder / name
+pytestmark = [pytest.mark.unit, *NEEDED]
 
 
 @pytest.fixture(scope='module')
 def good_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_library(tmp_path_factory.mktemp('compiled'), 'libgood.so')
-
-
-def folder_with(folder: Path, library: Path, *names: str) -> dict[str, str]:
-    """The environment in which the loader finds this library under these names."""
-    for name in names:
-        shutil.copy(library, folder / name)
-    return {**os.environ, 'LD_LIBRARY_PATH': str(folder)}
 
 
 def all_names() -> list[str]:
