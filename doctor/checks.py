@@ -14,6 +14,7 @@ class Needs(enum.Enum):
     """Where a check applies."""
 
     NOTHING = 'everywhere'
+    NOT_ON_CPU = 'unless --device=cpu'
     DRIVER = 'where a GPU of NVIDIA is'
     GPU = 'where TensorFlow sees a GPU'
     TWO_GPUS = 'where TensorFlow sees two GPUs'
@@ -47,7 +48,10 @@ class Check:
 DEVICES = 'tensorflow/devices'
 _NCCL = 'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then --all_reduce_spec=xring'
 _DTYPES = {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}
-_ALONE = [name for name, mode in MODES.items() if isinstance(mode.runs[Place.ALONE], Manager)]
+# A mode of several processes may be another one when it is alone.
+_ALONE = {
+    manager: name for name, mode in reversed(MODES.items()) if isinstance(manager := mode.runs[Place.ALONE], Manager)
+}
 _TF32 = {'fp32': ('--notf32',), 'tf32': ('--tf32',), 'fp16': ('--precision=fp16',), 'bf16': ('--precision=bf16',)}
 
 
@@ -115,13 +119,21 @@ CHECKS: tuple[Check, ...] = (
     _of_host('load', 'nothing else uses the cores', 'load'),
     _of_host('clock', 'the cores may run at full clock', 'clock'),
     _of_host('memory', 'there is enough memory', 'memory'),
-    _of_host('shared_memory', '/dev/shm is large enough for NCCL', 'shared_memory'),
     _of_host('open_files', 'a process may open enough files', 'open_files'),
-    Check('gpu/driver', 'the driver answers', 'doctor.gpus:driver', limit_secs=90, remedy='restart the machine'),
+    Check(
+        'gpu/driver',
+        'the driver starts, and fits TensorFlow',
+        'doctor.gpus:driver',
+        {},
+        Needs.NOT_ON_CPU,
+        limit_secs=90,
+        remedy='restart the machine',
+    ),
     Check('gpu/libraries', 'all libraries of CUDA can be opened', 'doctor.gpus:libraries', {}, Needs.DRIVER, 200),
     Check(DEVICES, 'TensorFlow sees all devices and computes', 'doctor.start:devices', limit_secs=300),
-    Check('gpu/architecture', 'TensorFlow has code for the GPUs', 'doctor.gpus:architecture', {}, Needs.GPU, 120),
-    *(_placement(name, variable_update=name) for name in _ALONE),
+    Check('gpu/architecture', 'TensorFlow has kernels for the GPUs', 'doctor.gpus:architecture', {}, Needs.GPU, 90),
+    Check('host/shared_memory', '/dev/shm is large enough for NCCL', 'doctor.host:shared_memory', {}, Needs.TWO_GPUS),
+    *(_placement(name, variable_update=name) for name in reversed(_ALONE.values())),
     *(_placement(name, precision=name, num_gpus=1) for name in ('fp16', 'bf16')),
     _placement('bf16_variables', precision='bf16', fp16_vars=True, num_gpus=1),
     *(_sums(*row) for row in itertools.product((*ALGORITHMS, 'collective'), _DTYPES)),

@@ -114,7 +114,7 @@ def shared_memory(context: Context, folder: str = '/dev/shm') -> Verdict:
     size, free = found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
     shown = f'{folder} has {free / _GIBIBYTE:.2f} GiB free of {size / _GIBIBYTE:.2f} GiB'
     figures = {'bytes': size, 'free_bytes': free}
-    if free < _FEWEST_SHARED_BYTES and context.num_gpus > 1:
+    if free < _FEWEST_SHARED_BYTES:
         return warning(
             f'{shown}, and NCCL may need more between {context.num_gpus} GPUs',
             'start the container with docker run --shm-size=8g (or --ipc=host), or remove what is in the folder',

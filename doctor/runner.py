@@ -35,7 +35,12 @@ _ADVICE_FOR_SIGNALS: Mapping[int, str] = {
 
 
 def run_checks(
-    checks: Sequence[Check], num_gpus: int, time_limit: float = 1.0, show: Callable[[str, str], None] = lambda *_: None
+    checks: Sequence[Check],
+    num_gpus: int = 0,
+    *,
+    hides_gpus: bool = False,
+    time_limit: float = 1.0,
+    show: Callable[[str, str], None] = lambda name, doing: None,
 ) -> Iterator[Finding]:
     """Runs checks one after the other, and yields what each has found.
 
@@ -43,7 +48,7 @@ def run_checks(
     process. To be called from the main thread, since the kernel kills a process when the thread that started it ends.
 
     Args:
-      num_gpus: how many GPUs the checks may use; 0 hides all.
+      num_gpus: how many GPUs compute. hides_gpus: whether the processes shall see none.
       time_limit: a factor for all time limits.
       show: called with the name of a check, and with what it is doing.
 
@@ -56,7 +61,8 @@ def run_checks(
         count = 1
         while first.shares and count < len(remaining) and remaining[count].shares == first.shares:
             count += 1
-        with _Process(remaining[:count], num_gpus, time_limit, show) as process:
+        request = {'num_gpus': num_gpus, 'time_limit': time_limit}
+        with _Process(remaining[:count], request, _environment(hides_gpus), show) as process:
             for finding in process.findings():
                 remaining.pop(0)
                 yield finding
@@ -66,26 +72,24 @@ class _Process:
     """The process of successive checks; it has ended when the block does."""
 
     def __init__(
-        self, checks: Sequence[Check], num_gpus: int, time_limit: float, show: Callable[[str, str], None]
+        self,
+        checks: Sequence[Check],
+        request: Mapping[str, Any],
+        environment: Mapping[str, str],
+        show: Callable[[str, str], None],
     ) -> None:
         self._checks = checks
-        self._time_limit = time_limit
+        self._time_limit: float = request['time_limit']
         self._show = show
-        request = {
-            'num_gpus': num_gpus,
-            'time_limit': time_limit,
-            'checks': [
-                {'name': check.name, 'run': check.run, 'arguments': dict(check.arguments)} for check in checks
-            ],
-        }
+        listed = [{'name': check.name, 'run': check.run, 'arguments': dict(check.arguments)} for check in checks]
         try:
             self._log = tempfile.TemporaryFile()
             self._popen = subprocess.Popen(
-                tethered([sys.executable, _PROCESS, json.dumps(request)]),
+                tethered([sys.executable, _PROCESS, json.dumps({**request, 'checks': listed})]),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                env=_environment(num_gpus),
+                env=environment,
                 # Ctrl-C reaches this process only, which then ends the other.
                 start_new_session=True,
                 text=True,
@@ -202,7 +206,7 @@ class _Process:
         return tuple(text.splitlines()[-_NUM_LOG_LINES:])
 
 
-def _environment(num_gpus: int) -> dict[str, str]:
+def _environment(hides_gpus: bool) -> dict[str, str]:
     environment = {
         'TF_CPP_MIN_LOG_LEVEL': '1',
         # NCCL says why it fails only if it is asked.
@@ -211,7 +215,7 @@ def _environment(num_gpus: int) -> dict[str, str]:
         # Stacks of all threads for every signal that ends a process.
         'PYTHONFAULTHANDLER': '1',
     }
-    return environment if num_gpus else {**environment, 'CUDA_VISIBLE_DEVICES': ''}
+    return {**environment, 'CUDA_VISIBLE_DEVICES': ''} if hides_gpus else environment
 
 
 def _while(doing: str) -> str:

@@ -5,20 +5,17 @@ from typing import Any
 
 from doctor.verdicts import Context, Verdict, ok, wrong
 from errors import counted
-from run.cuda_libraries import check_libraries, describe_missing
 from run.gpus import gpu_facts, has_nvidia_gpu, visible
+from run.missing_gpu import explain_missing_gpu
 from run.surroundings import environment_facts
 
-# Of CUDA 12, by the major version: CUDA Toolkit Release Notes, table "CUDA Toolkit and Minimum Required Driver Version
-# for CUDA Minor Version Compatibility".
-_OLDEST_DRIVERS = {'12': '525.60.13', '13': '580.65.06'}
 _SIZE = 256
 
 
 def devices(context: Context, expects_gpu: bool = False) -> Verdict:
     """Whether TensorFlow can be imported, sees as many GPUs as the driver shows it, and multiplies on each device.
 
-    Its figures are what the other checks go by: num_gpus.
+    The other checks go by num_gpus of its figures.
 
     Args:
       expects_gpu: whether --device=gpu was written.
@@ -29,37 +26,28 @@ def devices(context: Context, expects_gpu: bool = False) -> Verdict:
     context.doing('listing the devices')
     found = tf.config.list_physical_devices('GPU')
     num_gpus = len(found)
-    build: dict[str, Any] = dict(tf.sysconfig.get_build_info())
-    details = [tf.config.experimental.get_device_details(device) for device in found]
     figures = {
         'num_gpus': num_gpus,
         'tensorflow': tf.__version__,
-        'build': build,
-        'gpus': details,
+        'build': dict(tf.sysconfig.get_build_info()),
+        'gpus': [tf.config.experimental.get_device_details(device) for device in found],
         'environment': environment_facts(os.environ),
     }
     shown = f'TensorFlow {tf.__version__}'
-    # Without the driver, gpu_facts would ask it in vain.
-    gpus, driver = gpu_facts() if has_nvidia_gpu() else ([], None)
-    expected = len(visible([gpu['uuid'] or '' for gpu in gpus], os.environ))
-    if num_gpus < max(expected, expects_gpu):
-        wanted = f'the driver shows {counted(expected, "GPU")}' if expected else '--device=gpu asks for one'
-        oldest = _OLDEST_DRIVERS.get(str(build.get('cuda_version', '')).partition('.')[0])
-        missing = describe_missing(check_libraries()) if build.get('is_cuda_build') else None
-        if not build.get('is_cuda_build'):
-            advice = "install the [cuda] extra: pip install '.[cuda]'"
+    context.doing('asking the driver for its GPUs')
+    gpus = gpu_facts()[0] if has_nvidia_gpu() else []
+    expected = max(len(visible([gpu['uuid'] or '' for gpu in gpus], os.environ)), int(expects_gpu or has_nvidia_gpu()))
+    if num_gpus < expected:
+        if num_gpus:
+            why = f'it ignores {expected - num_gpus} of {counted(expected, "GPU")}: see the log in doctor --json'
         else:
-            advice = missing or (
-                f'the driver must be {oldest} or newer for CUDA {build["cuda_version"]}, and is {driver or "unknown"}; '
-                'see gpu/driver and gpu/libraries, and the log of doctor --json'
-            )
-        return wrong(f'{shown} sees {counted(num_gpus, "GPU")}; {wanted}', advice, **figures)
+            why = explain_missing_gpu() or '--device=gpu, and this machine has no GPU of NVIDIA'
+        return wrong(f'{shown} sees {counted(num_gpus, "GPU")}: {why}', 'see docs/gpu.md', **figures)
     names = ['/cpu:0', *(f'/gpu:{index}' for index in range(num_gpus))]
     for name in names:
         context.doing(f'multiplying a matrix on {name}')
         _multiply(tf, name)
-    with_gpus = f' with {counted(num_gpus, "GPU")}' if num_gpus else ''
-    return ok(f'{shown}{with_gpus} starts and computes on {", ".join(names)}', **figures)
+    return ok(f'{shown} computes on {", ".join(names)}', **figures)
 
 
 def _multiply(tf: Any, device: str) -> None:

@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+# Why checks of GPUs are skipped on most machines without one.
+NO_GPU = 'this machine has no GPU of NVIDIA'
+
+
 @dataclass(frozen=True)
 class Context:
     """What every check is told.
