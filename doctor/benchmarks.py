@@ -1,14 +1,13 @@
 """Checks that run the whole program: losses, several processes, and images/sec."""
 
-import math
 import os
 import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from doctor.photographs import write_shards
 from doctor.program import command_line, losses_of, run_program
 from doctor.verdicts import Context, Verdict, ok, warning, wrong
+from errors import counted
 from params.modes import MODES
 
 # A few steps of a small network, whose losses differ by rounding only: with a larger learning rate or more steps,
@@ -18,8 +17,8 @@ _ONE_WARM_UP = '--num_warmup_batches=1'
 _TOLERANCE = 2e-3
 _SECS = 120.0
 _MEASURE_SECS = 270.0
-# Steps that wait longer for the input than this share are slower than with synthetic images.
-_LARGEST_WAIT = 0.05
+# The codes of a result's warnings that say why this machine was slower than it can be.
+_DISTURBED = ('machine_loaded', 'steal', 'cpu_quota', 'thermal_throttling', 'powersave')
 # On a CPU a step of ResNet-50 takes seconds; a GPU needs some steps until its clock is steady.
 _PACES = {
     'cpu': ('--batch_size=8', '--num_warmup_batches=1', '--target_seconds=8'),
@@ -80,47 +79,44 @@ def throughput(context: Context, flags: Sequence[str]) -> Verdict:
     """The images/sec of a run with these flags, on one device."""
     context.doing('running')
     flags = [*flags, *_PACES['gpu' if context.num_gpus else 'cpu']]
-    rate, figures = _rate(run_program(flags, _MEASURE_SECS * context.time_limit))
-    return ok(f'{rate}', **figures, command=command_line(flags))
+    document = run_program(flags, _MEASURE_SECS * context.time_limit)
+    return _judged(document, '', _DISTURBED, command_line(flags))
 
 
 def real_data(context: Context, flags: Sequence[str]) -> Verdict:
     """The images/sec of a run that reads and decodes JPEGs of 500 x 375 pixels, and whether its steps wait for them."""
+    # It needs TensorFlow.
+    from doctor.photographs import write_shards
+
     with tempfile.TemporaryDirectory() as folder:
         context.doing('making JPEGs')
         write_shards(folder)
         context.doing('running')
         flags = [*flags, *_PACES['gpu' if context.num_gpus else 'cpu'], '--data_name=imagenet']
         document = run_program([*flags, f'--data_dir={folder}'], _MEASURE_SECS * context.time_limit)
-    rate, figures = _rate(document)
-    wait = document['input']['wait_share']
-    figures |= {'wait_share': wait, 'command': command_line([*flags, '--data_dir=SHARDS'])}
+    command = command_line([*flags, '--data_dir=SHARDS'])
     if not context.num_gpus:
         cores = len(os.sched_getaffinity(0))
-        return ok(f'{rate} on {cores} cores: as fast as they read and decode, with a network of one layer', **figures)
-    if wait is not None and wait > _LARGEST_WAIT:
-        return warning(
-            f'{rate}; steps wait for images {wait:.0%} of the time',
-            'give each GPU more cores, store smaller images, or see docs/data.md',
-            **figures,
-        )
-    return ok(f'{rate}; steps wait for images {wait or 0:.0%} of the time', **figures)
+        more = f'; {counted(cores, "core")} read and decode, for a network of one layer'
+        return _judged(document, more, _DISTURBED, command)
+    wait = document['input']['wait_share'] or 0.0
+    return _judged(document, f'; steps wait for images {wait:.0%} of the time', (*_DISTURBED, 'input_bound'), command)
 
 
-def _rate(document: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The rate of a run in words, and figures of it."""
-    throughput = document['throughput']
-    error = throughput['standard_error']
-    shown = f'{throughput["images_per_second"]:.1f} images/sec'
-    if error is not None and math.isfinite(error):
-        shown += f' +/- {error:.1f}'
-    run = document['run']
+def _judged(document: dict[str, Any], more: str, codes: Sequence[str], command: str) -> Verdict:
+    """The verdict about a throughput: its rate, and more; a warning if the result has one with one of these codes."""
+    measured, run = document['throughput'], document['run']
+    shown = f'{measured["images_per_second"]:.1f} images/sec'
+    if measured['standard_error'] is not None:
+        shown += f' +/- {measured["standard_error"]:.1f}'
+    shown += f', batch {run["batch_size"]}, {run["data_format"]}{more}'
     figures = {
-        'images_per_second': throughput['images_per_second'],
-        'standard_error': error,
-        'batch_size': run['batch_size'],
-        'precision': run['precision'],
-        'data_format': run['data_format'],
-        'disturbance': document['disturbance'],
+        'command': command,
+        'images_per_second': measured['images_per_second'],
+        'standard_error': measured['standard_error'],
+        **{name: run[name] for name in ('batch_size', 'precision', 'data_format', 'device')},
+        **{name: document[name] for name in ('statistics', 'input', 'disturbance', 'warnings')},
     }
-    return f'{shown}, batch {run["batch_size"]}, {run["data_format"]}', figures
+    if advice := next((found['text'] for found in document['warnings'] if found['code'] in codes), None):
+        return warning(shown, advice, **figures)
+    return ok(shown, **figures)

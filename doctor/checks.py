@@ -49,9 +49,10 @@ DEVICES = 'tensorflow/devices'
 _NCCL = 'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then --all_reduce_spec=xring'
 _DTYPES = {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}
 # A mode of several processes may be another one when it is alone.
-_ALONE = {
-    manager: name for name, mode in reversed(MODES.items()) if isinstance(manager := mode.runs[Place.ALONE], Manager)
-}
+_ALONE: dict[Manager, str] = {}
+for _name, _mode in MODES.items():
+    if isinstance(_manager := _mode.runs[Place.ALONE], Manager):
+        _ALONE.setdefault(_manager, _name)
 _TF32 = {'fp32': ('--notf32',), 'tf32': ('--tf32',), 'fp16': ('--precision=fp16',), 'bf16': ('--precision=bf16',)}
 
 
@@ -67,7 +68,7 @@ def _placement(name: str, **flags: Any) -> Check:
         'doctor.placement:step',
         {'flags': {'model': 'resnet20', **flags}},
         limit_secs=120,
-        shares='graphs',
+        shares='placement',
     )
 
 
@@ -80,7 +81,7 @@ def _sums(algorithm: str, precision: str) -> Check:
         {'algorithm': algorithm, 'dtype': _DTYPES[precision]},
         needs,
         limit_secs=120,
-        shares='graphs',
+        shares='sums',
         remedy=_NCCL if algorithm in ('nccl', 'collective') else None,
     )
 
@@ -133,9 +134,9 @@ CHECKS: tuple[Check, ...] = (
     Check(DEVICES, 'TensorFlow sees all devices and computes', 'doctor.start:devices', limit_secs=300),
     Check('gpu/architecture', 'TensorFlow has kernels for the GPUs', 'doctor.gpus:architecture', {}, Needs.GPU, 90),
     Check('host/shared_memory', '/dev/shm is large enough for NCCL', 'doctor.host:shared_memory', {}, Needs.TWO_GPUS),
-    *(_placement(name, variable_update=name) for name in reversed(_ALONE.values())),
-    *(_placement(name, precision=name, num_gpus=1) for name in ('fp16', 'bf16')),
-    _placement('bf16_variables', precision='bf16', fp16_vars=True, num_gpus=1),
+    *(_placement(name, variable_update=name) for name in _ALONE.values()),
+    *(_placement(name, precision=name) for name in ('fp16', 'bf16')),
+    _placement('bf16_variables', precision='bf16', fp16_vars=True),
     *(_sums(*row) for row in itertools.product((*ALGORITHMS, 'collective'), _DTYPES)),
     Check(
         'losses/gpu_and_cpu',

@@ -111,9 +111,9 @@ def gpus_on_bus(root: Path) -> int:
 
 
 def list_gpus(gpus: Sequence[dict[str, Any]]) -> str:
-    """Such as '8 × NVIDIA A100-SXM4-40GB (compute capability 8.0, 39.6 GiB)'."""
+    """Such as '8 x NVIDIA A100-SXM4-40GB (compute capability 8.0, 39.6 GiB)'."""
     shown = []
     for gpu in gpus:
         memory = f', {gpu["memory_bytes"] / 2**30:.1f} GiB' if gpu['memory_bytes'] else ''
         shown.append(f'{gpu["name"] or "unknown GPU"} (compute capability {gpu["compute_capability"]}{memory})')
-    return ', '.join(f'{shown.count(text)} × {text}' for text in dict.fromkeys(shown))
+    return ', '.join(f'{shown.count(text)} x {text}' for text in dict.fromkeys(shown))

@@ -1,5 +1,6 @@
 """How fast the CPU computes and moves data. Imports TensorFlow only for products of matrices."""
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -28,7 +29,8 @@ def memory_bandwidth(context: Context) -> Verdict:
     del context
     num_threads = len(os.sched_getaffinity(0))
     a, b, c = (np.full(_ARRAY_BYTES // 8, value) for value in (1.0, 2.0, 0.0))
-    parts = [slice(*bounds) for bounds in _bounds(len(a), num_threads)]
+    ends = [len(a) * part // num_threads for part in range(num_threads + 1)]
+    parts = list(itertools.starmap(slice, itertools.pairwise(ends)))
 
     def copy(part: slice) -> None:
         np.copyto(c[part], a[part])
@@ -49,11 +51,6 @@ def memory_bandwidth(context: Context) -> Verdict:
         copied, added = best(copy, 2), best(add, 3)
     found = f'copy {copied:.1f} GB/s, add {added:.1f} GB/s, with {num_threads} threads'
     return ok(found, copy_gb_per_second=copied, add_gb_per_second=added, num_threads=num_threads)
-
-
-def _bounds(size: int, num_parts: int) -> list[tuple[int, int]]:
-    ends = [size * part // num_parts for part in range(num_parts + 1)]
-    return list(zip(ends[:-1], ends[1:], strict=True))
 
 
 def matrix_products(context: Context) -> Verdict:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow.compat.v1 as tf
-from google.protobuf import text_format
+from google.protobuf import text_format  # type: ignore[import-untyped]  # protobuf ships no types
 
 from benchmark_cnn import BenchmarkCNN
 from doctor.verdicts import Context, Verdict, ok, warning, wrong
@@ -49,7 +49,7 @@ def step(context: Context, flags: Mapping[str, Any]) -> Verdict:
     if not moved:
         return ok(f'every op ran where the graph asks for: {listed}', **figures)
     ops = Counter(f'{op["op"]} of {op["dtype"]} from {op["asked"]} to {op["ran"]}' for op in moved)
-    shown = '; '.join(f'{number} × {what}' for what, number in ops.most_common(_NUM_SHOWN))
+    shown = '; '.join(f'{number} x {what}' for what, number in ops.most_common(_NUM_SHOWN))
     found = f'{counted(len(moved), "op")} did not run where the graph asks for: {shown}'
     if any(op['is_floating'] for op in moved):
         return wrong(found, 'TensorFlow has no kernel for them there, which makes steps slow: report it', **figures)

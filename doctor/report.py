@@ -85,7 +85,7 @@ def rows_of(findings: Sequence[Finding]) -> list[tuple[Outcome, str, str, str | 
     """(outcome, name, found, advice) of each row of the table."""
     order = {check.name: index for index, check in enumerate(CHECKS)}
     shown = sorted(findings, key=lambda finding: order.get(finding.name, len(order)))
-    rows = [
+    rows: list[tuple[Outcome, str, str, str | None]] = [
         (finding.verdict.outcome, finding.name, finding.verdict.found, finding.verdict.advice)
         for finding in shown
         if finding.verdict.outcome is not Outcome.SKIPPED

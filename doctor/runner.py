@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cluster.environments import without_clusters
 from cluster.tether import tethered
@@ -62,52 +62,75 @@ def run_checks(
         while first.shares and count < len(remaining) and remaining[count].shares == first.shares:
             count += 1
         request = {'num_gpus': num_gpus, 'time_limit': time_limit}
-        with _Process(remaining[:count], request, _environment(hides_gpus), show) as process:
+        with _started(remaining[:count], request, _environment(hides_gpus), show) as process:
             for finding in process.findings():
                 remaining.pop(0)
                 yield finding
 
 
-class _Process:
-    """The process of successive checks; it has ended when the block does."""
-
-    def __init__(
-        self,
-        checks: Sequence[Check],
-        request: Mapping[str, Any],
-        environment: Mapping[str, str],
-        show: Callable[[str, str], None],
-    ) -> None:
-        self._checks = checks
-        self._time_limit: float = request['time_limit']
-        self._show = show
-        listed = [{'name': check.name, 'run': check.run, 'arguments': dict(check.arguments)} for check in checks]
+@contextlib.contextmanager
+def _started(
+    checks: Sequence[Check],
+    request: Mapping[str, Any],
+    environment: Mapping[str, str],
+    show: Callable[[str, str], None],
+) -> Iterator['_Process']:
+    """The process of successive checks; it and what it started have ended when the block does."""
+    listed = [{'name': check.name, 'run': check.run, 'arguments': dict(check.arguments)} for check in checks]
+    with contextlib.ExitStack() as stack:
         try:
-            self._log = tempfile.TemporaryFile()
-            self._popen = subprocess.Popen(
+            log = stack.enter_context(tempfile.TemporaryFile())
+            # Of a process that is killed, too, no file is left behind.
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-doctor-', ignore_cleanup_errors=True)
+            )
+            popen = subprocess.Popen(
                 tethered([sys.executable, _PROCESS, json.dumps({**request, 'checks': listed})]),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=self._log,
-                env=environment,
+                stderr=log,
+                env={**environment, 'TMPDIR': folder},
                 # Ctrl-C reaches this process only, which then ends the other.
                 start_new_session=True,
                 text=True,
             )
-            self._ended = os.pidfd_open(self._popen.pid)
         except OSError as error:
             raise RunError(f'{checks[0].name}: its process cannot be started ({error.strerror})') from error
+        ended = os.pidfd_open(popen.pid)
+        stack.callback(os.close, ended)
+        process = _Process(checks, request['time_limit'], show, popen, ended, log)
+        try:
+            yield process
+        finally:
+            if process.kill():
+                popen.wait()
+
+
+class _Process:
+    """A process that examines successive checks.
+
+    Args:
+      time_limit: the factor of all limits. show: see run_checks.
+      popen: the process. ended: its descriptor, which becomes readable when it ends. log: its standard error.
+    """
+
+    def __init__(
+        self,
+        checks: Sequence[Check],
+        time_limit: float,
+        show: Callable[[str, str], None],
+        popen: subprocess.Popen[str],
+        ended: int,
+        log: IO[bytes],
+    ) -> None:
+        self._checks = checks
+        self._time_limit = time_limit
+        self._show = show
+        self._popen = popen
+        self._ended = ended
+        self._log = log
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
-
-    def __enter__(self) -> '_Process':
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._kill():
-            self._popen.wait()
-        os.close(self._ended)
-        self._log.close()
 
     def findings(self) -> Iterator[Finding]:
         """What the checks find, in their order, up to the first that is wrong: it is the last of this process."""
@@ -132,7 +155,7 @@ class _Process:
                 self._abort()
                 secs = check.limit_secs * self._time_limit
                 found = f'no answer within {secs:g} s{_while(doing)}'
-                if not self._kill():
+                if not self.kill():
                     found += '; its process cannot even be killed, as when a driver does not answer'
                 advice = check.remedy or _REPORT
                 return wrong(found, f'{advice}; if this machine is slow, write --time_limit={self._time_limit * 4:g}')
@@ -160,10 +183,9 @@ class _Process:
         if not self._wait(_END_SECS):
             return wrong(found.format('closed its output and did not end'), _REPORT, **figures)
         code = self._code()
-        if code < 0:
-            how = f'was ended by signal {-code} ({signal.strsignal(-code)})'
-        else:
-            how = f'ended with exit code {code}'
+        how = (
+            f'ended with exit code {code}' if code >= 0 else f'was ended by signal {-code} ({signal.strsignal(-code)})'
+        )
         return wrong(found.format(how), _ADVICE_FOR_SIGNALS.get(-code) or check.remedy or _REPORT, **figures)
 
     def _read(self) -> None:
@@ -189,7 +211,7 @@ class _Process:
         self._popen.send_signal(signal.SIGABRT)
         self._wait(_ABORT_SECS)
 
-    def _kill(self) -> bool:
+    def kill(self) -> bool:
         """Kills what is left of the process and of those that it started; returns whether it has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)

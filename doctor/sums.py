@@ -64,7 +64,7 @@ def _faults(towers: Sequence[str], algorithm: str, dtype: tf.DType) -> list[str]
             for size, tensors_of_size in zip(_SIZES, sums, strict=True):
                 # One after the other: several collectives at once need an order that all devices share.
                 totals = session.run(tensors_of_size)
-                expected = sum(_values(size, tower) for tower in range(len(towers)))
+                expected = np.sum([_values(size, tower) for tower in range(len(towers))], 0)
                 for device, total in zip(towers, totals, strict=True):
                     differing = np.flatnonzero(total != expected)
                     if len(differing):

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-
 # Why checks of GPUs are skipped on most machines without one.
 NO_GPU = 'this machine has no GPU of NVIDIA'
 
