@@ -2,8 +2,8 @@
 
 REQUEST is an object of JSON: checks (a list of name, run, arguments), num_gpus and time_limit. The process writes
 lines of JSON to its standard output, for each check {"doing": TEXT} any number of times and then {"end": NAME,
-"verdict": ...}. It ends after the first verdict that is wrong, since what failed may disturb the other checks. All
-else that it and its libraries print goes to standard error.
+"verdict": ..., "log_end": how many bytes are in standard error, a file}. It ends after the first verdict that is wrong,
+since what failed may disturb the other checks. All else that it and its libraries print goes to standard error.
 """
 
 import json
@@ -39,7 +39,8 @@ def main() -> None:
     context = Context(request['num_gpus'], request['time_limit'], doing)
     for check in request['checks']:
         verdict = _examine(context, check)
-        _tell(out, end=check['name'], verdict=verdict)
+        sys.stderr.flush()
+        _tell(out, end=check['name'], verdict=verdict, log_end=os.fstat(2).st_size)
         if verdict['outcome'] == 'wrong':
             return
 

@@ -129,13 +129,15 @@ class _Process:
         self._popen = popen
         self._ended = ended
         self._log = log
+        # Where the lines of the check that runs now begin.
+        self._log_end = 0
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def findings(self) -> Iterator[Finding]:
         """What the checks find, in their order, up to the first that is wrong: it is the last of this process."""
         for check in self._checks:
-            started, log_start = time.monotonic(), self._log_size()
+            started, log_start = time.monotonic(), self._log_end
             self._show(check.name, '')
             verdict = self._verdict(check, started + check.limit_secs * self._time_limit)
             if check is self._checks[-1] or verdict.outcome is Outcome.WRONG:
@@ -165,6 +167,7 @@ class _Process:
                 doing = message['doing']
                 self._show(check.name, doing)
             if message.get('end') == check.name:
+                self._log_end = message['log_end']
                 return verdict_of(message['verdict'])
 
     def _end(self, check: Check, verdict: Verdict) -> Verdict:
@@ -217,12 +220,9 @@ class _Process:
             os.killpg(self._popen.pid, signal.SIGKILL)
         return self._wait(_KILL_SECS)
 
-    def _log_size(self) -> int:
-        return os.fstat(self._log.fileno()).st_size
-
     def _log_lines(self, start: int) -> Sequence[str]:
         """The last lines that the process has written to standard error since it had written `start` bytes."""
-        end = self._log_size()
+        end = os.fstat(self._log.fileno()).st_size
         start = max(start, end - _END_BYTES)
         text = os.pread(self._log.fileno(), end - start, start).decode(errors='backslashreplace')
         return tuple(text.splitlines()[-_NUM_LOG_LINES:])

@@ -32,7 +32,9 @@ def exact_sums(context: Context, algorithm: str, dtype: str) -> Verdict:
     kind, numbers = ('gpu', range(2, context.num_gpus + 1)) if context.num_gpus > 1 else ('cpu', _VIRTUAL_CPUS)
     for number in numbers:
         context.doing(f'summing {dtype} over {number} {kind.upper()}s by {algorithm}')
-        faults = _faults([f'/{kind}:{index}' for index in range(number)], algorithm, tf.as_dtype(dtype))
+        towers = [f'/{kind}:{index}' for index in range(number)]
+        reduce = _collective(towers) if algorithm == COLLECTIVE else _by_spec(towers, algorithm)
+        faults = list_faults(towers, reduce, tf.as_dtype(dtype))
         if faults:
             return wrong(
                 f'over {number} {kind.upper()}s: {"; ".join(faults[:3])}',
@@ -43,10 +45,9 @@ def exact_sums(context: Context, algorithm: str, dtype: str) -> Verdict:
     return ok(f'exact over {listed} {"GPUs" if kind == "gpu" else "virtual CPUs"}', kind=kind, numbers=list(numbers))
 
 
-def _faults(towers: Sequence[str], algorithm: str, dtype: tf.DType) -> list[str]:
-    """What is wrong with the sums of these towers, a line for each tensor."""
+def list_faults(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -> list[str]:
+    """What is wrong with the sums over these towers, a line for each tensor on each of them."""
     with tf.Graph().as_default() as graph:
-        reduce = _collective(towers) if algorithm == COLLECTIVE else _by_spec(towers, algorithm)
         sums = []
         for index, size in enumerate(_SIZES):
             tensors = []

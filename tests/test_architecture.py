@@ -128,6 +128,23 @@ MAY_KNOW = {
     'variable_mgr': {'errors', 'managers', 'models', 'training', 'params', 'inputs', 'records'},
     'reporting': {'errors', 'params', 'inputs', 'models', 'training', 'records'},
     'cluster': {'errors', 'params', 'reporting', 'inputs', 'models', 'training', 'records'},
+    # Its checks call everything but the command.
+    'doctor': {
+        'benchmark_cnn',
+        'cluster',
+        'errors',
+        'inputs',
+        'managers',
+        'models',
+        'params',
+        'preprocessing',
+        'records',
+        'reporting',
+        'run',
+        'sweeps',
+        'training',
+        'variable_mgr',
+    },
     'sweeps': {'errors', 'cluster', 'params', 'reporting', 'inputs', 'models', 'training', 'records'},
 }
 # Where Params may be read: before the plan is made, or for the record.

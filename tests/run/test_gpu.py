@@ -1,4 +1,4 @@
-"""Training on GPUs has the losses of training on CPUs, in every local mode and by every all-reduce algorithm."""
+"""What `doctor` checks on GPUs; and training on GPUs has the losses of training on CPUs, in every local mode."""
 
 from typing import Any
 
@@ -6,14 +6,36 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
+from doctor.checks import CHECKS, Check, Needs
+from doctor.examine import why_not
+from doctor.runner import run_checks
+from doctor.verdicts import Outcome
 from params import make_params
 
 NUM_GPUS = len(tf.config.list_physical_devices('GPU'))
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS == 0, reason='there is no GPU')]
 
 
+# These come first: later tests keep memory of the GPUs, and checks have processes of their own.
+@pytest.mark.parametrize('check', [check for check in CHECKS if check.needs is not Needs.CPU], ids=lambda row: row.name)
+def test_doctor_finds_nothing_wrong(check: Check) -> None:
+    if why := why_not(check.needs, None, NUM_GPUS):
+        pytest.skip(why)
+    (found,) = run_checks([check], NUM_GPUS)
+    assert found.verdict.outcome is not Outcome.WRONG, '\n'.join(
+        [found.verdict.found, found.verdict.advice or '', *found.log]
+    )
+
+
 def losses(**overrides: Any) -> list[float]:
-    settings = {'model': 'lenet', 'batch_size': 8, 'num_batches': 3, 'num_warmup_batches': 1, **overrides}
+    settings = {
+        'model': 'lenet',
+        'batch_size': 8,
+        'num_batches': 3,
+        'num_warmup_batches': 1,
+        'allow_growth': True,
+        **overrides,
+    }
     return [step.values.loss for step in BenchmarkCNN(make_params(**settings)).run().steps]
 
 
