@@ -5,12 +5,16 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 RECORDS := data/.records-complete
+# Where the driver of NVIDIA is, TensorFlow gets its libraries for GPUs. `make install EXTRAS=dev` leaves them out.
+NVIDIA_DRIVER := /proc/driver/nvidia/version /dev/nvidiactl /usr/lib/wsl/lib/libcuda.so.1
+comma := ,
+EXTRAS ?= dev$(if $(wildcard $(NVIDIA_DRIVER)),$(comma)cuda)
 
 .PHONY: help install bench test test-fast check clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make install   make $(VENV) with everything in it (PYTHON=$(PYTHON), 3.10 to 3.13)'
+	@echo 'make install   make $(VENV) with everything in it (PYTHON=$(PYTHON), 3.10 to 3.13; EXTRAS=$(EXTRAS))'
 	@echo 'make bench     make photographs and records of them in data/, train resnet50 on them, and compare three modes'
 	@echo 'make test      run the tests'
 	@echo 'make test-fast run those that take at most 2 minutes together'
@@ -23,7 +27,7 @@ $(INSTALLED): setup.py pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
 	  { echo 'make: PYTHON=$(PYTHON): it must be a Python from 3.10 to 3.13; write make install PYTHON=python3.12' >&2; exit 1; }
 	test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	touch $@
 
 $(RECORDS): | $(INSTALLED)

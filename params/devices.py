@@ -36,18 +36,41 @@ class Devices:
     )
     data_format: str | None = flag(
         None,
-        'Order of the axes of a batch of images; by default NCHW on GPUs and NHWC on CPUs.',
+        'Order of the axes of a batch of images; by default NHWC on CPUs, and NCHW on GPUs but for fp16 from compute '
+        'capability 7.0 on and bf16 from 8.0 on.',
         choices=('NHWC', 'NCHW'),
         original='NCHW',
     )
     num_intra_threads: int | None = flag(
         None,
-        'Threads within one operation; by default, and with 0, TensorFlow decides.',
+        'Threads within one operation; with 0 TensorFlow decides. By default also, but 1 for GPUs with threads of '
+        'their own (--gpu_thread_mode), unless --local_parameter_device=cpu.',
         lower_bound=0,
         unit='threads',
     )
     num_inter_threads: int = flag(
-        0, 'Operations that run at the same time; with 0 TensorFlow decides.', lower_bound=0, unit='threads'
+        0,
+        'Operations that run at the same time; with 0 TensorFlow decides, and for GPUs with threads of their own '
+        '(--gpu_thread_mode) these are the cores less those threads.',
+        lower_bound=0,
+        unit='threads',
+    )
+    gpu_thread_mode: str = flag(
+        'gpu_private',
+        'Threads of the host that start the kernels of GPUs: gpu_private: each GPU has its own; gpu_shared: the GPUs '
+        'share some; global: they are those of all other operations.',
+        choices=('global', 'gpu_shared', 'gpu_private'),
+    )
+    per_gpu_thread_count: int = flag(
+        0,
+        'Threads for each GPU, unless --gpu_thread_mode=global; with 0 two, one for kernels and one for copies.',
+        lower_bound=0,
+        unit='threads',
+    )
+    batchnorm_persistent: bool = flag(
+        True,
+        "On GPUs, batch norm by cuDNN's kernels that keep their input on the chip (CUDNN_BATCHNORM_SPATIAL_PERSISTENT) "
+        'where there are any.',
     )
     allow_growth: bool | None = flag(
         None, 'Take the memory of a GPU as it is needed instead of at the start; by default TensorFlow decides.'
@@ -95,5 +118,20 @@ IDLE: tuple[Idle, ...] = (
         'with this --variable_update it only sets where gradients are summed, and --all_reduce_spec or '
         '--hierarchical_copy sets that already',
     ),
-    Idle(('allow_growth', 'gpu_memory_frac_for_testing'), lambda p, run: p.device == 'cpu', 'the run is on the CPU'),
+    Idle(
+        (
+            'allow_growth',
+            'gpu_memory_frac_for_testing',
+            'gpu_thread_mode',
+            'per_gpu_thread_count',
+            'batchnorm_persistent',
+        ),
+        lambda p, run: p.device == 'cpu',
+        'the run is on the CPU',
+    ),
+    Idle(
+        ('per_gpu_thread_count',),
+        lambda p, run: p.gpu_thread_mode == 'global',
+        'with --gpu_thread_mode=global GPUs have no threads of their own',
+    ),
 )

@@ -26,6 +26,11 @@ class Precision:
         '--use_fp16 means fp16.',
         choices=('fp32', 'fp16', 'bf16'),
     )
+    tf32: bool = flag(
+        True,
+        'On GPUs of compute capability 8.0 and above, multiply numbers of 32 bits in TF32, which keeps 10 bits of the '
+        'mantissa, as TensorFlow does by default.',
+    )
     fp16_vars: bool = flag(False, 'Keep trained variables in the 16-bit type of --precision too.')
     fp16_loss_scale: float | None = flag(
         None,
@@ -58,6 +63,7 @@ def _16_bits_hold_what_the_optimizer_keeps(params: 'Params') -> str | None:
 
 RULES: tuple[Rule, ...] = (_16_bits_hold_what_the_optimizer_keeps,)
 IDLE: tuple[Idle, ...] = (
+    Idle(('tf32',), lambda p, run: p.device == 'cpu', 'the run is on the CPU'),
     Idle(('fp16_vars',), lambda p, run: p.precision == 'fp32', 'only --precision=fp16 or --precision=bf16 uses it'),
     Idle(_LOSS_SCALE, lambda p, run: p.precision != 'fp16', 'only --precision=fp16 scales the loss'),
     idle_in_eval(*_LOSS_SCALE, 'fp16_vars', 'continue_on_nan'),

@@ -15,6 +15,8 @@ from reporting.statistics import Rate
 _PROGRAM = 'tf_cnn_benchmarks'
 _RULE = '-' * 64
 _LABEL_WIDTH = 13
+# After the precision, whose first word others read.
+IN_TF32 = ' (computed in TF32)'
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Banner:
 
     batch_size is per device. num_batches is None if all images are evaluated, and a text if no number is known.
     num_epochs are passes over the data set; None if unknown. machine: the processor and versions, the GPUs.
+    data_format_reason is empty if the run did not choose. tf32: whether fp32 is computed in TF32.
     bytes_of_servers are those of the variables on each parameter server; bytes_of_step are those that a step transfers.
     """
 
@@ -47,6 +50,8 @@ class Banner:
     bytes_of_servers: tuple[int, ...] = ()
     bytes_of_step: int = 0
     precision: str = 'fp32'
+    tf32: bool = False
+    data_format_reason: str = ''
     machine: tuple[str, ...] = ()
 
 
@@ -64,8 +69,12 @@ def format_banner(banner: Banner) -> str:
         ('Num epochs', 'unknown' if banner.num_epochs is None else f'{banner.num_epochs:.2f}'),
         ('Devices', list(banner.devices)),
         ('NUMA bind', banner.numa_bind),
-        ('Data format', banner.data_format),
+        (
+            'Data format',
+            f'{banner.data_format}{f" ({banner.data_format_reason})" if banner.data_format_reason else ""}',
+        ),
         *([('Precision', banner.precision)] if banner.precision != 'fp32' else []),
+        *([('Precision', f'{banner.precision}{IN_TF32}')] if banner.tf32 else []),
         ('Optimizer', banner.optimizer),
         ('Variables', banner.variable_update),
         *([('AllReduce', banner.all_reduce_spec)] if banner.all_reduce_spec else []),

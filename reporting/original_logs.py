@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from errors import UsageError
+from reporting.console import IN_TF32
 from reporting.long_run import MIN_STEPS
 from reporting.record import RESULT, SCHEMA_VERSION, Record
 
@@ -160,8 +161,10 @@ def _document(run: _Run, identity: str) -> dict[str, Any]:
         'batch_size': per_device,
         'variable_update': facts.get('Variables'),
         'optimizer': facts.get('Optimizer'),
-        'data_format': facts.get('Data format'),
-        'precision': facts.get('Precision', 'fp32') if facts else None,
+        'data_format': _first_word(facts.get('Data format')),
+        'precision': facts.get('Precision', 'fp32').removesuffix(IN_TF32) if facts else None,
+        # A banner that does not name it may be of a program that does not know it.
+        'tf32': facts.get('Precision', '').endswith(IN_TF32) or None,
         'all_reduce_spec': facts.get('AllReduce'),
     }
     flags = {name: value for name, value in {**setting, 'num_gpus': num_devices}.items() if value is not None}
@@ -271,6 +274,10 @@ def _role(mode: str) -> str | None:
 def _shape(num_workers: int | None, num_devices: int | None, num_servers: int) -> str:
     workers, devices = (str(number) if number else '?' for number in (num_workers, num_devices))
     return f'{workers}*{devices}' + (f'+{num_servers}' if num_servers else '')
+
+
+def _first_word(text: str | None) -> str | None:
+    return text.split()[0] if text else None
 
 
 def _first_number(text: str | None) -> float | None:

@@ -182,6 +182,8 @@ class Record:
 
     def _resolved(self) -> dict[str, Any]:
         known = {name: self.run.get(name) for name in _RESOLVED} | {'model': self.document['model']['name']}
+        # Not what the flag allowed. Documents without it are of CPUs.
+        known['tf32'] = self.run.get('tf32', False)
         return {name: value for name, value in known.items() if value is not None}
 
     def _chief_steps(self) -> Mapping[str, Any]:

@@ -29,11 +29,13 @@ def format_machine(machine: Mapping[str, Any]) -> list[str]:
     ]
     gpus = machine.get('gpus') or ()
     if gpus:
-        kinds = Counter((gpu.get('name') or 'GPU', gpu.get('memory_bytes')) for gpu in gpus)
+        kinds = Counter(
+            (gpu.get('name') or 'GPU', gpu.get('memory_bytes'), gpu.get('compute_capability')) for gpu in gpus
+        )
         libraries = ('driver', 'CUDA', 'cuDNN', 'NCCL')
         lines.append(
             _joined(
-                *(_gpus(name, memory, number) for (name, memory), number in kinds.items()),
+                *(_gpus(*kind, number) for kind, number in kinds.items()),
                 _listed(*(_named(library, versions.get(library.lower())) for library in libraries)),
             )
         )
@@ -111,9 +113,9 @@ def _cores(machine: Mapping[str, Any]) -> str | None:
     return f'{usable:.3g} of {counted(num_cores, "core")}'
 
 
-def _gpus(name: str, memory: int | None, number: int) -> str:
+def _gpus(name: str, memory: int | None, capability: str | None, number: int) -> str:
     size = f'{memory / _GIBIBYTE:.0f} GiB{" each" if number > 1 else ""}' if memory else None
-    return _listed(f'{name} x {number}' if number > 1 else name, size)
+    return _listed(f'{name} x {number}' if number > 1 else name, size, _named('compute capability', capability))
 
 
 def _named(name: str, version: str | None) -> str | None:

@@ -116,6 +116,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         num_epochs=shown_epochs,
         devices=tuple(f'{device_prefix}{tower}' for tower in machine.towers),
         data_format=machine.data_format,
+        data_format_reason=machine.data_format_reason,
         optimizer=plan.optimizer.name,
         variable_update=variables.variable_update,
         all_reduce_spec=variables.shown_spec,
@@ -125,6 +126,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
         bytes_of_step=built.bytes_of_step if built else 0,
         precision=str(plan.step.precision),
+        tf32=bool(machine.tf32),
         machine=tuple(format_machine(plan.surroundings.machine)),
     )
 

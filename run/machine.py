@@ -11,6 +11,9 @@ from errors import UsageError, counted
 from params import Params
 from params.devices import another_flag_places_the_sums
 from params.modes import MODES, Mode
+from run.data_formats import Capability, choose_data_format, uses_tf32
+from run.gpu_settings import has_persistent_batch_norm, host_threads, prepare_gpus
+from run.missing_gpu import explain_missing_gpu
 from training.variables import HOST_DEVICE
 
 _XLA_ON_CPU = '--tf_xla_cpu_global_jit'
@@ -22,6 +25,8 @@ class Machine:
 
     towers: the device of each tower. hosts: the CPU of each process that has towers, in order. parameter_devices:
     where shared variables live. all_reduce_spec: how towers sum gradients; None: the default of one process.
+    data_format_reason: why the run chose the data format, for the banner; empty if it had no choice.
+    tf32: whether fp32 is computed in TF32; None if that is unknown.
     """
 
     kind: str
@@ -31,6 +36,8 @@ class Machine:
     data_format: str
     hosts: tuple[str, ...] = (HOST_DEVICE,)
     all_reduce_spec: str | None = None
+    data_format_reason: str = ''
+    tf32: bool | None = False
 
     @property
     def is_here(self) -> bool:
@@ -69,12 +76,12 @@ def find_machine(params: Params, mode: Mode, workers: Sequence[str] = (), *, alo
             f'--num_gpus={params.num_gpus}: TensorFlow sees {counted(num_gpus_found, "GPU")} here; '
             f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
             if num_gpus_found
-            else '--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or install the [cuda] extra'
+            else f'--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or {_how_to_see_gpus()}'
         )
     if params.device is None and kind == 'cpu' and params.num_gpus > 1:
         raise UsageError(
-            f'--num_gpus={params.num_gpus}: TensorFlow sees no GPU here; '
-            f'write --device=cpu to train on {params.num_gpus} virtual devices of the CPU'
+            f'--num_gpus={params.num_gpus}: TensorFlow sees no GPU here; write --device=cpu to train on '
+            f'{params.num_gpus} virtual devices of the CPU, or {_how_to_see_gpus()}'
         )
     if params.xla and kind == 'cpu' and params.num_gpus > 1:
         raise UsageError(
@@ -97,16 +104,41 @@ def find_machine(params: Params, mode: Mode, workers: Sequence[str] = (), *, alo
             f'--variable_update={params.variable_update} has several; write xring, psgpu or pscpu'
         )
     towers = tuple(f'{worker}/{kind}:{i}' for worker in workers or [''] for i in range(params.num_gpus))
+    data_format, reason = 'NHWC', ''
+    tf32: bool | None = False
+    if kind == 'gpu':
+        capabilities = [None] if workers else _capabilities(params.num_gpus)
+        data_format, reason = choose_data_format(params.precision, capabilities)
+        tf32 = params.tf32 and uses_tf32(params.precision, capabilities, os.environ)
     return Machine(
         kind=kind,
         towers=towers,
         parameter_device_kind=parameter_kind,
         parameter_devices=towers if parameter_kind == 'gpu' else (HOST_DEVICE,),
-        data_format=params.data_format or ('NCHW' if kind == 'gpu' else 'NHWC'),
+        data_format=params.data_format or data_format,
         hosts=tuple(f'{worker}{HOST_DEVICE}' for worker in workers or ['']),
         # In a ring, each worker sends the fewest bytes.
         all_reduce_spec=spec or ('xring' if workers else None),
+        data_format_reason='' if params.data_format else reason,
+        tf32=tf32,
     )
+
+
+def _how_to_see_gpus() -> str:
+    reason = explain_missing_gpu()
+    return f'mend this: {reason}' if reason else 'install the [cuda] extra on a machine with a GPU of NVIDIA'
+
+
+def _capabilities(num_gpus: int) -> list[Capability | None]:
+    """The compute capability of each GPU that the towers are on; None if TensorFlow does not tell. Opens no GPU."""
+    found: list[Capability | None] = []
+    for device in tf.config.list_physical_devices('GPU')[:num_gpus]:
+        try:
+            details = tf.config.experimental.get_device_details(device)
+        except ValueError:
+            details = {}
+        found.append(details.get('compute_capability'))
+    return found
 
 
 def session_config(params: Params, machine: Machine, *, in_cluster: bool = False) -> tf.ConfigProto:
@@ -123,9 +155,20 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
         config.device_count['CPU'] = len(machine.towers) if machine.is_here else 1
         config.device_count['GPU'] = 0
     _fix_for_process('xla', params.xla)
-    _fix_for_process('num_intra_threads', params.num_intra_threads or 0)
-    config.intra_op_parallelism_threads = params.num_intra_threads or 0
-    config.inter_op_parallelism_threads = params.num_inter_threads
+    intra_threads, inter_threads = params.num_intra_threads or 0, params.num_inter_threads
+    if machine.kind == 'gpu' and machine.is_here:
+        prepare_gpus(params)
+        _fix_for_process('batchnorm_persistent', has_persistent_batch_norm())
+        tf.config.experimental.enable_tensor_float_32_execution(params.tf32)
+        updates_on_host = machine.parameter_device_kind == 'cpu'
+        # Beside a GPU, these threads matter so little that a run goes on with those that an earlier one chose.
+        intra_threads, inter_threads = host_threads(
+            params, _fixed_for_process.get(_INTRA), updates_on_host=updates_on_host
+        )
+    if machine.kind == 'cpu' or params.num_intra_threads is not None:
+        _fix_for_process(_INTRA, intra_threads)
+    config.intra_op_parallelism_threads = intra_threads
+    config.inter_op_parallelism_threads = inter_threads
     config.use_per_session_threads = True
     if params.allow_growth is not None:
         config.gpu_options.allow_growth = params.allow_growth
@@ -205,7 +248,13 @@ def _choose_graph_passes(rewrite: Any, machine: Machine) -> None:
         rewrite.layout_optimizer = rewrite.OFF
 
 
-_fixed_for_process: dict[str, object] = {}
+def keep_threads(config: tf.ConfigProto) -> None:
+    """To be called before a session is opened: TensorFlow keeps its threads for all later ones of the process."""
+    _fixed_for_process.setdefault(_INTRA, config.intra_op_parallelism_threads)
+
+
+_INTRA = 'num_intra_threads'
+_fixed_for_process: dict[str, Any] = {}
 
 
 def _fix_for_process(name: str, value: object) -> None:

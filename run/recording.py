@@ -230,6 +230,7 @@ class Recording:
             'all_reduce_spec': variables.shown_spec,
             'optimizer': plan.optimizer.name,
             'precision': str(plan.step.precision),
+            'tf32': plan.machine.tf32,
             'data_format': plan.machine.data_format,
             'device': plan.machine.kind,
             'devices': list(plan.machine.towers),

@@ -26,7 +26,9 @@ from params.files import Output, outputs_that_are
 from params.modes import MODES, Mode
 from params.rules import RunFacts
 from params.spec import numbers_of
+from run.gpu_settings import contradictions
 from run.gpus import has_nvidia_gpu
+from run.missing_gpu import explain_missing_gpu
 from run.outputs import check_outputs
 from run.plan import (
     Counts,
@@ -54,7 +56,8 @@ def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
     """Makes the plan of this process, and checks that the run is possible.
 
     Reads --model_file, the environment, the data folder, the checkpoints and the devices, and creates the output
-    folders. The only environment variables that it changes are TF_XLA_FLAGS and CUDA_VISIBLE_DEVICES, for TensorFlow.
+    folders. The only environment variables that it changes are, for TensorFlow, TF_XLA_FLAGS, CUDA_VISIBLE_DEVICES and,
+    on GPUs, those of run.gpu_settings.
 
     Args:
       params: the settings.
@@ -183,11 +186,18 @@ def _plan_run(
     config = session_config(params, machine, in_cluster=cluster is not None)
     if params.xla and machine.is_here:
         check_xla(config, machine.towers[0])
-    if params.device is None and machine.kind == 'cpu' and has_nvidia_gpu():
+    if params.device is None and machine.kind == 'cpu' and has_nvidia_gpu() and (reason := explain_missing_gpu()):
         warnings.append(
-            'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the CPU; install the [cuda] '
-            'extra and a driver that fits it (--verbose shows what TensorFlow says), or write --device=cpu'
+            f'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the CPU: {reason}; '
+            'or write --device=cpu'
         )
+    if params.device is None:
+        # Which flags have no effect on the kind of device that the run has found.
+        facts = RunFacts(alone=cluster is None and horovod is None, residual=model.residual)
+        known = find_idle(params, facts)
+        warnings += [line for line in find_idle(replace(params, device=machine.kind), facts) if line not in known]
+    if machine.kind == 'gpu':
+        warnings += contradictions(params)
     if cluster and not horovod and (public := public_hosts(cluster)):
         warnings.append(
             f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor "
@@ -222,7 +232,7 @@ def _plan_run(
         reports=find_reports(params, model, counts, shape, processes),
         shape=shape,
         surroundings=Surroundings(
-            machine_facts(params.num_intra_threads or 0, params.num_inter_threads),
+            machine_facts(config.intra_op_parallelism_threads, config.inter_op_parallelism_threads),
             environment_facts(environ),
             git_commit(),
         ),

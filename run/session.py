@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from reporting.result import Phase, StepValues
 from run.instruments import StepTracer, SummaryWriter
+from run.machine import keep_threads
 from run.step_graph import Fetches
 
 
@@ -17,6 +18,7 @@ from run.step_graph import Fetches
 def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterator[tf.Session]:
     """A session that is closed after the block. After an error in a cluster it stays open, since closing it could wait
     for a lost task."""
+    keep_threads(config)
     session = tf.Session(target, graph=graph, config=config)
     try:
         yield session

@@ -25,12 +25,16 @@ ROOT = Path('/')
 _PROGRAM = Path(__file__).resolve().parent.parent
 _ASK_SECS = 1.0
 _KIBIBYTE, _GIBIBYTE = 2**10, 2**30
-_ENVIRONMENT = re.compile(r'(TF|OMP|KMP|GOMP|NCCL|XLA|MALLOC|HOROVOD)_.*|CUDA_VISIBLE_DEVICES|LD_PRELOAD')
+_ENVIRONMENT = re.compile(
+    r'(TF|OMP|KMP|GOMP|NCCL|XLA|MALLOC|HOROVOD)_.*|NVIDIA_TF32_OVERRIDE|CUDA_VISIBLE_DEVICES|LD_PRELOAD'
+)
 # The control groups of a container's first process, with cgroup v1 or in the host's namespace.
 _CONTAINER = re.compile(r'docker|containerd|crio|kubepods|libpod')
 # The first digits of a container's id, or the name of a pod: Kubernetes ends it with five of these characters.
 _GENERATED = re.compile(r'[0-9a-f]{12}|[0-9a-f]{64}|.+-[bcdfghjklmnpqrstvwxz2456789]{5}')
 _TENSORFLOW_PACKAGES = ('tensorflow', 'tensorflow-cpu', 'tf-nightly')
+_CUDA_PACKAGES = ('nvidia-cuda-runtime-cu12',)
+_CUDNN_PACKAGES = ('nvidia-cudnn-cu12',)
 _NCCL_PACKAGES = ('nvidia-nccl-cu12', 'nvidia-nccl-cu13')
 
 
@@ -153,7 +157,8 @@ def _output(*command: str) -> str | None:
 
 
 def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:
-    # Importing it takes seconds. Its build info has the versions of CUDA for which it was made.
+    # Importing it takes seconds. Its build info has the versions of CUDA for which it was made: the system has these,
+    # or there are packages of them.
     tensorflow = sys.modules.get('tensorflow')
     build = tensorflow.sysconfig.get_build_info() if tensorflow else {}
     nccl = _package(*_NCCL_PACKAGES)
@@ -161,8 +166,8 @@ def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:
         'python': platform.python_version(),
         'tensorflow': tensorflow.__version__ if tensorflow else _package(*_TENSORFLOW_PACKAGES),
         'numpy': _package('numpy'),
-        'cuda': build.get('cuda_version'),
-        'cudnn': build.get('cudnn_version'),
+        'cuda': _package(*_CUDA_PACKAGES) or build.get('cuda_version'),
+        'cudnn': _package(*_CUDNN_PACKAGES) or build.get('cudnn_version'),
         'nccl': nccl or (_nccl_version() if has_gpus else None),
         'driver': driver,
     }

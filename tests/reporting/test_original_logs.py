@@ -6,6 +6,7 @@ import pytest
 from refusals import refused
 
 from reporting.comparison import Clock, compare, estimate
+from reporting.console import IN_TF32
 from reporting.original_logs import read_logs
 from reporting.record import Record
 
@@ -64,6 +65,15 @@ def test_a_log_of_the_original_is_read_as_a_result() -> None:
     assert record.document['throughput']['jitter'] == 0.4
     assert record.machine['versions'] == {'tensorflow': '1.13'}
     assert dict(record.setting)['variable_update'] == 'parameter_server'
+
+
+def test_what_this_program_adds_to_data_format_and_precision_is_read() -> None:
+    assert 'tf32' not in one(a_log()).facts
+    added = BANNER.replace('NCHW', 'NHWC (fp16 on GPUs of compute capability 8.0)\nPrecision:   fp16')
+    assert (one(a_log(banner=added)).run['data_format'], one(a_log(banner=added)).run['precision']) == ('NHWC', 'fp16')
+    added = BANNER.replace('NCHW', f'NCHW (fp32 on GPUs)\nPrecision:   fp32{IN_TF32}')
+    facts = one(a_log(banner=added)).facts
+    assert (facts['data_format'], facts['precision'], facts['tf32']) == ('NCHW', 'fp32', True)
 
 
 def test_the_seconds_between_step_lines_are_reconstructed() -> None:

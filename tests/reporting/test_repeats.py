@@ -6,6 +6,7 @@ import pytest
 from sample_results import sample_document, sample_record
 
 from params.table import SPECS
+from reporting.differences import flag_differences
 from reporting.record import Record
 from reporting.repeats import repeat_key
 
@@ -47,6 +48,16 @@ def test_a_value_that_was_chosen_by_the_run_is_the_same_as_one_that_was_given(
 ) -> None:
     assert key_of(resolved(name, unset, value)) == key_of(resolved(name, value, value))
     assert key_of(resolved(name, unset, value)) != key_of(resolved(name, unset, 'other'))
+
+
+def test_fp32_and_fp32_in_tf32_are_two_settings_and_their_difference_is_named() -> None:
+    older, on_cpu, in_tf32 = (sample_document() for _ in range(3))
+    on_cpu['run']['tf32'] = False
+    in_tf32['run']['tf32'] = True
+    on_cpu['command']['flags']['tf32'] = in_tf32['command']['flags']['tf32'] = True
+    assert key_of(older) == key_of(on_cpu) != key_of(in_tf32)
+    records = [Record('a', on_cpu), Record('b', in_tf32)]
+    assert flag_differences(records) == {'tf32': (False, True)}
 
 
 def test_what_is_done_between_steps_belongs_to_the_setting() -> None:

@@ -55,11 +55,15 @@ def test_a_machine_without_gpus_has_one_line() -> None:
 def test_gpus_have_a_line_with_their_software() -> None:
     machine = sample_document()['machine']
     machine['versions'] |= {'driver': '550.54', 'cuda': '12.5', 'cudnn': '9.3'}
-    machine['gpus'] = [{'name': 'NVIDIA A100-SXM4-40GB', 'memory_bytes': 40 * 2**30}] * 8
-    assert format_machine(machine)[1] == ('NVIDIA A100-SXM4-40GB x 8, 40 GiB each; driver 550.54, CUDA 12.5, cuDNN 9.3')
+    machine['gpus'] = [{'name': 'NVIDIA A100-SXM4-40GB', 'memory_bytes': 40 * 2**30, 'compute_capability': '8.0'}] * 8
+    assert format_machine(machine)[1] == (
+        'NVIDIA A100-SXM4-40GB x 8, 40 GiB each, compute capability 8.0; driver 550.54, CUDA 12.5, cuDNN 9.3'
+    )
     machine['gpus'] = [machine['gpus'][0], {'name': 'Tesla T4', 'memory_bytes': None}]
     machine['versions'] |= {'cuda': None, 'cudnn': None}
-    assert format_machine(machine)[1] == 'NVIDIA A100-SXM4-40GB, 40 GiB; Tesla T4; driver 550.54'
+    assert (
+        format_machine(machine)[1] == 'NVIDIA A100-SXM4-40GB, 40 GiB, compute capability 8.0; Tesla T4; driver 550.54'
+    )
 
 
 def test_an_unknown_machine_has_no_line() -> None:

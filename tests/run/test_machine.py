@@ -17,6 +17,7 @@ from models.registry import MODELS
 from params import Params, RunFacts, find_idle, make_params
 from params.modes import MODES
 from run.machine import Machine, find_machine, session_config
+from run.missing_gpu import explain_missing_gpu
 from run.resolve import resolve
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
@@ -48,10 +49,11 @@ def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for
     num_gpus_here: int, device: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr('run.resolve.has_nvidia_gpu', lambda: True)
+    monkeypatch.setattr('run.missing_gpu.has_nvidia_gpu', lambda *_: True)
     told = [line for line in resolve(make_params(model='lenet', device=device), {}).warnings if 'NVIDIA' in line]
     assert len(told) == (device is None and not num_gpus_here)
     for line in told:
-        check_line(line, '[cuda]', '--device=cpu')
+        check_line(line, explain_missing_gpu(), '--device=cpu')
 
 
 def test_the_cpu_has_as_many_virtual_devices_as_asked_for(num_gpus_here: int) -> None:

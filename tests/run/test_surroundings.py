@@ -241,7 +241,7 @@ def test_gpus_are_found_with_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Monk
     }
     assert gpus[1] == gpus[0] | {'uuid': 'GPU-15a2', 'max_memory_clock_mhz': None, 'power_limit_watts': None}
     lines = format_machine(machine_facts())
-    assert lines[1].startswith('NVIDIA A100-SXM4-40GB x 2, 40 GiB each; driver 550.54.15')
+    assert lines[1].startswith('NVIDIA A100-SXM4-40GB x 2, 40 GiB each, compute capability 8.0; driver 550.54.15')
     program.write_text('#!/bin/sh\necho failed; exit 9\n')
     assert gpu_facts() == ([], None)
 

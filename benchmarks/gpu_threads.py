@@ -1,0 +1,42 @@
+"""What --gpu_thread_mode is worth: training on real data with each of its values, in turns.
+
+    python benchmarks/gpu_threads.py --rounds=5 --model=resnet50 --data_dir=data/records --precision=fp16 --num_gpus=2
+
+Kernels of GPUs are started by threads of the host. With `global` these are the threads that also decode images; so the
+difference is largest where images are decoded just fast enough. Flags that this script does not know go to the runs. It
+also measures `global` with --num_intra_threads=1, since the other two leave one thread to each operation.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.launched import RunFailedError
+from benchmarks.turns import compare_in_turns
+
+_VARIANTS = {
+    'global': ('--gpu_thread_mode=global',),
+    'global, 1 intra-op thread': ('--gpu_thread_mode=global', '--num_intra_threads=1'),
+    'gpu_shared': ('--gpu_thread_mode=gpu_shared',),
+    'gpu_private': ('--gpu_thread_mode=gpu_private',),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None, allow_abbrev=False)
+    parser.add_argument('--rounds', type=int, default=5)
+    parser.add_argument('--device', choices=('gpu', 'cpu'), default='gpu', help='cpu: only to try this script')
+    parser.add_argument('--data_dir', required=True, help='records of images, as the subcommand records writes them')
+    args, flags = parser.parse_known_args()
+    try:
+        compare_in_turns(_VARIANTS, [f'--device={args.device}', f'--data_dir={args.data_dir}', *flags], args.rounds)
+    except RunFailedError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
