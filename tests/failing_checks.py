@@ -74,12 +74,12 @@ def hangs(context: Context) -> NoReturn:
     raise AssertionError
 
 
-def hangs_with_children(context: Context) -> NoReturn:
+def hangs_with_a_child(context: Context) -> NoReturn:
     """Starts a process that ignores signals, and tells its number."""
     code = 'import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True); '
     child = subprocess.Popen([sys.executable, '-c', f'{code}time.sleep({_FOREVER_SECS})'], stdout=subprocess.PIPE)
     assert child.stdout is not None
-    context.doing(f'child {int(child.stdout.readline())}')
+    context.doing(child.stdout.readline().decode().strip())
     # No signal handler of Python runs while native code waits.
     ctypes.CDLL(None).usleep(ctypes.c_uint(2**31))
     time.sleep(_FOREVER_SECS)

@@ -1,5 +1,6 @@
 """Whatever happens to the process of a check is a verdict about that check, and the others go on."""
 
+import contextlib
 import signal
 import tempfile
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 import failing_checks
 import pytest
 from failing_checks import check
+from programs import Watched
 
 from doctor.checks import Check
 from doctor.runner import run_checks
@@ -23,14 +25,6 @@ def _find_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def findings_of(*checks: Check) -> list[Finding]:
     return list(run_checks(checks))
-
-
-def is_running(pid: int) -> bool:
-    try:
-        # One that has ended stays a zombie until the first process of the system looks at it.
-        return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
-    except FileNotFoundError:
-        return False
 
 
 def outcomes(findings: Sequence[Finding]) -> list[str]:
@@ -99,22 +93,28 @@ def test_a_check_that_hangs_is_wrong_and_its_log_says_where() -> None:
 
 def test_nothing_is_left_of_a_check_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
-    told: list[str] = []
-    (hung,) = run_checks([check('hangs_with_children', limit_secs=1.0)], show=lambda name, doing: told.append(doing))
-    assert hung.verdict.outcome is Outcome.WRONG
-    child = int(told[-1].split()[1])
-    assert not is_running(child)
+    with contextlib.ExitStack() as stack:
+        children: list[Watched] = []
+
+        def show(name: str, doing: str) -> None:
+            if doing:
+                children.append(Watched(stack, [int(doing)]))
+
+        (hung,) = run_checks([check('hangs_with_a_child', limit_secs=1.0)], show=show)
+        assert hung.verdict.outcome is Outcome.WRONG
+        children[0].assert_all_end()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_is_killed_when_nobody_wants_its_verdict_any_more() -> None:
-    told: list[str] = []
+def test_a_check_ends_with_an_interrupt() -> None:
+    with contextlib.ExitStack() as stack:
+        children: list[Watched] = []
 
-    def show(name: str, doing: str) -> None:
-        told.append(doing)
-        if doing:
-            signal.raise_signal(signal.SIGINT)
+        def show(name: str, doing: str) -> None:
+            if doing:
+                children.append(Watched(stack, [int(doing)]))
+                signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        list(run_checks([check('hangs_with_children')], show=show))
-    assert not is_running(int(told[-1].split()[1]))
+        with pytest.raises(KeyboardInterrupt):
+            list(run_checks([check('hangs_with_a_child')], show=show))
+        children[0].assert_all_end()
