@@ -13,8 +13,9 @@ from run.peak import measure_peak
 _BYTES = 2**28
 _NUM_RUNS = 12
 _GIGA, _TERA = 1e9, 1e12
-# PCI Express 3.0 with 4 lanes: 3.9 GB/s less its packet headers. A GPU for training has 16 lanes.
-_SLOWEST_GB_PER_SECOND = 3.5
+# PCI Express 3.0 with 4 lanes moves 3.9 GB/s, and memory of the host that is not pinned is copied once more on the way.
+# A GPU for training has 16 lanes.
+_SLOWEST_GB_PER_SECOND = 2.5
 _PEAK_SECS = 2.0
 # Of the fastest GPU of the same name.
 _SLOWEST_SHARE = 0.9

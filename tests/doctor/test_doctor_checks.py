@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from captured_machines import CONTAINER_V2, epyc_2_sockets, write_files
 
-from doctor import copies, gpus, host, start, sums
+from doctor import host, start, sums
 from doctor.checks import CHECKS, Check
 from doctor.placement import list_moved
 from doctor.verdicts import Context, Outcome
@@ -21,15 +21,6 @@ from params import parse_argv
 pytestmark = pytest.mark.graph
 
 HERE = Context()
-NVIDIA_ON_BUS = {
-    'sys/bus/pci/devices/0000:07:00.0/vendor': '0x10de\n',
-    'sys/bus/pci/devices/0000:07:00.0/class': '0x030200\n',
-    # Its sound, and a GPU of another maker.
-    'sys/bus/pci/devices/0000:07:00.1/vendor': '0x10de\n',
-    'sys/bus/pci/devices/0000:07:00.1/class': '0x040300\n',
-    'sys/bus/pci/devices/0000:08:00.0/vendor': '0x1002\n',
-    'sys/bus/pci/devices/0000:08:00.0/class': '0x030000\n',
-}
 
 
 @pytest.mark.parametrize('check', CHECKS, ids=lambda check: check.name)
@@ -90,29 +81,6 @@ def test_powersave_is_slow_unless_the_processor_chooses_its_clock(
 
 def test_a_missing_folder_of_shared_memory_is_a_warning(tmp_path: Path) -> None:
     assert host.shared_memory(HERE, str(tmp_path / 'shm')).outcome is Outcome.WARNING
-
-
-def test_a_gpu_on_the_bus_without_a_driver_is_wrong(tmp_path: Path) -> None:
-    found = gpus.driver(HERE, str(write_files(tmp_path, NVIDIA_ON_BUS)))
-    assert (found.outcome, found.figures['gpus_on_bus']) == (Outcome.WRONG, 1)
-    assert 'docs/gpu.md' in (found.advice or '')
-
-
-def test_without_a_gpu_the_driver_is_no_matter(tmp_path: Path) -> None:
-    assert gpus.driver(HERE, str(tmp_path)).outcome is Outcome.SKIPPED
-
-
-def test_gpus_of_one_kind_are_listed_once() -> None:
-    fast = {'name': 'A100', 'memory_bytes': 40 * 2**30, 'compute_capability': '8.0'}
-    other = {'name': None, 'memory_bytes': None, 'compute_capability': None}
-    listed = gpus.list_gpus([fast, other, fast])
-    assert '2 x A100 (compute capability 8.0, 40.0 GiB)' in listed
-    assert listed.count('A100') == 1
-
-
-def test_a_gpu_is_slow_beside_others_of_its_name_only() -> None:
-    names = ['A100', 'A100', 'A100', 'T4']
-    assert copies.slow_gpus(names, {'fp32': [19.0, 18.9, 15.0, 8.0], 'bf16': [300.0, 200.0, 301.0, 60.0]}) == [1, 2]
 
 
 def test_an_op_that_ran_elsewhere_than_asked_for_is_found() -> None:
