@@ -13,7 +13,7 @@ from typing import TextIO
 from commands.options import Arguments, Declaration
 from doctor.checks import CHECKS, Check
 from doctor.examine import examine, matching
-from doctor.report import exit_code, format_summary, make_document, make_table
+from doctor.report import exit_code, format_fastest, format_summary, make_document, make_table
 from doctor.verdicts import Finding, Outcome
 from errors import UsageError, nearest, spelled
 from params.spec import flag
@@ -129,6 +129,8 @@ def _print_table(findings: Sequence[Finding], seconds: float, stream: TextIO) ->
     if findings:
         width = None if stream.isatty() else _COLUMNS
         Console(file=stream, width=width, markup=False, highlight=False).print(make_table(findings))
+        if fastest := format_fastest(findings):
+            print(fastest, file=stream)
         print(format_summary(findings, seconds), file=stream)
 
 

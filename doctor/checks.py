@@ -46,6 +46,7 @@ class Check:
 
 
 DEVICES = 'tensorflow/devices'
+RESNET50 = 'resnet50/'
 _NCCL = 'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then --all_reduce_spec=xring'
 _DTYPES = {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}
 # A mode of several processes may be another one when it is alone.
@@ -93,7 +94,7 @@ def _copies(name: str, asks: str, source: str, target: str, needs: Needs = Needs
 
 def _throughput(name: str, needs: Needs, *flags: str) -> Check:
     return Check(
-        f'resnet50/{name}',
+        f'{RESNET50}{name}',
         'images/sec of ResNet-50, synthetic images',
         'doctor.benchmarks:throughput',
         {'flags': ['--model=resnet50', *flags]},

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from doctor.checks import CHECKS
+from doctor.checks import CHECKS, RESNET50
 from doctor.verdicts import Finding, Outcome
 from errors import counted
 from reporting.program import VERSION
@@ -106,6 +106,22 @@ def format_summary(findings: Sequence[Finding], seconds: float) -> str:
     counts = Counter(finding.verdict.outcome for finding in findings)
     listed = ', '.join(f'{counts[outcome]} {outcome.value}' for outcome in Outcome if counts[outcome])
     return f'{counted(len(findings), "check")} in {seconds:.0f} s: {listed or "none"}'
+
+
+def format_fastest(findings: Sequence[Finding]) -> str | None:
+    """How to train ResNet-50 fastest on one device here, and how much faster than in fp32; None if nobody measured."""
+    rates = {
+        finding.name: finding.verdict.figures
+        for finding in findings
+        if finding.name.startswith(RESNET50) and 'images_per_second' in finding.verdict.figures
+    }
+    plain = [figures['images_per_second'] for name, figures in rates.items() if 'fp32' in name.split('/')]
+    if len(rates) < 2 or not plain:
+        return None
+    name = max(rates, key=lambda name: float(rates[name]['images_per_second']))
+    gain = rates[name]['images_per_second'] / max(plain)
+    more = '' if gain == 1 else f', {gain:.2f} times the rate of fp32'
+    return f'fastest for ResNet-50 here: {name.removeprefix(RESNET50)}{more}'
 
 
 def _shortened(names: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 import doctor
 from doctor.checks import CHECKS, DEVICES, Needs
 from doctor.examine import examine, matching, why_not
-from doctor.report import exit_code, format_summary, make_document, make_table, rows_of
+from doctor.report import exit_code, format_fastest, format_summary, make_document, make_table, rows_of
 from doctor.verdicts import Finding, Outcome, Verdict, ok, skipped, verdict_of, warning, wrong
 
 pytestmark = pytest.mark.unit
@@ -67,6 +67,18 @@ def test_the_table_has_verdict_check_finding_and_what_to_do(capsys: pytest.Captu
 
 def test_the_summary_counts_the_verdicts() -> None:
     assert format_summary(FINDINGS, 61.6) == '8 checks in 62 s: 2 ok, 1 warning, 1 wrong, 4 skipped'
+
+
+def test_the_fastest_setting_is_compared_with_fp32() -> None:
+    rates = {'fp32/NCHW': 100.0, 'fp32/NHWC': 80.0, 'tf32/NCHW': 150.0, 'fp16/NHWC': 300.0}
+    findings = [
+        Finding(f'resnet50/{name}', 'a question', ok('fast', images_per_second=rate)) for name, rate in rates.items()
+    ]
+    line = format_fastest(findings) or ''
+    assert 'fp16/NHWC' in line
+    assert '3.00 times' in line
+    assert format_fastest(findings[:1]) is None
+    assert '1.00' not in (format_fastest(findings[:2]) or '')
 
 
 @pytest.mark.parametrize(
