@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TextIO
 
+from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration
 from doctor.checks import CHECKS, Check
 from doctor.examine import examine, matching
@@ -87,13 +88,13 @@ def _check(arguments: Arguments[Options], argv: Sequence[str]) -> int:
     findings: list[Finding] = []
     is_complete = False
     try:
-        with contextlib.closing(_Progress(sys.stderr, len(checks))) as progress:
+        with Interrupts().listening(), contextlib.closing(_Progress(sys.stderr, len(checks))) as progress:
             for finding in examine(checks, options.device, options.time_limit, progress.show):
                 findings.append(finding)
                 progress.ended(finding)
         is_complete = True
     finally:
-        # Also what was found before Ctrl-C.
+        # Also what was found before Ctrl-C or SIGTERM.
         _print_table(findings, time.monotonic() - started, sys.stderr if options.json else sys.stdout)
         if options.json:
             environment = environment_facts(os.environ)

@@ -125,9 +125,12 @@ def format_fastest(findings: Sequence[Finding]) -> str | None:
 
 
 def _shortened(names: Sequence[str]) -> list[str]:
-    """Names with all checks of a group as one: 'resnet50/fp32/*'. A group is what precedes the last slash."""
-    groups = Counter(name.rpartition('/')[0] for name in names)
-    return list(dict.fromkeys(f'{group}/*' if groups[group := name.rpartition('/')[0]] > 1 else name for name in names))
+    """Names, with the checks of a whole group as one: 'resnet50/fp32/*'. A group is what precedes the last slash."""
+    groups: dict[str, set[str]] = {}
+    for check in CHECKS:
+        groups.setdefault(check.name.rpartition('/')[0], set()).add(check.name)
+    whole = {group for group, members in groups.items() if len(members) > 1 and members <= set(names)}
+    return list(dict.fromkeys(f'{group}/*' if (group := name.rpartition('/')[0]) in whole else name for name in names))
 
 
 def _finite(value: Any) -> Any:

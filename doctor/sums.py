@@ -97,8 +97,9 @@ def _collective(towers: Sequence[str]) -> Algorithm:
                     tf.raw_ops.CollectiveReduce(
                         input=tensor,
                         group_size=len(towers),
-                        group_key=1,
-                        instance_key=index + 1,
+                        group_key=len(towers),
+                        # Others than those of any other number of devices.
+                        instance_key=len(towers) * len(_SIZES) + index,
                         merge_op='Add',
                         final_op='Id',
                         subdiv_offsets=[0],

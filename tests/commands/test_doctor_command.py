@@ -109,19 +109,22 @@ def started(*argv: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_after_an_interrupt_what_was_found_is_printed() -> None:
+@pytest.mark.parametrize(
+    ('number', 'code', 'word'), [(signal.SIGINT, 130, 'interrupted'), (signal.SIGTERM, 143, 'SIGTERM')]
+)
+def test_after_an_interrupt_what_was_found_is_printed(number: signal.Signals, code: int, word: str) -> None:
     with started('--only=host/cores,host/load', '--json') as process:
         assert process.stderr is not None
         assert next(process.stderr) == 'check 1 of 2: host/cores\n'
         assert next(process.stderr) == 'check 2 of 2: host/load\n'
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
     document = json.loads(out)
     jsonschema.validate(document, SCHEMA)
     assert [check['name'] for check in document['checks']] == ['host/cores']
     assert document['complete'] is False
-    assert process.returncode == 130
-    assert err.splitlines()[-1] == 'tf_cnn_benchmarks: error: interrupted'
+    assert process.returncode == code
+    check_line(err.splitlines()[-1], 'tf_cnn_benchmarks: error: ', word)
 
 
 def test_a_terminal_shows_what_is_being_checked_and_then_the_table() -> None:

@@ -21,6 +21,7 @@ STORED: list[dict[str, Any]] = [
     {'name': 'resnet50/fp16/NCHW', **ok('812.3 images/sec', images_per_second=812.3).as_document()},
     {'name': 'host/load', **warning('others use 40% of the cores', 'end them').as_document()},
     {'name': 'all_reduce/nccl/fp32', **skipped('one GPU only').as_document()},
+    {'name': 'all_reduce/nccl/bf16', **skipped('one GPU only').as_document()},
     {'name': 'all_reduce/nccl/fp16', **skipped('one GPU only').as_document()},
     {'name': 'host/shared_memory', **skipped('one GPU only').as_document()},
     {'name': 'resnet50/cpu/fp32', **skipped('the GPUs compute').as_document()},
@@ -50,7 +51,7 @@ def test_rows_are_in_the_order_of_the_table_and_skipped_checks_with_one_reason_a
         (Outcome.OK, 'gpu/driver', 'driver 550.54.15', None),
         (Outcome.WRONG, 'losses/gpu_and_cpu', 'losses differ', 'report it'),
         (Outcome.OK, 'resnet50/fp16/NCHW', '812.3 images/sec', None),
-        (Outcome.SKIPPED, '3 checks', 'one GPU only: host/shared_memory, all_reduce/nccl/*', None),
+        (Outcome.SKIPPED, '4 checks', 'one GPU only: host/shared_memory, all_reduce/nccl/*', None),
         (Outcome.SKIPPED, 'resnet50/cpu/fp32', 'the GPUs compute', None),
     ]
 
@@ -66,7 +67,7 @@ def test_the_table_has_verdict_check_finding_and_what_to_do(capsys: pytest.Captu
 
 
 def test_the_summary_counts_the_verdicts() -> None:
-    assert format_summary(FINDINGS, 61.6) == '8 checks in 62 s: 2 ok, 1 warning, 1 wrong, 4 skipped'
+    assert format_summary(FINDINGS, 61.6) == '9 checks in 62 s: 2 ok, 1 warning, 1 wrong, 5 skipped'
 
 
 def test_the_fastest_setting_is_compared_with_fp32() -> None:
