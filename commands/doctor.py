@@ -14,7 +14,7 @@ from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration
 from doctor.checks import CHECKS, Check
 from doctor.examine import examine, matching
-from doctor.report import exit_code, format_fastest, format_summary, make_document, make_table
+from doctor.report import exit_code, format_again, format_fastest, format_summary, make_document, make_table
 from doctor.verdicts import Finding, Outcome
 from errors import UsageError, nearest, spelled
 from params.spec import flag
@@ -127,12 +127,14 @@ def _print_list(checks: Sequence[Check], *, as_json: bool) -> None:
 def _print_table(findings: Sequence[Finding], seconds: float, stream: TextIO) -> None:
     from rich.console import Console
 
+    # The document has the logs already.
+    again = format_again(findings) if stream is sys.stdout else None
     if findings:
         width = None if stream.isatty() else _COLUMNS
         Console(file=stream, width=width, markup=False, highlight=False).print(make_table(findings))
-        if fastest := format_fastest(findings):
-            print(fastest, file=stream)
-        print(format_summary(findings, seconds), file=stream)
+        for line in (format_fastest(findings), format_summary(findings, seconds), again):
+            if line:
+                print(line, file=stream)
 
 
 class _Progress:

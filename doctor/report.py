@@ -108,6 +108,12 @@ def format_summary(findings: Sequence[Finding], seconds: float) -> str:
     return f'{counted(len(findings), "check")} in {seconds:.0f} s: {listed or "none"}'
 
 
+def format_again(findings: Sequence[Finding]) -> str | None:
+    """How to get the logs of what is wrong; None if nothing is."""
+    names = [finding.name for finding in findings if finding.verdict.outcome is Outcome.WRONG]
+    return f'with logs, for a bug report: tf_cnn_benchmarks doctor --only={",".join(names)} --json' if names else None
+
+
 def format_fastest(findings: Sequence[Finding]) -> str | None:
     """How to train ResNet-50 fastest on one device here, and how much faster than in fp32; None if nobody measured."""
     rates = {

@@ -10,7 +10,7 @@ import pytest
 import doctor
 from doctor.checks import CHECKS, DEVICES, Needs
 from doctor.examine import examine, matching, why_not
-from doctor.report import exit_code, format_fastest, format_summary, make_document, make_table, rows_of
+from doctor.report import exit_code, format_again, format_fastest, format_summary, make_document, make_table, rows_of
 from doctor.verdicts import Finding, Outcome, Verdict, ok, skipped, verdict_of, warning, wrong
 
 pytestmark = pytest.mark.unit
@@ -68,6 +68,11 @@ def test_the_table_has_verdict_check_finding_and_what_to_do(capsys: pytest.Captu
 
 def test_the_summary_counts_the_verdicts() -> None:
     assert format_summary(FINDINGS, 61.6) == '9 checks in 62 s: 2 ok, 1 warning, 1 wrong, 5 skipped'
+
+
+def test_what_is_wrong_is_named_for_a_second_look() -> None:
+    assert '--only=losses/gpu_and_cpu --json' in (format_again(FINDINGS) or '')
+    assert format_again(FINDINGS[:2]) is None
 
 
 def test_the_fastest_setting_is_compared_with_fp32() -> None:
