@@ -3,7 +3,7 @@
 Does not import TensorFlow. A GPU device reads TF_GPU_THREAD_MODE (by default global) and TF_GPU_THREAD_COUNT (2) when a
 session opens it (tensorflow/core/common_runtime/gpu/gpu_device.cc, BaseGPUDevice::Init): with threads of their own,
 kernels are not started late because a pool is full of hundreds of operations that decode JPEGs. cuDNN's wrapper reads
-TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT at the first batch norm of the process (stream_executor/cuda/cuda_dnn.cc).
+TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT at the first batch norm of the process (xla/stream_executor/cuda/cuda_dnn.cc).
 """
 
 import os

@@ -60,7 +60,8 @@ def find_machine(params: Params, mode: Mode, workers: Sequence[str] = (), *, alo
         # XLA compiles for the CPU only with this flag, which TensorFlow reads when it first lists the devices.
         flags = os.environ.get('TF_XLA_FLAGS', '')
         os.environ['TF_XLA_FLAGS'] = f'{flags} {_XLA_ON_CPU}'.strip() if _XLA_ON_CPU not in flags else flags
-    num_gpus_found = len(tf.config.list_physical_devices('GPU'))
+    gpus = tf.config.list_physical_devices('GPU')
+    num_gpus_found = len(gpus)
     kind = params.device or ('gpu' if num_gpus_found else 'cpu')
     parameter_kind = kind
     spec = params.all_reduce_spec if mode.takes_all_reduce_spec else None
@@ -107,7 +108,7 @@ def find_machine(params: Params, mode: Mode, workers: Sequence[str] = (), *, alo
     data_format, reason = 'NHWC', ''
     tf32: bool | None = False
     if kind == 'gpu':
-        capabilities = [None] if workers else _capabilities(params.num_gpus)
+        capabilities = [None] if workers else _capabilities(gpus[: params.num_gpus])
         data_format, reason = choose_data_format(params.precision, capabilities)
         tf32 = params.tf32 and uses_tf32(params.precision, capabilities, os.environ)
     return Machine(
@@ -129,10 +130,10 @@ def _how_to_see_gpus() -> str:
     return f'mend this: {reason}' if reason else 'install the [cuda] extra on a machine with a GPU of NVIDIA'
 
 
-def _capabilities(num_gpus: int) -> list[Capability | None]:
-    """The compute capability of each GPU that the towers are on; None if TensorFlow does not tell. Opens no GPU."""
+def _capabilities(gpus: Sequence[Any]) -> list[Capability | None]:
+    """The compute capability of each of TensorFlow's physical devices; None if it does not tell. Opens no GPU."""
     found: list[Capability | None] = []
-    for device in tf.config.list_physical_devices('GPU')[:num_gpus]:
+    for device in gpus:
         try:
             details = tf.config.experimental.get_device_details(device)
         except ValueError:

@@ -133,9 +133,12 @@ def _plan_server(params: Params, cluster: Cluster, folder: DataFolder | None, wa
     _check_folder(params, folder)
     from run.machine import server_config
 
+    computes = cluster.job == 'worker'
+    if computes and params.device != 'cpu':
+        warnings = [*warnings, *contradictions(params)]
     return ServerPlan(
         cluster=cluster,
-        config=server_config(params, computes=cluster.job == 'worker'),
+        config=server_config(params, computes=computes),
         # Without its controller no task can continue.
         together=(params.cross_replica_sync and not params.forward_only) or bool(cluster.controller_hosts),
         connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
@@ -196,7 +199,7 @@ def _plan_run(
         facts = RunFacts(alone=cluster is None and horovod is None, residual=model.residual)
         known = find_idle(params, facts)
         warnings += [line for line in find_idle(replace(params, device=machine.kind), facts) if line not in known]
-    if machine.kind == 'gpu':
+    if machine.kind == 'gpu' and machine.is_here:
         warnings += contradictions(params)
     if cluster and not horovod and (public := public_hosts(cluster)):
         warnings.append(

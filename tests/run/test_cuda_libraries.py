@@ -7,7 +7,7 @@ from compiled_libraries import NEEDED, compile_library, folder_with
 from refusals import check_line
 
 from run.cuda_libraries import DRIVER, check_libraries, describe_missing
-from run.tensorflow_build import runs_on
+from run.tensorflow_build import TensorFlowBuild, runs_on
 
 pytestmark = [pytest.mark.unit, *NEEDED]
 
@@ -26,6 +26,23 @@ def test_each_library_is_opened_where_the_loader_finds_it_first(tmp_path: Path, 
     assert {library.error for library in libraries} == {None}
     assert [library.path for library in libraries] == [str(tmp_path / library.name) for library in libraries]
     assert describe_missing(libraries) is None
+
+
+def test_libraries_of_pip_packages_are_found_beside_tensorflow_unless_the_user_has_others(
+    tmp_path: Path, good_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = TensorFlowBuild(tmp_path / 'site-packages' / 'tensorflow', '12.5.1', '9', ())
+    monkeypatch.setattr('run.cuda_libraries.tensorflow_build', lambda: build)
+    packaged = tmp_path / 'site-packages/nvidia/cublas/lib'
+    packaged.mkdir(parents=True)
+    folder_with(packaged, good_library, 'libcublas.so.12', 'libcublasLt.so.12')
+    own = tmp_path / 'own'
+    own.mkdir()
+    found = {
+        library.name: library.path for library in check_libraries(folder_with(own, good_library, 'libcublas.so.12'))
+    }
+    assert found['libcublas.so.12'] == str(own / 'libcublas.so.12')
+    assert found['libcublasLt.so.12'] == str(packaged / 'libcublasLt.so.12')
 
 
 def test_the_driver_comes_before_the_packages(tmp_path: Path, good_library: Path) -> None:

@@ -16,6 +16,7 @@ from params import RunFacts, find_idle, make_params
 from reporting.console import format_banner
 from run.build import make_banner
 from run.machine import keep_threads
+from run.missing_gpu import explain_missing_gpu
 from run.plan import Plan
 from run.resolve import resolve
 
@@ -147,6 +148,18 @@ def test_flags_for_gpus_are_named_as_idle_where_there_is_no_gpu(set_gpus: Callab
     set_gpus()
     (line,) = plan_of(tf32=False).warnings
     check_line(line, '--tf32=False', 'CPU')
+
+
+@pytest.mark.parametrize('flags', [{'device': 'gpu'}, {'num_gpus': 2}], ids=str)
+def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(
+    set_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any]
+) -> None:
+    set_gpus()
+    # As if a GPU of NVIDIA were in this machine.
+    monkeypatch.setattr('run.missing_gpu.has_nvidia_gpu', lambda *_: True)
+    (name, value), *_ = flags.items()
+    with refused(f'--{name}={value}', '--device=cpu', explain_missing_gpu()):
+        plan_of(**flags)
 
 
 def test_threads_of_gpus_that_share_those_of_all_are_named_as_idle() -> None:
