@@ -169,10 +169,7 @@ class BenchmarkCNN:
         self._console.progress('Initialising the variables')
         self._measurement.recording.begin('initialise')
         schedule = built.state.prepare(session, self.plan.counts)
-        session.run(built.step_graph.pipeline.initializers)
-        if built.step_graph.post_init is not None:
-            session.run(built.step_graph.post_init)
-        built.step_graph.pipeline.warm_up(session, schedule.own_start)
+        built.step_graph.start(session, schedule.own_start)
         # From here on _keep() has variables to save.
         self._session = session
         evaluations = self.plan.evaluations

@@ -27,6 +27,13 @@ _COUNT = re.compile(r'([0-9]+)(?:\(x([0-9]+)\))?')
 _FIRST_PORT, _PORTS_OF_A_JOB, _PORT_BLOCKS = 10_000, 64, 300
 _LOOPBACK = '127.0.0.1'
 _EVALUATOR = 'evaluator'
+# The number of a process among those of its host, and how many these are, as horovodrun, Open MPI's mpirun and Hydra
+# (MPICH, Intel MPI) set them.
+_PLACES_ON_HOST = (
+    ('HOROVOD_LOCAL_RANK', 'HOROVOD_LOCAL_SIZE'),
+    ('OMPI_COMM_WORLD_LOCAL_RANK', 'OMPI_COMM_WORLD_LOCAL_SIZE'),
+    ('MPI_LOCALRANKID', 'MPI_LOCALNRANKS'),
+)
 # Prefixes of the environment variables in which a job scheduler or an outer launcher describes a cluster.
 _CLUSTERS = ('TF_CONFIG', 'SLURM', 'OMPI_', 'PMI')
 _SET_ROLE = 'set the role of this process with --job_name, --task_index, --ps_hosts and --worker_hosts'
@@ -223,6 +230,26 @@ def _launch(source: str, rank_name: str, size_name: str, environ: Environment, j
 def _namespace(environ: Environment) -> int | None:
     namespace = environ.get('PMIX_NAMESPACE')
     return zlib.crc32(namespace.encode()) if namespace else None
+
+
+def find_place_on_host(environ: Environment) -> tuple[int, int] | None:
+    """The number of this process among those that a launcher started on its host, and how many these are.
+
+    The launcher that was started last counts: horovodrun may use mpirun, which may use srun.
+
+    Returns:
+      None if no launcher says so.
+
+    Raises:
+      UsageError: a variable is not a number.
+    """
+    for rank_name, size_name in _PLACES_ON_HOST:
+        if rank_name in environ and size_name in environ:
+            return _number(rank_name, environ), _number(size_name, environ)
+    if 'SLURM_STEP_NUM_TASKS' in environ:
+        counts = expand_counts(environ.get('SLURM_STEP_TASKS_PER_NODE', ''))
+        return _number('SLURM_LOCALID', environ), counts[min(_number('SLURM_NODEID', environ), len(counts) - 1)]
+    return None
 
 
 def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple[str, int]]:

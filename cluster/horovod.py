@@ -52,9 +52,7 @@ class HorovodWorker(WithoutServer):
     """
 
     def __init__(self, horovod: Any, cluster: Cluster, config: tf.ConfigProto) -> None:
-        super().__init__(tf.ConfigProto.FromString(config.SerializeToString()))
-        # One process for each GPU.
-        self.config.gpu_options.visible_device_list = str(horovod.local_rank())
+        super().__init__(config)
         self.cluster = cluster
         self.is_chief = cluster.is_chief
         self.index = cluster.index

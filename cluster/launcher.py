@@ -35,6 +35,7 @@ class Command:
       argv: the program and its arguments.
       env: its whole environment; None is that of this process.
       cores: the logical cores it may run on; None is all that this process may use.
+      gpus: the GPUs that env shows it, for messages; None if env says nothing of its own about them.
       is_server: whether it ends by itself when all processes that are not servers have ended.
       has_result: whether its standard output is the result of the cluster.
     """
@@ -43,6 +44,7 @@ class Command:
     argv: tuple[str, ...]
     env: Mapping[str, str] | None = None
     cores: tuple[int, ...] | None = None
+    gpus: str | None = None
     is_server: bool = False
     has_result: bool = False
 
@@ -233,7 +235,8 @@ class _Cluster:
             reason = getattr(error, 'strerror', error)
             raise RunError(f'{command.name} cannot be started: {reason}; start fewer processes') from error
         cores = '' if command.cores is None else f' on cores {",".join(map(str, command.cores))}'
-        self._lines.detail(f'{command.name} is process {process.pid}{cores}')
+        gpus = '' if command.gpus is None else f' with GPUs {command.gpus}' if command.gpus else ' without GPUs'
+        self._lines.detail(f'{command.name} is process {process.pid}{cores}{gpus}')
 
     def _show(self, write: Callable[[str], None], line: str) -> None:
         write(line)

@@ -98,6 +98,16 @@ class Cluster:
         return len(self.worker_hosts)
 
     @property
+    def place_on_host(self) -> tuple[int, int]:
+        """The number of this process among the workers of its host, if it is one, and how many these are.
+
+        Workers with the same host name and different ports are on one machine, whoever named the hosts.
+        """
+        own = _host_name(self.own)
+        names = [_host_name(task) for task in _tasks('worker', self.worker_hosts)]
+        return names[: self.index].count(own), names.count(own)
+
+    @property
     def num_trainers(self) -> int:
         """How many processes take steps."""
         return len(self.trainers)
@@ -166,6 +176,10 @@ def public_hosts(cluster: Cluster) -> tuple[str, ...]:
 
 def _tasks(job: str, hosts: Hosts) -> tuple[Task, ...]:
     return tuple(Task(job, index, host) for index, host in enumerate(hosts))
+
+
+def _host_name(task: Task) -> str:
+    return task.host.rpartition(':')[0].lower()
 
 
 def _is_public(address: str) -> bool:

@@ -21,7 +21,9 @@ from params.files import Output, outputs_that_are
 from params.modes import MODES, Mode, modes_that
 from params.spec import flag
 from reporting.console import format_warning
+from run.gpus import VISIBLE
 from run.resolve import check_launch
+from run.visible_gpus import shares_of_workers
 
 _ROLE_FLAGS = ('job_name', 'task_index', *HOSTS_FLAGS.values())
 _FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)
@@ -46,7 +48,8 @@ class Options:
     keep_going: bool = flag(False, 'Do not stop the other processes when one fails.')
     restart: int = flag(0, 'How often each process that fails is started again.', lower_bound=0)
     verbose: bool = flag(
-        False, 'Show all lines of all processes, their process ids and cores; each process gets --verbose, too.'
+        False,
+        'Show all lines of all processes, their process ids, cores and GPUs; each process gets --verbose, too.',
     )
 
 
@@ -59,11 +62,12 @@ DECLARATION = Declaration(
         f'--workers=4 -- --model=resnet50 {modes_that(lambda mode: mode.is_for_peers)}',
     ),
     details='FLAGS are the flags of a run, see tf_cnn_benchmarks --help; each process also gets its role and the '
-    'addresses of all processes. The standard output of worker 0 (of the controller, if the mode has one) is the '
-    'result and goes to standard output. Warnings and errors of all processes go to standard error, each preceded by '
-    'the name of its process; with --verbose, among these flags or those of the run, so do all other lines. If a '
-    'process fails, the last lines of all are shown, the others are stopped, and the command ends with its exit code '
-    '(128 + n if signal n ended it).',
+    'addresses of all processes. On a machine with GPUs each worker gets --num_gpus of them, out of those that '
+    'CUDA_VISIBLE_DEVICES lists if it is set; no other process gets any. The standard output of worker 0 (of the '
+    'controller, if the mode has one) is the result and goes to standard output. Warnings and errors of all processes '
+    'go to standard error, each preceded by the name of its process; with --verbose, among these flags or those of the '
+    'run, so do all other lines. If a process fails, the last lines of all are shown, the others are stopped, and the '
+    'command ends with its exit code (128 + n if signal n ended it).',
     rest=Rest('FLAGS', 'the flags of the run'),
 )
 
@@ -88,9 +92,10 @@ def _start(arguments: Arguments[Options]) -> int:
     num_ps = _choose_num_ps(mode, options.ps)
     num_controllers = int(mode.has_controller)
     cores = _usable_cores() if options.affinity == 'share' else None
+    gpus = shares_of_workers(0 if params.device == 'cpu' else params.num_gpus, options.workers, os.environ)
     with reserved_addresses(num_controllers + num_ps + options.workers) as addresses:
         controller_hosts, hosts = addresses[:num_controllers], addresses[num_controllers:]
-        commands = make_commands(run_flags, hosts[:num_ps], hosts[num_ps:], os.environ, cores, controller_hosts)
+        commands = make_commands(run_flags, hosts[:num_ps], hosts[num_ps:], os.environ, cores, controller_hosts, gpus)
         for command in commands:
             # Check the rules that need the flags of the whole cluster, not just those of the run.
             find_cluster(parse_argv(command.argv[2:]).params, command.env or {})
@@ -118,6 +123,7 @@ def make_commands(
     environment: Mapping[str, str],
     cores: Sequence[int] | None,
     controller_hosts: Sequence[str] = (),
+    gpus: Sequence[str] | None = None,
 ) -> list[Command]:
     """Returns the processes of a cluster, servers first.
 
@@ -129,6 +135,8 @@ def make_commands(
       cores: the cores to divide among the workers, see share_cores; None lets each worker use all. Parameter servers
         and the controller always use all cores: they work briefly in each step, while the workers wait, so cores
         reserved for them would idle for the rest of it.
+      gpus: the CUDA_VISIBLE_DEVICES of each worker; parameter servers then see no GPU. A controller hides them itself,
+        since their presence decides its default of --device. None: this machine has no GPUs.
     """
     kept = without_clusters(environment)
     # If http_proxy is set, gRPC would try to reach this machine through the proxy, and wait forever.
@@ -140,7 +148,7 @@ def make_commands(
     hosts = [spelled(name, ','.join(addresses)) for name, addresses in named.items() if addresses]
     chief = ('controller' if controller_hosts else 'worker', 0)
 
-    def command(job: str, index: int, share: tuple[int, ...] | None) -> Command:
+    def command(job: str, index: int, share: tuple[int, ...] | None, own_gpus: str | None = None) -> Command:
         is_chief = (job, index) == chief
         # A later flag wins, and an empty value means that the flag is not given.
         unset = [] if is_chief else [f'--{name}=' for name in _FLAGS_OF_ONE_WRITER]
@@ -148,14 +156,17 @@ def make_commands(
         return Command(
             name=f'{job} {index}',
             argv=(sys.executable, _PROGRAM, *run_flags, *unset, *role, *hosts),
-            env=kept,
+            env=kept if own_gpus is None else {**kept, VISIBLE: own_gpus},
             cores=share,
+            gpus=own_gpus,
             is_server=job != chief[0],
             has_result=is_chief,
         )
 
-    servers = [command('ps', index, None) for index in range(len(ps_hosts))]
-    workers = [command('worker', index, share) for index, share in enumerate(shares)]
+    servers = [command('ps', index, None, None if gpus is None else '') for index in range(len(ps_hosts))]
+    workers = [
+        command('worker', index, share, None if gpus is None else gpus[index]) for index, share in enumerate(shares)
+    ]
     return [*servers, *workers, *(command('controller', index, None) for index in range(len(controller_hosts)))]
 
 

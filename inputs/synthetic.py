@@ -30,8 +30,10 @@ class SyntheticInput(InputPipeline):
             with tf.device(device), tf.name_scope(f'synthetic_input_{tower}'):
                 shape = [batch_size, height, width, channels]
                 images = self._resident(tf.random.stateless_uniform(shape, seeds, -1.0, 1.0)).read_value()
-                labels = self._resident(tf.random.stateless_uniform([batch_size], seeds, 0, num_classes, tf.int32))
-                self._batches.append(Batch(images, labels.read_value()))
+                labels = tf.random.stateless_uniform([batch_size], seeds, 0, num_classes, tf.int32)
+                # GPUs hold no variables of 32-bit integers.
+                labels = self._resident(tf.cast(labels, tf.int64)).read_value()
+                self._batches.append(Batch(images, tf.cast(labels, tf.int32)))
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]

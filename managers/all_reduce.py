@@ -85,7 +85,11 @@ def by_halves(towers: Sequence[str]) -> Algorithm:
 
 
 def by_nccl(towers: Sequence[str]) -> Algorithm:
-    """Sums with NCCL, NVIDIA's collective library. The towers must be GPUs."""
+    """Sums with NCCL, NVIDIA's collective library. The towers must be GPUs, and the dtype not bfloat16.
+
+    The kernels of one sum wait for each other, so a session must run those of all towers: fetching one would hang. A
+    step does, since it updates the variables of every tower.
+    """
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         sums = []
@@ -96,12 +100,7 @@ def by_nccl(towers: Sequence[str]) -> Algorithm:
                         input=tensor, reduction='sum', num_devices=len(towers), shared_name=f'all_reduce_{index}'
                     )
                 )
-        # The kernels wait for each other: running only one would hang, so each result waits for all.
-        synchronised = []
-        for tower, total in zip(towers, sums, strict=True):
-            with tf.device(tower), tf.control_dependencies(sums):
-                synchronised.append(tf.identity(total))
-        return synchronised
+        return sums
 
     return reduce
 
@@ -151,13 +150,14 @@ def make_algorithm(ranges: Sequence[Range], towers: Sequence[str], host_device: 
 def all_reduce(
     gradients: Sequence[Sequence[Tensor]], towers: Sequence[str], algorithm: Algorithm, packing: Packing
 ) -> list[list[Tensor]]:
-    """Sums the gradients of T towers: T x V -> T x V."""
+    """Sums the gradients of T towers: T x V -> T x V. The sums of the last layers, ready first, are added first."""
     packer = Packer([gradient.shape.as_list() for gradient in gradients[0]], packing)
     packed = []  # T x P
     for tower, tower_gradients in zip(towers, gradients, strict=True):
         with tf.device(tower):
             packed.append(packer.pack(tower_gradients))
-    reduced = [algorithm(tensors, index) for index, tensors in enumerate(zip(*packed, strict=True))]  # P x T
+    numbered = list(enumerate(zip(*packed, strict=True)))
+    reduced = [algorithm(tensors, index) for index, tensors in reversed(numbered)][::-1]  # P x T
     sums = []
     for tower, tower_sums in zip(towers, zip(*reduced, strict=True), strict=True):
         with tf.device(tower):

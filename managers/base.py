@@ -58,6 +58,7 @@ class VariableMgr(ABC):
       assignments: the (variable, value) pairs of non-trainable variables that each training step assigns.
       synchronous_step: combines the gradients of several workers on parameter servers; None in other modes.
       scalars: the variables that create_scalar made.
+      prologue: ops that compute what the first step takes from the step before, on one batch; empty in most modes.
       variable_dtype: the dtype of the trainable variables. Set it before the first variable is created.
     """
 
@@ -71,6 +72,7 @@ class VariableMgr(ABC):
         self.assignments: list[tuple[Variable, Tensor]] = []
         self.synchronous_step: SynchronousStep | None = None
         self.scalars: list[Variable] = []
+        self.prologue: list[tf.Operation] = []
 
     @property
     def num_averaged_towers(self) -> int:
@@ -163,7 +165,8 @@ class VariableMgr(ABC):
         pairs = [self.get_gradients_to_apply(number, combined_grads) for number in range(len(combined_grads))]
         # Towers that share a model have the same gradients.
         distinct = [gradient for tower in pairs[:: self.num_averaged_towers] for gradient, _ in tower]
-        with tf.control_dependencies(self._before_update(combined_grads)):
+        before = self._before_update(combined_grads)
+        with tf.control_dependencies([tf.group(*before)] if before else []):
             done = step.take([[pair] for tower in pairs for pair in tower], distinct, self.assign_ops)
             return self.count_step(global_step, done), pairs[0]
 
@@ -178,7 +181,8 @@ class VariableMgr(ABC):
 
     def count_step(self, global_step: Variable, done: Sequence[tf.Operation]) -> tf.Operation:
         """Increments the global step after the ops `done`, and after this step has read its value."""
-        with tf.device(global_step.device), tf.control_dependencies([*done, global_step.value.op]):
+        # tf.group joins the ops of each device there, so that one signal per device is sent, not one per variable.
+        with tf.device(global_step.device), tf.control_dependencies([tf.group(*done), global_step.value.op]):
             return tf.raw_ops.AssignAddVariableOp(
                 resource=global_step.handle, value=tf.constant(1, tf.int64), name='train_step'
             )

@@ -26,7 +26,7 @@ class Packing:
 
 
 class Packer:
-    """Packs and unpacks lists of float32 tensors of the given shapes. Adds its ops to the current device scope."""
+    """Packs and unpacks lists of tensors of the given shapes. Adds its ops to the current device scope."""
 
     def __init__(self, shapes: Sequence[Sequence[int]], packing: Packing) -> None:
         self._shapes = [list(shape) for shape in shapes]

@@ -21,12 +21,23 @@ _INITIAL, _STATISTICS = 1 << 20, 1 << 21  # instance keys of broadcasts, above t
 def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | None, *, on_towers: bool) -> Algorithm:
     """Sums over the towers of all workers: TensorFlow's ring between hosts, or NCCL between all GPUs.
 
+    All workers must start their NCCL sums in one order: NCCL does not look at what it adds, so in different orders it
+    waits for ever, or adds the gradients of different variables if they have equal sizes. Therefore each sum names the
+    one that it waits for. It waits until that one has started, not until it is done: sums overlap with the backward
+    pass. A ring between hosts needs no order, since its messages carry the key of their sum.
+
     Args:
       transfer: the dtype in which tensors are sent and summed, or None for their own dtype.
       on_towers: whether every tower takes part, by NCCL; else each worker first sums its towers on its host.
-    """
 
-    def collect(tensor: Tensor, group: int, size: int, index: int) -> Tensor:
+    Raises:
+      ValueError: NCCL would have to sum bfloat16. TensorFlow 2.21 hands it to NCCL as float32, which adds garbage.
+    """
+    if on_towers and transfer == tf.bfloat16:
+        raise ValueError('NCCL sums no bfloat16 in TensorFlow')
+    started: list[int] = []  # the instance keys of the NCCL sums, in the order in which they start
+
+    def collect(tensor: Tensor, group: int, size: int, index: int, after: Sequence[int] = ()) -> Tensor:
         sent = tensor if transfer is None else tf.cast(tensor, transfer)
         total = tf.raw_ops.CollectiveReduce(
             input=sent,
@@ -36,6 +47,7 @@ def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | 
             merge_op='Add',
             final_op='Id',
             subdiv_offsets=[0],
+            wait_for=after,
             communication_hint='nccl' if on_towers else 'ring',
         )
         total.set_shape(tensor.shape)
@@ -43,10 +55,12 @@ def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | 
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         if on_towers:
+            after = started[-1:]
+            started.append(index + 1)
             totals = []
             for tower, tensor in zip(towers, tensors, strict=True):
                 with tf.device(tower):
-                    totals.append(collect(tensor, _ALL_TOWERS, num_workers * len(towers), index))
+                    totals.append(collect(tensor, _ALL_TOWERS, num_workers * len(towers), index, after))
             return totals
         with tf.device(HOST_DEVICE):
             local_sum = tf.add_n(tensors) if len(tensors) > 1 else tensors[0]
@@ -121,10 +135,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
             received = self._receive(first, self._root, _INITIAL)
         # The other towers copy the received values, which need another read.
         with tf.control_dependencies(received):
-            copies = [
-                copy.assign(tf.raw_ops.ReadVariableOp(resource=source.handle, dtype=source.value.dtype))
-                for copy, source in self._copies(slots)
-            ]
+            copies = [copy.assign(source.read_again()) for copy, source in self._copies(slots)]
         return received + copies
 
     def get_before_evaluation_ops(self) -> list[tf.Operation]:

@@ -8,12 +8,13 @@ import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr
 from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
+from managers.staged import StagedGradients
 from managers.synchronous_step import SynchronousStep
 from models.layers import Initializer
 from training.checkpoints import Slice
 from training.optimizers import OptimizerStep, Slots
-from training.staging import staged_value
-from training.variables import HOST_DEVICE, Variable, create_variable, num_bytes
+from training.staging import StagingArea
+from training.variables import Variable, create_variable, num_bytes
 
 Tensor = Any
 
@@ -23,20 +24,36 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
     ps: v -> worker 0, worker 1 ...; v <- sum of all gradients (--cross_replica_sync), else of each worker on arrival
 
+    A worker receives each variable once, and sends the sum of its towers' gradients.
+
     Args:
       servers: the parameter servers.
+      parameter_devices: the devices of the worker that receive the variables, from which its towers copy them, and that
+        sum the gradients of the towers; variables take them in turn.
       sync: whether the workers take each step together (--cross_replica_sync).
     """
 
-    def __init__(self, devices: Sequence[str], seed: int, servers: ParameterServers, *, sync: bool) -> None:
+    def __init__(
+        self,
+        devices: Sequence[str],
+        seed: int,
+        servers: ParameterServers,
+        parameter_devices: Sequence[str],
+        *,
+        sync: bool,
+    ) -> None:
         super().__init__(devices, seed)
+        self._parameter_devices = list(parameter_devices)
+        # Where each trainable variable is received, and its gradients are summed.
+        self._homes: dict[str, str] = {}
         self.server_variables = ParameterServerVariables(servers)
         self._servers = servers
         self.synchronous_step = SynchronousStep(servers) if sync else None
-        # Ops that read the variables for the next step; they must run before this step updates the variables.
-        self._reads: list[tf.Operation] = []
+        # Ops that must run before this worker sends gradients.
+        self._before_push: list[tf.Operation] = []
         if self.synchronous_step and servers.is_chief:
-            self.initializers.append(self.synchronous_step.begun.assign(tf.constant(0, tf.int64)))
+            with tf.device(self._shared_device):
+                self.initializers.append(self.synchronous_step.begun.assign(tf.constant(0, tf.int64)))
 
     @property
     def num_averaged_towers(self) -> int:
@@ -74,7 +91,17 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             self.server_variables.create(name, shape, trainable, lambda: self._initial_value(name, shape, initializer))
         )
         first = self.server_variables.parts[name][0].variable
-        return replace(first, name=name, shape=tuple(shape), value=self.server_variables.fetch(name))
+        return replace(first, name=name, shape=tuple(shape), value=self._fetch(name))
+
+    def _fetch(self, name: str) -> Tensor:
+        return self.server_variables.fetch(name, self._home(name))
+
+    def _home(self, name: str) -> str:
+        if not self.server_variables.parts[name][0].variable.trainable:
+            # Only the first tower uses moving averages.
+            return self._devices[0]
+        turn = len(self._homes) % len(self._parameter_devices)
+        return self._homes.setdefault(name, self._parameter_devices[turn])
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
         # Only the first tower of the chief updates it. Every worker creates it, because it affects the placement of the
@@ -85,8 +112,12 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             )
 
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        with tf.device(HOST_DEVICE):
-            return [[tf.add_n(grads) if len(grads) > 1 else grads[0] for grads in zip(*device_grads, strict=True)]]
+        sums = []
+        variables = self.trainable_variables_on_device(0)
+        for variable, gradients in zip(variables, zip(*device_grads, strict=True), strict=True):
+            with tf.device(self._home(variable.name)):
+                sums.append(tf.add_n(gradients) if len(gradients) > 1 else gradients[0])
+        return [sums]
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
@@ -102,10 +133,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             return self.count_step(global_step, step.take(groups, [gradient for gradient, _ in pairs], self.assign_ops))
 
         if self.synchronous_step:
-            op = self.synchronous_step.build(buckets, global_step, take_step, self._reads)
+            op = self.synchronous_step.build(buckets, global_step, take_step, self._before_push)
         else:
-            with tf.control_dependencies(self._reads):
-                op = take_step([pair for bucket in buckets for pair in bucket.unpack(bucket.tensors)])
+            op = take_step([pair for bucket in buckets for pair in bucket.unpack(bucket.tensors)])
         return op, list(zip(sums, variables, strict=True))
 
     def slices(self) -> dict[str, list[Slice]]:
@@ -130,16 +160,28 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
 
 class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS):
-    """--staged_vars: as above, but each step computes with the variables that the previous step read.
+    """--staged_vars: as above, but reads and updates overlap with the computation of the same step.
 
-    step k: compute with the staged values; v -> staged, for step k + 1; v <- sum of all gradients
+    step k: compute gradients with the staged values -> staged, for step k + 1
+            ps: v <- v - r (sum of the staged gradients of step k - 1);  v -> staged, for step k + 1
 
-    Reads and computation overlap, and the gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1).
+    The gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1). Workers that take their steps together
+    read no variable before the whole step is applied, since a step is applied completely or not at all.
     """
 
-    def __init__(self, devices: Sequence[str], seed: int, servers: ParameterServers, *, sync: bool) -> None:
-        super().__init__(devices, seed, servers, sync=sync)
+    def __init__(
+        self,
+        devices: Sequence[str],
+        seed: int,
+        servers: ParameterServers,
+        parameter_devices: Sequence[str],
+        *,
+        sync: bool,
+    ) -> None:
+        super().__init__(devices, seed, servers, parameter_devices, sync=sync)
         self._fetched: dict[str, Variable] = {}
+        self._areas: dict[str, list[StagingArea]] = {}
+        self._first_puts: list[tf.Operation] = []
 
     def create(
         self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
@@ -149,16 +191,33 @@ class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS)
         fetched = self._fetched[name]
         if not trainable:
             return fetched
-        value, put = staged_value(fetched.value, self._devices[device_num])
-        self._reads.append(put)
-        return replace(fetched, value=value)
+        area = StagingArea(self._devices[device_num], [fetched.value])
+        self._areas.setdefault(name, []).append(area)
+        # For the prologue and for the first step.
+        self._first_puts += [area.put([fetched.value]) for _ in range(2)]
+        return replace(fetched, value=area.get()[0])
+
+    def build_update(
+        self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
+    ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
+        gradients = StagedGradients(self._devices, device_grads, step)
+        self.prologue += gradients.puts
+        # The chief may change the loss scale as soon as it has all gradients, which are those of the step before.
+        self._before_push.append(step.scale_read)
+        updated, pairs = super().build_update(step, global_step, gradients.of_step_before)
+        puts = list(gradients.puts)
+        with tf.control_dependencies([updated]):
+            for name, areas in self._areas.items():
+                value = self._fetch(name)
+                puts += [area.put([value]) for area in areas]
+        return tf.group(*puts), pairs
 
     def savable_variables(self) -> dict[str, Variable]:
         # Not the variables of a tower: their values are the staged ones.
         return dict(self._fetched)
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return list(self._reads)
+        return list(self._first_puts)
 
 
 class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
@@ -167,8 +226,10 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
     tower: v (its copy) -> g;  ps: v <- sum of all gradients;  then every worker: copies <- v
     """
 
-    def __init__(self, devices: Sequence[str], seed: int, servers: ParameterServers) -> None:
-        super().__init__(devices, seed, servers, sync=True)
+    def __init__(
+        self, devices: Sequence[str], seed: int, servers: ParameterServers, parameter_devices: Sequence[str]
+    ) -> None:
+        super().__init__(devices, seed, servers, parameter_devices, sync=True)
 
     def each_tower_has_variables(self) -> bool:
         return True
@@ -198,7 +259,7 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
     def _copy_from_servers(self) -> list[tf.Operation]:
         copies = []
         for variable in self.trainable_variables_on_device(0):
-            value = self.server_variables.fetch(variable.name)
+            value = self._fetch(variable.name)
             copies += [tower[variable.name].assign(value) for tower in self.variables]
         return copies
 

@@ -15,17 +15,21 @@ from training.variables import Variable
 Tensor = Any
 
 
-def by_horovod(horovod: Any, device: str | None) -> Algorithm:
+def by_horovod(horovod: Any, device: str) -> Algorithm:
     """Sums a tensor over all processes. Each process has one tower.
+
+    The sums need no order among themselves: the processes agree on one by the names of the tensors.
 
     Args:
       horovod: the module horovod.tensorflow.
-      device: the device on which Horovod sums; None for the device of the tensor.
+      device: the device on which Horovod sums.
     """
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         (tensor,) = tensors
-        total = horovod.allreduce(tensor, op=horovod.Sum, device_dense=device or '', name=f'gradient_{index}')
+        # Not only device_dense: Horovod leaves some of its ops to the device scope around it.
+        with tf.device(device):
+            total = horovod.allreduce(tensor, op=horovod.Sum, device_dense=device, name=f'gradient_{index}')
         total.set_shape(tensor.shape)
         return [total]
 
@@ -39,7 +43,7 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
 
     Args:
       horovod: the module horovod.tensorflow.
-      horovod_device: the device on which Horovod sums gradients; None for the devices of the gradients.
+      horovod_device: the kind of device on which Horovod sums gradients; None for the device of the tower.
       transfer: the dtype in which gradients are sent and summed, or None for their own dtype. Horovod must support it
         (it does not support bfloat16).
     """
@@ -54,7 +58,7 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         horovod_device: str | None,
         transfer: tf.DType | None,
     ) -> None:
-        algorithm = by_horovod(horovod, horovod_device)
+        algorithm = by_horovod(horovod, f'/{horovod_device}:0' if horovod_device else devices[0])
         super().__init__(devices, seed, compacted(algorithm, devices, transfer) if transfer else algorithm, packing)
         self._horovod = horovod
         self._transfer = transfer

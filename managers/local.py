@@ -9,9 +9,10 @@ import tensorflow.compat.v1 as tf
 from managers.all_reduce import Algorithm, all_reduce
 from managers.base import VariableMgr
 from managers.buckets import Packing
+from managers.staged import StagedGradients
 from models.layers import Initializer
-from training.optimizers import Slots
-from training.staging import staged_value
+from training.optimizers import OptimizerStep, Slots
+from training.staging import StagingArea
 from training.variables import Variable, num_bytes
 
 Tensor = Any
@@ -99,17 +100,20 @@ class VariableMgrLocalFetchFromPS(VariableMgr):
 
 
 class VariableMgrLocalFetchFromStagedPS(VariableMgrLocalFetchFromPS):
-    """--variable_update=parameter_server --staged_vars: as above, with the values that the previous step read.
+    """--variable_update=parameter_server --staged_vars: as above, but reads and updates overlap with the computation.
 
-    step k: compute with the staged values; v -> staged, for step k + 1; v <- g0 + g1 + ...
+    step k: compute gradients with the staged values -> staged, for step k + 1
+            v <- v - r (staged gradients of step k - 1);  v -> staged, for step k + 1
 
-    Reads and computation overlap, and the gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1).
+    The gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1). Each variable goes its own way: its
+    update waits for its gradients only, and its read for its update only.
     """
 
     def __init__(self, devices: Sequence[str], seed: int, parameter_devices: Sequence[str]) -> None:
         super().__init__(devices, seed, parameter_devices)
         self._shared: dict[str, Variable] = {}
-        self._puts: list[tf.Operation] = []
+        self._areas: dict[str, list[StagingArea]] = {}
+        self._first_puts: list[tf.Operation] = []
 
     def create(
         self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
@@ -119,16 +123,28 @@ class VariableMgrLocalFetchFromStagedPS(VariableMgrLocalFetchFromPS):
         shared = self._shared[name]
         if not trainable:
             return shared
-        value, put = staged_value(shared.value, self._devices[device_num])
-        self._puts.append(put)
-        return replace(shared, value=value)
+        area = StagingArea(self._devices[device_num], [shared.value])
+        self._areas.setdefault(name, []).append(area)
+        # For the prologue and for the first step.
+        self._first_puts += [area.put([shared.value]) for _ in range(2)]
+        return replace(shared, value=area.get()[0])
 
-    def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
-        # The values for the next step must be read before this step updates the variables.
-        return self._puts
+    def build_update(
+        self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
+    ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
+        gradients = StagedGradients(self._devices, device_grads, step)
+        self.prologue += gradients.puts
+        updated, pairs = super().build_update(step, global_step, gradients.of_step_before)
+        puts = list(gradients.puts)
+        for name, areas in self._areas.items():
+            variable = self._shared[name]
+            with tf.control_dependencies([step.updates[variable.handle.ref()]]):
+                value = variable.read_again()
+            puts += [area.put([value]) for area in areas]
+        return tf.group(updated, *puts), pairs
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return list(self._puts)
+        return list(self._first_puts)
 
     def savable_variables(self) -> dict[str, Variable]:
         # Not the variables of a tower: their values are the staged ones.

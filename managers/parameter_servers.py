@@ -102,8 +102,8 @@ class ParameterServerVariables:
             start += length
         return placed
 
-    def fetch(self, name: str) -> Tensor:
-        """Reads the current value, float32, onto the host of this worker, from which all its towers copy it."""
+    def fetch(self, name: str, device: str) -> Tensor:
+        """Reads the current value, float32, onto a device of this worker, from which all its towers copy it."""
         parts = self.parts[name]
         fetched = []
         for part in parts:
@@ -115,26 +115,29 @@ class ParameterServerVariables:
                     # Moving averages stay in float32: the worker writes them back, and their updates are too small for
                     # 16 bits.
                     value = self._compact(value)
-            with tf.device(HOST_DEVICE):
+            with tf.device(device):
                 fetched.append(tf.cast(tf.identity(value), tf.float32))
-        with tf.device(HOST_DEVICE):
+        with tf.device(device):
             return joined(parts, fetched)
 
     def send(self, gradients: Sequence[tuple[str, Tensor]]) -> list[Bucket]:
-        """Sends (name, gradient) pairs from the host of this worker to the servers of the variables."""
+        """Sends (name, gradient) pairs to the servers of the variables, through the host of this worker."""
         by_device: dict[str, Pairs] = {}
-        with tf.device(HOST_DEVICE):
-            for name, gradient in gradients:
-                for part in self.parts[name]:
-                    part_gradient = gradient
-                    if part.variable.shape != part.full:
-                        part_gradient = tf.slice(gradient, part.offset, part.variable.shape)
-                    by_device.setdefault(part.variable.device, []).append((part_gradient, part.variable))
+        for name, gradient in gradients:
+            # To 16 bits where it is: a GPU then sends half as much to its host.
+            with tf.device(gradient.device):
+                sent = self._compact(gradient)
+            for part in self.parts[name]:
+                part_gradient = sent
+                if part.variable.shape != part.full:
+                    with tf.device(HOST_DEVICE):
+                        part_gradient = tf.slice(sent, part.offset, part.variable.shape)
+                by_device.setdefault(part.variable.device, []).append((part_gradient, part.variable))
         buckets = []
         for device, pairs in by_device.items():
             packer = Packer([variable.shape for _, variable in pairs], self._servers.packing)
             with tf.device(HOST_DEVICE):
-                packed = [self._compact(tensor) for tensor in packer.pack([gradient for gradient, _ in pairs])]
+                packed = packer.pack([gradient for gradient, _ in pairs])
             with tf.device(device):
                 arrived = [tf.cast(tensor, tf.float32) for tensor in packed]
             buckets.append(Bucket(device, arrived, packer, [variable for _, variable in pairs]))

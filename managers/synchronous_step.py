@@ -49,6 +49,8 @@ class SynchronousStep:
           take_step: adds the ops that apply the summed gradients and count the step. Only called on the chief.
           after: ops of this worker that must finish before the update.
         """
+        # tf.group joins the ops of each device there, so that one signal per device is sent, not one per tensor.
+        before = [tf.group(*after)] if after else []
         pushed, taken = [], []  # taken: the sums of each bucket
         for bucket in buckets:
             with tf.device(bucket.device):
@@ -64,7 +66,7 @@ class SynchronousStep:
                 self._accumulators += accumulators
                 # The step ends only after every push. A global step read after the push might count this step already.
                 counted_here = [global_step.value.op] if bucket.device == global_step.device else []
-                with tf.control_dependencies([*after, *counted_here]):
+                with tf.control_dependencies([*before, *counted_here]):
                     pushed += [
                         accumulator.apply_grad(tensor, _NEVER_STALE)
                         for accumulator, tensor in zip(accumulators, bucket.tensors, strict=True)
@@ -72,14 +74,14 @@ class SynchronousStep:
                 if self._servers.is_chief:
                     taken.append([accumulator.take_grad(self._servers.num_workers) for accumulator in accumulators])
         if not self._servers.is_chief:
-            with tf.control_dependencies(pushed):
+            with tf.control_dependencies([tf.group(*pushed)]):
                 return self._released[self._servers.worker].dequeue().op
-        with tf.control_dependencies([total for totals in taken for total in totals]):
+        with tf.control_dependencies([tf.group(*(total for totals in taken for total in totals))]):
             begun = self.begun.assign(global_step.value + 1)
         with tf.control_dependencies([begun]):
             pairs = [pair for bucket, totals in zip(buckets, taken, strict=True) for pair in bucket.unpack(totals)]
             step_taken = take_step(pairs)
-        with tf.control_dependencies([step_taken]):
+        with tf.device(self._servers.devices[0]), tf.control_dependencies([step_taken]):
             releases = [queue.enqueue(tf.constant(0, tf.int64)) for queue in self._released[1:]]
         # With a single worker, releases is empty.
         return tf.group(*pushed, step_taken, *releases)

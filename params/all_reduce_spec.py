@@ -11,8 +11,11 @@ ALGORITHMS: Mapping[str, str] = {
     'pscpu': 'sums on the CPU',
     'psgpu': "sums on the towers' own devices, which take turns",
     'xring': 'passes chunks around a ring of towers',
-    'nccl': 'NCCL, for GPUs only',
+    'nccl': 'NCCL, for GPUs only, which sums no bfloat16',
 }
+# The types of 16 bits that TensorFlow has NCCL sum. NcclAllReduce refuses bfloat16; CollectiveReduce takes it, and in
+# TensorFlow 2.21 hands it to NCCL as float32, which adds garbage (tensorflow/core/nccl/nccl_manager.cc, ToNcclType).
+NCCL_TRANSFER_DTYPES = ('float16',)
 _BYTES = {'': 1, 'k': 1 << 10, 'm': 1 << 20}
 
 

@@ -20,7 +20,12 @@ class Devices:
 
     GROUP: ClassVar[str] = 'Devices'
 
-    num_gpus: int = flag(1, 'Devices of each worker, of the kind of --device.', lower_bound=1)
+    num_gpus: int = flag(
+        1,
+        'Devices of each worker, of the kind of --device. Workers of one host share its GPUs, or those that '
+        'CUDA_VISIBLE_DEVICES lists; a process opens no others.',
+        lower_bound=1,
+    )
     device: str | None = flag(
         None,
         'The kind of device to compute on; by default gpu if there is one, else cpu.',
@@ -30,7 +35,8 @@ class Devices:
     local_parameter_device: str | None = flag(
         None,
         'In one process, the kind of device that holds variables which towers share, or that sums the gradients of '
-        'towers which each have all variables; by default the kind of --device.',
+        'towers which each have all variables; in a worker of parameter servers, the kind that receives the variables '
+        "and sums its towers' gradients. By default the kind of --device.",
         choices=_KINDS,
         original='gpu',
     )
@@ -104,12 +110,12 @@ IDLE: tuple[Idle, ...] = (
     idle_in_eval('local_parameter_device'),
     Idle(
         ('local_parameter_device',),
-        lambda p, run: not run.alone,
-        'in a cluster variables are on the CPUs of the parameter servers or on the devices of the towers',
+        lambda p, run: not run.alone and not MODES[p.variable_update].needs_servers,
+        'in a cluster without parameter servers variables are on the devices of the towers, which also sum gradients',
     ),
     Idle(
         ('local_parameter_device',),
-        lambda p, run: MODES[p.variable_update].parameter_device is None,
+        lambda p, run: run.alone and MODES[p.variable_update].parameter_device is None,
         'with this --variable_update each device keeps its own variables',
     ),
     Idle(

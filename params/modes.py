@@ -50,7 +50,9 @@ class Mode:
       sums_towers: whether one process sums the gradients of its towers, for which packing and transfer types matter.
       takes_all_reduce_spec: whether --all_reduce_spec chooses how; takes_hierarchy: whether --hierarchical_copy does.
       parameter_device: what --local_parameter_device places in one process: 'variables', 'sums' of gradients, or None.
-      transfer_dtypes: the types of 16 bits in which gradients can travel.
+      transfer_dtypes: the types of 16 bits in which gradients can travel, except where NCCL sums them, which has
+        NCCL_TRANSFER_DTYPES of params.all_reduce_spec.
+      nccl_between_gpus: whether its workers sum by NCCL if their towers are GPUs.
       launcher: the program that starts and numbers its processes, where not any will do.
     """
 
@@ -65,6 +67,7 @@ class Mode:
     takes_hierarchy: bool = False
     parameter_device: str | None = None
     transfer_dtypes: tuple[str, ...] = ('float16', 'bfloat16')
+    nccl_between_gpus: bool = False
     launcher: str | None = None
 
     @property
@@ -197,6 +200,7 @@ _ROWS = (
         forward_only_in_cluster=False,
         sums_towers=True,
         parameter_device='sums',
+        nccl_between_gpus=True,
     ),
     Mode(
         'distributed_all_reduce',

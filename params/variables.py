@@ -33,14 +33,14 @@ class Variables:
     )
     staged_vars: bool = flag(
         False,
-        'Compute each step with variables that were read during the step before, so that no step waits for them; for '
-        f'{modes_that(lambda mode: mode.can_stage)}.',
+        'Apply the gradients of each step, and read the new values, while the next step computes, so that no step '
+        f'waits for either; for {modes_that(lambda mode: mode.can_stage)}.',
     )
     compact_gradient_transfer: bool | None = flag(
         None,
         'Send gradients between devices and processes, and variables between processes, in 16 bits: in the type of '
-        '--precision where --variable_update can send that type, else in one that it can send. By default on where it '
-        'can send the 16-bit type of --precision.',
+        '--precision where --variable_update can send that type, else in one that it can send (float16 with NCCL and '
+        'Horovod). By default on where it can send the 16-bit type of --precision.',
         original='true',
     )
     horovod_device: str | None = flag(

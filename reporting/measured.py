@@ -18,6 +18,8 @@ STANDARD = (MODE, BATCH_SIZE, SHAPE)
 MACHINE = 'machine'
 # Flags whose values stand in the standard columns, or in those of the work.
 _SHOWN_OTHERWISE = frozenset({'model', 'variable_update', 'batch_size', 'num_gpus', 'shape', 'forward_only', 'eval'})
+# Which GPUs a process saw: as many as --num_gpus says, so all but the first follow from the shape.
+_GPUS = 'CUDA_VISIBLE_DEVICES'
 # Of document['phases']: this one is no phase, but the time until the very first step, a warm-up, was done.
 _FIRST_STEP = 'first_step'
 
@@ -153,7 +155,9 @@ def _traits(record: Record) -> dict[str, str]:
     # A version that lacks a flag does what the default says.
     defaults = {name: default_fact(name) for name in SPECS if is_of_setting(name)}
     settings = {name: value for name, value in (defaults | record.facts).items() if name not in _SHOWN_OTHERWISE}
-    environment = record.document.get('environment') or {}
+    environment = dict(record.document.get('environment') or {})
+    if _GPUS in environment:
+        environment[_GPUS] = environment[_GPUS].partition(',')[0]
     return {name: as_text(value) for name, value in (traits | settings | environment).items()}
 
 

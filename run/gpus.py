@@ -1,7 +1,9 @@
 """The NVIDIA GPUs of this machine, through NVML or nvidia-smi. Does not import TensorFlow."""
 
 import contextlib
+import itertools
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,8 +15,12 @@ from run.kernel_files import read
 # Without persistence mode, the driver starts each GPU before it answers.
 _NVIDIA_SMI_SECS = 20.0
 _MEBIBYTE = 2**20
-# Values of CUDA_VISIBLE_DEVICES; Slurm writes the last one for jobs without GPUs.
-_HIDES_ALL = ('', '-1', 'NoDevFiles')
+# The environment variable with the GPUs that CUDA shows to a process.
+VISIBLE = 'CUDA_VISIBLE_DEVICES'
+# An entry of it: an index, a UUID or its beginning, or the name of a MIG instance.
+_LISTED = re.compile(r'[0-9]+|GPU-.+|MIG-.+')
+# What NVIDIA's driver makes for each GPU: a folder, and the names in it.
+_DEVICES = (('proc/driver/nvidia/gpus', '*'), ('dev', 'nvidia[0-9]*'))
 # The fields of nvidia-smi, and as what a GPU has them here.
 _FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     'name': ('name', str),
@@ -75,11 +81,25 @@ def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = Path('/
     Args:
       root: the folder that holds proc/, dev/ and usr/.
     """
-    if environ.get('CUDA_VISIBLE_DEVICES', '0') in _HIDES_ALL:
+    if listed_gpus(environ) == []:
         return False
-    found = any((root / 'proc/driver/nvidia/gpus').glob('*')) or any((root / 'dev').glob('nvidia[0-9]*'))
+    found = any(any((root / folder).glob(names)) for folder, names in _DEVICES)
     # On Windows (WSL) GPUs of all makers are one device file.
     return found or ((root / 'dev/dxg').exists() and (root / 'usr/lib/wsl/lib/libcuda.so.1').exists())
+
+
+def count_gpus(root: Path = Path('/')) -> int | None:
+    """How many GPUs of NVIDIA this process could use without CUDA_VISIBLE_DEVICES; None if that is not known.
+
+    NVML and nvidia-smi do not count those that a job scheduler or a container keeps from it; /proc and /dev may.
+
+    Args:
+      root: the folder that holds proc/ and dev/.
+    """
+    if gpus := gpu_facts()[0]:
+        return len(gpus)
+    numbers = [len([*(root / folder).glob(names)]) for folder, names in _DEVICES]
+    return max(numbers) or (None if has_nvidia_gpu({}, root) else 0)
 
 
 def driver_version(root: Path) -> str | None:
@@ -88,17 +108,31 @@ def driver_version(root: Path) -> str | None:
     return next((word for word in words if word[0].isdigit() and '.' in word), None)
 
 
+def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
+    """The entries of CUDA_VISIBLE_DEVICES; None if it is not set, and then all GPUs are visible.
+
+    CUDA ignores what follows an entry that names no GPU. Such are -1, and what Slurm writes for jobs without GPUs,
+    NoDevFiles.
+    """
+    text = environ.get(VISIBLE)
+    if text is None:
+        return None
+    return list(itertools.takewhile(_LISTED.fullmatch, (word.strip() for word in text.split(','))))
+
+
 def visible(uuids: Sequence[str], environ: Mapping[str, str]) -> list[int]:
-    """Which GPUs CUDA may use, as indices of these, which are in the order of their bus numbers."""
-    chosen = environ.get('CUDA_VISIBLE_DEVICES')
+    """Which GPUs CUDA may use, as indices of these, which are in the order of their bus numbers.
+
+    CUDA counts in that order if its GPUs are equally fast, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
+    chosen = listed_gpus(environ)
     if chosen is None:
         return list(range(len(uuids)))
     found = []
-    for name in (word.strip() for word in chosen.split(',')):
+    for name in chosen:
         matches = [index for index, uuid in enumerate(uuids) if name.startswith('GPU-') and uuid.startswith(name)]
         if name.isdigit() and int(name) < len(uuids):
             matches = [int(name)]
-        # CUDA ignores what follows a name that it does not know.
         if len(matches) != 1:
             break
         found += matches

@@ -12,8 +12,10 @@ from params import Params
 from params.devices import another_flag_places_the_sums
 from params.modes import MODES, Mode
 from run.data_formats import Capability, choose_data_format, uses_tf32
+from run.gpu_memory import memory_options, share_memory_options
 from run.gpu_settings import has_persistent_batch_norm, host_threads, prepare_gpus
 from run.missing_gpu import explain_missing_gpu
+from run.visible_gpus import confirm_shown
 from training.variables import HOST_DEVICE
 
 _XLA_ON_CPU = '--tf_xla_cpu_global_jit'
@@ -24,9 +26,10 @@ class Machine:
     """The settings that depend on the devices of the machine.
 
     towers: the device of each tower. hosts: the CPU of each process that has towers, in order. parameter_devices:
-    where shared variables live. all_reduce_spec: how towers sum gradients; None: the default of one process.
-    data_format_reason: why the run chose the data format, for the banner; empty if it had no choice.
-    tf32: whether fp32 is computed in TF32; None if that is unknown.
+    where shared variables live; in a worker of parameter servers, the devices that receive variables and sum gradients.
+    all_reduce_spec: how towers sum gradients; None: the default of one process. data_format_reason: why the run chose
+    the data format, for the banner; empty if it had no choice. tf32: whether fp32 is computed in TF32; None if that is
+    unknown.
     """
 
     kind: str
@@ -45,29 +48,44 @@ class Machine:
         return self.hosts == (HOST_DEVICE,)
 
 
-def find_machine(params: Params, mode: Mode, workers: Sequence[str] = (), *, alone: bool = True) -> Machine:
+def find_machine(
+    params: Params, mode: Mode, workers: Sequence[str] = (), *, alone: bool = True, host_has_gpus: bool = False
+) -> Machine:
     """Fits the settings to the available devices.
 
     Args:
       mode: the row of --variable_update.
       workers: the device prefix of each process that has towers, if the towers are in other processes.
       alone: whether this is the only process of the run.
+      host_has_gpus: whether this host has GPUs, which may be hidden from this process.
 
     Raises:
-      UsageError: the settings ask for GPUs, or sums on GPUs, that this machine does not have.
+      UsageError: the settings ask for GPUs, or sums on GPUs, that this machine does not have; or an earlier run in this
+        process used other values of settings that TensorFlow keeps.
     """
     if params.xla:
         # XLA compiles for the CPU only with this flag, which TensorFlow reads when it first lists the devices.
         flags = os.environ.get('TF_XLA_FLAGS', '')
         os.environ['TF_XLA_FLAGS'] = f'{flags} {_XLA_ON_CPU}'.strip() if _XLA_ON_CPU not in flags else flags
+    if host_has_gpus and not workers and params.device != 'cpu':
+        _fix_gpu_memory(params)
     gpus = tf.config.list_physical_devices('GPU')
     num_gpus_found = len(gpus)
-    kind = params.device or ('gpu' if num_gpus_found else 'cpu')
-    parameter_kind = kind
+    confirm_shown(num_gpus_found)
+    # A controller has hidden its own GPUs, and its workers are taken to have some if it has.
+    gpus_by_default = num_gpus_found or (workers and host_has_gpus)
+    kind = params.device or ('gpu' if gpus_by_default else 'cpu')
     spec = params.all_reduce_spec if mode.takes_all_reduce_spec else None
-    if alone and mode.parameter_device and not another_flag_places_the_sums(params) and not params.eval:
+    places_parameters = (
+        mode.parameter_device and not another_flag_places_the_sums(params) if alone else mode.needs_servers
+    )
+    parameter_kind = kind
+    if places_parameters and not params.eval:
         parameter_kind = params.local_parameter_device or kind
-    if workers and params.device is None and not num_gpus_found:
+    if not alone and kind == 'cpu':
+        # The same flags may start workers with and without GPUs.
+        parameter_kind = 'cpu'
+    if workers and params.device is None and not gpus_by_default:
         raise UsageError(
             '--device is missing: this process sees no GPU, and cannot see the devices of the workers; '
             'write --device=gpu or --device=cpu'
@@ -171,10 +189,7 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
     config.intra_op_parallelism_threads = intra_threads
     config.inter_op_parallelism_threads = inter_threads
     config.use_per_session_threads = True
-    if params.allow_growth is not None:
-        config.gpu_options.allow_growth = params.allow_growth
-    if params.gpu_memory_frac_for_testing:
-        config.gpu_options.per_process_gpu_memory_fraction = params.gpu_memory_frac_for_testing
+    config.gpu_options.CopyFrom(memory_options(params.allow_growth, params.gpu_memory_frac_for_testing))
     if params.xla:
         config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
     rewrite = config.graph_options.rewrite_options
@@ -185,20 +200,18 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
     return config
 
 
-def server_config(params: Params, *, computes: bool) -> tf.ConfigProto:
+def server_config(params: Params, *, computes: bool, host_has_gpus: bool = False) -> tf.ConfigProto:
     """The session settings of a parameter server, or of a worker that a controller drives.
 
     Args:
-      computes: whether its devices have towers; otherwise it only keeps variables.
+      computes: whether its devices have towers; otherwise it only keeps variables, on the CPU.
+      host_has_gpus: as for find_machine.
     """
     if computes:
-        config = session_config(
-            params, find_machine(params, MODES[params.variable_update], alone=False), in_cluster=True
-        )
+        machine = find_machine(params, MODES[params.variable_update], alone=False, host_has_gpus=host_has_gpus)
+        config = session_config(params, machine, in_cluster=True)
         config.use_per_session_threads = False
         return config
-    # The variables are on the CPU, and the GPUs are left to the workers.
-    os.environ['CUDA_VISIBLE_DEVICES'] = ''
     return tf.ConfigProto(device_count={'GPU': 0})
 
 
@@ -247,6 +260,19 @@ def _choose_graph_passes(rewrite: Any, machine: Machine) -> None:
     else:
         # On a GPU it would change the data format that the user chose.
         rewrite.layout_optimizer = rewrite.OFF
+
+
+def _fix_gpu_memory(params: Params) -> None:
+    """Gives all parts of TensorFlow in this process the memory options of the run; refuses to change them later."""
+    is_first = 'allow_growth' not in _fixed_for_process
+    if is_first and not share_memory_options(params.allow_growth, params.gpu_memory_frac_for_testing):
+        given = 'gpu_memory_frac_for_testing' if params.allow_growth is None else 'allow_growth'
+        raise UsageError(
+            f'--{given}={getattr(params, given)}: TensorFlow was used in this process before, and keeps how it takes '
+            'the memory of GPUs; start a new process'
+        )
+    _fix_for_process('allow_growth', params.allow_growth)
+    _fix_for_process('gpu_memory_frac_for_testing', params.gpu_memory_frac_for_testing)
 
 
 def keep_threads(config: tf.ConfigProto) -> None:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from cluster.discovery import as_evaluator, find_cluster
-from cluster.environments import is_evaluator
+from cluster.environments import find_place_on_host, is_evaluator
 from cluster.shape import Shape
 from cluster.topology import Cluster, Timeout, place_of, public_hosts
 from errors import UsageError
@@ -44,6 +44,7 @@ from run.plan import (
 from run.resolve_files import find_checkpoints, find_instruments, find_reports
 from run.schedule import EvalSchedule
 from run.surroundings import environment_facts, git_commit, machine_facts
+from run.visible_gpus import ONLY_ONE, PlaceOnHost, show_gpus
 from training.schedules import steps_of
 
 # The default number of timed steps.
@@ -79,7 +80,7 @@ def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
     check_run(params, facts)
     warnings = [] if is_cluster_evaluator else find_idle(params, facts)
     if cluster and cluster.serves:
-        return _plan_server(params, cluster, folder, warnings)
+        return _plan_server(params, cluster, folder, warnings, environ)
     return _plan_run(params, mode, horovod, cluster, model, folder, warnings, environ)
 
 
@@ -89,8 +90,16 @@ def _find_processes(params: Params, mode: Mode, environ: Mapping[str, str]) -> t
         return None, find_cluster(params, environ)
     from cluster.horovod import horovod_cluster, load_horovod
 
+    # An MPI that knows CUDA looks for GPUs when Horovod starts it.
+    if place := find_place_on_host(environ):
+        _show_gpus(params, place, environ)
     horovod = load_horovod()
     return horovod, horovod_cluster(horovod)
+
+
+def _show_gpus(params: Params, place: PlaceOnHost, environ: Mapping[str, str], *, computes: bool = True) -> bool:
+    """Shows this process its GPUs; returns whether its host has any. computes: whether its towers are in it."""
+    return show_gpus(params.num_gpus if computes and params.device != 'cpu' else 0, place, environ)
 
 
 def _find_model(params: Params, *, reads: bool) -> tuple[ModelFacts, DataFolder | None]:
@@ -129,16 +138,24 @@ def check_launch(params: Params, *, alone: bool = False) -> None:
     check_outputs(params)
 
 
-def _plan_server(params: Params, cluster: Cluster, folder: DataFolder | None, warnings: Sequence[str]) -> ServerPlan:
+def _plan_server(
+    params: Params,
+    cluster: Cluster,
+    folder: DataFolder | None,
+    warnings: Sequence[str],
+    environ: Mapping[str, str],
+) -> ServerPlan:
     _check_folder(params, folder)
     from run.machine import server_config
 
+    # A parameter server keeps its variables on the CPU.
     computes = cluster.job == 'worker'
+    host_has_gpus = _show_gpus(params, cluster.place_on_host, environ, computes=computes)
     if computes and params.device != 'cpu':
         warnings = [*warnings, *contradictions(params)]
     return ServerPlan(
         cluster=cluster,
-        config=server_config(params, computes=computes),
+        config=server_config(params, computes=computes, host_has_gpus=host_has_gpus),
         # Without its controller no task can continue.
         together=(params.cross_replica_sync and not params.forward_only) or bool(cluster.controller_hosts),
         connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
@@ -182,7 +199,11 @@ def _plan_run(
         peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),
     )
     devices_elsewhere = [server.device for server in cluster.servers] if cluster and cluster.controller_hosts else []
-    machine = find_machine(params, mode, devices_elsewhere, alone=cluster is None)
+    place = cluster.place_on_host if cluster else ONLY_ONE
+    if horovod:
+        place = horovod.local_rank(), horovod.local_size()
+    host_has_gpus = _show_gpus(params, place, environ, computes=not devices_elsewhere)
+    machine = find_machine(params, mode, devices_elsewhere, alone=cluster is None, host_has_gpus=host_has_gpus)
     num_towers = len(machine.towers)
     counts = _count(params, model, data, processes, num_towers)
     step = describe_step(params, mode, model, data, machine, counts, processes)
@@ -194,6 +215,8 @@ def _plan_run(
             f'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the CPU: {reason}; '
             'or write --device=cpu'
         )
+    if cluster and machine.kind == 'cpu' and mode.needs_servers and params.local_parameter_device == 'gpu':
+        warnings.append('--local_parameter_device=gpu has no effect: the run is on the CPU')
     if params.device is None:
         # Which flags have no effect on the kind of device that the run has found.
         facts = RunFacts(alone=cluster is None and horovod is None, residual=model.residual)

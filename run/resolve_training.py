@@ -9,7 +9,7 @@ from errors import UsageError, spelled
 from models.check import check_network
 from models.facts import ModelFacts
 from params import Params
-from params.all_reduce_spec import parse_spec
+from params.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
 from params.modes import Mode, Place
 from params.optimizers import OPTIMIZERS
 from run.machine import Machine
@@ -125,17 +125,20 @@ def place_variables(
     if params.hierarchical_copy and machine.is_here:
         _check_halves(params, num_towers)
     by_halves = params.hierarchical_copy and mode.takes_hierarchy and sums_towers
-    spec = machine.all_reduce_spec or f'ps{machine.parameter_device_kind}'
+    sums = None if by_halves else parse_spec(machine.all_reduce_spec or f'ps{machine.parameter_device_kind}')
+    by_nccl = sums_towers and any(part.algorithm == 'nccl' for part in sums or ())
+    if place is Place.AS_PEERS:
+        by_nccl = mode.nccl_between_gpus and machine.kind == 'gpu'
     return VariableFacts(
         variable_update=mode.name,
         manager=None if params.eval else mode.manager(place, staged=params.staged_vars and params.trains),
         shown_sync=shown_sync,
-        sums=None if by_halves else parse_spec(spec),
+        sums=sums,
         shown_spec=machine.all_reduce_spec if mode.takes_all_reduce_spec and sums_towers else None,
         num_packets=params.gradient_repacking,
         small_max_bytes=params.agg_small_grads_max_bytes,
         small_max_group=params.agg_small_grads_max_group,
-        transfer=_find_transfer(params, mode, precision),
+        transfer=_find_transfer(params, NCCL_TRANSFER_DTYPES if by_nccl else mode.transfer_dtypes, precision),
         horovod_device=params.horovod_device,
     )
 
@@ -153,10 +156,10 @@ def _check_halves(params: Params, num_towers: int) -> None:
         )
 
 
-def _find_transfer(params: Params, mode: Mode, precision: Precision) -> str | None:
-    """The dtype in which gradients are sent; None: their own dtype."""
-    fits = precision.compute.name in mode.transfer_dtypes
+def _find_transfer(params: Params, dtypes: Sequence[str], precision: Precision) -> str | None:
+    """The one of these dtypes in which gradients are sent; None: their own dtype."""
+    fits = precision.compute.name in dtypes
     compacts = fits if params.compact_gradient_transfer is None else params.compact_gradient_transfer
     if not compacts:
         return None
-    return precision.compute.name if fits else mode.transfer_dtypes[-1]
+    return precision.compute.name if fits else dtypes[-1]

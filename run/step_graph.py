@@ -82,8 +82,9 @@ class StepGraph:
 
     Attributes:
       pipeline: the input.
-      initializers: give the variables their first values. post_init, if not None, runs next, then the pipeline's
-        initializers and warm-up.
+      initializers: give the variables their first values; then start() prepares the first step.
+      post_init: makes the towers alike; None if they are. prologue: computes on the first batch what the first step
+        takes from the step before; None if it takes nothing.
       fetches: what to run in each step.
       variables: the trainable variables of the first model. gradients: (variable, gradient) pairs for them.
       global_step: the counter of steps.
@@ -97,6 +98,7 @@ class StepGraph:
     pipeline: InputPipeline
     initializers: tf.Operation
     post_init: tf.Operation | None
+    prologue: tf.Operation | None
     fetches: Fetches
     variables: list[Variable]
     gradients: list[tuple[Variable, Tensor]]
@@ -108,6 +110,19 @@ class StepGraph:
     model_slices: dict[str, list[Slice]]
     num_skipped: Tensor | None
     before_evaluation: tf.Operation | None
+
+    def start(self, session: tf.Session, steps_before: int = 0) -> None:
+        """Prepares the first step, once the variables have their values.
+
+        Args:
+          steps_before: the number of steps taken so far, including those before a restored checkpoint.
+        """
+        session.run(self.pipeline.initializers)
+        if self.post_init is not None:
+            session.run(self.post_init)
+        self.pipeline.warm_up(session, steps_before)
+        if self.prologue is not None:
+            session.run(self.prologue)
 
 
 @dataclass(frozen=True)
@@ -134,7 +149,8 @@ def build_step_graph(
     Raises:
       ValueError: the network has no trainable variables, or its loss does not depend on one of them.
     """
-    loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
+    with tf.device(HOST_DEVICE):
+        loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
     towers = [
         _build_tower(settings, optimizer, manager, number, pipeline.tower_batch(number), loss_scale)
         for number in range(len(manager.get_devices()))
@@ -193,6 +209,7 @@ def build_step_graph(
             pipeline=pipeline,
             initializers=tf.group(*initializers),
             post_init=tf.group(*post_init) if post_init else None,
+            prologue=tf.group(*manager.prologue, *pipeline.per_step_ops) if manager.prologue else None,
             fetches=fetches,
             variables=[variable for variable in manager.savable_variables().values() if variable.trainable],
             gradients=gradients,

@@ -120,8 +120,7 @@ def train(precision: Precision, way: Way, num_steps: int) -> list[Weights]:
         )
         graph = build_step_graph(settings, OPTIMIZERS[way.optimizer].ours, manager, FixedInput(way.num_towers))
         session.run(graph.initializers)
-        if graph.post_init is not None:
-            session.run(graph.post_init)
+        graph.start(session)
         values = {name: part.variable.value for name, (part,) in graph.slices.items()}
         if manager.each_tower_has_variables():
             for number, own in enumerate(manager.variables[1:], start=1):

@@ -113,6 +113,7 @@ WITHOUT_TENSORFLOW = [
     'run.step_loop',
     'run.surroundings',
     'run.tensorflow_build',
+    'run.visible_gpus',
     *(dotted(path) for path in PATHS if path.parent.name == 'sweeps'),
     'sweeps.repeat',
     'training.schedules',

@@ -25,8 +25,7 @@ class Member:
 
     def follow(self) -> None:
         """Copies the variables of the chief, which must have started, if the mode requires it."""
-        if self.built.step.post_init is not None:
-            self.session.run(self.built.step.post_init)
+        self.built.step.start(self.session)
 
     @property
     def synchronous_step(self) -> SynchronousStep:

@@ -1,4 +1,4 @@
-"""The optimizers. Each uses a fused kernel that applies one gradient to one variable.
+"""The optimizers. Each uses a fused kernel, where there is one, that applies one gradient to one variable.
 
 The kernels lock the variables, so that no update of asynchronous workers is lost.
 """
@@ -46,14 +46,26 @@ class Optimizer(ABC):
         """
 
 
+def has_fused_kernels(learning_rate: Tensor) -> bool:
+    """Whether the fused kernels are there for the dtype and device of the learning rate.
+
+    TensorFlow has none for bfloat16 on GPUs, and would move the variables and their updates to the CPU. The same
+    arithmetic in separate ops gives the same bits, since the fused kernels round after each operation, too.
+    """
+    return not (learning_rate.dtype == tf.bfloat16 and 'gpu' in learning_rate.device.lower())
+
+
 @dataclass(frozen=True)
 class GradientDescent(Optimizer):
     """v <- v - learning_rate * g."""
 
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         del step, make_slot
+        fuses = has_fused_kernels(learning_rate)
 
         def apply(variable: Variable, gradient: Tensor) -> tf.Operation:
+            if not fuses:
+                return tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=learning_rate * gradient)
             return tf.raw_ops.ResourceApplyGradientDescent(
                 var=variable.handle, alpha=learning_rate, delta=gradient, use_locking=True
             )
@@ -70,11 +82,19 @@ class Momentum(Optimizer):
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         del step
         momentum = tf.constant(self.momentum, learning_rate.dtype)
+        fuses = has_fused_kernels(learning_rate)
 
         def apply(variable: Variable, gradient: Tensor) -> tf.Operation:
+            slot = make_slot(variable, 'momentum', 0.0)
+            if not fuses:
+                accumulated = momentum * slot.value + gradient
+                return tf.group(
+                    slot.assign(accumulated),
+                    tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=learning_rate * accumulated),
+                )
             return tf.raw_ops.ResourceApplyMomentum(
                 var=variable.handle,
-                accum=make_slot(variable, 'momentum', 0.0).handle,
+                accum=slot.handle,
                 lr=learning_rate,
                 grad=gradient,
                 momentum=momentum,
@@ -206,6 +226,7 @@ class OptimizerStep:
     Attributes:
       initializers: ops that initialize the slots.
       slots: the slots made so far.
+      updates: for each variable (the key is a reference to its handle) the op after which it has its new value.
     """
 
     def __init__(
@@ -218,6 +239,7 @@ class OptimizerStep:
     ) -> None:
         self.initializers: list[tf.Operation] = []
         self.slots: Slots = {}
+        self.updates: dict[Any, tf.Operation] = {}
         self._optimizer = optimizer
         self._learning_rate = learning_rate
         self._loss_scale = loss_scale or LossScale(1.0)
@@ -240,10 +262,23 @@ class OptimizerStep:
           distinct: the gradients without copies of the same gradient.
           make_other_updates: adds the other updates of the step and returns their ops.
         """
-        return self._loss_scale.guard(
+        done = self._loss_scale.guard(
             distinct,
             lambda: [*(op for parts in variables for op in self.apply_parts(parts)), *make_other_updates()],
         )
+        if self._loss_scale.num_skipped is not None:
+            # In a skipped step no update runs, and what waited for one would not run either.
+            self.updates = dict.fromkeys(self.updates, tf.group(*done))
+        return done
+
+    def stage_loss_scale(self) -> list[tf.Operation]:
+        """From now on the gradients are those of the step before. Run the returned ops with each of these."""
+        return self._loss_scale.stage()
+
+    @property
+    def scale_read(self) -> tf.Operation:
+        """The op that reads the loss scale of this step."""
+        return self._loss_scale.value.op
 
     def apply(self, gradient: Tensor, variable: Variable) -> tf.Operation:
         """Returns the op on the variable's device that applies a float32 gradient of the scaled loss."""
@@ -260,6 +295,7 @@ class OptimizerStep:
                     learning_rate = tf.cast(tf.identity(self._learning_rate), variable.value.dtype)
                     self._appliers[key] = self._optimizer.applier(learning_rate, self._step, self._make_slot)
                 applied.append(self._appliers[key](variable, tf.cast(gradient, variable.value.dtype)))
+            self.updates[variable.handle.ref()] = applied[-1]
         return applied
 
     def _prepare(self, gradient: Tensor, variable: Variable) -> Tensor:

@@ -5,6 +5,7 @@ Micikevicius et al. 2018 (arXiv:1710.03740): networks compute in 16 bits, the tr
 smallest positive float16 is 2^-24; bfloat16 has the range of float32.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from training.contents import OPTIONAL
+from training.staging import StagingArea
 from training.variables import Variable
 
 Tensor = Any
@@ -85,6 +87,10 @@ class LossScale:
         """Converts a gradient of the scaled loss to the gradient of the loss; both float32."""
         return gradient if self._inverse is None else gradient * self._inverse
 
+    def stage(self) -> list[tf.Operation]:
+        """Makes unscaled() apply to gradients of the step before. Run the returned ops with each of these."""
+        return []
+
     def guard(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
@@ -125,14 +131,23 @@ class AutomaticLossScale(LossScale):
         with tf.device(self._scale.device):
             self._inverse = 1 / self.value
 
+    def stage(self) -> list[tf.Operation]:
+        area = StagingArea(self._scale.device, [self._inverse])
+        put = area.put([self._inverse])
+        (self._inverse,) = area.get()
+        return [put]
+
     def guard(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
         """Adds an update that runs only if all gradients are finite, and adjusts the scale."""
         finite = []
-        for gradient in gradients:
-            with tf.device(gradient.device):
-                finite.append(tf.reduce_all(tf.math.is_finite(gradient)))
+        # One answer per device, so that one scalar per device is sent, not one per gradient.
+        by_device = itertools.groupby(sorted(gradients, key=_device_of), _device_of)
+        for device, own in by_device:
+            with tf.device(device):
+                checks = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in own]
+                finite.append(tf.reduce_all(tf.stack(checks)))
         with tf.device(self._scale.device):
             is_good = tf.reduce_all(tf.stack(finite))
             # Ops that depend on the branch not taken do not run. Merge runs after either branch.
@@ -141,7 +156,7 @@ class AutomaticLossScale(LossScale):
         with tf.control_dependencies([good]):
             updated = list(make_update())
         with tf.device(self._scale.device):
-            with tf.control_dependencies(updated):
+            with tf.control_dependencies([tf.group(*updated)]):
                 good = tf.identity(good)
             decided = tf.raw_ops.Merge(inputs=[good, bad]).output.op
             return [decided, *self._adjust(is_good)]
@@ -158,6 +173,10 @@ class AutomaticLossScale(LossScale):
                 resource=self._skipped_steps.handle, value=tf.cast(~is_good, tf.int64), name='count_skipped_step'
             )
         return [self._scale.assign(tf.where(is_good, higher, lower)), self._good_steps.assign(counted), count]
+
+
+def _device_of(tensor: Tensor) -> str:
+    return str(tensor.device)
 
 
 def make_loss_scale(precision: Precision, create_scalar: Callable[[str, tf.DType], Variable]) -> LossScale:

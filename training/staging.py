@@ -35,12 +35,3 @@ class StagingArea:
     def clear(self) -> tf.Operation:
         with tf.device(self.device):
             return tf.raw_ops.StageClear(dtypes=self._dtypes, shared_name=self._name)
-
-
-def staged_value(value: tf.Tensor, device: str) -> tuple[tf.Tensor, tf.Operation]:
-    """Returns the tensor's value of the previous step, on the device, and the op that stages the current one.
-
-    Run the op once before the first step.
-    """
-    area = StagingArea(device, [value])
-    return area.get()[0], area.put([value])

@@ -38,6 +38,13 @@ class Variable:
     handle: Tensor
     value: Tensor
 
+    def read_again(self) -> Tensor:
+        """Returns the result of another read, on the variable's device, after the current control dependencies."""
+        with tf.device(self.device):
+            value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.value.dtype)
+        value.set_shape(self.shape)
+        return value
+
     def assign(self, value: Tensor) -> tf.Operation:
         """Returns the op, on the variable's device, that assigns a value."""
         with tf.device(self.device):

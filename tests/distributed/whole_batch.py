@@ -134,11 +134,10 @@ def one_tower(
     with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
         images = WholeBatch(workers, num_towers)
         graph = one_tower_graph(images, OPTIMIZERS[optimizer].ours, LEARNING_RATE, WEIGHT_DECAY, staged=staged)
-        session.run([graph.initializers, graph.pipeline.initializers])
+        session.run(graph.initializers)
         if start:
             Checkpointer('', graph.slices, HOST_DEVICE, 1).restore(session, start)
-        if graph.post_init is not None:
-            session.run(graph.post_init)
+        graph.start(session)
         values = values_of(graph)
 
         def losses() -> list[float]:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.graph
 GPUS = [f'/gpu:{number}' for number in range(3)]
 
 
-@pytest.mark.parametrize('transfer', [None, tf.bfloat16])
+@pytest.mark.parametrize('transfer', [None, tf.float16])
 def test_on_gpus_every_tower_takes_part_in_each_sum(transfer: Any) -> None:
     built = build(COLLECTIVE, 1, server_devices=(), devices=GPUS, transfer=transfer)
     sums = built.ops('CollectiveReduce')

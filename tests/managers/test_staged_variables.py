@@ -1,4 +1,4 @@
-"""Staged variables let each step compute with the variables of one step before."""
+"""With staged variables each step applies the gradients of the step before, which computed with older variables."""
 
 import numpy as np
 import pytest
@@ -32,6 +32,7 @@ def test_staged_variables_give_gradients_of_one_step_before(optimizer: str) -> N
         update, _ = manager.build_update(step, global_step, gradients)
         session.run([*manager.initializers, *step.initializers, global_step.assign(tf.constant(0, tf.int64))])
         session.run(manager.get_post_init_ops(step.slots))
+        session.run(manager.prologue)
         variable = manager.slices()['v'][0].variable
         now = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
         seen = [session.run(now)]

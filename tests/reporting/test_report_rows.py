@@ -48,6 +48,15 @@ def test_repeats_are_one_row_with_the_interval_of_their_mean() -> None:
     assert len(row.runs) == 3
 
 
+def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape() -> None:
+    documents = [sample_document(devices_per_worker=number, flags={'num_gpus': number}) for number in (1, 2, 2)]
+    for document, gpus in zip(documents, ('0', '0,1', '2,3'), strict=True):
+        document['environment'] = {'CUDA_VISIBLE_DEVICES': gpus}
+    one, two, others = (Record(f'{index}.json', document) for index, document in enumerate(documents))
+    assert 'CUDA_VISIBLE_DEVICES' not in summary_of(one, two).columns
+    assert 'CUDA_VISIBLE_DEVICES' in summary_of(one, others).columns
+
+
 def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
     other = sample_document(hostname='beta', seed=3, flags={'optimizer': 'momentum'})
     other['environment'] = {'OMP_NUM_THREADS': '2'}

@@ -91,7 +91,7 @@ def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here: int) -> N
 def test_flags_without_effect_may_ask_for_gpus_that_are_not_there() -> None:
     on_cpu = {'device': 'cpu', 'num_gpus': 2}
     idle = make_params(**on_cpu, all_reduce_spec='nccl', horovod_device='gpu')
-    in_cluster = make_params(**on_cpu, local_parameter_device='gpu')
+    in_cluster = make_params(**on_cpu, variable_update='collective_all_reduce', local_parameter_device='gpu')
     residual = MODELS.find_model('trivial').residual
     assert len(find_idle(idle, RunFacts(alone=True, residual=residual))) == 2
     assert len(find_idle(in_cluster, RunFacts(alone=False, residual=residual))) == 1

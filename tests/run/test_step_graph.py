@@ -84,8 +84,7 @@ def train(
         manager, graph = build(num_towers, mode, optimizer, rate, **overrides)
         with open_session(num_towers) as session:
             session.run(graph.initializers)
-            if graph.post_init is not None:
-                session.run(graph.post_init)
+            graph.start(session)
             fetched = [session.run(graph.fetches.present()) for _ in range(num_steps)]
             weights = session.run({name: variable.value for name, variable in manager.savable_variables().items()})
     return fetched, weights

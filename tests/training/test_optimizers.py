@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from oracles import OPTIMIZERS, Weights
 from sessions import cpus, open_session
 
-from training.optimizers import GradientDescent, Optimizer, OptimizerStep, RmsProp
+from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep, RmsProp
 from training.variables import Variable, create_variable
 
 pytestmark = pytest.mark.graph
@@ -142,3 +142,26 @@ def test_slots_and_updates_live_on_the_device_of_their_variable() -> None:
             f'v{number}/kernel/{slot}': device for number, device in enumerate(devices) for slot in ('rms', 'momentum')
         }
         assert sorted(op.device for op in step.initializers) == sorted(devices * 2)
+
+
+@pytest.mark.parametrize('optimizer', [GradientDescent(), Momentum(0.9)], ids=lambda rule: type(rule).__name__)
+def test_without_fused_kernels_16_bits_get_the_same_bits(optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs have no fused kernels for bfloat16."""
+    random = np.random.default_rng(6)
+    start, *gradients = (random.normal(size=1000).astype(np.float32) for _ in range(4))
+
+    def end(*, is_fused: bool) -> np.ndarray:
+        monkeypatch.setattr('training.optimizers.has_fused_kernels', lambda learning_rate: is_fused)
+        with tf.Graph().as_default() as graph, open_session() as session:
+            gradient = tf.placeholder(tf.float32, [1000])
+            own = create_variable('kernel', [1000], scope='v', device='/cpu:0', trainable=True, dtype=tf.bfloat16)
+            step = OptimizerStep(optimizer, tf.constant(LEARNING_RATE), tf.constant(0, tf.int64), None)
+            applied = step.apply(gradient, own)
+            types = {op.type for op in graph.get_operations()}
+            assert any(name.startswith('ResourceApply') for name in types) is is_fused
+            session.run([own.assign(tf.constant(start, tf.bfloat16)), step.initializers])
+            for values in gradients:
+                session.run(applied, {gradient: values})
+            return np.asarray(session.run(tf.cast(own.read_again(), tf.float32)))
+
+    np.testing.assert_array_equal(end(is_fused=False), end(is_fused=True))

@@ -1,0 +1,227 @@
+"""Which GPUs each process of a host uses: the value of CUDA_VISIBLE_DEVICES. Does not import TensorFlow.
+
+TensorFlow opens every GPU that CUDA shows to a process, whether a graph uses it or not, and takes most of its memory.
+So each process is shown those that it computes on, and no others, before TensorFlow looks:
+
+- a worker its part: with --num_gpus=N, the first N, or the part of its number among the workers of its host;
+- a parameter server, a controller (which drives the GPUs of its workers), and a run with --device=cpu: none.
+
+A CUDA_VISIBLE_DEVICES that is set already stands for the whole host: parts are parts of its list, by index, UUID or MIG
+name. If it is too short to be shared, it counts as the process's own where the launcher says so, see own_gpus.
+
+The order of the indices is CUDA's own. TensorFlow neither sets nor reads CUDA_DEVICE_ORDER (no library of 2.21 contains
+the name), so by default the fastest GPU is the first, and with CUDA_DEVICE_ORDER=PCI_BUS_ID the order is that of
+nvidia-smi. It is the same in all processes of a host, which is all that shares need.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from errors import UsageError, counted
+from run.gpus import VISIBLE, count_gpus, has_nvidia_gpu, listed_gpus
+
+Environment = Mapping[str, str]
+# The number of a worker among those of its host, and how many these are.
+PlaceOnHost = tuple[int, int]
+ONLY_ONE: PlaceOnHost = (0, 1)
+
+
+def has_visible_gpus(environ: Environment) -> bool:
+    """Whether this host has GPUs, and CUDA_VISIBLE_DEVICES does not hide them all."""
+    if listed_gpus(environ) == []:
+        return False
+    # The second question costs a process where nvidia-smi is installed, but no device file is there.
+    return has_nvidia_gpu(environ) or bool(count_gpus())
+
+
+def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int | None) -> str:
+    """The CUDA_VISIBLE_DEVICES of this process, whose host has GPUs.
+
+    A list that is long enough for all workers of the host is shared, which is right as well if each process has another
+    list. A shorter one is the process's own, of which it uses the first GPUs:
+
+    - if Slurm was asked for GPUs per task (SLURM_GPUS_PER_TASK, SLURM_TRES_PER_TASK);
+    - if the step has GPUs enough on this node (SLURM_GPUS_ON_NODE) for every worker to have another list;
+    - outside of Slurm, if it has exactly as many GPUs as the process needs: a script or a launcher has chosen them, or
+      this program has, before it started itself anew. Then nothing is shared out twice.
+
+    Args:
+      needed: how many GPUs each worker computes on; 0 for none.
+      place: the number of the worker on its host, and how many workers are there.
+      environ: its CUDA_VISIBLE_DEVICES lists the GPUs to share; without one, these are all of the host.
+      count: how many GPUs the host has; None if that is not known, and then there are taken to be enough.
+
+    Raises:
+      UsageError: there are fewer GPUs than all workers of the host need. One worker gets what there is: it is for
+        TensorFlow to say how many it can use.
+    """
+    rank, size = place
+    names = _names(environ, size * needed if count is None else count)
+    is_short = len(names) < size * needed
+    if is_short and VISIBLE in environ and _is_own(len(names), needed, size, environ):
+        rank, size = ONLY_ONE
+    elif is_short and size > 1:
+        fewer = len(names) // needed
+        remedies = [f'start at most {counted(fewer, "worker")} here'] if fewer else []
+        if VISIBLE in environ:
+            remedies.append(f'give each process a {VISIBLE} of its own with {counted(needed, "GPU")}')
+        raise _too_few(needed, size, len(names), environ, others=remedies)
+    return _part(names, rank, needed)
+
+
+def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> list[str] | None:
+    """The CUDA_VISIBLE_DEVICES of each worker of a cluster on this host; None if it has no GPUs.
+
+    Args:
+      needed, environ: as for own_gpus, except that the list of environ is never taken for that of one worker.
+
+    Raises:
+      UsageError: there are fewer GPUs than the workers need.
+    """
+    if not has_visible_gpus(environ):
+        return None
+    count = _count(needed, num_workers, environ)
+    names = _names(environ, num_workers * needed if count is None else count)
+    if len(names) < num_workers * needed and num_workers > 1:
+        fewer = len(names) // needed
+        raise _too_few(needed, num_workers, len(names), environ, flags=[f'--workers={fewer}'] if fewer else [])
+    return [_part(names, rank, needed) for rank in range(num_workers)]
+
+
+def show_gpus(needed: int, place: PlaceOnHost, environ: Environment) -> bool:
+    """Shows this process the GPUs that it computes on, and no others, before TensorFlow looks for any.
+
+    Args:
+      needed, place: as for own_gpus.
+      environ: the environment of the process. What CUDA reads is os.environ, which is changed.
+
+    Returns:
+      Whether this host has GPUs, which may now be hidden from this process. If it has none, nothing is changed.
+
+    Raises:
+      UsageError: as own_gpus; or an earlier run in this process was shown other GPUs.
+    """
+    global _shown
+    before = environ.get(VISIBLE)
+    if _shown and before == _shown.value:
+        # What the user had set.
+        before = _shown.before
+        environ = {name: value for name, value in environ.items() if name != VISIBLE}
+        environ |= {} if before is None else {VISIBLE: before}
+    if not has_visible_gpus(environ):
+        return False
+    value = own_gpus(needed, place, environ, _count(needed, place[1], environ))
+    if _shown and _shown.is_fixed:
+        _shown.check(value, needed)
+        return True
+    _shown = _Shown(before, value, is_share=bool(needed) and place[1] > 1)
+    os.environ[VISIBLE] = value
+    return True
+
+
+def confirm_shown(num_found: int) -> None:
+    """To be called when TensorFlow has listed the GPUs: from now on this process sees these and no others.
+
+    If it sees more than it was shown, somebody had used TensorFlow in this process before. That does no harm to a
+    process that is alone on its host; CUDA_VISIBLE_DEVICES is then as it was, and says the truth again.
+
+    Raises:
+      UsageError: it would use GPUs of the other workers.
+    """
+    if _shown and not _shown.is_fixed:
+        _shown.is_fixed = True
+        if num_found > len(_shown.gpus):
+            _shown.come_too_late()
+
+
+@dataclass
+class _Shown:
+    """What CUDA_VISIBLE_DEVICES was in this process, and what it became.
+
+    Attributes:
+      before: None if it was not set.
+      is_share: whether other workers of this host have the other GPUs.
+      is_fixed: whether TensorFlow has looked, which it does once in a process.
+      is_late: whether it had looked before the value was set.
+    """
+
+    before: str | None
+    value: str
+    is_share: bool
+    is_fixed: bool = False
+    is_late: bool = False
+
+    @property
+    def gpus(self) -> list[str]:
+        return self.value.split(',') if self.value else []
+
+    def come_too_late(self) -> None:
+        self.is_late = True
+        if self.before is None:
+            os.environ.pop(VISIBLE, None)
+        else:
+            os.environ[VISIBLE] = self.before
+        if self.is_share:
+            raise self._used_before()
+
+    def check(self, value: str, needed: int) -> None:
+        """Raises UsageError if a later run in this process needs GPUs that the process does not see."""
+        if self.is_late:
+            if self.is_share:
+                raise self._used_before()
+        elif not f'{self.value},'.startswith(f'{value},') and value:
+            raise UsageError(
+                f'--num_gpus={needed}: this run would have {VISIBLE}={value}, and an earlier run in this process had '
+                f'{VISIBLE}={self.value}, which TensorFlow keeps until the process ends; start a new process'
+            )
+
+    def _used_before(self) -> UsageError:
+        return UsageError(
+            f'{VISIBLE}={self.value}: these are the GPUs of this worker, but TensorFlow was used in this process '
+            f'before the run, and keeps all; start a new process, or set {VISIBLE} before TensorFlow is used'
+        )
+
+
+_shown: _Shown | None = None
+
+
+def _count(needed: int, size: int, environ: Environment) -> int | None:
+    """How many GPUs the host has, if that decides anything; asking the driver takes up to some seconds."""
+    return count_gpus() if needed and size > 1 and listed_gpus(environ) is None else None
+
+
+def _names(environ: Environment, count: int) -> list[str]:
+    listed = listed_gpus(environ)
+    return [str(index) for index in range(count)] if listed is None else listed
+
+
+def _part(names: list[str], rank: int, needed: int) -> str:
+    return ','.join(names[rank * needed : (rank + 1) * needed])
+
+
+def _is_own(num_listed: int, needed: int, size: int, environ: Environment) -> bool:
+    if environ.get('SLURM_GPUS_PER_TASK') or 'gpu' in environ.get('SLURM_TRES_PER_TASK', ''):
+        return True
+    # Of a step, unlike the list of a task: srun(1), OUTPUT ENVIRONMENT VARIABLES.
+    on_node = environ.get('SLURM_GPUS_ON_NODE', '')
+    return num_listed * size <= int(on_node) if on_node.isdigit() else num_listed == needed
+
+
+def _too_few(
+    needed: int,
+    size: int,
+    num_gpus: int,
+    environ: Environment,
+    flags: Sequence[str] = (),
+    others: Sequence[str] = (),
+) -> UsageError:
+    """flags: what may be written instead. others: what else may be done."""
+    text = environ.get(VISIBLE)
+    there = f'it has {num_gpus}' if text is None else f'{VISIBLE}={text} lists {num_gpus}'
+    fewer = [f'--num_gpus={num_gpus // size}'] if num_gpus >= size else []
+    written = ' or '.join([*fewer, *flags, '--device=cpu'])
+    return UsageError(
+        f'--num_gpus={needed}: {size} workers on this host need {size * needed} GPUs, and {there}; '
+        f'{", or ".join([f"write {written}", *others])}'
+    )

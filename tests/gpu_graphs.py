@@ -1,0 +1,160 @@
+"""Graphs of runs on GPUs, built without a GPU, and what they would do there."""
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import tensorflow.compat.v1 as tf
+from small_networks import needed_by
+from tensorflow.python.framework import kernels
+
+from params import make_params
+from run.build import build_evaluation, build_step
+from run.evaluation import SavedVariables
+from run.plan import Plan
+from run.resolve import resolve
+from run.step_graph import StepGraph
+
+Flags = Mapping[str, Any]
+
+_WORKERS: Flags = {'worker_hosts': '10.0.0.1:1,10.0.0.2:1', 'job_name': 'worker'}
+_SERVERS: Flags = {**_WORKERS, 'ps_hosts': '10.0.0.3:1,10.0.0.4:1'}
+# Every way in which towers can train together, as the flags of one process.
+WAYS: Mapping[str, Flags] = {
+    'parameter_server': {},
+    'parameter_server on the CPU': {'local_parameter_device': 'cpu'},
+    'parameter_server, staged': {'local_parameter_device': 'cpu', 'staged_vars': True},
+    'replicated': {'variable_update': 'replicated'},
+    'replicated by NCCL': {'variable_update': 'replicated', 'all_reduce_spec': 'nccl'},
+    'replicated by rings': {'variable_update': 'replicated', 'all_reduce_spec': 'pscpu:2k:xring'},
+    'independent': {'variable_update': 'independent'},
+    'collective_all_reduce': {'variable_update': 'collective_all_reduce', **_WORKERS},
+    'distributed_all_reduce': {
+        'variable_update': 'distributed_all_reduce',
+        **_WORKERS,
+        'job_name': 'controller',
+        'controller_host': '10.0.0.3:1',
+    },
+    'servers': _SERVERS,
+    'servers, staged': {**_SERVERS, 'staged_vars': True},
+    'servers, asynchronous': {**_SERVERS, 'cross_replica_sync': False},
+    'servers, staged, asynchronous': {**_SERVERS, 'staged_vars': True, 'cross_replica_sync': False},
+    'distributed_replicated': {'variable_update': 'distributed_replicated', **_SERVERS},
+}
+
+
+@dataclass(frozen=True)
+class GpuGraph:
+    """The graph of a run, initial values, copies and evaluation included, and the ops of one of its steps."""
+
+    plan: Plan
+    graph: tf.Graph
+    step_graph: StepGraph
+    step: frozenset[tf.Operation]
+
+    @property
+    def num_devices(self) -> int:
+        """The devices of the step, those of other processes included."""
+        return len({op.device for op in self.step})
+
+    def of_type(self, *types: str) -> list[tf.Operation]:
+        """The ops of a step of these types, in the order in which they were added."""
+        return [op for op in self.graph.get_operations() if op in self.step and op.type in types]
+
+
+def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> GpuGraph:
+    """Builds the graph of a run on that many GPUs. flags are those of the process, by default of lenet."""
+    defaults = {'model': 'lenet', 'batch_size': 2, 'device': 'gpu', 'num_gpus': num_gpus, 'data_format': 'NCHW'}
+    if 'worker_hosts' in flags:
+        flags = {'task_index': task_index, **flags}
+    with mock.patch.object(tf.config, 'list_physical_devices', return_value=[object()] * num_gpus):
+        plan = resolve(make_params(**{**defaults, **flags}), {})
+    assert isinstance(plan, Plan)
+    device = plan.processes.cluster.own.device if plan.processes.cluster else ''
+    with tf.Graph().as_default() as graph, tf.device(device):
+        built = build_step(plan, 0)
+        if plan.evaluations:
+            build_evaluation(plan, [SavedVariables(built.slices) for _ in plan.machine.towers], 0, 1)
+    fetched = tf.nest.flatten(built.fetches.present())
+    step = needed_by([value if isinstance(value, tf.Operation) else value.op for value in fetched])
+    return GpuGraph(plan, graph, built, frozenset(step))
+
+
+@functools.cache
+def _gpu_kernels(op_type: str) -> list[dict[str, set[int]]]:
+    """For each kernel of an op on GPUs, the values that each of its type attributes may have."""
+    found = kernels.get_registered_kernels_for_op(op_type).kernel
+    return [
+        {limit.name: set(limit.allowed_values.list.type) for limit in kernel.constraint}
+        for kernel in found
+        if kernel.device_type in ('GPU', 'DEFAULT')
+    ]
+
+
+def _types(op: tf.Operation, name: str) -> set[int]:
+    attribute = op.node_def.attr[name]
+    return {attribute.type} if attribute.WhichOneof('value') == 'type' else set(attribute.list.type)
+
+
+def has_gpu_kernel(op: tf.Operation) -> bool:
+    """Whether a GPU can run the op; else TensorFlow moves it, and what is colocated with it, to the CPU."""
+    return any(all(_types(op, name) <= allowed for name, allowed in limits.items()) for limits in _gpu_kernels(op.type))
+
+
+def is_on_gpu(op: tf.Operation) -> bool:
+    return bool(re.search(r'gpu:\d+$', op.device, re.IGNORECASE))
+
+
+def ops_without_kernel(built: GpuGraph) -> dict[str, int]:
+    """How many ops of each type and dtype are placed on a GPU that has no kernel for them."""
+    lacking = (op for op in built.graph.get_operations() if is_on_gpu(op) and not has_gpu_kernel(op))
+    return dict(Counter(f'{op.type} {[value.dtype.name for value in (*op.inputs, *op.outputs)]}' for op in lacking))
+
+
+def ops_without_device(built: GpuGraph) -> list[str]:
+    return sorted(
+        op.name for op in built.graph.get_operations() if not re.search(r'[cg]pu:\d+$', op.device, re.IGNORECASE)
+    )
+
+
+def strangers_of_resources(built: GpuGraph) -> list[str]:
+    """Ops that use a variable of another device, which TensorFlow refuses."""
+    return sorted(
+        op.name
+        for op in built.graph.get_operations()
+        for value in op.inputs
+        if value.dtype == tf.resource and value.device != op.device
+    )
+
+
+def signals(built: GpuGraph) -> list[tuple[str, str]]:
+    """What of a step is sent to another device without being data: control edges and scalars, once for each receiver.
+
+    Each costs a pair of Send and Recv, and on a GPU an event of its stream.
+    """
+    return sorted({(name, op.device) for op in built.step for name in _signals_to(op)})
+
+
+def _signals_to(op: tf.Operation) -> Iterator[str]:
+    yield from (f'^{before.name}' for before in op.control_inputs if before.device != op.device)
+    for value in op.inputs:
+        if value.device != op.device and value.dtype != tf.resource and value.shape.rank == 0:
+            yield value.name
+
+
+def bytes_between(built: GpuGraph, sender: str, receiver: str) -> int:
+    """The bytes of a step that devices whose names match one pattern send to those that match another."""
+    sent = {
+        (value.ref(), op.device): value.dtype.size * (value.shape.num_elements() or 0)
+        for op in built.step
+        for value in op.inputs
+        if value.dtype != tf.resource
+        and value.device != op.device
+        and re.search(sender, value.device, re.IGNORECASE)
+        and re.search(receiver, op.device, re.IGNORECASE)
+    }
+    return sum(sent.values())

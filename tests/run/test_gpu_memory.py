@@ -1,0 +1,96 @@
+"""How a process takes the memory of GPUs: sessions and the eager context, whichever opens them first, agree."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nvidia_smi import fake_nvidia_smi
+from refusals import check_line
+
+import tf_cnn_benchmarks
+
+pytestmark = pytest.mark.distributed
+
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
+# Runs lists of settings, each list in a process of its own that has imported TensorFlow and not used it.
+CODE = """
+import json, os, sys
+import tensorflow.compat.v1 as tf
+from tensorflow.python.eager import context
+from errors import UsageError
+from params import make_params
+from run.resolve import resolve
+def of(options):
+    return [options.allow_growth, round(options.per_process_gpu_memory_fraction, 3)]
+for name, runs in json.loads(sys.argv[1]).items():
+    pid = os.fork()
+    if not pid:
+        found = []
+        for settings in runs:
+            if settings is None:
+                found.append(int(tf.constant(1) + 1))
+                continue
+            try:
+                plan = resolve(make_params(model='lenet', **settings), os.environ)
+            except UsageError as error:
+                found.append(str(error))
+                continue
+            with tf.Graph().as_default():
+                tf.data.Dataset.range(2).map(lambda number: number + 1)
+            # That has opened the devices.
+            assert context.context()._initialized
+            found.append([of(plan.config.gpu_options), of(context.context().config.gpu_options)])
+        print(json.dumps([name, found, tf.executing_eagerly()]), flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+
+
+def test_the_eager_context_takes_memory_as_sessions_do(tmp_path: Path) -> None:
+    growing: dict[str, Any] = {'allow_growth': True}
+    half: dict[str, Any] = {'gpu_memory_frac_for_testing': 0.5}
+    cases = {
+        'none': [{}],
+        'both': [growing | half, growing | half],
+        'growth later': [{}, growing],
+        'another fraction': [half, {'gpu_memory_frac_for_testing': 0.25}],
+        'used before': [None, half, half],
+        'used before, to no harm': [None, {}],
+        'on the CPU': [{'device': 'cpu'} | growing],
+    }
+    environment = {name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'}
+    ran = subprocess.run(
+        [sys.executable, '-c', CODE, json.dumps(cases)],
+        cwd=ROOT,
+        env=environment | {'PATH': fake_nvidia_smi(tmp_path, 1)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    results = {}
+    for name, found, is_eager in map(json.loads, ran.stdout.splitlines()):
+        results[name] = found
+        # The process of the caller computes as before.
+        assert is_eager, name
+
+    def both(growth: bool, fraction: float) -> list[list[object]]:
+        return [[growth, fraction]] * 2
+
+    assert results['none'] == [both(False, 0)]
+    assert results['both'] == [both(True, 0.5)] * 2
+    first, refusal = results['growth later']
+    assert first == both(False, 0)
+    check_line(refusal, '--allow_growth=True', 'None', 'new process')
+    first, refusal = results['another fraction']
+    assert first == both(False, 0.5)
+    check_line(refusal, '--gpu_memory_frac_for_testing=0.25', '0.5', 'new process')
+    for refusal in results['used before'][1:]:
+        check_line(refusal, '--gpu_memory_frac_for_testing=0.5', 'before', 'new process')
+    assert results['used before, to no harm'][1] == both(False, 0)
+    # No GPU is opened.
+    assert results['on the CPU'] == [[[True, 0], [False, 0]]]

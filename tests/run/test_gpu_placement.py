@@ -1,0 +1,258 @@
+"""On GPUs, which these tests do without: every op has a kernel, collectives have an order, little crosses devices."""
+
+import itertools
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+from gpu_graphs import (
+    WAYS,
+    GpuGraph,
+    build_on_gpus,
+    bytes_between,
+    is_on_gpu,
+    ops_without_device,
+    ops_without_kernel,
+    signals,
+    strangers_of_resources,
+)
+from mode_managers import make_manager
+from oracles import OPTIMIZERS
+from small_networks import FixedInput, needed_by, normalised, settings
+
+from params.modes import Place
+from params.optimizers import OPTIMIZERS as ROWS
+from run.step_graph import build_step_graph
+from training.variables import num_bytes
+
+pytestmark = [pytest.mark.graph, pytest.mark.long]
+
+FORMATS = ('NCHW', 'NHWC')
+PRECISIONS: dict[str, dict[str, Any]] = {
+    'fp32': {},
+    'fp16': {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True},
+    'bf16': {'precision': 'bf16'},
+}
+# One network of each family.
+NETWORKS = (
+    *('trivial', 'lenet', 'alexnet', 'overfeat', 'vgg11', 'googlenet', 'inception3_aux', 'inception4', 'mobilenet'),
+    *('resnet20', 'resnet50', 'resnet50_v2', 'densenet40_k12', 'efficientnet_b0', 'convnext_tiny', 'nasnet'),
+)
+# Batch norm has two small gradients of equal shape in each layer.
+SMALL: dict[str, Any] = {'model': 'resnet20', 'data_name': 'cifar10'}
+# How many scalars and control edges a device may send or receive in a step, whatever the number of variables.
+MOST_SIGNALS_PER_DEVICE = 8
+
+
+def check_placement(built: GpuGraph) -> None:
+    assert ops_without_kernel(built) == {}
+    assert ops_without_device(built) == []
+    assert strangers_of_resources(built) == []
+
+
+def rows_of_networks() -> list[Any]:
+    rows = []
+    for (number, model), (turn, precision) in itertools.product(enumerate(NETWORKS), enumerate(PRECISIONS)):
+        for data_format in FORMATS:
+            # In CI most networks have one precision and format. These contain all kinds of layers.
+            in_turn = turn == 1 + number % 2 or model in ('alexnet', 'mobilenet', 'resnet50', 'convnext_tiny')
+            runs = in_turn and data_format == FORMATS[(number + turn) % 2]
+            marks = [] if runs else [pytest.mark.all_modes]
+            rows.append(pytest.param(model, precision, data_format, marks=marks))
+    return rows
+
+
+@pytest.mark.parametrize(('model', 'precision', 'data_format'), rows_of_networks())
+def test_every_op_of_a_network_has_a_kernel_for_gpus(model: str, precision: str, data_format: str) -> None:
+    flags: dict[str, Any] = {'data_name': 'cifar10'} if model in ('resnet20', 'densenet40_k12') else {}
+    built = build_on_gpus(
+        model=model,
+        data_format=data_format,
+        eval_during_training_every_n_steps=5,
+        **PRECISIONS[precision],
+        **flags,
+    )
+    check_placement(built)
+    assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE
+    convolutions = built.of_type('Conv2D', 'MatMul')
+    assert convolutions
+    assert all(is_on_gpu(op) for op in convolutions)
+
+
+@pytest.mark.parametrize('precision', [pytest.param('fp32', marks=pytest.mark.all_modes), 'fp16', 'bf16'])
+@pytest.mark.parametrize('way', WAYS)
+def test_every_op_of_a_mode_has_a_kernel_and_devices_exchange_few_signals(way: str, precision: str) -> None:
+    built = build_on_gpus(2, **SMALL, **WAYS[way], **PRECISIONS[precision])
+    check_placement(built)
+    assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE * built.num_devices
+
+
+@pytest.mark.parametrize(
+    'way', ['parameter_server', 'replicated', 'replicated by NCCL', 'collective_all_reduce', 'servers, staged']
+)
+def test_the_signals_of_four_gpus_do_not_grow_with_the_variables(way: str) -> None:
+    small, large = (
+        signals(build_on_gpus(4, model=model, **WAYS[way], **PRECISIONS['fp16'])) for model in ('vgg11', 'vgg19')
+    )
+    assert len(small) == len(large)
+
+
+@pytest.mark.parametrize('precision', ['fp16', 'bf16'])
+@pytest.mark.parametrize('optimizer', [name for name, row in ROWS.items() if row.fits_16_bits])
+def test_variables_of_16_bits_stay_on_the_gpu(optimizer: str, precision: str) -> None:
+    built = build_on_gpus(**SMALL, optimizer=optimizer, fp16_vars=True, **PRECISIONS[precision])
+    check_placement(built)
+    handles = {op for op in built.of_type('VarHandleOp') if op.get_attr('dtype').size == 2}
+    assert len(handles) > 20
+    assert all(is_on_gpu(op) for op in handles)
+
+
+@pytest.mark.parametrize('optimizer', ROWS)
+def test_every_optimizer_has_kernels_for_gpus(optimizer: str) -> None:
+    check_placement(build_on_gpus(optimizer=optimizer, gradient_clip=1.0))
+
+
+@pytest.mark.parametrize('precision', PRECISIONS)
+def test_forward_only_has_kernels_for_gpus(precision: str) -> None:
+    check_placement(build_on_gpus(2, **SMALL, forward_only=True, precision=precision))
+
+
+# ---- collectives --------------------------------------------------------------------------------------------------
+
+
+def order_of_collectives(built: GpuGraph) -> list[tuple[int, list[int | None]]]:
+    """The instance keys of the sums over all towers in the order in which they start, with their shapes.
+
+    Fails unless for any two of them one waits for the other.
+    """
+    waits: dict[int, list[int]] = {}
+    shapes: dict[int, list[int | None]] = {}
+    for op in built.of_type('CollectiveReduce'):
+        key = op.get_attr('instance_key')
+        waits.setdefault(key, list(op.get_attr('wait_for')))
+        # All towers of a process say the same.
+        assert waits[key] == list(op.get_attr('wait_for'))
+        shapes[key] = op.inputs[0].shape.as_list()
+    order: list[int] = []
+    while len(order) < len(waits):
+        (following,) = [key for key, before in waits.items() if before == order[-1:]]
+        order.append(following)
+    return [(key, shapes[key]) for key in order]
+
+
+@pytest.mark.parametrize('packing', [{}, {'gradient_repacking': 4}, {'agg_small_grads_max_bytes': 1024}], ids=str)
+def test_all_workers_start_their_nccl_sums_in_one_order_the_last_layer_first(packing: dict[str, int]) -> None:
+    way = {**({} if packing else SMALL), **WAYS['collective_all_reduce'], **packing}
+    first, second = (build_on_gpus(2, task_index=index, **way) for index in (0, 1))
+    order = order_of_collectives(first)
+    assert order == order_of_collectives(second)
+    assert len(order) == {'gradient_repacking': 4, 'agg_small_grads_max_bytes': 8}.get(''.join(packing), 59)
+    assert [key for key, _ in order] == sorted((key for key, _ in order), reverse=True)
+    # A sum waits for others, but not for gradients that come after its own.
+    gradients_before = [len(needed_by([op])) for op in first.of_type('CollectiveReduce') if op.device.endswith('GPU:0')]
+    if not packing:
+        assert gradients_before[0] < gradients_before[-1]
+
+
+def test_nccl_sums_of_one_process_all_run_in_each_step() -> None:
+    """The kernels of one sum wait for each other."""
+    built = build_on_gpus(4, **SMALL, **WAYS['replicated by NCCL'])
+    ops = [op for op in built.graph.get_operations() if op.type == 'NcclAllReduce']
+    assert len(ops) == 4 * len({op.get_attr('shared_name') for op in ops})
+    assert set(ops) <= built.step
+
+
+@pytest.mark.parametrize('way', ['replicated by NCCL', 'collective_all_reduce'])
+@pytest.mark.parametrize('compact', [None, True, False])
+@pytest.mark.parametrize('precision', ['fp32', 'fp16', 'bf16'])
+def test_nccl_never_sums_bfloat16(precision: str, compact: bool | None, way: str) -> None:
+    built = build_on_gpus(2, **WAYS[way], precision=precision, compact_gradient_transfer=compact)
+    sums = built.of_type('NcclAllReduce', 'CollectiveReduce')
+    is_compact = precision == 'fp16' if compact is None else compact
+    assert {op.inputs[0].dtype for op in sums} == {tf.float16 if is_compact else tf.float32}
+
+
+class Horovod:
+    """The parts of the module horovod.tensorflow that a graph of rank 0 of two uses. It places its ops as that does."""
+
+    Sum = 'sum'
+
+    def size(self) -> int:
+        return 2
+
+    def rank(self) -> int:
+        return 0
+
+    def allreduce(self, tensor: Any, op: str, device_dense: str, name: str) -> Any:
+        with tf.device(device_dense):
+            return tf.identity(tensor, name=f'{op}_{name}')
+
+    def broadcast(self, tensor: Any, root_rank: int, name: str) -> Any:
+        return tf.identity(tensor, name=f'from_{root_rank}_{name}')
+
+
+@pytest.mark.parametrize(('horovod_device', 'expected'), [(None, 'GPU'), ('gpu', 'GPU'), ('cpu', 'CPU')])
+def test_horovod_sums_on_the_gpu_unless_told_otherwise(horovod_device: str | None, expected: str) -> None:
+    parts: dict[str, Any] = {'horovod': Horovod(), 'horovod_device': horovod_device}
+    with tf.Graph().as_default() as graph:
+        manager = make_manager('horovod', ['/gpu:0'], place=Place.AS_PEERS, **parts)
+        build_step_graph(settings(normalised), OPTIMIZERS['sgd'].ours, manager, FixedInput([[0]]))
+    sums = [op for op in graph.get_operations() if op.name.startswith('sum_gradient_')]
+    assert len(sums) == 5
+    assert {tf.DeviceSpec.from_string(op.device).device_type for op in sums} == {expected}
+
+
+# ---- parameter servers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('way', ['servers', 'servers, staged', 'distributed_replicated'])
+@pytest.mark.parametrize('precision', ['fp32', 'bf16'])
+def test_a_worker_sums_on_its_gpus_and_fetches_each_variable_once(way: str, precision: str) -> None:
+    """The sum of all towers leaves the GPUs once, and each variable arrives once, in 16 bits if they travel so."""
+    built = build_on_gpus(3, **SMALL, **WAYS[way], precision=precision)
+    travelling = weights(built) // (2 if precision == 'bf16' else 1)
+    # The moving averages of the first tower travel as well.
+    others = 2 * 4 * sum(variable.shape[0] for variable in built.step_graph.variables if 'gamma' in variable.name)
+    assert travelling <= bytes_between(built, 'gpu', 'cpu') <= travelling + others + 1000
+    assert travelling <= bytes_between(built, 'cpu', 'gpu') <= travelling + others + 1000
+    # And the towers exchange the rest among themselves: each sum from two towers, each value to two.
+    assert bytes_between(built, 'gpu', 'gpu') == 2 * 2 * weights(built)
+
+
+def test_a_worker_that_is_told_to_sums_on_its_cpu() -> None:
+    built = build_on_gpus(3, **SMALL, **WAYS['servers'], local_parameter_device='cpu')
+    assert bytes_between(built, 'gpu', 'gpu') == 0
+    assert bytes_between(built, 'gpu', 'cpu') >= 3 * weights(built)
+    assert bytes_between(built, 'cpu', 'gpu') >= 3 * weights(built)
+
+
+def weights(built: GpuGraph) -> int:
+    """The bytes of the trained variables."""
+    return sum(num_bytes(variable.shape) for variable in built.step_graph.variables)
+
+
+# ---- staged variables ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('way', ['parameter_server, staged', 'servers, staged', 'servers, staged, asynchronous'])
+def test_no_update_waits_for_the_computation_of_its_step(way: str) -> None:
+    built = build_on_gpus(2, **WAYS[way])
+    updates = built.of_type('ResourceApplyGradientDescent', 'ResourceAccumulatorApplyGradient')
+    assert updates
+    convolutions = set(built.of_type('Conv2D', 'Conv2DBackpropFilter'))
+    assert convolutions
+    for update in updates:
+        assert not convolutions & needed_by([update])
+
+
+def test_in_one_process_each_variable_is_read_as_soon_as_it_is_updated() -> None:
+    """And without staged variables each is updated as soon as its own gradients are there."""
+    built = build_on_gpus(2, **WAYS['parameter_server, staged'])
+    updates = set(built.of_type('ResourceApplyGradientDescent'))
+    reads = [op for op in built.of_type('ReadVariableOp') if updates & needed_by([op])]
+    assert len(reads) == len(updates) + 1  # and the global step
+    assert sorted(len(updates & needed_by([op])) for op in reads)[:-1] == [1] * len(updates)
+    plain = build_on_gpus(2, **WAYS['parameter_server on the CPU'])
+    first_layers = set(plain.of_type('Conv2DBackpropFilter'))
+    waiting = [len(first_layers & needed_by([op])) for op in plain.of_type('ResourceApplyGradientDescent')]
+    assert {*waiting} == {0, 2}

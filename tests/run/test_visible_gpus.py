@@ -1,0 +1,371 @@
+"""Which GPUs a process uses: its part of CUDA_VISIBLE_DEVICES, by its place on the host and what its launcher did."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_environments import COLLECTIVE, CONTROLLED, found, open_mpi, slurm_step
+from nvidia_smi import fake_nvidia_smi
+from refusals import refused
+
+import tf_cnn_benchmarks
+from cluster.environments import find_place_on_host
+from run import visible_gpus
+from run.gpus import count_gpus, listed_gpus
+from run.visible_gpus import confirm_shown, own_gpus, shares_of_workers, show_gpus
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
+UUIDS = 'GPU-05a2,GPU-15a2,GPU-25a2,GPU-35a2'
+MIGS = 'MIG-1c2d,MIG-GPU-8932f937/1/0'
+
+
+def listing(text: str | None, **more: str) -> dict[str, str]:
+    return more if text is None else {'CUDA_VISIBLE_DEVICES': text, **more}
+
+
+@pytest.mark.parametrize(
+    ('needed', 'place', 'listed', 'count', 'expected'),
+    [
+        # One process takes the first, and as many as there are if these are too few.
+        (1, (0, 1), None, None, '0'),
+        (4, (0, 1), None, None, '0,1,2,3'),
+        (1, (0, 1), '5,3', None, '5'),
+        (2, (0, 1), UUIDS, None, 'GPU-05a2,GPU-15a2'),
+        (4, (0, 1), '5,3', None, '5,3'),
+        # It computes on the CPU, or only keeps variables.
+        (0, (0, 1), None, None, ''),
+        (0, (1, 2), '0,1', None, ''),
+        # The workers of a host have parts of what there is, in the order of their numbers.
+        (1, (1, 2), None, 2, '1'),
+        (2, (1, 3), None, 8, '2,3'),
+        (2, (1, 3), None, None, '2,3'),
+        (2, (1, 2), '7,5,3,1', None, '3,1'),
+        (2, (1, 2), UUIDS, None, 'GPU-25a2,GPU-35a2'),
+        (1, (1, 2), MIGS, None, 'MIG-GPU-8932f937/1/0'),
+        # CUDA stops at an entry that names no GPU.
+        (1, (0, 1), '2,-1,3', None, '2'),
+    ],
+)
+def test_a_worker_gets_its_part(
+    needed: int, place: tuple[int, int], listed: str | None, count: int | None, expected: str
+) -> None:
+    assert own_gpus(needed, place, listing(listed), count) == expected
+
+
+@pytest.mark.parametrize(
+    ('needed', 'place', 'listed', 'count', 'facts'),
+    [
+        (1, (0, 2), None, 1, ['--num_gpus=1', '2 workers', '2 GPUs', 'has 1', '--device=cpu', 'at most 1 worker ']),
+        (2, (3, 4), None, 6, ['--num_gpus=2', '4 workers', '8 GPUs', 'has 6', '--num_gpus=1', 'at most 3 workers']),
+        (2, (0, 2), '4,5,6', None, ['--num_gpus=2', '4 GPUs', 'CUDA_VISIBLE_DEVICES=4,5,6', '--num_gpus=1']),
+    ],
+)
+def test_too_few_gpus_are_refused_with_both_numbers(
+    needed: int, place: tuple[int, int], listed: str | None, count: int | None, facts: list[str]
+) -> None:
+    with refused(*facts):
+        own_gpus(needed, place, listing(listed), count)
+
+
+# Tasks that a launcher gave GPUs of their own keep these: (GPUs needed, place, environment, expected).
+PINNED: dict[str, tuple[int, tuple[int, int], Mapping[str, str], str]] = {
+    'a script chose as many as are needed': (1, (2, 4), listing('2'), '2'),
+    'this program did, before it restarted': (2, (1, 4), listing('2,3'), '2,3'),
+    'cluster did, inside of a job': (2, (1, 2), listing('GPU-25a2,GPU-35a2'), 'GPU-25a2,GPU-35a2'),
+    # In the cgroup of each task its first GPU is number 0.
+    '--gpus-per-task=1': (1, (3, 4), listing('0', SLURM_GPUS_ON_NODE='4'), '0'),
+    '--gpus-per-task=2': (1, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), '3'),
+    '--gpus-per-task, of which Slurm tells': (1, (2, 4), listing('2,3', SLURM_GPUS_PER_TASK='2'), '2'),
+    '--tres-per-task': (1, (2, 4), listing('2,3', SLURM_TRES_PER_TASK='cpu=4,gres/gpu=2'), '2'),
+    'a part of the node, restarted': (2, (1, 2), listing('2,3', SLURM_GPUS_ON_NODE='4'), '2,3'),
+}
+
+
+@pytest.mark.parametrize('case', PINNED)
+def test_what_a_launcher_has_shared_out_is_not_shared_out_again(case: str) -> None:
+    needed, place, environ, expected = PINNED[case]
+    assert own_gpus(needed, place, environ, None) == expected
+
+
+@pytest.mark.parametrize(
+    ('place', 'environ'),
+    [
+        # All tasks of the step see its only GPU.
+        ((0, 2), listing('0', SLURM_GPUS_ON_NODE='1')),
+        # --gpu-bind=closest: of four tasks, two see the same two.
+        ((0, 4), listing('0,1', SLURM_GPUS_ON_NODE='4')),
+    ],
+)
+def test_a_list_that_tasks_of_slurm_must_share_is_not_taken_for_their_own(
+    place: tuple[int, int], environ: Mapping[str, str]
+) -> None:
+    with refused('--num_gpus=1', f'{place[1]} GPUs', environ['CUDA_VISIBLE_DEVICES']):
+        own_gpus(1, place, environ, None)
+
+
+def test_workers_of_one_host_are_counted_by_its_name() -> None:
+    hosts = 'a:1,b:1,A:2,a:3'
+    places = [found(**COLLECTIVE, worker_hosts=hosts, job_name='worker', task_index=i).place_on_host for i in range(4)]
+    assert places == [(0, 3), (0, 1), (1, 3), (2, 3)]
+    # Ranks 0 to 2 are on the first node, and the first of them keeps the variables.
+    assert [found(slurm_step(rank)).place_on_host for rank in range(1, 5)] == [(0, 2), (1, 2), (0, 1), (0, 1)]
+
+
+def test_launchers_tell_a_process_its_place_on_the_host() -> None:
+    assert find_place_on_host({}) is None
+    assert find_place_on_host(slurm_step(2, SLURM_STEP_TASKS_PER_NODE='3,1(x2)')) == (2, 3)
+    assert find_place_on_host(slurm_step(4)) == (0, 1)
+    assert find_place_on_host(open_mpi(5, 8, 4)) == (1, 4)
+    assert find_place_on_host({'MPI_LOCALRANKID': '1', 'MPI_LOCALNRANKS': '2'}) == (1, 2)
+    by_horovodrun = {'HOROVOD_LOCAL_RANK': '3', 'HOROVOD_LOCAL_SIZE': '4', 'HOROVOD_RANK': '7'}
+    assert find_place_on_host({**slurm_step(0), **open_mpi(0, 1, 1), **by_horovodrun}) == (3, 4)
+    with refused('HOROVOD_LOCAL_RANK=x'):
+        find_place_on_host({**by_horovodrun, 'HOROVOD_LOCAL_RANK': 'x'})
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [(None, None), ('', []), ('-1', []), ('NoDevFiles', []), ('1, 0', ['1', '0']), (MIGS, MIGS.split(','))],
+)
+def test_the_list_is_read_as_cuda_reads_it(text: str | None, expected: list[str] | None) -> None:
+    assert listed_gpus(listing(text)) == expected
+
+
+def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('PATH', '')
+    assert count_gpus(tmp_path) == 0
+    for number in range(3):
+        (tmp_path / f'dev/nvidia{number}').mkdir(parents=True)
+    (tmp_path / 'dev/nvidiactl').touch()
+    assert count_gpus(tmp_path) == 3
+    (tmp_path / 'proc/driver/nvidia/gpus/0000:01:00.0').mkdir(parents=True)
+    assert count_gpus(tmp_path) == 3
+    # The job has one of the three.
+    monkeypatch.setenv('PATH', fake_nvidia_smi(tmp_path / 'bin', 1))
+    assert count_gpus(tmp_path) == 1
+
+
+def test_gpus_of_windows_cannot_be_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('PATH', '')
+    for name in ('dev/dxg', 'usr/lib/wsl/lib/libcuda.so.1'):
+        (tmp_path / name).mkdir(parents=True)
+    assert count_gpus(tmp_path) is None
+
+
+@pytest.fixture
+def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with four GPUs, in a process that has not used any."""
+    monkeypatch.setenv('PATH', fake_nvidia_smi(tmp_path, 4))
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    monkeypatch.setattr(visible_gpus, '_shown', None)
+
+
+def shown() -> str | None:
+    return os.environ.get('CUDA_VISIBLE_DEVICES')
+
+
+def test_a_host_without_gpus_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('PATH', '')
+    monkeypatch.setattr('run.visible_gpus.has_nvidia_gpu', lambda environ: False)
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    assert not show_gpus(0, (0, 1), os.environ)
+    assert not show_gpus(1, (0, 2), os.environ)
+    assert shares_of_workers(1, 2, os.environ) is None
+    assert shown() is None
+
+
+@pytest.mark.usefixtures('four_gpus')
+def test_hidden_gpus_stay_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '-1')
+    assert not show_gpus(1, (0, 2), os.environ)
+    assert shown() == '-1'
+
+
+@pytest.mark.usefixtures('four_gpus')
+def test_the_launcher_shares_out_all_gpus_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shares_of_workers(2, 2, os.environ) == ['0,1', '2,3']
+    assert shares_of_workers(1, 2, os.environ) == ['0', '1']
+    assert shares_of_workers(0, 2, os.environ) == ['', '']
+    with refused('--num_gpus=2', '3 workers', '6 GPUs', '4', '--workers=2', '--num_gpus=1'):
+        shares_of_workers(2, 3, os.environ)
+    # As many as one worker needs are not the own GPUs of each.
+    with refused('--num_gpus=1', '2 GPUs', 'CUDA_VISIBLE_DEVICES=3'):
+        shares_of_workers(1, 2, listing('3'))
+
+
+@pytest.mark.usefixtures('four_gpus')
+def test_a_later_run_in_the_process_uses_what_the_first_one_opened() -> None:
+    assert show_gpus(1, (0, 1), os.environ)
+    assert shown() == '0'
+    # TensorFlow has not looked.
+    assert show_gpus(2, (0, 1), os.environ)
+    assert shown() == '0,1'
+    confirm_shown(2)
+    for needed in (2, 1, 0):
+        assert show_gpus(needed, (0, 1), os.environ)
+        assert shown() == '0,1'
+    with refused('--num_gpus=3', '0,1,2', 'earlier'):
+        show_gpus(3, (0, 1), os.environ)
+
+
+@pytest.mark.usefixtures('four_gpus')
+def test_a_run_on_the_cpu_hides_the_gpus_from_later_runs_of_the_process() -> None:
+    assert show_gpus(0, (0, 1), os.environ)
+    assert shown() == ''
+    confirm_shown(0)
+    with refused('--num_gpus=1', 'earlier'):
+        show_gpus(1, (0, 1), os.environ)
+
+
+@pytest.mark.usefixtures('four_gpus')
+@pytest.mark.parametrize('before', [None, '3,2,1,0'])
+def test_a_process_that_used_tensorflow_before_keeps_all_gpus_and_says_so(
+    before: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if before:
+        monkeypatch.setenv('CUDA_VISIBLE_DEVICES', before)
+    assert show_gpus(1, (0, 1), os.environ)
+    confirm_shown(4)
+    assert shown() == before
+    for needed in (4, 0):
+        assert show_gpus(needed, (0, 1), os.environ)
+        assert shown() == before
+
+
+@pytest.mark.usefixtures('four_gpus')
+def test_a_worker_that_used_tensorflow_before_would_use_the_gpus_of_others() -> None:
+    assert show_gpus(1, (2, 4), os.environ)
+    with refused('CUDA_VISIBLE_DEVICES=2', 'before'):
+        confirm_shown(4)
+    with refused('CUDA_VISIBLE_DEVICES=2', 'before'):
+        show_gpus(1, (2, 4), os.environ)
+
+
+RESOLVE = """
+import json, os, sys
+from params import make_params
+from run.resolve import resolve
+from run.visible_gpus import VISIBLE
+from errors import UsageError
+import tensorflow.compat.v1 as tf
+seen = {}
+def listed(kind):
+    # What TensorFlow would see: the GPUs that are shown.
+    shown = os.environ.get(VISIBLE)
+    return [object()] * len(list(filter(None, '0,1,2,3'.split(',') if shown is None else shown.split(','))))
+tf.config.list_physical_devices = listed
+settings, cases = json.loads(sys.argv[1])
+for name, (flags, environ) in cases.items():
+    pid = os.fork()
+    if not pid:
+        os.environ.update(environ)
+        try:
+            plan = resolve(make_params(**settings, **flags), os.environ)
+            towers = plan.machine.towers if hasattr(plan, 'machine') else None
+            found = [os.environ.get(VISIBLE), towers, getattr(plan, 'surroundings', None) and
+                     plan.surroundings.environment.get(VISIBLE)]
+            if 'horovod.tensorflow' in sys.modules:
+                from cluster.horovod import HorovodWorker
+                worker = HorovodWorker(plan.processes.horovod, plan.processes.cluster, plan.config)
+                options = worker.config.gpu_options
+                found += [sys.modules['horovod.tensorflow'].SEEN_AT_START, options.visible_device_list]
+        except UsageError as error:
+            found = [str(error)]
+        print(json.dumps([name, found]), flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+
+
+def resolved(tmp_path: Path, cases: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]]) -> dict[str, Any]:
+    """For each case, (flags, environment), what resolve() leaves in a process of its own on a host with four GPUs:
+
+    CUDA_VISIBLE_DEVICES, the devices of the towers, and CUDA_VISIBLE_DEVICES in the result; or the error. TensorFlow is
+    imported once, in the process from which the others are forked.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'}
+    ran = subprocess.run(
+        [sys.executable, '-c', RESOLVE, json.dumps([{'model': 'lenet'}, cases])],
+        cwd=ROOT,
+        env={**kept, 'PATH': fake_nvidia_smi(tmp_path, 4), 'PYTHONPATH': str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return dict(json.loads(line) for line in ran.stdout.splitlines())
+
+
+# Two processes on one host, as the second of them finds itself.
+HOROVOD = """
+import os
+SEEN_AT_START = os.environ.get('CUDA_VISIBLE_DEVICES')
+init = lambda: None
+rank = local_rank = lambda: 1
+size = local_size = lambda: 2
+"""
+
+
+@pytest.mark.distributed
+def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path: Path) -> None:
+    workers = 'localhost:1,localhost:2'
+    peers = {**COLLECTIVE, 'worker_hosts': workers, 'job_name': 'worker', 'device': 'gpu'}
+    controlled = {**CONTROLLED, 'worker_hosts': workers, 'num_gpus': 2}
+    with_ps = {'ps_hosts': 'localhost:3', 'worker_hosts': workers}
+    (tmp_path / 'horovod').mkdir()
+    (tmp_path / 'horovod/tensorflow.py').write_text(HOROVOD)
+    horovod = {'variable_update': 'horovod'}
+    results = resolved(
+        tmp_path,
+        {
+            'alone': ({}, {}),
+            'alone with two': ({'num_gpus': 2}, listing('3,1,0')),
+            'on the CPU': ({'device': 'cpu', 'num_gpus': 2}, {}),
+            'worker 1': ({**peers, 'task_index': 1, 'num_gpus': 2}, {}),
+            'worker 1, pinned': ({**peers, 'task_index': 1}, listing('1')),
+            'too few': ({**peers, 'task_index': 1, 'num_gpus': 3}, {}),
+            'ps': ({**with_ps, 'job_name': 'ps'}, {}),
+            'worker under a controller': ({**controlled, 'job_name': 'worker', 'task_index': 1}, {}),
+            'controller': ({**controlled, 'job_name': 'controller'}, {}),
+            'controller on the CPU': ({**controlled, 'job_name': 'controller', 'device': 'cpu'}, {}),
+            'Slurm': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='4', **listing('0,1,2,3'))),
+            'Slurm, pinned': ({}, slurm_step(2, SLURM_GPUS_ON_NODE='2', **listing('1'))),
+            'Slurm, its ps': ({}, slurm_step(0, **listing('0,1,2,3'))),
+            'Open MPI': (COLLECTIVE, open_mpi(2, 4, 4)),
+            'horovodrun': (horovod, {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'}),
+            'horovodrun, pinned': (horovod, {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2', **listing('3')}),
+            'another launcher of Horovod': (horovod, {}),
+        },
+    )
+    one = ['/gpu:0']
+    refusal = results.pop('too few')
+    assert len(refusal) == 1
+    assert '--num_gpus=3' in refusal[0]
+    assert '6 GPUs' in refusal[0]
+    of_workers = [f'/job:worker/task:{worker}/gpu:{index}' for worker in range(2) for index in range(2)]
+    assert results == {
+        'alone': ['0', one, '0'],
+        'alone with two': ['3,1', ['/gpu:0', '/gpu:1'], '3,1'],
+        'on the CPU': ['', ['/cpu:0', '/cpu:1'], ''],
+        'worker 1': ['2,3', ['/gpu:0', '/gpu:1'], '2,3'],
+        'worker 1, pinned': ['1', one, '1'],
+        'ps': ['', None, None],
+        'worker under a controller': ['2,3', None, None],
+        'controller': ['', of_workers, ''],
+        'controller on the CPU': ['', [name.replace('gpu', 'cpu') for name in of_workers], ''],
+        'Slurm': ['1', one, '1'],
+        'Slurm, pinned': ['1', one, '1'],
+        'Slurm, its ps': ['', None, None],
+        'Open MPI': ['2', one, '2'],
+        # Horovod's own libraries see no other GPUs, either.
+        'horovodrun': ['1', one, '1', '1', ''],
+        'horovodrun, pinned': ['3', one, '3', '3', ''],
+        'another launcher of Horovod': ['1', one, '1', None, ''],
+    }
