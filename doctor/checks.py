@@ -61,13 +61,14 @@ def _of_host(name: str, asks: str, function: str) -> Check:
     return Check(f'host/{name}', asks, f'doctor.host:{function}', shares='host')
 
 
-def _placement(name: str, **flags: Any) -> Check:
+def _placement(name: str, needs: Needs = Needs.NOTHING, **flags: Any) -> Check:
     asks = 'every op of a step runs where the graph asks for'
     return Check(
         f'placement/{name}',
         asks,
         'doctor.placement:step',
         {'flags': {'model': 'resnet20', **flags}},
+        needs,
         limit_secs=120,
         shares='placement',
     )
@@ -138,6 +139,17 @@ CHECKS: tuple[Check, ...] = (
     *(_placement(name, variable_update=name) for name in _ALONE.values()),
     *(_placement(name, precision=name) for name in ('fp16', 'bf16')),
     _placement('bf16_variables', precision='bf16', fp16_vars=True),
+    *(
+        _placement(spec, needs, variable_update=name, all_reduce_spec=spec)
+        for name in _ALONE.values()
+        for spec, needs in (('xring', Needs.NOTHING), ('nccl', Needs.TWO_GPUS))
+        if MODES[name].takes_all_reduce_spec
+    ),
+    *(
+        _placement('staged', variable_update=name, local_parameter_device='cpu', staged_vars=True)
+        for name in _ALONE.values()
+        if MODES[name].can_stage
+    ),
     *(_sums(*row) for row in itertools.product((*ALGORITHMS, 'collective'), _DTYPES)),
     Check(
         'losses/gpu_and_cpu',

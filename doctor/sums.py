@@ -6,15 +6,17 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from doctor.verdicts import Context, Verdict, ok, wrong
+from doctor.verdicts import Context, Verdict, ok, skipped, wrong
 from managers.all_reduce import Algorithm, make_algorithm
-from params.all_reduce_spec import parse_spec
+from params.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
 from training.variables import HOST_DEVICE
 
 Tensor = Any
 
 # What CollectiveReduce does, beside the algorithms of --all_reduce_spec.
 COLLECTIVE = 'collective'
+# Between GPUs.
+_BY_NCCL = ('nccl', COLLECTIVE)
 # NCCL has other protocols for short and for long tensors. The others are not divisible by the number of devices.
 _SIZES = (1, 5, 4097, 2**20 + 1)
 _VIRTUAL_CPUS = (2, 4)
@@ -29,6 +31,8 @@ def exact_sums(context: Context, algorithm: str, dtype: str) -> Verdict:
     Args:
       algorithm: one of --all_reduce_spec, or COLLECTIVE. dtype: of the tensors.
     """
+    if context.num_gpus > 1 and algorithm in _BY_NCCL and dtype not in ('float32', *NCCL_TRANSFER_DTYPES):
+        return skipped(f'NCCL sums no {dtype} in TensorFlow; a run sums such gradients in float32')
     kind, numbers = ('gpu', range(2, context.num_gpus + 1)) if context.num_gpus > 1 else ('cpu', _VIRTUAL_CPUS)
     for number in numbers:
         context.doing(f'summing {dtype} over {number} {kind.upper()}s by {algorithm}')

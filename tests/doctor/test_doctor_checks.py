@@ -121,6 +121,13 @@ def test_sums_of_every_type_are_exact(dtype: str) -> None:
     assert sums.list_faults(TOWERS, by_copies(TOWERS), tf.as_dtype(dtype)) == []
 
 
+@pytest.mark.parametrize('algorithm', ['nccl', sums.COLLECTIVE])
+def test_what_nccl_cannot_sum_is_not_asked_of_it(algorithm: str) -> None:
+    found = sums.exact_sums(Context(num_gpus=2), algorithm, 'bfloat16')
+    assert found.outcome is Outcome.SKIPPED
+    assert 'bfloat16' in found.found
+
+
 def test_sums_that_miss_a_tower_are_found_on_its_device() -> None:
     def forgets_the_last(tensors: Sequence[Any], index: int) -> list[Any]:
         right = by_copies(TOWERS)(tensors, index)
