@@ -149,6 +149,8 @@ class _Progress:
 
     def show(self, name: str, doing: str) -> None:
         """Tells that a check has begun, or what it is doing."""
+        # One check may come along that was not asked for.
+        self._total = max(self._total, self._done + 1)
         if can_redraw(self._stream):
             self._live.phase(f'{self._done + 1} of {self._total}: {name}{f", {doing}" if doing else ""}')
         elif name != self._last:

@@ -162,7 +162,7 @@ class _Process:
                 advice = check.remedy or _REPORT
                 return wrong(found, f'{advice}; if this machine is slow, write --time_limit={self._time_limit * 4:g}')
             if message is None:
-                return self._crashed(check, f'its process {{}}{_while(doing)}')
+                return self._crashed(check, 'its process', _while(doing))
             if 'doing' in message:
                 doing = message['doing']
                 self._show(check.name, doing)
@@ -178,18 +178,19 @@ class _Process:
             self._abort()
             return wrong(f'{verdict.found}; but its process did not end', check.remedy or _REPORT, **verdict.figures)
         if self._code():
-            return self._crashed(check, f'{verdict.found}; but then its process {{}}', verdict.figures)
+            return self._crashed(check, f'{verdict.found}; but then its process', figures=verdict.figures)
         return verdict
 
-    def _crashed(self, check: Check, found: str, figures: Mapping[str, Any] = {}) -> Verdict:
-        """The verdict about a process that has closed its output, or ended; {} in found stands for how."""
+    def _crashed(self, check: Check, before: str, after: str = '', figures: Mapping[str, Any] = {}) -> Verdict:
+        """The verdict about a process that has closed its output, or ended; before and after stand around how."""
         if not self._wait(_END_SECS):
-            return wrong(found.format('closed its output and did not end'), _REPORT, **figures)
+            return wrong(f'{before} closed its output and did not end{after}', _REPORT, **figures)
         code = self._code()
         how = (
             f'ended with exit code {code}' if code >= 0 else f'was ended by signal {-code} ({signal.strsignal(-code)})'
         )
-        return wrong(found.format(how), _ADVICE_FOR_SIGNALS.get(-code) or check.remedy or _REPORT, **figures)
+        advice = _ADVICE_FOR_SIGNALS.get(-code) or check.remedy or _REPORT
+        return wrong(f'{before} {how}{after}', advice, **figures)
 
     def _read(self) -> None:
         assert self._popen.stdout is not None
@@ -211,7 +212,8 @@ class _Process:
 
     def _abort(self) -> None:
         """Ends the process so that it prints the stacks of its Python threads."""
-        self._popen.send_signal(signal.SIGABRT)
+        # Popen.send_signal would take its exit code, and free its number.
+        os.kill(self._popen.pid, signal.SIGABRT)
         self._wait(_ABORT_SECS)
 
     def kill(self) -> bool:
