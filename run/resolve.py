@@ -146,7 +146,7 @@ def _plan_server(
     environ: Mapping[str, str],
 ) -> ServerPlan:
     _check_folder(params, folder)
-    from run.machine import server_config
+    from run.session_settings import server_config
 
     # A parameter server keeps its variables on the CPU.
     computes = cluster.job == 'worker'
@@ -184,8 +184,9 @@ def _plan_run(
     data = _open_data(params, model, folder, warnings)
     check_outputs(params, is_chief=is_chief)
     # From here on TensorFlow is needed.
-    from run.machine import check_xla, find_machine, session_config
+    from run.machine import find_machine
     from run.resolve_training import describe_step, find_optimizer, place_variables
+    from run.session_settings import check_xla, session_config
 
     processes = Processes(
         cluster=cluster,

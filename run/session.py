@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from reporting.result import Phase, StepValues
 from run.instruments import StepTracer, SummaryWriter
-from run.machine import keep_threads
+from run.process_settings import keep_threads
 from run.step_graph import Fetches
 
 

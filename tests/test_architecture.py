@@ -231,7 +231,16 @@ def test_only_few_rooms_know_the_flags() -> None:
     assert users <= PARAMS_READERS
     # After the plan is made nobody reads a flag: these make it, or keep the settings for the record.
     readers = {module for module, path in MODULES.items() if room_of(module) == 'run' and 'params' in imports_of(path)}
-    planning = ('gpu_settings', 'machine', 'outputs', 'plan', 'resolve', 'resolve_files', 'resolve_training')
+    planning = (
+        'gpu_settings',
+        'machine',
+        'outputs',
+        'plan',
+        'resolve',
+        'resolve_files',
+        'resolve_training',
+        'session_settings',
+    )
     assert readers == {f'run.{module}' for module in planning}
     assert [
         module for module in MODULES if room_of(module) == 'cluster' and 'params' in imports_of(MODULES[module])

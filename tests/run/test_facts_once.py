@@ -43,8 +43,8 @@ class Calls(Counter[str]):
         self._watch('inputs.data_sets', 'find_shards', lambda folder, subset, *more: subset)
         self._watch('models.registry', 'load_model_file')
         self._watch('run.outputs', 'check_outputs')
-        for name in ('find_machine', 'session_config'):
-            self._watch('run.machine', name)
+        self._watch('run.machine', 'find_machine')
+        self._watch('run.session_settings', 'session_config')
         self._watch('training.checkpoint_files', 'find_checkpoint')
         self._watch('training.checkpoint_files', 'latest_checkpoint', lambda folder: Path(folder).name)
         devices = self._counting('list_physical_devices', tf.config.list_physical_devices, lambda kind: kind)

@@ -15,9 +15,9 @@ from refusals import check_line, refused
 from params import RunFacts, find_idle, make_params
 from reporting.console import format_banner
 from run.build import make_banner
-from run.machine import keep_threads
 from run.missing_gpu import explain_missing_gpu
 from run.plan import Plan
+from run.process_settings import keep_threads
 from run.resolve import resolve
 
 pytestmark = pytest.mark.graph
@@ -46,7 +46,7 @@ def set_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         tf.config.experimental, 'get_device_details', lambda gpu: {'compute_capability': gpu.compute_capability}
     )
     monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(NUM_CORES)))
-    monkeypatch.setattr('run.machine._fixed_for_process', {})
+    monkeypatch.setattr('run.process_settings._fixed', {})
     monkeypatch.setattr('run.gpu_settings._set_here', {})
     for name in (MODE, COUNT, BATCH_NORM, 'NVIDIA_TF32_OVERRIDE'):
         # Set first, so that what the run sets is taken back after the test.

@@ -16,9 +16,10 @@ import tf_cnn_benchmarks
 from models.registry import MODELS
 from params import Params, RunFacts, find_idle, make_params
 from params.modes import MODES
-from run.machine import Machine, find_machine, session_config
+from run.machine import Machine, find_machine
 from run.missing_gpu import explain_missing_gpu
 from run.resolve import resolve
+from run.session_settings import session_config
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

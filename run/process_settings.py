@@ -1,0 +1,61 @@
+"""Settings that TensorFlow takes from the first run of a process, and keeps until the process ends."""
+
+import os
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from errors import UsageError
+from run.gpu_memory import share_memory_options
+
+XLA_ON_CPU = '--tf_xla_cpu_global_jit'
+INTRA = 'num_intra_threads'
+_fixed: dict[str, Any] = {}
+
+
+def fix_for_process(name: str, value: object) -> None:
+    """Sets a flag for the whole process.
+
+    Raises:
+      UsageError: an earlier run in this process used another value.
+    """
+    first = _fixed.setdefault(name, value)
+    if first != value:
+        raise UsageError(
+            f'--{name}={value}: an earlier run in this process set {first}, which TensorFlow keeps until the process '
+            'ends; start a new process'
+        )
+
+
+def fixed_for_process(name: str) -> Any:
+    """The value of a flag that an earlier run in this process set; None if none did."""
+    return _fixed.get(name)
+
+
+def keep_threads(config: tf.ConfigProto) -> None:
+    """To be called before a session is opened: TensorFlow keeps its threads for all later ones of the process."""
+    _fixed.setdefault(INTRA, config.intra_op_parallelism_threads)
+
+
+def fix_gpu_memory(allow_growth: bool | None, fraction: float) -> None:
+    """Gives all parts of TensorFlow in this process the memory options of the run.
+
+    Raises:
+      UsageError: an earlier run in this process, or another program in it, used other options.
+    """
+    if 'allow_growth' not in _fixed and not share_memory_options(allow_growth, fraction):
+        name, value = 'gpu_memory_frac_for_testing', fraction
+        if allow_growth is not None:
+            name, value = 'allow_growth', allow_growth
+        raise UsageError(
+            f'--{name}={value}: TensorFlow was used in this process before, and keeps how it takes the memory of GPUs; '
+            'start a new process'
+        )
+    fix_for_process('allow_growth', allow_growth)
+    fix_for_process('gpu_memory_frac_for_testing', fraction)
+
+
+def let_xla_compile_for_cpus() -> None:
+    """XLA compiles for the CPU only with this flag, which TensorFlow reads when it first lists the devices."""
+    flags = os.environ.get('TF_XLA_FLAGS', '')
+    os.environ['TF_XLA_FLAGS'] = f'{flags} {XLA_ON_CPU}'.strip() if XLA_ON_CPU not in flags else flags

@@ -1,0 +1,113 @@
+"""The settings of sessions that fit the devices."""
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from errors import UsageError
+from params import Params
+from params.modes import MODES
+from run.gpu_memory import memory_options
+from run.gpu_settings import has_persistent_batch_norm, host_threads, prepare_gpus
+from run.machine import Machine, find_machine
+from run.process_settings import INTRA, XLA_ON_CPU, fix_for_process, fixed_for_process
+
+
+def session_config(params: Params, machine: Machine, *, in_cluster: bool = False) -> tf.ConfigProto:
+    """The settings of the session.
+
+    Args:
+      in_cluster: whether the session is on a server, to which other processes send graphs.
+
+    Raises:
+      UsageError: an earlier run in this process used another value of a process-wide setting.
+    """
+    config = tf.ConfigProto(allow_soft_placement=True)
+    if machine.kind == 'cpu' or not machine.is_here:
+        config.device_count['CPU'] = len(machine.towers) if machine.is_here else 1
+        config.device_count['GPU'] = 0
+    fix_for_process('xla', params.xla)
+    intra_threads, inter_threads = params.num_intra_threads or 0, params.num_inter_threads
+    if machine.kind == 'gpu' and machine.is_here:
+        prepare_gpus(params)
+        fix_for_process('batchnorm_persistent', has_persistent_batch_norm())
+        tf.config.experimental.enable_tensor_float_32_execution(params.tf32)
+        updates_on_host = machine.parameter_device_kind == 'cpu'
+        # Beside a GPU, these threads matter so little that a run goes on with those that an earlier one chose.
+        intra_threads, inter_threads = host_threads(params, fixed_for_process(INTRA), updates_on_host=updates_on_host)
+    if machine.kind == 'cpu' or params.num_intra_threads is not None:
+        fix_for_process(INTRA, intra_threads)
+    config.intra_op_parallelism_threads = intra_threads
+    config.inter_op_parallelism_threads = inter_threads
+    config.use_per_session_threads = True
+    config.gpu_options.CopyFrom(memory_options(params.allow_growth, params.gpu_memory_frac_for_testing))
+    if params.xla:
+        config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
+    rewrite = config.graph_options.rewrite_options
+    _choose_graph_passes(rewrite, machine)
+    if in_cluster and params.precision == 'bf16':
+        # Remapping fuses convolutions into ops that a server supports for float32 and float16 only.
+        rewrite.remapping = rewrite.OFF
+    return config
+
+
+def server_config(params: Params, *, computes: bool, host_has_gpus: bool = False) -> tf.ConfigProto:
+    """The session settings of a parameter server, or of a worker that a controller drives.
+
+    Args:
+      computes: whether its devices have towers; otherwise it only keeps variables, on the CPU.
+      host_has_gpus: as for find_machine.
+    """
+    if computes:
+        machine = find_machine(params, MODES[params.variable_update], alone=False, host_has_gpus=host_has_gpus)
+        config = session_config(params, machine, in_cluster=True)
+        config.use_per_session_threads = False
+        return config
+    return tf.ConfigProto(device_count={'GPU': 0})
+
+
+def check_xla(config: tf.ConfigProto, device: str) -> None:
+    """Runs a few operations to check that XLA compiles them.
+
+    Raises:
+      UsageError: XLA does not compile in this process.
+    """
+    with tf.Graph().as_default() as graph, tf.device(device):
+        x = tf.random.uniform([8, 8])
+        for _ in range(4):
+            x = tf.tanh(tf.matmul(x, x))
+    metadata = tf.RunMetadata()
+    with tf.Session(graph=graph, config=config) as session:
+        session.run(x, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    if not any(node.op == '_XlaRun' for partition in metadata.partition_graphs for node in partition.node):
+        raise UsageError(
+            '--xla: TensorFlow does not compile in this process, which used it before; start a new process, '
+            f'or set TF_XLA_FLAGS={XLA_ON_CPU} before TensorFlow is used'
+        )
+
+
+def _choose_graph_passes(rewrite: Any, machine: Machine) -> None:
+    """Switches off the graph passes that take long with many towers and do not speed up the step."""
+    rewrite.meta_optimizer_iterations = rewrite.ONE
+    for name in (
+        'arithmetic_optimization',
+        'auto_mixed_precision',
+        'common_subgraph_elimination',
+        'constant_folding',
+        'debug_stripper',
+        'dependency_optimization',
+        'function_optimization',
+        'implementation_selector',
+        'loop_optimization',
+        'pin_to_host_optimization',
+        'scoped_allocator_optimization',
+        'shape_optimization',
+    ):
+        setattr(rewrite, name, rewrite.OFF)
+    rewrite.memory_optimization = rewrite.NO_MEM_OPT
+    if machine.kind == 'cpu' and machine.data_format == 'NCHW':
+        # The CPU's kernels are made for NHWC.
+        rewrite.cpu_layout_conversion = rewrite.NCHW_TO_NHWC
+    else:
+        # On a GPU it would change the data format that the user chose.
+        rewrite.layout_optimizer = rewrite.OFF
