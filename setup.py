@@ -46,6 +46,7 @@ setup(
     py_modules=sorted(path.stem for path in ROOT.glob('*.py') if path.name != 'setup.py'),
     packages=find_packages(exclude=['tests', 'tests.*', 'benchmarks', 'benchmarks.*']),
     package_data={
+        'doctor': ['report.schema.json'],
         'models': ['costs.csv'],
         'reporting': ['result.schema.json', 'templates/*'],
         'sweeps': ['*.toml'],

@@ -32,6 +32,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     'checkpoint': Subcommand('PATH [--flag=value ...]', 'lists the tensors of a checkpoint'),
     'cluster': Subcommand('[--flag=value ...] [-- FLAGS]', 'starts a whole cluster on this machine'),
     'compare': Subcommand('RESULT ... [--flag=value ...]', 'compares results with 95 % intervals, and with a history'),
+    'doctor': Subcommand('[--flag=value ...]', 'checks what works on this machine; run it first'),
     'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
     'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
     'report': Subcommand('DIR ... [--flag=value ...]', 'makes one HTML page of results, with plots'),

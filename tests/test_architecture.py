@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = (
     'cluster',
     'commands',
+    'doctor',
     'inputs',
     'managers',
     'models',
@@ -53,10 +54,20 @@ WITHOUT_TENSORFLOW = [
     'commands.checkpoint',
     'commands.cluster',
     'commands.compare',
+    'commands.doctor',
     'commands.models',
     'commands.records',
     'commands.sweep',
     'commands.report',
+    'doctor.benchmarks',
+    'doctor.checks',
+    'doctor.examine',
+    'doctor.gpus',
+    'doctor.host',
+    'doctor.one_process',
+    'doctor.report',
+    'doctor.runner',
+    'doctor.start',
     'inputs.array_files',
     'inputs.catalog',
     'inputs.data_folder',
@@ -120,10 +131,27 @@ MAY_KNOW = {
     'variable_mgr': {'errors', 'managers', 'models', 'training', 'params', 'inputs', 'records'},
     'reporting': {'errors', 'params', 'inputs', 'models', 'training', 'records'},
     'cluster': {'errors', 'params', 'reporting', 'inputs', 'models', 'training', 'records'},
+    # Its checks call everything but the command.
+    'doctor': {
+        'benchmark_cnn',
+        'cluster',
+        'errors',
+        'inputs',
+        'managers',
+        'models',
+        'params',
+        'preprocessing',
+        'records',
+        'reporting',
+        'run',
+        'sweeps',
+        'training',
+        'variable_mgr',
+    },
     'sweeps': {'errors', 'cluster', 'params', 'reporting', 'inputs', 'models', 'training', 'records'},
 }
 # Where Params may be read: before the plan is made, or for the record.
-PARAMS_READERS = {'benchmark_cnn', 'cluster', 'commands', 'params', 'reporting', 'run', 'sweeps'}
+PARAMS_READERS = {'benchmark_cnn', 'cluster', 'commands', 'doctor', 'params', 'reporting', 'run', 'sweeps'}
 
 
 def imports_of(path: Path, *, at_runtime: bool = True) -> Iterator[str]:
@@ -219,9 +247,9 @@ def test_only_few_rooms_know_the_flags() -> None:
     ] == ['cluster.discovery']
 
 
-def test_only_the_command_knows_the_benchmark() -> None:
+def test_only_the_command_and_a_check_of_it_know_the_benchmark() -> None:
     users = [module for module, path in MODULES.items() if 'benchmark_cnn' in set(imports_of(path))]
-    assert users == ['commands.benchmark']
+    assert users == ['commands.benchmark', 'doctor.placement']
 
 
 def test_only_the_plan_refuses_settings() -> None:

@@ -1,0 +1,168 @@
+"""`tf_cnn_benchmarks.py doctor`: checks what works on this machine. Starts without TensorFlow."""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TextIO
+
+from cluster.signals import Interrupts
+from commands.options import Arguments, Declaration
+from doctor.checks import CHECKS, Check
+from doctor.examine import examine, matching
+from doctor.report import exit_code, format_again, format_fastest, format_summary, make_document, make_table
+from doctor.verdicts import Finding, Outcome
+from errors import UsageError, nearest, spelled
+from params.spec import flag
+from reporting.live import LiveLine, can_redraw
+from run.surroundings import environment_facts
+
+# Of the table where its stream is no terminal.
+_COLUMNS = 120
+
+
+@dataclass(frozen=True)
+class Options:
+    """The flags of the subcommand."""
+
+    only: str | None = flag(
+        None,
+        'Which checks to run: names with shell wildcards, or families such as host, several with commas between. By '
+        'default all. On a machine with GPUs, tensorflow/devices always runs.',
+    )
+    quick: bool = flag(False, 'Leave out the checks that measure rates: bandwidths, images/sec and so on.')
+    device: str | None = flag(
+        None,
+        'cpu: check the CPU, and leave GPUs alone. gpu: it is wrong if there is none. By default GPUs are checked '
+        'where there are any, else the CPU.',
+        choices=('cpu', 'gpu'),
+    )
+    time_limit: float = flag(1.0, 'Factor of the time after which a check counts as hung.', lower_bound=0.01)
+    json: bool = flag(
+        False,
+        'Print a document of JSON for a bug report, with everything that was measured and the last lines of what '
+        'failed; the table then goes to standard error.',
+    )
+    list: bool = flag(False, 'List the checks instead of running them.')
+
+
+DECLARATION = Declaration(
+    'doctor',
+    Options,
+    'Checks what works on this machine, and says what to do about the rest: the first thing to run on a new one.',
+    examples=('', '--quick', "--only='host,all_reduce/nccl/*'", '--json > doctor.json'),
+    details=(
+        'Each check runs in a process of its own with a time limit, so that a crash or a hang is a verdict, too; quick '
+        'ones share a process until one of them is wrong. Nothing else should run on the machine meanwhile.'
+        '\n\n'
+        'The exit code is 1 if something is wrong, else 0; warnings are about what is slower than it could be.'
+    ),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `doctor` with the arguments in argv; returns the exit code.
+
+    Raises:
+      UsageError: an argument is wrong, no check has such a name, or this is not Linux.
+      RunError: no process can be started.
+    """
+    return DECLARATION.run(argv, lambda arguments: _check(arguments, argv))
+
+
+def _check(arguments: Arguments[Options], argv: Sequence[str]) -> int:
+    options = arguments.options
+    checks = matching(options.only, measures=not options.quick)
+    if not checks:
+        raise _no_check(options)
+    if options.list:
+        _print_list(checks, as_json=options.json)
+        return 0
+    if sys.platform != 'linux':
+        raise UsageError(f'doctor: it needs Linux, and this is {sys.platform}; run a benchmark instead')
+    started, started_at = time.monotonic(), datetime.now(timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ')
+    findings: list[Finding] = []
+    is_complete = False
+    try:
+        with Interrupts().listening(), contextlib.closing(_Progress(sys.stderr, len(checks))) as progress:
+            for finding in examine(checks, options.device, options.time_limit, progress.show):
+                findings.append(finding)
+                progress.ended(finding)
+        is_complete = True
+    finally:
+        # Also what was found before Ctrl-C or SIGTERM.
+        _print_table(findings, time.monotonic() - started, sys.stderr if options.json else sys.stdout)
+        if options.json:
+            environment = environment_facts(os.environ)
+            document = make_document(
+                findings, started_at=started_at, argv=argv, is_complete=is_complete, environment=environment
+            )
+            print(json.dumps(document, indent=2, default=str))
+    return exit_code(findings)
+
+
+def _no_check(options: Options) -> UsageError:
+    names = [check.name for check in CHECKS]
+    if matching(options.only, measures=True):
+        why = 'with --quick none of these is left; leave --quick out'
+    else:
+        near = nearest(options.only or '', [*names, *{name.partition('/')[0] for name in names}])
+        why = f'no check has such a name; {f"did you mean {near}?" if near else "see doctor --list"}'
+    return UsageError(f'{spelled("only", options.only)}: {why}')
+
+
+def _print_list(checks: Sequence[Check], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([{'name': check.name, 'asks': check.asks, 'runs': check.needs.value} for check in checks]))
+        return
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        print(f'{check.name:<{width}}  {check.asks} ({check.needs.value})')
+
+
+def _print_table(findings: Sequence[Finding], seconds: float, stream: TextIO) -> None:
+    from rich.console import Console
+
+    # The document has the logs already.
+    again = format_again(findings) if stream is sys.stdout else None
+    if findings:
+        width = None if stream.isatty() else _COLUMNS
+        Console(file=stream, width=width, markup=False, highlight=False).print(make_table(findings))
+        for line in (format_fastest(findings), format_summary(findings, seconds), again):
+            if line:
+                print(line, file=stream)
+
+
+class _Progress:
+    """What is being checked: a line on a terminal that is drawn again and again; else a line for each check."""
+
+    def __init__(self, stream: TextIO, total: int) -> None:
+        self._stream = stream
+        self._total = total
+        self._done = 0
+        self._live = LiveLine(stream)
+        self._last = ''
+
+    def show(self, name: str, doing: str) -> None:
+        """Tells that a check has begun, or what it is doing."""
+        # One check may come along that was not asked for.
+        self._total = max(self._total, self._done + 1)
+        if can_redraw(self._stream):
+            self._live.phase(f'{self._done + 1} of {self._total}: {name}{f", {doing}" if doing else ""}')
+        elif name != self._last:
+            print(f'check {self._done + 1} of {self._total}: {name}', file=self._stream, flush=True)
+        self._last = name
+
+    def ended(self, finding: Finding) -> None:
+        """Counts a check that has ended."""
+        if finding.verdict.outcome is Outcome.SKIPPED:
+            self._total -= 1
+        else:
+            self._done += 1
+
+    def close(self) -> None:
+        self._live.close()

@@ -1,0 +1,122 @@
+"""Checks that run the whole program: losses, several processes, and images/sec."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from doctor.program import command_line, losses_of, run_program
+from doctor.verdicts import Context, Verdict, ok, warning, wrong
+from errors import counted
+from params.modes import MODES
+
+# A few steps of a small network, whose losses differ by rounding only: with a larger learning rate or more steps,
+# training multiplies what rounding has begun.
+_FEW_STEPS = ('--model=resnet20', '--batch_size=16', '--init_learning_rate=0.01', '--num_batches=3')
+_ONE_WARM_UP = '--num_warmup_batches=1'
+_TOLERANCE = 2e-3
+_SECS = 120.0
+_MEASURE_SECS = 270.0
+# The codes of a result's warnings that say why this machine was slower than it can be.
+_DISTURBED = ('machine_loaded', 'steal', 'cpu_quota', 'thermal_throttling', 'powersave')
+# On a CPU a step of ResNet-50 takes seconds; a GPU needs some steps until its clock is steady.
+_PACES = {
+    'cpu': ('--batch_size=8', '--num_warmup_batches=1', '--target_seconds=8'),
+    'gpu': ('--num_warmup_batches=20', '--target_seconds=15'),
+}
+
+
+def losses(context: Context) -> Verdict:
+    """Whether a GPU trains as the CPU does, computing in float32 proper."""
+    found = {}
+    for device in ('gpu', 'cpu'):
+        context.doing(f'training on the {device}')
+        flags = [*_FEW_STEPS, _ONE_WARM_UP, f'--device={device}', *(('--notf32',) if device == 'gpu' else ())]
+        found[device] = losses_of(run_program(flags, _SECS * context.time_limit))[0]
+    return _compared('GPU', found['gpu'], 'CPU', found['cpu'])
+
+
+def two_processes(context: Context) -> Verdict:
+    """Whether two processes with a device each take the steps that one of them takes alone, on the same images.
+
+    The sums of their gradients, divided by two, are then its gradients.
+    """
+    device = 'gpu' if context.num_gpus > 1 else 'cpu'
+    mode = next(mode for mode in MODES.values() if mode.is_for_peers)
+    flags = [*_FEW_STEPS, _ONE_WARM_UP, f'--device={device}', *(('--notf32',) if device == 'gpu' else ())]
+    context.doing('training in one process')
+    alone = losses_of(run_program(flags, _SECS * context.time_limit))[0]
+    context.doing('training in two processes')
+    shared = [*flags, f'--variable_update={mode.name}', '--nodistinct_worker_data']
+    first, second = losses_of(run_program(shared, _SECS * context.time_limit, ('cluster', '--workers=2', '--')))
+    if first != second:
+        return wrong(
+            f'the losses of the two processes differ: {_listed(first)} and {_listed(second)}',
+            'report it: their variables should be equal',
+            losses=[first, second],
+        )
+    return _compared(f'two processes on {device.upper()}s', first, 'one', alone)
+
+
+def _compared(name: str, found: Sequence[float], other: str, expected: Sequence[float]) -> Verdict:
+    figures = {name: list(found), other: list(expected)}
+    difference = max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True))
+    shown = f'losses of {name} and {other} differ by {difference:.1e} at most'
+    if not difference <= _TOLERANCE:
+        return wrong(
+            f'{shown}: {_listed(found)} and {_listed(expected)}',
+            'report it; until it is explained, do not trust what is trained here',
+            **figures,
+        )
+    return ok(shown, **figures)
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ', '.join(f'{value:.5g}' for value in values)
+
+
+def throughput(context: Context, flags: Sequence[str]) -> Verdict:
+    """The images/sec of a run with these flags, on one device."""
+    context.doing('running')
+    flags = [*flags, *_PACES['gpu' if context.num_gpus else 'cpu']]
+    document = run_program(flags, _MEASURE_SECS * context.time_limit)
+    return _judged(document, '', _DISTURBED, command_line(flags))
+
+
+def real_data(context: Context, flags: Sequence[str]) -> Verdict:
+    """The images/sec of a run that reads and decodes JPEGs of 500 x 375 pixels, and whether its steps wait for them."""
+    # It needs TensorFlow.
+    from doctor.photographs import write_shards
+
+    with tempfile.TemporaryDirectory() as folder:
+        context.doing('making JPEGs')
+        write_shards(folder)
+        context.doing('running')
+        flags = [*flags, *_PACES['gpu' if context.num_gpus else 'cpu'], '--data_name=imagenet']
+        document = run_program([*flags, f'--data_dir={folder}'], _MEASURE_SECS * context.time_limit)
+    command = command_line([*flags, '--data_dir=SHARDS'])
+    if not context.num_gpus:
+        cores = len(os.sched_getaffinity(0))
+        more = f'; {counted(cores, "core")} read and decode, for a network of one layer'
+        return _judged(document, more, _DISTURBED, command)
+    wait = document['input']['wait_share'] or 0.0
+    return _judged(document, f'; steps wait for images {wait:.0%} of the time', (*_DISTURBED, 'input_bound'), command)
+
+
+def _judged(document: dict[str, Any], more: str, codes: Sequence[str], command: str) -> Verdict:
+    """The verdict about a throughput: its rate, and more; a warning if the result has one with one of these codes."""
+    measured, run = document['throughput'], document['run']
+    shown = f'{measured["images_per_second"]:.1f} images/sec'
+    if measured['standard_error'] is not None:
+        shown += f' +/- {measured["standard_error"]:.1f}'
+    shown += f', batch {run["batch_size"]}, {run["data_format"]}{more}'
+    figures = {
+        'command': command,
+        'images_per_second': measured['images_per_second'],
+        'standard_error': measured['standard_error'],
+        **{name: run[name] for name in ('batch_size', 'precision', 'data_format', 'device')},
+        **{name: document[name] for name in ('statistics', 'input', 'disturbance', 'warnings')},
+    }
+    if advice := next((found['text'] for found in document['warnings'] if found['code'] in codes), None):
+        return warning(shown, advice, **figures)
+    return ok(shown, **figures)

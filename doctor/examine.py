@@ -1,0 +1,92 @@
+"""Which checks apply to this machine, and what they find."""
+
+import fnmatch
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from doctor.checks import CHECKS, DEVICES, Check, Needs
+from doctor.runner import run_checks
+from doctor.verdicts import NO_GPU, Finding, skipped
+from run.gpus import has_nvidia_gpu
+
+
+def matching(pattern: str | None, *, measures: bool) -> list[Check]:
+    """The checks whose names match one of the patterns, in the order of the table.
+
+    Args:
+      pattern: shell wildcards, several with commas between; a family alone ('host') stands for all in it; None: all.
+      measures: whether those that measure rates belong to them.
+    """
+    patterns = [word.strip() for word in (pattern or '*').split(',')]
+
+    def fits(check: Check) -> bool:
+        return any(
+            fnmatch.fnmatchcase(check.name, word) or fnmatch.fnmatchcase(check.name, f'{word.rstrip("/")}/*')
+            for word in patterns
+        )
+
+    return [check for check in CHECKS if fits(check) and (measures or not check.measures)]
+
+
+def examine(
+    checks: Sequence[Check],
+    device: str | None = None,
+    time_limit: float = 1.0,
+    show: Callable[[str, str], None] = lambda name, doing: None,
+) -> Iterator[Finding]:
+    """Runs the checks that apply, and yields what each has found; for the others, why they do not apply.
+
+    On a machine with GPUs, the check of TensorFlow's devices always comes along, since the others depend on it.
+
+    Args:
+      checks: in the order of the table. device: cpu or gpu, what shall compute; None: gpu where there is one.
+      time_limit, show: as for run_checks.
+
+    Raises:
+      RunError: no process can be started.
+    """
+    run = functools.partial(run_checks, hides_gpus=device == 'cpu', time_limit=time_limit, show=show)
+    num_gpus, waiting = 0, list(checks)
+    if device == 'gpu' or (device is None and has_nvidia_gpu()):
+        names = {check.name for check in checks} | {DEVICES}
+        in_order = [check for check in CHECKS if check.name in names]
+        count = next(index for index, check in enumerate(in_order) if check.name == DEVICES)
+        asks_devices = replace(in_order[count], arguments={'expects_gpu': device == 'gpu'})
+        yield from _skipped(in_order[:count], device, num_gpus)
+        for finding in run([*_applying(in_order[:count], device, num_gpus), asks_devices]):
+            yield finding
+        num_gpus, waiting = finding.verdict.figures.get('num_gpus', 0), in_order[count + 1 :]
+    yield from _skipped(waiting, device, num_gpus)
+    yield from run(_applying(waiting, device, num_gpus), num_gpus)
+
+
+def _applying(checks: Sequence[Check], device: str | None, num_gpus: int) -> list[Check]:
+    return [check for check in checks if why_not(check.needs, device, num_gpus) is None]
+
+
+def _skipped(checks: Sequence[Check], device: str | None, num_gpus: int) -> Iterator[Finding]:
+    for check in checks:
+        if why := why_not(check.needs, device, num_gpus):
+            yield Finding(check.name, check.asks, skipped(why))
+
+
+def why_not(needs: Needs, device: str | None, num_gpus: int) -> str | None:
+    """Why a check that needs this does not apply; None if it does.
+
+    Args:
+      num_gpus: how many GPUs TensorFlow sees.
+    """
+    if needs is Needs.NOTHING:
+        return None
+    if needs is Needs.CPU:
+        return 'the GPUs compute here; doctor --device=cpu checks the CPU' if num_gpus else None
+    if device == 'cpu':
+        return '--device=cpu'
+    if needs is Needs.DRIVER and not has_nvidia_gpu():
+        return NO_GPU if not has_nvidia_gpu({}) else 'CUDA_VISIBLE_DEVICES hides the GPUs'
+    if needs in (Needs.GPU, Needs.TWO_GPUS) and not num_gpus:
+        return 'TensorFlow sees no GPU'
+    if needs is Needs.TWO_GPUS and num_gpus < 2:
+        return 'TensorFlow sees one GPU only'
+    return None

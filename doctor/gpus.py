@@ -1,0 +1,119 @@
+"""Checks of the GPUs: driver, libraries, and whether TensorFlow has kernels for them. Does not import TensorFlow."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from doctor.verdicts import NO_GPU, Context, Verdict, ok, skipped, warning, wrong
+from errors import counted
+from run.cuda_driver import check_driver, describe_driver_fault
+from run.cuda_libraries import check_libraries, describe_missing
+from run.gpus import driver_version, gpu_facts, has_nvidia_gpu
+from run.kernel_files import read
+from run.tensorflow_build import runs_on, tensorflow_build
+
+# Of PCI: NVIDIA, and the classes of display controllers.
+_NVIDIA, _DISPLAY = '0x10de', '0x03'
+_GUIDE = 'see docs/gpu.md'
+
+
+def driver(context: Context, root: str = '/') -> Verdict:
+    """Whether the driver is loaded and starts, sees all GPUs that are on the bus, and fits TensorFlow.
+
+    Args:
+      root: the folder that holds proc/, dev/, sys/ and usr/.
+    """
+    folder = Path(root)
+    on_bus = gpus_on_bus(folder)
+    if not has_nvidia_gpu({}, folder) and driver_version(folder) is None:
+        if not on_bus:
+            return skipped(NO_GPU)
+        return wrong(
+            f'{counted(on_bus, "GPU")} of NVIDIA on the PCI bus, but no driver is loaded',
+            f'install the driver ({_GUIDE}); if it is installed, dmesg says why it was not loaded',
+            gpus_on_bus=on_bus,
+        )
+    if not has_nvidia_gpu(os.environ, folder):
+        return skipped('CUDA_VISIBLE_DEVICES hides the GPUs')
+    context.doing('starting the driver')
+    found = check_driver(root=folder)
+    context.doing('asking the driver for its GPUs')
+    gpus, version = gpu_facts()
+    version = version or found.version
+    figures = {'driver': vars(found), 'gpus': gpus, 'gpus_on_bus': on_bus}
+    build = tensorflow_build()
+    fault = describe_driver_fault(found, build) if build else found.error
+    if fault:
+        return wrong(fault, _GUIDE, **figures)
+    shown = f'driver {version or "of unknown version"}'
+    if found.cuda_version:
+        shown += f' for CUDA {".".join(map(str, found.cuda_version))}'
+    shown += f'; {list_gpus(gpus)}' if gpus else ''
+    if len(gpus) < on_bus and not (folder / '.dockerenv').exists():
+        return warning(
+            f'{shown}, but there are {on_bus} on the PCI bus', 'look for Xid errors in dmesg, and restart', **figures
+        )
+    return ok(shown, **figures)
+
+
+def libraries(context: Context) -> Verdict:
+    """Whether every library that TensorFlow opens for GPUs can be opened here."""
+    context.doing('opening the libraries of CUDA')
+    found = check_libraries()
+    if not found:
+        return wrong('the installed TensorFlow is built without CUDA', "write pip install '.[cuda]'")
+    figures = {'libraries': [vars(library) for library in found]}
+    missing = describe_missing(found)
+    if missing:
+        return wrong(missing, _GUIDE, **figures)
+    optional = [library for library in found if library.error]
+    if optional:
+        listed = ', '.join(f'{library.name} for {library.purpose}' for library in optional)
+        packages = ' '.join(dict.fromkeys(library.package for library in optional))
+        return warning(f'cannot be opened: {listed}', f'write pip install {packages}', **figures)
+    return ok(f'all {len(found)} can be opened', **figures)
+
+
+def architecture(context: Context) -> Verdict:
+    """Whether TensorFlow has machine code for every GPU that CUDA_VISIBLE_DEVICES leaves."""
+    context.doing('starting the driver')
+    capabilities = check_driver().capabilities
+    build = tensorflow_build()
+    architectures = build.architectures if build else ()
+    has = {capability: runs_on(capability, architectures) for capability in capabilities}
+    figures = {'architectures': architectures, 'capabilities': capabilities}
+    shown = f'TensorFlow has kernels for {", ".join(architectures)}'
+    lacking = ', '.join(capability for capability, code in has.items() if code is False)
+    compiled = ', '.join(capability for capability, code in has.items() if code is None)
+    if lacking:
+        return wrong(
+            f'{shown}, and ignores GPUs of compute capability {lacking}',
+            'install an older TensorFlow for an older GPU, or hide these by CUDA_VISIBLE_DEVICES',
+            **figures,
+        )
+    if compiled:
+        return warning(
+            f'{shown}; for compute capability {compiled} the driver compiles each of them at its first use',
+            'the first run takes up to half an hour to start; set CUDA_CACHE_MAXSIZE=4294967296, so that later ones '
+            'find all of them compiled',
+            **figures,
+        )
+    return ok(f'{shown}; the GPUs have {", ".join(has)}', **figures)
+
+
+def gpus_on_bus(root: Path) -> int:
+    """How many GPUs of NVIDIA are on the PCI bus, whether or not a driver is there."""
+    return sum(
+        read(folder / 'vendor') == _NVIDIA and read(folder / 'class').startswith(_DISPLAY)
+        for folder in (root / 'sys/bus/pci/devices').glob('*')
+    )
+
+
+def list_gpus(gpus: Sequence[dict[str, Any]]) -> str:
+    """Such as '8 x NVIDIA A100-SXM4-40GB (compute capability 8.0, 39.6 GiB)'."""
+    shown = []
+    for gpu in gpus:
+        memory = f', {gpu["memory_bytes"] / 2**30:.1f} GiB' if gpu['memory_bytes'] else ''
+        shown.append(f'{gpu["name"] or "unknown GPU"} (compute capability {gpu["compute_capability"]}{memory})')
+    return ', '.join(f'{shown.count(text)} x {text}' for text in dict.fromkeys(shown))

@@ -1,0 +1,69 @@
+"""The process of one or several checks: `one_process.py REQUEST`, started by doctor/runner.py.
+
+REQUEST is an object of JSON: checks (a list of name, run, arguments), num_gpus and time_limit. The process writes
+lines of JSON to its standard output, for each check {"doing": TEXT} any number of times and then {"end": NAME,
+"verdict": ..., "log_end": how many bytes are in standard error, a file}. It ends after the first verdict that is wrong,
+since what failed may disturb the other checks. All else that it and its libraries print goes to standard error.
+"""
+
+import json
+import os
+import pkgutil
+import resource
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from doctor.verdicts import Context
+
+
+def main() -> None:
+    """Runs the checks of the request."""
+    folder = Path(__file__).resolve().parent
+    # The program, in place of the folder of this file.
+    sys.path[:] = [str(folder.parent), *(path for path in sys.path if path != str(folder))]
+    from doctor.verdicts import Context
+
+    # A crash is expected here, and its stack is in the log.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    out = os.fdopen(os.dup(1), 'w')
+    os.dup2(2, 1)
+    request = json.loads(sys.argv[1])
+
+    def doing(text: str) -> None:
+        _tell(out, doing=text)
+
+    context = Context(request['num_gpus'], request['time_limit'], doing)
+    for check in request['checks']:
+        verdict = _examine(context, check)
+        sys.stderr.flush()
+        _tell(out, end=check['name'], verdict=verdict, log_end=os.fstat(2).st_size)
+        if verdict['outcome'] == 'wrong':
+            return
+
+
+def _examine(context: 'Context', check: Mapping[str, Any]) -> dict[str, Any]:
+    from doctor.verdicts import wrong
+    from errors import BenchmarkError
+
+    try:
+        verdict = pkgutil.resolve_name(check['run'])(context, **check['arguments'])
+    except BenchmarkError as error:
+        verdict = wrong(str(error))
+    except Exception as error:
+        traceback.print_exc()
+        lines = str(error).strip().splitlines() or ['no message']
+        verdict = wrong(f'{type(error).__name__}: {lines[0]}', 'report it with the output of doctor --json')
+    document: dict[str, Any] = verdict.as_document()
+    return document
+
+
+def _tell(out: TextIO, **message: Any) -> None:
+    print(json.dumps(message, default=str), file=out, flush=True)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,115 @@
+"""Checks that the sums of every all-reduce algorithm are exact, on any number of devices and in any type."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from doctor.verdicts import Context, Verdict, ok, skipped, wrong
+from managers.all_reduce import Algorithm, make_algorithm
+from params.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
+from training.variables import HOST_DEVICE
+
+Tensor = Any
+
+# What CollectiveReduce does, beside the algorithms of --all_reduce_spec.
+COLLECTIVE = 'collective'
+# Between GPUs.
+_BY_NCCL = ('nccl', COLLECTIVE)
+# NCCL has other protocols for short and for long tensors. The others are not divisible by the number of devices.
+_SIZES = (1, 5, 4097, 2**20 + 1)
+_VIRTUAL_CPUS = (2, 4)
+_NUM_RUNS = 3
+# No sum of up to 64 devices is larger than 160: whole numbers up to 256 are exact in bfloat16 too, in any order.
+_LARGEST_FACTOR = 4
+
+
+def exact_sums(context: Context, algorithm: str, dtype: str) -> Verdict:
+    """Sums tensors of small whole numbers over 2, 3 ... all GPUs, or over virtual CPUs, and compares every element.
+
+    Args:
+      algorithm: one of --all_reduce_spec, or COLLECTIVE. dtype: of the tensors.
+    """
+    if context.num_gpus > 1 and algorithm in _BY_NCCL and dtype not in ('float32', *NCCL_TRANSFER_DTYPES):
+        return skipped(f'NCCL sums no {dtype} in TensorFlow; a run sums such gradients in float32')
+    kind, numbers = ('gpu', range(2, context.num_gpus + 1)) if context.num_gpus > 1 else ('cpu', _VIRTUAL_CPUS)
+    for number in numbers:
+        context.doing(f'summing {dtype} over {number} {kind.upper()}s by {algorithm}')
+        towers = [f'/{kind}:{index}' for index in range(number)]
+        reduce = _collective(towers) if algorithm == COLLECTIVE else _by_spec(towers, algorithm)
+        faults = list_faults(towers, reduce, tf.as_dtype(dtype))
+        if faults:
+            return wrong(
+                f'over {number} {kind.upper()}s: {"; ".join(faults[:3])}',
+                'train with another --all_reduce_spec, and report it: gradients would be wrong',
+                faults=faults,
+            )
+    listed = ', '.join(map(str, numbers))
+    return ok(f'exact over {listed} {"GPUs" if kind == "gpu" else "virtual CPUs"}', kind=kind, numbers=list(numbers))
+
+
+def list_faults(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -> list[str]:
+    """What is wrong with the sums over these towers, a line for each tensor on each of them."""
+    with tf.Graph().as_default() as graph:
+        sums = []
+        for index, size in enumerate(_SIZES):
+            tensors = []
+            for tower, device in enumerate(towers):
+                with tf.device(device):
+                    tensors.append(tf.constant(_values(size, tower), dtype) * tf.ones([], dtype))
+            sums.append([tf.cast(total, tf.float32) for total in reduce(tensors, index)])
+    config = tf.ConfigProto(allow_soft_placement=False)
+    config.gpu_options.allow_growth = True
+    if 'cpu' in towers[0]:
+        config.device_count['CPU'] = len(towers)
+    found: dict[str, None] = {}
+    with tf.Session(graph=graph, config=config) as session:
+        for _ in range(_NUM_RUNS):
+            for size, tensors_of_size in zip(_SIZES, sums, strict=True):
+                # One after the other: several collectives at once need an order that all devices share.
+                totals = session.run(tensors_of_size)
+                expected = np.sum([_values(size, tower) for tower in range(len(towers))], 0)
+                for device, total in zip(towers, totals, strict=True):
+                    differing = np.flatnonzero(total != expected)
+                    if len(differing):
+                        first = differing[0]
+                        found[
+                            f'{len(differing)} of {size} sums are wrong on {device}, such as {total[first]:g} for '
+                            f'{expected[first]:g}'
+                        ] = None
+    return list(found)
+
+
+def _values(size: int, tower: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Whole numbers from -4 to 4, which differ between towers and between neighbours: float32 [size]."""
+    return ((np.arange(size) % 3 - 1) * (tower % _LARGEST_FACTOR + 1)).astype(np.float32)
+
+
+def _by_spec(towers: Sequence[str], algorithm: str) -> Algorithm:
+    return make_algorithm(parse_spec(algorithm), towers, HOST_DEVICE)
+
+
+def _collective(towers: Sequence[str]) -> Algorithm:
+    hint = 'ring' if 'cpu' in towers[0] else 'nccl'
+
+    def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
+        totals = []
+        for tower, tensor in zip(towers, tensors, strict=True):
+            with tf.device(tower):
+                totals.append(
+                    tf.raw_ops.CollectiveReduce(
+                        input=tensor,
+                        group_size=len(towers),
+                        group_key=len(towers),
+                        # Others than those of any other number of devices.
+                        instance_key=len(towers) * len(_SIZES) + index,
+                        merge_op='Add',
+                        final_op='Id',
+                        subdiv_offsets=[0],
+                        communication_hint=hint,
+                    )
+                )
+        return totals
+
+    return reduce

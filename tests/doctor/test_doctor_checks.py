@@ -1,0 +1,147 @@
+"""What single checks find: on machines made of files, in graphs, on virtual devices, and in numbers that are wrong."""
+
+import importlib
+import os
+import pkgutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+from captured_machines import CONTAINER_V2, epyc_2_sockets, write_files
+
+from doctor import host, start, sums
+from doctor.checks import CHECKS, Check
+from doctor.placement import list_moved
+from doctor.verdicts import Context, Outcome
+from managers.all_reduce import by_copies
+from params import parse_argv
+
+pytestmark = pytest.mark.graph
+
+HERE = Context()
+
+
+@pytest.mark.parametrize('check', CHECKS, ids=lambda check: check.name)
+def test_every_row_names_a_function_and_flags_that_exist(check: Check) -> None:
+    module, _, name = check.run.partition(':')
+    assert callable(getattr(importlib.import_module(module), name))
+    assert callable(pkgutil.resolve_name(check.run))
+    flags = check.arguments.get('flags', [])
+    if isinstance(flags, Sequence):
+        assert parse_argv(flags).warnings == ()
+
+
+def test_names_are_unique() -> None:
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+
+
+def test_a_machine_without_limits_is_fine(tmp_path: Path) -> None:
+    root = str(write_files(tmp_path, epyc_2_sockets()))
+    found = host.cores(HERE, root, {})
+    assert (found.outcome, found.figures['num_cores']) == (Outcome.OK, 96)
+    assert 'AMD EPYC 7451' in found.found
+    assert host.clock(HERE, root).outcome is Outcome.OK
+
+
+def test_a_quota_of_less_than_the_cores_is_a_warning_that_says_how_many_threads(tmp_path: Path) -> None:
+    quota = {**CONTAINER_V2, 'sys/fs/cgroup/cpu.max': '50000 100000\n'}
+    found = host.cores(HERE, str(write_files(tmp_path, {**epyc_2_sockets(), **quota})), {})
+    assert found.outcome is Outcome.WARNING
+    assert '0.5 cores' in found.found
+    assert '--num_intra_threads=1' in (found.advice or '')
+
+
+def test_threads_of_the_environment_that_do_not_fit_the_cores_are_a_warning(tmp_path: Path) -> None:
+    root = str(write_files(tmp_path, epyc_2_sockets()))
+    usable = len(os.sched_getaffinity(0))
+    found = host.cores(HERE, root, {'OMP_NUM_THREADS': str(usable + 1)})
+    assert (found.outcome, found.advice) == (Outcome.WARNING, 'unset OMP_NUM_THREADS')
+    assert host.cores(HERE, root, {'OMP_NUM_THREADS': str(usable)}).outcome is Outcome.OK
+
+
+def test_a_container_with_little_memory_is_a_warning(tmp_path: Path) -> None:
+    meminfo = {'proc/meminfo': 'MemTotal: 263846044 kB\nMemAvailable: 163846044 kB\n'}
+    root = write_files(tmp_path, {**CONTAINER_V2, **meminfo})
+    found = host.memory(HERE, str(root))
+    assert (found.outcome, found.figures['cgroup_bytes']) == (Outcome.WARNING, 4 * 2**30)
+    (root / 'sys/fs/cgroup/memory.max').write_text('max\n')
+    assert host.memory(HERE, str(root)).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(('driver', 'outcome'), [('acpi-cpufreq', Outcome.WARNING), ('intel_pstate', Outcome.OK)])
+def test_powersave_is_slow_unless_the_processor_chooses_its_clock(
+    tmp_path: Path, driver: str, outcome: Outcome
+) -> None:
+    folder = 'sys/devices/system/cpu/cpufreq/policy0'
+    files = {f'{folder}/scaling_governor': 'powersave\n', f'{folder}/scaling_driver': f'{driver}\n'}
+    assert host.clock(HERE, str(write_files(tmp_path, files))).outcome is outcome
+
+
+def test_a_missing_folder_of_shared_memory_is_a_warning(tmp_path: Path) -> None:
+    assert host.shared_memory(HERE, str(tmp_path / 'shm')).outcome is Outcome.WARNING
+
+
+def test_an_op_that_ran_elsewhere_than_asked_for_is_found() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.random.uniform([4], name='anywhere')
+        with tf.device('/gpu:0'):
+            moved = tf.tanh(x, name='moved')
+        with tf.device('/cpu:0'):
+            total = tf.reduce_sum(moved, name='kept')
+    metadata = tf.RunMetadata()
+    # Nothing else makes TensorFlow ignore what a graph asks for. With a GPU, none is visible to this session.
+    config = tf.ConfigProto(allow_soft_placement=True, device_count={'GPU': 0})
+    with tf.Session(graph=graph, config=config) as session:
+        session.run(total, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    ran = [node for part in metadata.partition_graphs for node in part.node]
+    (found,) = list_moved(graph.as_graph_def().node, ran)
+    assert found == {
+        'name': 'moved',
+        'op': 'Tanh',
+        'dtype': 'float32',
+        'asked': 'GPU:0',
+        'ran': 'CPU:0',
+        'is_floating': True,
+    }
+
+
+def test_tensorflow_computes_here() -> None:
+    found = start.devices(HERE)
+    assert (found.outcome, found.figures['tensorflow']) == (Outcome.OK, tf.__version__)
+    assert '/cpu:0' in found.found
+
+
+TOWERS = ('/cpu:0', '/cpu:1', '/cpu:2')
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'float16', 'bfloat16'])
+def test_sums_of_every_type_are_exact(dtype: str) -> None:
+    assert sums.list_faults(TOWERS, by_copies(TOWERS), tf.as_dtype(dtype)) == []
+
+
+@pytest.mark.parametrize('algorithm', ['nccl', sums.COLLECTIVE])
+def test_what_nccl_cannot_sum_is_not_asked_of_it(algorithm: str) -> None:
+    found = sums.exact_sums(Context(num_gpus=2), algorithm, 'bfloat16')
+    assert found.outcome is Outcome.SKIPPED
+    assert 'bfloat16' in found.found
+
+
+def test_sums_that_miss_a_tower_are_found_on_its_device() -> None:
+    def forgets_the_last(tensors: Sequence[Any], index: int) -> list[Any]:
+        right = by_copies(TOWERS)(tensors, index)
+        return right if index else [*right[:-1], tf.add_n(tensors[:-1])]
+
+    faults = sums.list_faults(TOWERS, forgets_the_last, tf.float32)
+    assert len(faults) == 1
+    assert '1 of 1 sums' in faults[0]
+    assert TOWERS[-1] in faults[0]
+
+
+@pytest.mark.parametrize('algorithm', ['xring', sums.COLLECTIVE])
+def test_an_algorithm_is_exact_on_virtual_devices(algorithm: str) -> None:
+    told: list[str] = []
+    found = sums.exact_sums(Context(doing=told.append), algorithm, 'bfloat16')
+    assert (found.outcome, found.figures['numbers']) == (Outcome.OK, [2, 4])
+    assert [algorithm in line for line in told] == [True, True]
