@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from errors import RunError, UsageError, counted
+from hardware.peak import measure_peak
 from params import Params
 from reporting.console import Console, format_banner
 from reporting.result import Cause, ClusterTotal, Phase, Result, Step, StepValues
@@ -22,7 +23,6 @@ from run.export import ModelValues
 from run.instruments import StepProfiler, StepTracer, SummaryWriter, scalars_of, write_graph
 from run.invocation import Invocation
 from run.measurement import Measurement
-from run.peak import measure_peak
 from run.plan import Plan, Role, ServerPlan
 from run.process import Process
 from run.resolve import resolve

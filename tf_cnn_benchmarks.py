@@ -105,7 +105,7 @@ def _run(arguments: list[str]) -> int:
         return 0
     else:
         name, argv = 'benchmark', arguments
-    from run.quiet import quiet_start
+    from hardware.quiet import quiet_start
 
     with quiet_start(verbose=_is_verbose(arguments)):
         return int(importlib.import_module(f'commands.{name}').main(argv))

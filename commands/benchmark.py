@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from hardware import quiet
 from params import Params, parse_argv
 from params.results import STDOUT
 from reporting.console import Console
-from run import quiet
 from run.invocation import of_this_process
 from run.plan import ServerPlan
 from run.resolve import resolve

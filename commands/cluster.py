@@ -16,14 +16,14 @@ from cluster.launcher import Command, launch
 from cluster.topology import HOSTS_FLAGS
 from commands.options import Arguments, Declaration, Rest
 from errors import RunError, UsageError, spelled
+from hardware.gpus import VISIBLE
+from hardware.visible_gpus import shares_of_workers
 from params import Params, parse_argv
 from params.files import Output, outputs_that_are
 from params.modes import MODES, Mode, modes_that
 from params.spec import flag
 from reporting.console import format_warning
-from run.gpus import VISIBLE
 from run.resolve import check_launch
-from run.visible_gpus import shares_of_workers
 
 _ROLE_FLAGS = ('job_name', 'task_index', *HOSTS_FLAGS.values())
 _FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)

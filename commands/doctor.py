@@ -17,9 +17,9 @@ from doctor.examine import examine, matching
 from doctor.report import exit_code, format_again, format_fastest, format_summary, make_document, make_table
 from doctor.verdicts import Finding, Outcome
 from errors import UsageError, nearest, spelled
+from hardware.surroundings import environment_facts
 from params.spec import flag
 from reporting.live import LiveLine, can_redraw
-from run.surroundings import environment_facts
 
 # Of the table where its stream is no terminal.
 _COLUMNS = 120

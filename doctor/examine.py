@@ -8,7 +8,7 @@ from dataclasses import replace
 from doctor.checks import CHECKS, DEVICES, Check, Needs
 from doctor.runner import run_checks
 from doctor.verdicts import NO_GPU, Finding, skipped
-from run.gpus import has_nvidia_gpu
+from hardware.gpus import has_nvidia_gpu
 
 
 def matching(pattern: str | None, *, measures: bool) -> list[Check]:

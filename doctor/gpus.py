@@ -7,11 +7,11 @@ from typing import Any
 
 from doctor.verdicts import NO_GPU, Context, Verdict, ok, skipped, warning, wrong
 from errors import counted
-from run.cuda_driver import check_driver, describe_driver_fault
-from run.cuda_libraries import check_libraries, describe_missing
-from run.gpus import driver_version, gpu_facts, has_nvidia_gpu
-from run.kernel_files import read
-from run.tensorflow_build import runs_on, tensorflow_build
+from hardware.cuda_driver import check_driver, describe_driver_fault
+from hardware.cuda_libraries import check_libraries, describe_missing
+from hardware.gpus import driver_version, gpu_facts, has_nvidia_gpu
+from hardware.kernel_files import read
+from hardware.tensorflow_build import runs_on, tensorflow_build
 
 # Of PCI: NVIDIA, and the classes of display controllers.
 _NVIDIA, _DISPLAY = '0x10de', '0x03'

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from doctor.verdicts import Context, Verdict, ok, warning
 from errors import counted
-from run import cgroups
-from run.kernel_files import read, read_table
-from run.meters import Disturbances
-from run.processors import processor_facts
+from hardware import cgroups
+from hardware.kernel_files import read, read_table
+from hardware.meters import Disturbances
+from hardware.processors import processor_facts
 
 _GIBIBYTE = 2**30
 _KIBIBYTE = 2**10

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from doctor.verdicts import Context, Verdict, ok
-from run.peak import measure_peak
+from hardware.peak import measure_peak
 
 # Each of three arrays: several times the last-level cache of any processor but the largest servers' ones.
 _ARRAY_BYTES = 2**28

@@ -5,9 +5,9 @@ from typing import Any
 
 from doctor.verdicts import Context, Verdict, ok, wrong
 from errors import counted
-from run.gpus import gpu_facts, has_nvidia_gpu, visible
-from run.missing_gpu import explain_missing_gpu
-from run.surroundings import environment_facts
+from hardware.gpus import gpu_facts, has_nvidia_gpu, visible
+from hardware.missing_gpu import explain_missing_gpu
+from hardware.surroundings import environment_facts
 
 _SIZE = 256
 

@@ -8,13 +8,13 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from errors import UsageError, counted
+from hardware.data_formats import Capability, choose_data_format, uses_tf32
+from hardware.missing_gpu import explain_missing_gpu
+from hardware.visible_gpus import confirm_shown
 from params import Params
 from params.devices import another_flag_places_the_sums
 from params.modes import Mode
-from run.data_formats import Capability, choose_data_format, uses_tf32
-from run.missing_gpu import explain_missing_gpu
 from run.process_settings import fix_gpu_memory, let_xla_compile_for_cpus
-from run.visible_gpus import confirm_shown
 from training.variables import HOST_DEVICE
 
 

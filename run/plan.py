@@ -255,7 +255,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a run runs on: see run.surroundings, whose functions have these names (machine: machine_facts, ...)."""
+    """What a run runs on: see hardware.surroundings, whose functions have these names (machine: machine_facts, ...)."""
 
     machine: Mapping[str, Any]
     environment: Mapping[str, str]

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from errors import UsageError
-from run.gpu_memory import share_memory_options
+from hardware.gpu_memory import share_memory_options
 
 XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 INTRA = 'num_intra_threads'

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from errors import counted
+from hardware.meters import Disturbances, EnergyMeter, host_peak_bytes
 from inputs.data_sets import DATA_SETS
 from models.costs import read_table
 from models.counting import network_cost
@@ -20,7 +21,6 @@ from reporting.record import RESULT, SCHEMA_VERSION
 from reporting.result import Accuracy, Between, Cause, Ending, Phase, Result, Step, StepValues
 from reporting.statistics import describe, throughput
 from run.invocation import Invocation
-from run.meters import Disturbances, EnergyMeter, host_peak_bytes
 from run.plan import Plan, Role
 
 # Multiply-adds are two operations. The backward pass has two products of the size of each of the forward pass: one for

@@ -15,6 +15,10 @@ from cluster.environments import find_place_on_host, is_evaluator
 from cluster.shape import Shape
 from cluster.topology import Cluster, Timeout, place_of, public_hosts
 from errors import UsageError
+from hardware.gpus import has_nvidia_gpu
+from hardware.missing_gpu import explain_missing_gpu
+from hardware.surroundings import environment_facts, git_commit, machine_facts
+from hardware.visible_gpus import ONLY_ONE, PlaceOnHost, show_gpus
 from inputs.catalog import Source
 from inputs.data_folder import Arrays, DataFolder, open_folder, recognise
 from inputs.data_sets import DATA_SETS, DataSet
@@ -27,8 +31,6 @@ from params.modes import MODES, Mode
 from params.rules import RunFacts
 from params.spec import numbers_of
 from run.gpu_settings import contradictions
-from run.gpus import has_nvidia_gpu
-from run.missing_gpu import explain_missing_gpu
 from run.outputs import check_outputs
 from run.plan import (
     Counts,
@@ -43,8 +45,6 @@ from run.plan import (
 )
 from run.resolve_files import find_checkpoints, find_instruments, find_reports
 from run.schedule import EvalSchedule
-from run.surroundings import environment_facts, git_commit, machine_facts
-from run.visible_gpus import ONLY_ONE, PlaceOnHost, show_gpus
 from training.schedules import steps_of
 
 # The default number of timed steps.

@@ -5,9 +5,9 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from errors import UsageError
+from hardware.gpu_memory import memory_options
 from params import Params
 from params.modes import MODES
-from run.gpu_memory import memory_options
 from run.gpu_settings import has_persistent_batch_norm, host_threads, prepare_gpus
 from run.machine import Machine, find_machine
 from run.process_settings import INTRA, XLA_ON_CPU, fix_for_process, fixed_for_process

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from run.tensorflow_build import tensorflow_build
+from hardware.tensorflow_build import tensorflow_build
 
 BUILD = tensorflow_build()
 NEEDED = [

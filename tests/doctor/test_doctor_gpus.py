@@ -8,7 +8,7 @@ from compiled_libraries import NEEDED, compile_driver, compile_library, folder_w
 
 from doctor import copies, gpus
 from doctor.verdicts import Context, Outcome, Verdict
-from run.cuda_libraries import check_libraries
+from hardware.cuda_libraries import check_libraries
 
 pytestmark = [pytest.mark.unit, *NEEDED]
 
@@ -31,7 +31,7 @@ WITH_DRIVER = {
     'dev/nvidia0': '',
     'proc/driver/nvidia/version': 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5 2024\n',
 }
-# In the order of the fields that run.gpus asks for.
+# In the order of the fields that hardware.gpus asks for.
 SMI = '#!/bin/sh\necho "NVIDIA A100-SXM4-40GB, GPU-1, 40960, 8.0, 1410, 1215, 400.00, 550.54.15"\n'
 
 

@@ -12,10 +12,10 @@ import pytest
 import tensorflow.compat.v1 as tf
 from refusals import check_line, refused
 
+from hardware.missing_gpu import explain_missing_gpu
 from params import RunFacts, find_idle, make_params
 from reporting.console import format_banner
 from run.build import make_banner
-from run.missing_gpu import explain_missing_gpu
 from run.plan import Plan
 from run.process_settings import keep_threads
 from run.resolve import resolve
@@ -156,7 +156,7 @@ def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(
 ) -> None:
     set_gpus()
     # As if a GPU of NVIDIA were in this machine.
-    monkeypatch.setattr('run.missing_gpu.has_nvidia_gpu', lambda *_: True)
+    monkeypatch.setattr('hardware.missing_gpu.has_nvidia_gpu', lambda *_: True)
     (name, value), *_ = flags.items()
     with refused(f'--{name}={value}', '--device=cpu', explain_missing_gpu()):
         plan_of(**flags)

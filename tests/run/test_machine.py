@@ -13,11 +13,11 @@ import tensorflow.compat.v1 as tf
 from refusals import check_line, refused
 
 import tf_cnn_benchmarks
+from hardware.missing_gpu import explain_missing_gpu
 from models.registry import MODELS
 from params import Params, RunFacts, find_idle, make_params
 from params.modes import MODES
 from run.machine import Machine, find_machine
-from run.missing_gpu import explain_missing_gpu
 from run.resolve import resolve
 from run.session_settings import session_config
 
@@ -50,7 +50,7 @@ def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for
     num_gpus_here: int, device: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr('run.resolve.has_nvidia_gpu', lambda: True)
-    monkeypatch.setattr('run.missing_gpu.has_nvidia_gpu', lambda *_: True)
+    monkeypatch.setattr('hardware.missing_gpu.has_nvidia_gpu', lambda *_: True)
     told = [line for line in resolve(make_params(model='lenet', device=device), {}).warnings if 'NVIDIA' in line]
     assert len(told) == (device is None and not num_gpus_here)
     for line in told:

@@ -6,8 +6,8 @@ import pytest
 from compiled_libraries import NEEDED, compile_library, folder_with
 from refusals import check_line
 
-from run.cuda_libraries import DRIVER, check_libraries, describe_missing
-from run.tensorflow_build import TensorFlowBuild, runs_on
+from hardware.cuda_libraries import DRIVER, check_libraries, describe_missing
+from hardware.tensorflow_build import TensorFlowBuild, runs_on
 
 pytestmark = [pytest.mark.unit, *NEEDED]
 
@@ -32,7 +32,7 @@ def test_libraries_of_pip_packages_are_found_beside_tensorflow_unless_the_user_h
     tmp_path: Path, good_library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = TensorFlowBuild(tmp_path / 'site-packages' / 'tensorflow', '12.5.1', '9', ())
-    monkeypatch.setattr('run.cuda_libraries.tensorflow_build', lambda: build)
+    monkeypatch.setattr('hardware.cuda_libraries.tensorflow_build', lambda: build)
     packaged = tmp_path / 'site-packages/nvidia/cublas/lib'
     packaged.mkdir(parents=True)
     folder_with(packaged, good_library, 'libcublas.so.12', 'libcublasLt.so.12')

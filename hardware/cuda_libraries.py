@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from run.tensorflow_build import TensorFlowBuild, tensorflow_build
+from hardware.tensorflow_build import TensorFlowBuild, tensorflow_build
 
 # What has the library of the driver; the others are in packages of pip.
 DRIVER = 'NVIDIA driver'

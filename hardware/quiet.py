@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 from errors import UsageError
-from run.gpus import has_nvidia_gpu
+from hardware.gpus import has_nvidia_gpu
 
 _LEVEL = 'TF_CPP_MIN_LOG_LEVEL'
 _STANDARD_ERROR = 2

@@ -15,9 +15,9 @@ from refusals import refused
 
 import tf_cnn_benchmarks
 from cluster.environments import find_place_on_host
-from run import visible_gpus
-from run.gpus import count_gpus, listed_gpus
-from run.visible_gpus import confirm_shown, own_gpus, shares_of_workers, show_gpus
+from hardware import visible_gpus
+from hardware.gpus import count_gpus, listed_gpus
+from hardware.visible_gpus import confirm_shown, own_gpus, shares_of_workers, show_gpus
 
 pytestmark = pytest.mark.unit
 
@@ -173,7 +173,7 @@ def shown() -> str | None:
 
 def test_a_host_without_gpus_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('PATH', '')
-    monkeypatch.setattr('run.visible_gpus.has_nvidia_gpu', lambda environ: False)
+    monkeypatch.setattr('hardware.visible_gpus.has_nvidia_gpu', lambda environ: False)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     assert not show_gpus(0, (0, 1), os.environ)
     assert not show_gpus(1, (0, 2), os.environ)
@@ -252,7 +252,7 @@ RESOLVE = """
 import json, os, sys
 from params import make_params
 from run.resolve import resolve
-from run.visible_gpus import VISIBLE
+from hardware.visible_gpus import VISIBLE
 from errors import UsageError
 import tensorflow.compat.v1 as tf
 seen = {}

@@ -12,11 +12,11 @@ import pytest
 from captured_machines import BATCH_JOB, CONTAINER_V1, CONTAINER_V2, epyc_2_sockets, graviton, write_files
 
 import errors
+from hardware import cgroups
+from hardware.gpus import driver_version, gpu_facts, has_nvidia_gpu, visible
+from hardware.processors import processor_facts
+from hardware.surroundings import environment_facts, fingerprint, git_commit, machine_facts
 from reporting.summary import format_machine
-from run import cgroups
-from run.gpus import driver_version, gpu_facts, has_nvidia_gpu, visible
-from run.processors import processor_facts
-from run.surroundings import environment_facts, fingerprint, git_commit, machine_facts
 
 pytestmark = pytest.mark.unit
 
@@ -253,7 +253,7 @@ def test_gpus_and_their_energy_are_found_with_nvml(tmp_path: Path) -> None:
     library = tmp_path / 'libnvidia-ml.so.1'
     subprocess.run(['cc', '-shared', '-fPIC', '-o', str(library), str(source)], check=True, timeout=60)
     code = (
-        'import json; from run.gpus import gpu_facts; from run.meters import EnergyMeter\n'
+        'import json; from hardware.gpus import gpu_facts; from hardware.meters import EnergyMeter\n'
         'def energy(devices):\n'
         '    meter = EnergyMeter("gpu", {"CUDA_VISIBLE_DEVICES": devices}); meter.start(); return meter.joules()\n'
         'print(json.dumps([gpu_facts(), energy("0"), energy("GPU-0"), energy("0,1"), energy("")]))'

@@ -8,10 +8,10 @@ from captured_machines import write_files
 from compiled_libraries import BUILD, NEEDED, compile_driver, compile_library, folder_with
 from refusals import check_line
 
-from run.cuda_driver import Driver, check_driver, describe_driver_fault
-from run.cuda_libraries import check_libraries
-from run.missing_gpu import explain_missing_gpu
-from run.tensorflow_build import TensorFlowBuild
+from hardware.cuda_driver import Driver, check_driver, describe_driver_fault
+from hardware.cuda_libraries import check_libraries
+from hardware.missing_gpu import explain_missing_gpu
+from hardware.tensorflow_build import TensorFlowBuild
 
 pytestmark = [pytest.mark.unit, *NEEDED]
 

@@ -6,7 +6,7 @@ Containers and batch systems limit processes in this way. A limit of a group hol
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from run.kernel_files import read, read_number, read_table
+from hardware.kernel_files import read, read_number, read_table
 
 # Version 1 writes a number near 2**63 where there is no limit.
 _NO_LIMIT = 2**60

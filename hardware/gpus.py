@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from run.kernel_files import read
+from hardware.kernel_files import read
 
 # Without persistence mode, the driver starts each GPU before it answers.
 _NVIDIA_SMI_SECS = 20.0

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from run import cgroups
-from run.gpus import driver_version, gpu_facts
-from run.kernel_files import numbers_in, read, read_table
-from run.processors import processor_facts
+from hardware import cgroups
+from hardware.gpus import driver_version, gpu_facts
+from hardware.kernel_files import numbers_in, read, read_table
+from hardware.processors import processor_facts
 
 ROOT = Path('/')
 _PROGRAM = Path(__file__).resolve().parent.parent

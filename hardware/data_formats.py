@@ -3,11 +3,11 @@
 TensorFlow's own layout pass (tensorflow/core/grappler/optimizers/generic_layout_optimizer.cc, GetSrcAndDstDataFormats)
 converts convolutions to NHWC if at least half of the GPUs are of compute capability 7.0 (Volta) or above and half of
 the convolutions are in float16, or 8.0 (Ampere) and bfloat16; else to NCHW, float32 with TF32 included. That is also
-what it does in 2.21: tests/run/test_data_formats.py runs that pass for such GPUs. Its reason: tensor cores multiply in
-NHWC, and cuDNN transposes what it gets in NCHW (tensorflow/core/kernels/conv_ops_gpu.cc, ComputeInNhwcEnabled, which
-counts TF32 as well). Float32 stays in NCHW all the same: when it trains, batch norm has a kernel for NHWC in 16 bits
-only (tensorflow/core/kernels/fused_batch_norm_op.cc), and in 32 would transpose each activation twice.
-benchmarks/data_formats.py measures both.
+what it does in 2.21: tests/hardware/test_data_formats.py runs that pass for such GPUs. Its reason: tensor cores
+multiply in NHWC, and cuDNN transposes what it gets in NCHW (tensorflow/core/kernels/conv_ops_gpu.cc,
+ComputeInNhwcEnabled, which counts TF32 as well). Float32 stays in NCHW all the same: when it trains, batch norm has a
+kernel for NHWC in 16 bits only (tensorflow/core/kernels/fused_batch_norm_op.cc), and in 32 would transpose each
+activation twice. benchmarks/data_formats.py measures both.
 """
 
 from collections.abc import Mapping, Sequence
