@@ -136,6 +136,11 @@ IDLE: tuple[Idle, ...] = (
         'the run is on the CPU',
     ),
     Idle(
+        ('local_parameter_device',),
+        lambda p, run: p.device == 'cpu' and p.local_parameter_device == 'gpu',
+        'the run is on the CPU',
+    ),
+    Idle(
         ('per_gpu_thread_count',),
         lambda p, run: p.gpu_thread_mode == 'global',
         'with --gpu_thread_mode=global GPUs have no threads of their own',

@@ -75,11 +75,8 @@ def find_machine(
         mode.parameter_device and not another_flag_places_the_sums(params) if alone else mode.needs_servers
     )
     parameter_kind = kind
-    if places_parameters and not params.eval:
+    if places_parameters and not params.eval and kind == 'gpu':
         parameter_kind = params.local_parameter_device or kind
-    if not alone and kind == 'cpu':
-        # The same flags may start workers with and without GPUs.
-        parameter_kind = 'cpu'
     if workers and params.device is None and not gpus_by_default:
         raise UsageError(
             '--device is missing: this process sees no GPU, and cannot see the devices of the workers; '
@@ -87,7 +84,7 @@ def find_machine(
         )
     if not workers:
         _check_number(params, kind, num_gpus_found)
-    _check_kind(params, mode, kind, parameter_kind)
+    _check_kind(params, mode, kind)
     _check_nccl(params, kind, spec or '', alone=alone, is_here=not workers)
     towers = tuple(f'{worker}/{kind}:{i}' for worker in workers or [''] for i in range(params.num_gpus))
     data_format, reason = 'NHWC', ''
@@ -125,14 +122,12 @@ def _check_number(params: Params, kind: str, num_gpus_found: int) -> None:
         )
 
 
-def _check_kind(params: Params, mode: Mode, kind: str, parameter_kind: str) -> None:
+def _check_kind(params: Params, mode: Mode, kind: str) -> None:
     if params.xla and kind == 'cpu' and params.num_gpus > 1:
         raise UsageError(
             f'--xla: on a CPU it compiles for one device, and --num_gpus={params.num_gpus}; '
             'write --num_gpus=1 or --noxla'
         )
-    if parameter_kind == 'gpu' and kind != 'gpu':
-        raise UsageError('--local_parameter_device=gpu: the run is on the CPU; write --local_parameter_device=cpu')
     if params.horovod_device == 'gpu' and kind != 'gpu' and mode.launcher:
         raise UsageError('--horovod_device=gpu: the run is on the CPU; write --horovod_device=cpu, or leave it out')
 

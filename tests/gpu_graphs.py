@@ -1,6 +1,7 @@
 """Graphs of runs on GPUs, built without a GPU, and what they would do there."""
 
 import functools
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -71,7 +72,11 @@ def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> Gp
     defaults = {'model': 'lenet', 'batch_size': 2, 'device': 'gpu', 'num_gpus': num_gpus, 'data_format': 'NCHW'}
     if 'worker_hosts' in flags:
         flags = {'task_index': task_index, **flags}
-    with mock.patch.object(tf.config, 'list_physical_devices', return_value=[object()] * num_gpus):
+    with (
+        mock.patch.object(tf.config, 'list_physical_devices', return_value=[object()] * num_gpus),
+        # The plan sets what TensorFlow reads of it.
+        mock.patch.dict(os.environ),
+    ):
         plan = resolve(make_params(**{**defaults, **flags}), {})
     assert isinstance(plan, Plan)
     device = plan.processes.cluster.own.device if plan.processes.cluster else ''
