@@ -11,11 +11,13 @@ from typing import Any, NoReturn
 
 import tensorflow.compat.v1 as tf
 
+from cluster.agreement import Settings
 from cluster.failure_detector import FailureDetector, PeerFailure, failure_of_end, failure_of_timeout
 from cluster.rendezvous import Generation, Incarnations, Rendezvous, Timeout
 from cluster.server import start_server
 from cluster.topology import Cluster, Task
 from cluster.worker import LostError
+from errors import UsageError
 
 # The number of the open file with the JSON that a process which restarts itself passes on to the program that takes its
 # place. The environment itself has no room for the steps of a long run.
@@ -36,6 +38,7 @@ class ClusterWorker:
     Args:
       cluster: all tasks, and the role of this one.
       config: the settings of the server and of sessions.
+      settings: what this task must have in common with the others.
       together: whether the workers take their steps together.
       keeps_state: whether variables survive the loss of the server that holds them, in checkpoints.
       connect: how long to wait for the other tasks at the start.
@@ -51,6 +54,7 @@ class ClusterWorker:
         cluster: Cluster,
         config: tf.ConfigProto,
         *,
+        settings: Settings,
         together: bool,
         keeps_state: bool,
         connect: Timeout,
@@ -81,7 +85,7 @@ class ClusterWorker:
         used = [f'/job:{cluster.servers[0].job}'] if cluster.servers else [cluster.trainers[0].device]
         config.device_filters.extend([cluster.own.device, *used])
         self.config = config
-        self._rendezvous = Rendezvous(cluster, server.target, together=together)
+        self._rendezvous = Rendezvous(cluster, server.target, together=together, settings=settings)
         self._keeps_state = keeps_state
         self._connect = connect
         self._peer = peer
@@ -243,7 +247,7 @@ class ClusterWorker:
     def end(self, exit_code: int, reason: str = '') -> None:
         self.stop_watching()
         self._rendezvous.end(exit_code, reason)
-        self._rendezvous.stay_for_others()
+        self._rendezvous.stay_for_others(all_will_end=exit_code == UsageError.exit_code)
 
     def _servers(self, found: Incarnations) -> dict[str, int | None]:
         return {str(task): found[task] for task in self.cluster.servers}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cluster.rendezvous import End, Generation, Rendezvous
 from cluster.topology import Task
+from errors import RunError, UsageError
 
 _INTERVAL_SECS = 0.5
 # A task that cannot return may still be alive and only slow to answer for so long.
@@ -20,12 +21,13 @@ class PeerFailure:
     Attributes:
       task: the task.
       is_replaced: whether a new process has taken its place; else it is lost for good.
-      line: what happened, for messages.
+      line: what happened, for messages. exit_code: that of a process which ends because of it.
     """
 
     task: Task
     is_replaced: bool
     line: str
+    exit_code: int = RunError.exit_code
 
 
 class FailureDetector(threading.Thread):
@@ -133,4 +135,13 @@ def failure_of_end(task: Task, end: End | None) -> PeerFailure | None:
     """The failure of a task that recorded this end; None if it ended well or has not ended."""
     if end is None or end.exit_code == 0:
         return None
-    return PeerFailure(task, False, f'{task} ended with exit code {end.exit_code}: {end.reason}')
+    # Wrong use of one process is wrong use of the cluster.
+    exit_code = UsageError.exit_code if end.exit_code == UsageError.exit_code else RunError.exit_code
+    return PeerFailure(task, False, f'{task} ended with exit code {end.exit_code}: {end.reason}', exit_code)
+
+
+def fault_of(failure: PeerFailure) -> RunError:
+    """The error with which a process ends because of this failure."""
+    fault = RunError(failure.line)
+    fault.exit_code = failure.exit_code
+    return fault

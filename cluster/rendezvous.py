@@ -6,20 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from cluster.agreement import Settings, find_difference, settings_of
 from cluster.health import Health
 from cluster.key_value_store import KeyValueStore, StoreError
 from cluster.topology import Cluster, Task, Timeout
-from errors import RunError
+from errors import RunError, UsageError
 
 Result = TypeVar('Result')
 # The incarnation of each task, a number that is new for each process; None if the task does not answer.
 Incarnations = Mapping[Task, int | None]
 
+_SETTINGS = 'settings/'
 _ANSWER_SECS = 1.0
 _STORE_SECS = 15.0
 _POLL_SECS = 0.1
 # How long the task that holds the store stays for tasks that still read it.
 _STAY_SECS = 10.0
+# And for tasks that have not started yet.
+_STAY_SECS_FOR_ALL = 30.0
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,13 @@ class Rendezvous:
       cluster: all tasks, and the role of this one.
       target: this task's server.
       together: whether the workers take their steps together, so that none can be replaced without the others.
+      settings: what this task must have in common with the others, see cluster.agreement.
     """
 
-    def __init__(self, cluster: Cluster, target: str, *, together: bool) -> None:
+    def __init__(self, cluster: Cluster, target: str, *, together: bool, settings: Settings) -> None:
         self.cluster = cluster
         self._target = target
+        self._settings = settings_of(cluster, settings)
         self._health = Health(cluster.tasks)
         self._workers = cluster.trainers
         self._members = cluster.tasks if together else cluster.servers
@@ -126,6 +132,7 @@ class Rendezvous:
           agree: called on the chief with the offers of all workers in order; returns what all agree on.
 
         Raises:
+          UsageError: two tasks have different settings.
           RunError: some tasks did not come in time; it names them.
         """
         deadline = time.monotonic() + timeout.secs
@@ -134,6 +141,7 @@ class Rendezvous:
             entries = self.entries()
             own = found[self.cluster.own]
             if entries is not None and own is not None:
+                self.compare_settings(entries, found)
                 generation = _generation(entries)
                 if generation and self._is_current(generation, found):
                     return generation
@@ -153,6 +161,30 @@ class Rendezvous:
             if time.monotonic() > deadline:
                 raise RunError(timeout.message(self._missing(found, entries or {})))
             time.sleep(_POLL_SECS)
+
+    def compare_settings(self, entries: Mapping[str, Any], found: Incarnations) -> None:
+        """Tells the other tasks what this one must have in common with them, and compares it.
+
+        Args:
+          entries, found: the entries of the store, and the tasks that are up. In the store is also what tasks that were
+            replaced, or that only some others know, have told.
+
+        Raises:
+          UsageError: two tasks differ.
+        """
+        key, own = f'{_SETTINGS}{self.cluster.own}', found[self.cluster.own]
+        mine = {'incarnation': own, 'settings': self._settings}
+        if entries.get(key) != mine:
+            self.put(key, mine)
+        told = {name.removeprefix(_SETTINGS): value for name, value in entries.items() if name.startswith(_SETTINGS)}
+        replaced = {
+            str(task)
+            for task, incarnation in found.items()
+            if incarnation is not None and told.get(str(task), mine)['incarnation'] != incarnation
+        }
+        settings = {name: value['settings'] for name, value in told.items() if name not in replaced}
+        if difference := find_difference(settings | {str(self.cluster.own): self._settings}):
+            raise UsageError(difference)
 
     def _is_current(self, generation: Generation, found: Incarnations) -> bool:
         """Whether the members of a generation are the processes that are up now."""
@@ -204,16 +236,22 @@ class Rendezvous:
                 ends[task] = End(end['exit_code'], end['reason'])
         return ends
 
-    def stay_for_others(self) -> None:
-        """If this task holds the store: waits until the others have ended, since they may still read it."""
+    def stay_for_others(self, *, all_will_end: bool = False) -> None:
+        """If this task holds the store: waits until the others have ended, since they may still read it.
+
+        Args:
+          all_will_end: whether tasks that are not up yet have to learn from the store that the cluster cannot start.
+        """
         if self.cluster.own != self.cluster.store_task:
             return
-        deadline = time.monotonic() + _STAY_SECS
+        deadline = time.monotonic() + (_STAY_SECS_FOR_ALL if all_will_end else _STAY_SECS)
         while time.monotonic() < deadline:
             found, entries = self.incarnations(), self.entries() or {}
             ends = self.ends(entries, found)
             if all(
-                task in ends or incarnation is None for task, incarnation in found.items() if task != self.cluster.own
+                task in ends or (incarnation is None and not all_will_end)
+                for task, incarnation in found.items()
+                if task != self.cluster.own
             ):
                 return
             time.sleep(_POLL_SECS)

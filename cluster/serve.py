@@ -5,11 +5,13 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
+from cluster.agreement import Settings
+from cluster.failure_detector import failure_of_end, fault_of
 from cluster.rendezvous import End, Rendezvous, Timeout
 from cluster.server import start_server
 from cluster.signals import Stop
 from cluster.topology import Cluster, Task
-from errors import RunError
+from errors import BenchmarkError, RunError, UsageError
 
 _INTERVAL_SECS = 0.25
 # A task that has not answered for so long is gone, not only slow.
@@ -22,6 +24,7 @@ def run_server(
     cluster: Cluster,
     config: tf.ConfigProto,
     *,
+    settings: Settings,
     together: bool,
     connect: Timeout,
     peer: Timeout,
@@ -33,6 +36,7 @@ def run_server(
     Args:
       cluster: all tasks, and the role of this one.
       config: the settings of the server.
+      settings: what this task must have in common with the others.
       together: whether no trainer can go on without the others.
       connect: how long to wait for the trainers at the start.
       peer: how long to wait for a lost trainer.
@@ -40,9 +44,10 @@ def run_server(
       warn: prints a warning.
 
     Raises:
+      UsageError: two tasks have different settings.
       RunError: a trainer never came, was lost for good, or ended with an error.
     """
-    rendezvous = Rendezvous(cluster, start_server(cluster, config).target, together=together)
+    rendezvous = Rendezvous(cluster, start_server(cluster, config).target, together=together, settings=settings)
 
     def finish(exit_code: int, signal_name: str) -> None:
         _await_trainers(rendezvous, _STAY_SECS)
@@ -61,9 +66,9 @@ def run_server(
     with stop.listening():
         try:
             serve(rendezvous, connect, peer, linger_secs, warn, end_if_requested, together=together)
-        except RunError as fault:
+        except BenchmarkError as fault:
             rendezvous.end(fault.exit_code, str(fault))
-            rendezvous.stay_for_others()
+            rendezvous.stay_for_others(all_will_end=isinstance(fault, UsageError))
             raise
         rendezvous.end(0)
         rendezvous.stay_for_others()
@@ -114,6 +119,7 @@ def serve(
         if entries is None:
             ends = ended | rendezvous.ends(rendezvous.own_entries(), found)
         else:
+            rendezvous.compare_settings(entries, found)
             ends = rendezvous.ends(entries, found)
         ended = {trainer: ends[trainer] for trainer in trainers if trainer in ends}
         now = time.monotonic()
@@ -130,8 +136,8 @@ def serve(
         time.sleep(_INTERVAL_SECS)
         end_if_requested()
     for trainer, end in ended.items():
-        if end.exit_code:
-            raise RunError(f'{trainer} ended with exit code {end.exit_code}: {end.reason}')
+        if failure := failure_of_end(trainer, end):
+            raise fault_of(failure)
     for trainer in given_up:
         if together or limits[trainer] is connect:
             never_came = limits[trainer] is connect

@@ -56,6 +56,7 @@ def main(argv: Sequence[str]) -> int:
             run_server(
                 plan.cluster,
                 plan.config,
+                settings=plan.settings,
                 together=plan.together,
                 connect=plan.connect,
                 peer=plan.peer,

@@ -41,6 +41,7 @@ class Processes:
       cluster: all processes, and which of them is this one; None for a run of one process.
       horovod: the module horovod.tensorflow if Horovod started the processes, else None.
       together: whether the workers take their steps together (synchronously); True for a run of one process.
+      settings: the flags that all processes of the cluster need with the same values, by name.
       keeps_state: whether checkpoints keep the variables if the process that holds them is lost.
       connect, peer: how long to wait for other tasks at the start, and for a lost task.
     """
@@ -48,6 +49,7 @@ class Processes:
     cluster: Cluster | None
     horovod: Any
     together: bool
+    settings: Mapping[str, Any]
     keeps_state: bool
     connect: Timeout
     peer: Timeout
@@ -317,6 +319,7 @@ class ServerPlan:
 
     Attributes:
       cluster: all processes, and which of them is this one. config: the settings of its server.
+      settings: the flags that all processes of the cluster need with the same values, by name.
       together: whether the loss of one trainer stops the others.
       connect, peer: how long to wait for trainers at the start, and for a lost trainer.
       linger_secs: how long the server stays after the trainers are done.
@@ -324,6 +327,7 @@ class ServerPlan:
 
     cluster: Cluster
     config: 'tf.ConfigProto'
+    settings: Mapping[str, Any]
     together: bool
     connect: Timeout
     peer: Timeout

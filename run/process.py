@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 import tensorflow.compat.v1 as tf
 
 from cluster.cluster_worker import ClusterWorker
-from cluster.failure_detector import PeerFailure
+from cluster.failure_detector import PeerFailure, fault_of
 from cluster.horovod import HorovodWorker
 from cluster.signals import Interrupts, Stop, Terminated
 from cluster.worker import LostError, OneProcess, Worker
-from errors import RunError
+from errors import RunError, UsageError
 from reporting.console import Console
 from reporting.result import Ending, Result
 from run.faults import check_ends, explain
@@ -84,6 +84,7 @@ class Process:
         return ClusterWorker(
             processes.cluster,
             self._plan.config,
+            settings=processes.settings,
             together=processes.together,
             keeps_state=processes.keeps_state,
             connect=processes.connect,
@@ -111,6 +112,10 @@ class Process:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
                 raise self._fail(self._explain(error)) from error
+            except UsageError as error:
+                # The processes of the cluster differ.
+                self._keep_measurements(str(error), error.exit_code)
+                raise
             except RuntimeError as error:
                 # The session was closed between two steps because another task was lost.
                 failure = self._worker.peer_failure() if self._worker else None
@@ -178,12 +183,12 @@ class Process:
         finally:
             self._interrupts.release()
 
-    def _keep_measurements(self, reason: str) -> None:
+    def _keep_measurements(self, reason: str, exit_code: int = 1) -> None:
         """Keeps what was measured when nothing can be printed, or a defect of this program ends the run."""
         try:
-            self._end(Ending(1, reason), prints=False)
+            self._end(Ending(exit_code, reason), prints=False)
         finally:
-            self._leave(1, reason)
+            self._leave(exit_code, reason)
 
     def _leave(self, exit_code: int, reason: str = '') -> None:
         if self._worker:
@@ -216,7 +221,7 @@ class Process:
         """Handles the failure of another task: joins again if that task was replaced, else returns the error."""
         if failure.is_replaced and self._hand_on:
             self._start_anew(failure, *self._hand_on())
-        return RunError(failure.line)
+        return fault_of(failure)
 
     def _start_anew(self, failure: PeerFailure, progress: str, inherited: Mapping[str, Any]) -> NoReturn:
         """Restarts this process, which then joins again, as all workers do when one of them is replaced."""

@@ -25,6 +25,7 @@ from inputs.data_sets import DATA_SETS, DataSet
 from models.facts import ModelFacts
 from models.registry import MODELS, load_model_file
 from params import Params
+from params.agreement import flags_to_agree_on
 from params.checks import check_run, find_idle
 from params.files import Output, outputs_that_are
 from params.modes import MODES, Mode
@@ -156,6 +157,7 @@ def _plan_server(
     return ServerPlan(
         cluster=cluster,
         config=server_config(params, computes=computes, host_has_gpus=host_has_gpus),
+        settings=flags_to_agree_on(params, serves=True),
         # Without its controller no task can continue.
         together=(params.cross_replica_sync and not params.forward_only) or bool(cluster.controller_hosts),
         connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
@@ -195,6 +197,7 @@ def _plan_run(
         or params.eval
         or horovod is not None
         or (params.cross_replica_sync and not params.forward_only),
+        settings=flags_to_agree_on(params, serves=False),
         keeps_state=params.train_dir is not None,
         connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
         peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),

@@ -1,6 +1,7 @@
 """Clusters of real processes on free loopback ports. Each has a deadline, and a failed test shows the logs of all."""
 
 import contextlib
+import dataclasses
 import os
 import re
 import signal
@@ -50,6 +51,10 @@ class Process:
         self._process: subprocess.Popen[bytes] | None = None
         self._waiter = threading.Thread()
         self._streams = {kind: folder / f'{command.name.replace(" ", "-")}.{kind}' for kind in ('out', 'err')}
+
+    def add_flags(self, *flags: str) -> None:
+        """From its next start on it has these flags as well."""
+        self._command = dataclasses.replace(self._command, argv=(*self._command.argv, *flags))
 
     def start(self) -> None:
         """Starts it, or starts it again. Only the main thread can: the process dies with the thread that started it."""
