@@ -1,5 +1,6 @@
 """Variable managers of several processes: workers read and update variables on parameter servers."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,12 +9,11 @@ import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr
 from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
-from managers.staged import StagedGradients
+from managers.staged import StagedGradients, StagedValues
 from managers.synchronous_step import SynchronousStep
 from models.layers import Initializer
 from training.checkpoints import Slice
 from training.optimizers import OptimizerStep, Slots
-from training.staging import StagingArea
 from training.variables import Variable, create_variable, num_bytes
 
 Tensor = Any
@@ -169,33 +169,17 @@ class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS)
     read no variable before the whole step is applied, since a step is applied completely or not at all.
     """
 
-    def __init__(
-        self,
-        devices: Sequence[str],
-        seed: int,
-        servers: ParameterServers,
-        parameter_devices: Sequence[str],
-        *,
-        sync: bool,
-    ) -> None:
-        super().__init__(devices, seed, servers, parameter_devices, sync=sync)
-        self._fetched: dict[str, Variable] = {}
-        self._areas: dict[str, list[StagingArea]] = {}
-        self._first_puts: list[tf.Operation] = []
+    @functools.cached_property
+    def _staged(self) -> StagedValues:
+        return StagedValues()
 
     def create(
         self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> Variable:
-        if name not in self._fetched:
-            self._fetched[name] = self._create_on_servers(name, shape, initializer, trainable)
-        fetched = self._fetched[name]
-        if not trainable:
-            return fetched
-        area = StagingArea(self._devices[device_num], [fetched.value])
-        self._areas.setdefault(name, []).append(area)
-        # For the prologue and for the first step.
-        self._first_puts += [area.put([fetched.value]) for _ in range(2)]
-        return replace(fetched, value=area.get()[0])
+        sources = self._staged.sources
+        if name not in sources:
+            sources[name] = self._create_on_servers(name, shape, initializer, trainable)
+        return self._staged.for_tower(sources[name], self._devices[device_num]) if trainable else sources[name]
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
@@ -207,17 +191,16 @@ class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS)
         updated, pairs = super().build_update(step, global_step, gradients.of_step_before)
         puts = list(gradients.puts)
         with tf.control_dependencies([updated]):
-            for name, areas in self._areas.items():
-                value = self._fetch(name)
-                puts += [area.put([value]) for area in areas]
+            for variable in self.trainable_variables_on_device(0):
+                puts += self._staged.puts(variable.name, self._fetch(variable.name))
         return tf.group(*puts), pairs
 
     def savable_variables(self) -> dict[str, Variable]:
         # Not the variables of a tower: their values are the staged ones.
-        return dict(self._fetched)
+        return dict(self._staged.sources)
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return list(self._first_puts)
+        return list(self._staged.first_puts)
 
 
 class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):

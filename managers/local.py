@@ -1,7 +1,7 @@
 """Variable managers of one process: towers share the variables, replicate them, or train independent models."""
 
+import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -9,10 +9,9 @@ import tensorflow.compat.v1 as tf
 from managers.all_reduce import Algorithm, all_reduce
 from managers.base import VariableMgr
 from managers.buckets import Packing
-from managers.staged import StagedGradients
+from managers.staged import StagedGradients, StagedValues
 from models.layers import Initializer
 from training.optimizers import OptimizerStep, Slots
-from training.staging import StagingArea
 from training.variables import Variable, num_bytes
 
 Tensor = Any
@@ -109,25 +108,17 @@ class VariableMgrLocalFetchFromStagedPS(VariableMgrLocalFetchFromPS):
     update waits for its gradients only, and its read for its update only.
     """
 
-    def __init__(self, devices: Sequence[str], seed: int, parameter_devices: Sequence[str]) -> None:
-        super().__init__(devices, seed, parameter_devices)
-        self._shared: dict[str, Variable] = {}
-        self._areas: dict[str, list[StagingArea]] = {}
-        self._first_puts: list[tf.Operation] = []
+    @functools.cached_property
+    def _staged(self) -> StagedValues:
+        return StagedValues()
 
     def create(
         self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> Variable:
-        if name not in self._shared:
-            self._shared[name] = super().create(0, name, shape, initializer, trainable)
-        shared = self._shared[name]
-        if not trainable:
-            return shared
-        area = StagingArea(self._devices[device_num], [shared.value])
-        self._areas.setdefault(name, []).append(area)
-        # For the prologue and for the first step.
-        self._first_puts += [area.put([shared.value]) for _ in range(2)]
-        return replace(shared, value=area.get()[0])
+        sources = self._staged.sources
+        if name not in sources:
+            sources[name] = super().create(0, name, shape, initializer, trainable)
+        return self._staged.for_tower(sources[name], self._devices[device_num]) if trainable else sources[name]
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
@@ -136,19 +127,18 @@ class VariableMgrLocalFetchFromStagedPS(VariableMgrLocalFetchFromPS):
         self.prologue += gradients.puts
         updated, pairs = super().build_update(step, global_step, gradients.of_step_before)
         puts = list(gradients.puts)
-        for name, areas in self._areas.items():
-            variable = self._shared[name]
+        for variable in self.trainable_variables_on_device(0):
             with tf.control_dependencies([step.updates[variable.handle.ref()]]):
                 value = variable.read_again()
-            puts += [area.put([value]) for area in areas]
+            puts += self._staged.puts(variable.name, value)
         return tf.group(updated, *puts), pairs
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return list(self._first_puts)
+        return list(self._staged.first_puts)
 
     def savable_variables(self) -> dict[str, Variable]:
         # Not the variables of a tower: their values are the staged ones.
-        return dict(self._shared)
+        return dict(self._staged.sources)
 
 
 class VariableMgrLocalReplicated(_OwnVariables):

@@ -1,12 +1,41 @@
-"""What a step of staged variables takes from the step before: the gradients of the towers."""
+"""What a step of staged variables takes from the step before: the values of variables, and gradients to apply."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import tensorflow.compat.v1 as tf
 
 from training.optimizers import OptimizerStep
 from training.staging import StagingArea
+from training.variables import Variable
 
 Tensor = Any
+
+
+class StagedValues:
+    """Keeps the values of variables on the towers until the next step computes with them.
+
+    Attributes:
+      sources: the variables themselves, by name; towers have them with staged values.
+      first_puts: ops that stage the initial values, for the prologue and for the first step.
+    """
+
+    def __init__(self) -> None:
+        self.sources: dict[str, Variable] = {}
+        self.first_puts: list[tf.Operation] = []
+        self._areas: dict[str, list[StagingArea]] = {}
+
+    def for_tower(self, source: Variable, device: str) -> Variable:
+        """Returns the variable with the value that the step before staged on the device of a tower."""
+        area = StagingArea(device, [source.value])
+        self._areas.setdefault(source.name, []).append(area)
+        self.first_puts += [area.put([source.value]) for _ in range(2)]
+        return replace(source, value=area.get()[0])
+
+    def puts(self, name: str, value: Tensor) -> list[tf.Operation]:
+        """Returns the ops that stage a value for the next step on all towers that use the variable."""
+        return [area.put([value]) for area in self._areas.get(name, ())]
 
 
 class StagedGradients:
