@@ -246,7 +246,7 @@ def find_place_on_host(environ: Environment) -> tuple[int, int] | None:
     for rank_name, size_name in _PLACES_ON_HOST:
         if rank_name in environ and size_name in environ:
             return _number(rank_name, environ), _number(size_name, environ)
-    if 'SLURM_STEP_NUM_TASKS' in environ:
+    if 'SLURM_STEP_NUM_TASKS' in environ and 'SLURM_STEP_TASKS_PER_NODE' in environ:
         counts = expand_counts(environ.get('SLURM_STEP_TASKS_PER_NODE', ''))
         return _number('SLURM_LOCALID', environ), counts[min(_number('SLURM_NODEID', environ), len(counts) - 1)]
     return None

@@ -167,13 +167,17 @@ class VariableMgr(ABC):
         distinct = [gradient for tower in pairs[:: self.num_averaged_towers] for gradient, _ in tower]
         before = self._before_update(combined_grads)
         with tf.control_dependencies([tf.group(*before)] if before else []):
-            done = step.take([[pair] for tower in pairs for pair in tower], distinct, self.assign_ops)
+            done = step.take([[pair] for tower in pairs for pair in tower], distinct, self._updates_of_step)
             return self.count_step(global_step, done), pairs[0]
 
     def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
         """Returns the ops and tensors that must be computed before the first variable changes."""
         del combined_grads
         return []
+
+    def _updates_of_step(self) -> list[tf.Operation]:
+        """Returns the ops that belong to an update, besides those that apply gradients."""
+        return self.assign_ops()
 
     def assign_ops(self) -> list[tf.Operation]:
         """Returns the ops that carry out the assignments."""

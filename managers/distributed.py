@@ -29,7 +29,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     Args:
       servers: the parameter servers.
       parameter_devices: the devices of the worker that receive the variables, from which its towers copy them, and that
-        sum the gradients of the towers; variables take them in turn.
+        sum the gradients of the towers; each variable has the one with the fewest bytes so far.
       sync: whether the workers take each step together (--cross_replica_sync).
     """
 
@@ -43,9 +43,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         sync: bool,
     ) -> None:
         super().__init__(devices, seed)
-        self._parameter_devices = list(parameter_devices)
-        # Where each trainable variable is received, and its gradients are summed.
+        # Where each trainable variable is received, and its gradients are summed; and the bytes of those of a device.
         self._homes: dict[str, str] = {}
+        self._home_bytes = dict.fromkeys(parameter_devices, 0)
         self.server_variables = ParameterServerVariables(servers)
         self._servers = servers
         self.synchronous_step = SynchronousStep(servers) if sync else None
@@ -97,11 +97,15 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return self.server_variables.fetch(name, self._home(name))
 
     def _home(self, name: str) -> str:
-        if not self.server_variables.parts[name][0].variable.trainable:
+        part = self.server_variables.parts[name][0]
+        if not part.variable.trainable:
             # Only the first tower uses moving averages.
             return self._devices[0]
-        turn = len(self._homes) % len(self._parameter_devices)
-        return self._homes.setdefault(name, self._parameter_devices[turn])
+        if name not in self._homes:
+            device = min(self._home_bytes, key=lambda home: self._home_bytes[home])
+            self._home_bytes[device] += num_bytes(part.full)
+            self._homes[name] = device
+        return self._homes[name]
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
         # Only the first tower of the chief updates it. Every worker creates it, because it affects the placement of the
@@ -130,7 +134,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
         def take_step(pairs: Pairs) -> tf.Operation:
             groups = self.server_variables.join(pairs)
-            return self.count_step(global_step, step.take(groups, [gradient for gradient, _ in pairs], self.assign_ops))
+            return self.count_step(
+                global_step, step.take(groups, [gradient for gradient, _ in pairs], self._updates_of_step)
+            )
 
         if self.synchronous_step:
             op = self.synchronous_step.build(buckets, global_step, take_step, self._before_push)
@@ -184,16 +190,26 @@ class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS)
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        gradients = StagedGradients(self._devices, device_grads, step)
+        averages = step.when_finite([gradient for tower in device_grads for gradient in tower], self.assign_ops)
+        applies = self._servers.is_chief or not self.synchronous_step
+        gradients = StagedGradients(self._devices, device_grads, step if applies else None)
         self.prologue += gradients.puts
         # The chief may change the loss scale as soon as it has all gradients, which are those of the step before.
         self._before_push.append(step.scale_read)
         updated, pairs = super().build_update(step, global_step, gradients.of_step_before)
-        puts = list(gradients.puts)
-        with tf.control_dependencies([updated]):
-            for variable in self.trainable_variables_on_device(0):
+        puts = [*gradients.puts, *averages]
+        for variable in self.trainable_variables_on_device(0):
+            after = [updated]
+            if not self.synchronous_step:
+                parts = self.server_variables.parts[variable.name]
+                after = [step.updates[part.variable.handle.ref()] for part in parts]
+            with tf.control_dependencies(after):
                 puts += self._staged.puts(variable.name, self._fetch(variable.name))
-        return tf.group(*puts), pairs
+        return tf.group(updated, *puts), pairs
+
+    def _updates_of_step(self) -> list[tf.Operation]:
+        # Moving averages need the computation of this step, for which the update does not wait.
+        return []
 
     def savable_variables(self) -> dict[str, Variable]:
         # Not the variables of a tower: their values are the staged ones.

@@ -123,15 +123,20 @@ class VariableMgrLocalFetchFromStagedPS(VariableMgrLocalFetchFromPS):
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
+        averages = step.when_finite([gradient for tower in device_grads for gradient in tower], self.assign_ops)
         gradients = StagedGradients(self._devices, device_grads, step)
         self.prologue += gradients.puts
         updated, pairs = super().build_update(step, global_step, gradients.of_step_before)
-        puts = list(gradients.puts)
+        puts = [*gradients.puts, *averages]
         for variable in self.trainable_variables_on_device(0):
             with tf.control_dependencies([step.updates[variable.handle.ref()]]):
                 value = variable.read_again()
             puts += self._staged.puts(variable.name, value)
         return tf.group(updated, *puts), pairs
+
+    def _updates_of_step(self) -> list[tf.Operation]:
+        # Moving averages need the computation of this step, for which the update does not wait.
+        return []
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         return list(self._staged.first_puts)

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from training.optimizers import OptimizerStep
 from training.staging import StagingArea
-from training.variables import Variable
+from training.variables import HOST_DEVICE, Variable
 
 Tensor = Any
 
@@ -47,16 +47,18 @@ class StagedGradients:
     Args:
       devices: the devices of the T towers.
       device_grads: the gradients of this step, T x V.
-      step: from now on it unscales gradients by the loss scale of the step before.
+      step: if this process applies gradients: it then unscales them by the loss scale of the step before.
 
     Attributes:
       of_step_before: the gradients of the step before, T x V.
       puts: ops that each step runs. They also run once before the first step, which then applies these gradients.
     """
 
-    def __init__(self, devices: Sequence[str], device_grads: Sequence[Sequence[Tensor]], step: OptimizerStep) -> None:
+    def __init__(
+        self, devices: Sequence[str], device_grads: Sequence[Sequence[Tensor]], step: OptimizerStep | None
+    ) -> None:
         self.of_step_before: list[list[Tensor]] = []
-        self.puts = step.stage_loss_scale()
+        self.puts = step.stage_loss_scale(HOST_DEVICE) if step else []
         for device, gradients in zip(devices, device_grads, strict=True):
             area = StagingArea(device, gradients)
             self.of_step_before.append(area.get())

@@ -17,6 +17,7 @@ _RULE = '-' * 64
 _LABEL_WIDTH = 13
 # After the precision, whose first word others read.
 IN_TF32 = ' (computed in TF32)'
+PERHAPS_IN_TF32 = ' (computed in TF32 if the GPUs of the workers have it)'
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Banner:
 
     batch_size is per device. num_batches is None if all images are evaluated, and a text if no number is known.
     num_epochs are passes over the data set; None if unknown. machine: the processor and versions, the GPUs.
-    data_format_reason is empty if the run did not choose. tf32: whether fp32 is computed in TF32.
+    data_format_reason is empty if the run did not choose. tf32: whether fp32 is computed in TF32; None if
+    that is unknown.
     bytes_of_servers are those of the variables on each parameter server; bytes_of_step are those that a step transfers.
     """
 
@@ -50,7 +52,7 @@ class Banner:
     bytes_of_servers: tuple[int, ...] = ()
     bytes_of_step: int = 0
     precision: str = 'fp32'
-    tf32: bool = False
+    tf32: bool | None = False
     data_format_reason: str = ''
     machine: tuple[str, ...] = ()
 
@@ -75,6 +77,7 @@ def format_banner(banner: Banner) -> str:
         ),
         *([('Precision', banner.precision)] if banner.precision != 'fp32' else []),
         *([('Precision', f'{banner.precision}{IN_TF32}')] if banner.tf32 else []),
+        *([('Precision', f'{banner.precision}{PERHAPS_IN_TF32}')] if banner.tf32 is None else []),
         ('Optimizer', banner.optimizer),
         ('Variables', banner.variable_update),
         *([('AllReduce', banner.all_reduce_spec)] if banner.all_reduce_spec else []),

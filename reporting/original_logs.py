@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from errors import UsageError
-from reporting.console import IN_TF32
+from reporting.console import IN_TF32, PERHAPS_IN_TF32
 from reporting.long_run import MIN_STEPS
 from reporting.record import RESULT, SCHEMA_VERSION, Record
 
@@ -162,7 +162,9 @@ def _document(run: _Run, identity: str) -> dict[str, Any]:
         'variable_update': facts.get('Variables'),
         'optimizer': facts.get('Optimizer'),
         'data_format': _first_word(facts.get('Data format')),
-        'precision': facts.get('Precision', 'fp32').removesuffix(IN_TF32) if facts else None,
+        'precision': facts.get('Precision', 'fp32').removesuffix(IN_TF32).removesuffix(PERHAPS_IN_TF32)
+        if facts
+        else None,
         # A banner that does not name it may be of a program that does not know it.
         'tf32': facts.get('Precision', '').endswith(IN_TF32) or None,
         'all_reduce_spec': facts.get('AllReduce'),

@@ -126,7 +126,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
         bytes_of_step=built.bytes_of_step if built else 0,
         precision=str(plan.step.precision),
-        tf32=bool(machine.tf32),
+        tf32=machine.tf32,
         machine=tuple(format_machine(plan.surroundings.machine)),
     )
 
@@ -151,7 +151,7 @@ def _make_manager(plan: Plan, root: int) -> VariableMgr:
         num_workers=processes.num_trainers,
         root=root,
         transfer=transfer,
-        on_towers=machine.kind == 'gpu',
+        on_towers=variables.by_nccl,
         horovod=processes.horovod,
         horovod_device=variables.horovod_device,
     )

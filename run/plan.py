@@ -152,7 +152,7 @@ class VariableFacts:
       shown_spec: the --all_reduce_spec that the banner shows; None: the banner shows none.
       num_packets, small_max_bytes, small_max_group: see managers.buckets.Packing.
       transfer: the dtype in which gradients are sent; None: their own dtype.
-      horovod_device: the device on which Horovod sums.
+      horovod_device: the device on which Horovod sums. by_nccl: whether NCCL sums, at least gradients of some sizes.
     """
 
     variable_update: str
@@ -165,6 +165,7 @@ class VariableFacts:
     small_max_group: int
     transfer: str | None
     horovod_device: str | None
+    by_nccl: bool
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,11 @@ def fix_for_process(name: str, value: object) -> None:
     """
     first = _fixed.setdefault(name, value)
     if first != value:
+        # 0 is what the flag means that was not given.
+        written = f'--{name}={value}' if value or name != INTRA else f'--{name} is not given, or 0'
         raise UsageError(
-            f'--{name}={value}: an earlier run in this process set {first}, which TensorFlow keeps until the process '
-            'ends; start a new process'
+            f'{written}: an earlier run in this process had {first}, which TensorFlow keeps until the process ends; '
+            f'start a new process, or write --{name}={first} for this run'
         )
 
 

@@ -140,6 +140,7 @@ def place_variables(
         small_max_group=params.agg_small_grads_max_group,
         transfer=_find_transfer(params, NCCL_TRANSFER_DTYPES if by_nccl else mode.transfer_dtypes, precision),
         horovod_device=params.horovod_device,
+        by_nccl=by_nccl,
     )
 
 

@@ -32,7 +32,7 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
         prepare_gpus(params)
         fix_for_process('batchnorm_persistent', has_persistent_batch_norm())
         tf.config.experimental.enable_tensor_float_32_execution(params.tf32)
-        updates_on_host = machine.parameter_device_kind == 'cpu'
+        updates_on_host = machine.parameter_device_kind == 'cpu' or 'pscpu' in (machine.all_reduce_spec or '')
         # Beside a GPU, these threads matter so little that a run goes on with those that an earlier one chose.
         intra_threads, inter_threads = host_threads(params, fixed_for_process(INTRA), updates_on_host=updates_on_host)
     if machine.kind == 'cpu' or params.num_intra_threads is not None:

@@ -271,9 +271,15 @@ class OptimizerStep:
             self.updates = dict.fromkeys(self.updates, tf.group(*done))
         return done
 
-    def stage_loss_scale(self) -> list[tf.Operation]:
-        """From now on the gradients are those of the step before. Run the returned ops with each of these."""
-        return self._loss_scale.stage()
+    def when_finite(
+        self, gradients: Sequence[Tensor], make_updates: Callable[[], Sequence[tf.Operation]]
+    ) -> Sequence[tf.Operation]:
+        """Returns the ops of updates that belong to these gradients of the scaled loss, which a later step applies."""
+        return self._loss_scale.when_finite(gradients, make_updates)
+
+    def stage_loss_scale(self, device: str) -> list[tf.Operation]:
+        """From now on the gradients are those of the step before. See LossScale.stage."""
+        return self._loss_scale.stage(device)
 
     @property
     def scale_read(self) -> tf.Operation:

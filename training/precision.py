@@ -87,9 +87,21 @@ class LossScale:
         """Converts a gradient of the scaled loss to the gradient of the loss; both float32."""
         return gradient if self._inverse is None else gradient * self._inverse
 
-    def stage(self) -> list[tf.Operation]:
-        """Makes unscaled() apply to gradients of the step before. Run the returned ops with each of these."""
+    def stage(self, device: str) -> list[tf.Operation]:
+        """Makes unscaled() apply to gradients of the step before. Run the returned ops with each of these.
+
+        Args:
+          device: where the scale is kept until the next step.
+        """
+        del device
         return []
+
+    def when_finite(
+        self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
+    ) -> Sequence[tf.Operation]:
+        """Adds an update that is skipped if a later step will be skipped because of these gradients of its own."""
+        del gradients
+        return make_update()
 
     def guard(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
@@ -131,8 +143,8 @@ class AutomaticLossScale(LossScale):
         with tf.device(self._scale.device):
             self._inverse = 1 / self.value
 
-    def stage(self) -> list[tf.Operation]:
-        area = StagingArea(self._scale.device, [self._inverse])
+    def stage(self, device: str) -> list[tf.Operation]:
+        area = StagingArea(device, [self._inverse])
         put = area.put([self._inverse])
         (self._inverse,) = area.get()
         return [put]
@@ -141,6 +153,15 @@ class AutomaticLossScale(LossScale):
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
         """Adds an update that runs only if all gradients are finite, and adjusts the scale."""
+        is_good = self._are_finite(gradients)
+        return [self._only_if(is_good, make_update), *self._adjust(is_good)]
+
+    def when_finite(
+        self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
+    ) -> Sequence[tf.Operation]:
+        return [self._only_if(self._are_finite(gradients), make_update)]
+
+    def _are_finite(self, gradients: Sequence[Tensor]) -> Tensor:
         finite = []
         # One answer per device, so that one scalar per device is sent, not one per gradient.
         by_device = itertools.groupby(sorted(gradients, key=_device_of), _device_of)
@@ -149,7 +170,10 @@ class AutomaticLossScale(LossScale):
                 checks = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in own]
                 finite.append(tf.reduce_all(tf.stack(checks)))
         with tf.device(self._scale.device):
-            is_good = tf.reduce_all(tf.stack(finite))
+            return tf.reduce_all(tf.stack(finite))
+
+    def _only_if(self, is_good: Tensor, make_update: Callable[[], Sequence[tf.Operation]]) -> tf.Operation:
+        with tf.device(self._scale.device):
             # Ops that depend on the branch not taken do not run. Merge runs after either branch.
             branches = tf.raw_ops.Switch(data=is_good, pred=is_good)
             good, bad = tf.identity(branches.output_true), tf.identity(branches.output_false)
@@ -158,10 +182,13 @@ class AutomaticLossScale(LossScale):
         with tf.device(self._scale.device):
             with tf.control_dependencies([tf.group(*updated)]):
                 good = tf.identity(good)
-            decided = tf.raw_ops.Merge(inputs=[good, bad]).output.op
-            return [decided, *self._adjust(is_good)]
+            return tf.raw_ops.Merge(inputs=[good, bad]).output.op
 
     def _adjust(self, is_good: Tensor) -> list[tf.Operation]:
+        with tf.device(self._scale.device):
+            return self._changes(is_good)
+
+    def _changes(self, is_good: Tensor) -> list[tf.Operation]:
         scale, good_steps = self.value, self._good_steps.value + 1
         is_due = good_steps >= self._doubled_every
         higher = tf.where(is_due, tf.maximum(scale, tf.minimum(2 * scale, _LARGEST)), scale)

@@ -234,15 +234,35 @@ def weights(built: GpuGraph) -> int:
 # ---- staged variables ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('way', ['parameter_server, staged', 'servers, staged', 'servers, staged, asynchronous'])
-def test_no_update_waits_for_the_computation_of_its_step(way: str) -> None:
-    built = build_on_gpus(2, **WAYS[way])
-    updates = built.of_type('ResourceApplyGradientDescent', 'ResourceAccumulatorApplyGradient')
-    assert updates
+STAGED = ('parameter_server, staged', 'servers, staged', 'servers, staged, asynchronous')
+
+
+@pytest.mark.parametrize('precision', ['fp32', 'fp16'])
+@pytest.mark.parametrize('way', STAGED)
+def test_no_update_and_no_fetch_waits_for_the_computation_of_its_step(way: str, precision: str) -> None:
+    built = build_on_gpus(2, **SMALL, **WAYS[way], **PRECISIONS[precision])
+    updates = set(built.of_type('ResourceApplyGradientDescent', 'ResourceAccumulatorApplyGradient'))
+    # Those of the values for the next step; scalars are the loss scale and the global step.
+    fetches = {op for op in built.of_type('ReadVariableOp') if op.outputs[0].shape.rank and updates & needed_by([op])}
+    assert len(updates) >= len(fetches) == 59
     convolutions = set(built.of_type('Conv2D', 'Conv2DBackpropFilter'))
     assert convolutions
-    for update in updates:
-        assert not convolutions & needed_by([update])
+    averages = {op for op in built.of_type('AssignVariableOp') if convolutions & needed_by([op])}
+    assert averages
+    for op in updates | fetches:
+        assert not convolutions & needed_by([op]), op.name
+
+
+@pytest.mark.parametrize('task_index', [0, 1])
+@pytest.mark.parametrize('way', STAGED)
+def test_what_a_step_stages_the_next_one_takes(way: str, task_index: int) -> None:
+    """On the worker itself: what it stages on a server would stay there when the worker is lost."""
+    if 'worker_hosts' not in WAYS[way] and task_index:
+        pytest.skip('there is one process')
+    built = build_on_gpus(2, task_index=task_index, **WAYS[way], **PRECISIONS['fp16'])
+    staged, taken = (sorted(op.get_attr('shared_name') for op in built.of_type(kind)) for kind in ('Stage', 'Unstage'))
+    assert staged == taken
+    assert not [op.name for op in built.of_type('Stage') if '/job:ps' in op.device]
 
 
 def test_in_one_process_each_variable_is_read_as_soon_as_it_is_updated() -> None:

@@ -131,7 +131,7 @@ def test_the_threads_of_a_session_stay_for_later_runs_of_a_process(set_gpus: Any
 
 def test_a_run_on_the_cpu_after_one_on_gpus_is_refused(set_gpus: Any) -> None:
     keep_threads(plan_of().config)
-    with refused('--num_intra_threads=0', 'process'):
+    with refused('--num_intra_threads', 'process'):
         plan_of(device='cpu')
 
 
