@@ -61,23 +61,23 @@ def by_ring(towers: Sequence[str]) -> Algorithm:
     return reduce
 
 
-def by_halves(towers: Sequence[str]) -> Algorithm:
+def by_halves(towers: Sequence[str], leaders: Sequence[tuple[int, int]]) -> Algorithm:
     """Sums within each half of the towers, then adds the two sums; each half copies the total from its leader.
 
-    This fits the hybrid cube mesh of the DGX-1, where GPUs 0-3 and 4-7 are two cliques of NVLinks and GPU i is linked
-    to GPU i + 4 (NVIDIA DGX-1 System Architecture, WP-08437-002, figure 4).
+    Args:
+      leaders: pairs of towers, one of each half, that are linked; successive reductions take successive pairs.
     """
     half = len(towers) // 2
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
-        leader = index % half
+        pair = leaders[index % len(leaders)]
         sums = []
-        for start in (0, half):
-            with tf.device(towers[start + leader]):
+        for start, leader in zip((0, half), pair, strict=True):
+            with tf.device(towers[leader]):
                 sums.append(tf.add_n(tensors[start : start + half]))
         totals = []
-        for start in (0, half):
-            with tf.device(towers[start + leader]):
+        for leader in pair:
+            with tf.device(towers[leader]):
                 totals.append(sums[0] + sums[1])
         return [totals[tower // half] for tower in range(len(towers))]
 

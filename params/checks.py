@@ -11,12 +11,25 @@ from params import (
     optimization,
     precision,
     results,
+    tensorflow_settings,
     variables,
 )
 from params.rules import Idle, Rule, RunFacts, RunRule
 from params.table import Params
 
-_GROUPS = (model_and_run, devices, data, variables, optimization, precision, cluster, evaluation, files, results)
+_GROUPS = (
+    model_and_run,
+    devices,
+    data,
+    variables,
+    optimization,
+    precision,
+    cluster,
+    evaluation,
+    files,
+    results,
+    tensorflow_settings,
+)
 _RULES: list[Rule] = [rule for group in _GROUPS for rule in group.RULES]
 _RUN_RULES: tuple[RunRule, ...] = (*optimization.RUN_RULES, *evaluation.RUN_RULES, *results.RUN_RULES)
 _IDLE: list[Idle] = [row for group in _GROUPS for row in group.IDLE]

@@ -36,6 +36,12 @@ class Variables:
         'Apply the gradients of each step, and read the new values, while the next step computes, so that no step '
         f'waits for either; for {modes_that(lambda mode: mode.can_stage)}.',
     )
+    variable_consistency: str = flag(
+        'strong',
+        'strong: each step applies its own gradients; relaxed: those of the step before, so that they are summed while '
+        f'the next step computes, for {modes_that(lambda mode: mode.can_relax)}.',
+        choices=('strong', 'relaxed'),
+    )
     compact_gradient_transfer: bool | None = flag(
         None,
         'Send gradients between devices and processes, and variables between processes, in 16 bits: in the type of '
@@ -60,7 +66,8 @@ class Variables:
     )
     network_topology: str = flag(
         'dgx1',
-        'Which devices are directly connected, for --hierarchical_copy; this version knows only dgx1.',
+        'How groups of directly connected GPUs are linked, for --hierarchical_copy: dgx1: each GPU with one of the '
+        'other group; gcp_v100: 0 with 5 and 2 with 7, of eight.',
         choices=('dgx1', 'gcp_v100'),
     )
     gradient_repacking: int = flag(
@@ -160,7 +167,7 @@ RULES: tuple[Rule, ...] = (
     _a_launcher_starts_other_processes,
 )
 IDLE: tuple[Idle, ...] = (
-    idle_in_eval('cross_replica_sync', 'staged_vars', 'compact_gradient_transfer', *_SUMS),
+    idle_in_eval('cross_replica_sync', 'staged_vars', 'variable_consistency', 'compact_gradient_transfer', *_SUMS),
     Idle(
         ('variable_update',),
         lambda p, run: p.eval and run.alone,
@@ -170,9 +177,15 @@ IDLE: tuple[Idle, ...] = (
     idle_in_forward_only(
         'cross_replica_sync',
         'staged_vars',
+        'variable_consistency',
         'compact_gradient_transfer',
         *_SUMS,
         reason='--forward_only updates no variables',
+    ),
+    Idle(
+        ('variable_consistency',),
+        lambda p, run: not MODES[p.variable_update].can_relax,
+        f'only {modes_that(lambda mode: mode.can_relax)} uses it',
     ),
     Idle(
         ('horovod_device',),

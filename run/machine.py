@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from errors import UsageError, counted
 from hardware.data_formats import Capability, choose_data_format, uses_tf32
+from hardware.gpu_memory import GpuMemory
 from hardware.missing_gpu import explain_missing_gpu
 from hardware.visible_gpus import confirm_shown
 from params import Params
@@ -63,7 +64,7 @@ def find_machine(
     if params.xla:
         let_xla_compile_for_cpus()
     if host_has_gpus and not workers and params.device != 'cpu':
-        fix_gpu_memory(params.allow_growth, params.gpu_memory_frac_for_testing)
+        fix_gpu_memory(GpuMemory.of(params))
     gpus = tf.config.list_physical_devices('GPU')
     num_gpus_found = len(gpus)
     confirm_shown(num_gpus_found)

@@ -34,7 +34,13 @@ PACKINGS = {
     'small ones in tens': Packing(max_bytes=100, max_group=10),
 }
 CASES = [(name, make, towers) for name, make in ALGORITHMS.items() for towers in (1, 2, 3, 4, 8)]
-CASES += [('halves', by_halves, towers) for towers in (2, 4, 8)]
+HALVES = {towers: [(leader, towers // 2 + leader) for leader in range(towers // 2)] for towers in (2, 4, 8)}
+CASES += [
+    # As above.
+    ('halves', lambda towers, leaders=leaders: by_halves(towers, leaders), num_towers)  # type: ignore[misc]
+    for num_towers, leaders in HALVES.items()
+]
+CASES.append(('halves of a cloud', lambda towers: by_halves(towers, [(0, 5), (2, 7)]), 8))
 
 
 @pytest.mark.parametrize(('name', 'make', 'num_towers'), CASES, ids=[f'{name}-{towers}' for name, _, towers in CASES])
@@ -141,7 +147,7 @@ def test_each_link_of_a_ring_carries_its_even_share() -> None:
 
 def test_halves_meet_over_one_pair_of_links_and_reductions_take_pairs_in_turn() -> None:
     for index, (left, right) in enumerate([('0', '2'), ('1', '3'), ('0', '2')]):
-        sent = values_sent(by_halves(cpus(4)), num_towers=4, size=6, index=index)
+        sent = values_sent(by_halves(cpus(4), HALVES[4]), num_towers=4, size=6, index=index)
         across = {link for link in sent if (link[0] in '01') != (link[1] in '01')}
         assert across == {(left, right), (right, left)}
         assert set(sent.values()) == {6}
