@@ -62,4 +62,4 @@ def find_idle(params: Params, facts: RunFacts) -> list[str]:
         reasons = (row.reason for row in _IDLE if name in row.flags and row.when(params, facts))
         if reason := next(reasons, None):
             lines.append(f'{written} has no effect: {reason}')
-    return lines
+    return lines + variables.find_idle_parts(params)

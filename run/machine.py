@@ -13,8 +13,10 @@ from hardware.gpu_memory import GpuMemory
 from hardware.missing_gpu import explain_missing_gpu
 from hardware.visible_gpus import confirm_shown
 from params import Params
+from params.all_reduce_spec import parse_spec
 from params.devices import another_flag_places_the_sums
 from params.modes import Mode
+from params.variables import sums_by_spec
 from run.process_settings import fix_gpu_memory, let_xla_compile_for_cpus
 from training.variables import HOST_DEVICE
 
@@ -71,7 +73,7 @@ def find_machine(
     # A controller has hidden its own GPUs, and its workers are taken to have some if it has.
     gpus_by_default = num_gpus_found or (workers and host_has_gpus)
     kind = params.device or ('gpu' if gpus_by_default else 'cpu')
-    spec = params.all_reduce_spec if mode.takes_all_reduce_spec else None
+    spec = params.all_reduce_spec if sums_by_spec(params) else None
     places_parameters = (
         mode.parameter_device and not another_flag_places_the_sums(params) if alone else mode.needs_servers
     )
@@ -145,10 +147,10 @@ def _check_nccl(params: Params, kind: str, spec: str, *, alone: bool, is_here: b
             f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between GPUs and the run is on the CPU; '
             'leave it (and --use_nccl) out, or write pscpu, psgpu or xring'
         )
-    if not is_here and 'nccl' in spec:
+    if not is_here and spec and any((part.between or part.algorithm) == 'nccl' for part in parse_spec(spec)):
         raise UsageError(
             f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between the GPUs of one process here, and '
-            f'--variable_update={params.variable_update} has several; write xring, psgpu or pscpu'
+            f'--variable_update={params.variable_update} has several; write nccl/xring, xring, psgpu or pscpu'
         )
 
 

@@ -128,7 +128,7 @@ def place_variables(
     leaders = _leaders_of_halves(params, num_towers) if params.hierarchical_copy and machine.is_here else ()
     by_halves = params.hierarchical_copy and mode.takes_hierarchy and sums_towers
     sums = None if by_halves else parse_spec(machine.all_reduce_spec or f'ps{machine.parameter_device_kind}')
-    by_nccl = sums_towers and any(part.algorithm == 'nccl' for part in sums or ())
+    by_nccl = sums_towers and any('nccl' in part.names for part in sums or ())
     if place is Place.AS_PEERS:
         by_nccl = mode.nccl_between_gpus and machine.kind == 'gpu'
     return VariableFacts(

@@ -23,7 +23,7 @@ CLASHES = [
     ('--use_fp16=False --precision=fp16', []),
     ('--optimizer=adam --fp16_vars', ['16', '--optimizer=momentum', 'sgd'], '--precision=fp16'),
     ('--gradient_repacking=4 --agg_small_grads_max_bytes=9', []),
-    ('--hierarchical_copy --all_reduce_spec=xring', []),
+    ('--hierarchical_copy --all_reduce_spec=xring', [], '--variable_update=replicated --num_gpus=2'),
     ('--graph_file=g --trace_file=g', []),
     ('--num_epochs=2 --num_batches=50', []),
     (f'{PIECEWISE} --init_learning_rate=0.3', []),

@@ -25,6 +25,9 @@ ALL_HAVE_EFFECT = [
     '--export_saved_model=m --train_dir=t --eval',
     '--compact_gradient_transfer --variable_update=replicated --num_gpus=2',
     '--nocompact_gradient_transfer',
+    # The original demands it.
+    '--variable_update=collective_all_reduce --all_reduce_spec=collective --num_gpus=2',
+    '--variable_update=replicated --num_gpus=2 --all_reduce_spec=psgpu#4:32k:xring#2',
 ]
 # What each of its warnings names, starting with the flag as it was read.
 HAVE_NO_EFFECT = [
@@ -102,6 +105,32 @@ HAVE_NO_EFFECT = [
         ['--momentum=0.5 --eval', '--save_model_steps=5 --eval'],
     ),
     ('--num_eval_batches=5', ['--num_eval_batches=5 --eval']),
+    # What has no effect cannot be wrong.
+    ('--all_reduce_spec=x:y', ['--all_reduce_spec=x:y replicated']),
+    ('--all_reduce_spec=collective', ['--all_reduce_spec=collective replicated']),
+    ('--all_reduce_spec=x:y --variable_update=replicated', ['--all_reduce_spec=x:y --num_gpus=1']),
+    (
+        '--all_reduce_spec=x:y --variable_update=replicated --num_gpus=2 --forward_only',
+        ['--all_reduce_spec=x:y --forward_only'],
+    ),
+    (
+        '--all_reduce_spec=collective#2 --variable_update=collective_all_reduce --num_gpus=2',
+        ['--all_reduce_spec=collective#2 replicated'],
+    ),
+    (
+        '--all_reduce_spec=psgpu/pscpu --variable_update=replicated --num_gpus=2',
+        ['--all_reduce_spec=psgpu/pscpu slash'],
+    ),
+    (
+        '--all_reduce_spec=pscpu#2 --variable_update=replicated --num_gpus=2',
+        ['--all_reduce_spec=pscpu#2 #2 pscpu'],
+    ),
+    ('--variable_consistency=relaxed', ['--variable_consistency=relaxed --variable_update=replicated']),
+    ('--use_numa_affinity --device=gpu --model=lenet', ['--use_numa_affinity=True CPU']),
+    (
+        '--noenable_optimizations --rewriter_config=remapping:OFF',
+        ['--enable_optimizations=False --rewriter_config'],
+    ),
 ]
 
 
