@@ -127,6 +127,11 @@ IDLE: tuple[Idle, ...] = (
         '--hierarchical_copy sets that already',
     ),
     Idle(
+        ('local_parameter_device',),
+        lambda p, run: p.device == 'cpu' and p.local_parameter_device == 'gpu',
+        'the run is on the CPU',
+    ),
+    Idle(
         (
             'allow_growth',
             'gpu_memory_frac_for_testing',

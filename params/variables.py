@@ -216,6 +216,11 @@ IDLE: tuple[Idle, ...] = (
         f'only {modes_that(lambda mode: mode.launcher is not None)} uses it',
     ),
     Idle(
+        ('horovod_device',),
+        lambda p, run: p.device == 'cpu' and p.horovod_device == 'gpu',
+        'the run is on the CPU',
+    ),
+    Idle(
         ('all_reduce_spec',),
         lambda p, run: not MODES[p.variable_update].takes_all_reduce_spec and not _asks_for_what_is(p),
         f'only {modes_that(lambda mode: mode.takes_all_reduce_spec)} uses it',

@@ -60,8 +60,8 @@ def find_machine(
       host_has_gpus: whether this host has GPUs, which may be hidden from this process.
 
     Raises:
-      UsageError: the settings ask for GPUs, or sums on GPUs, that this machine does not have; or an earlier run in this
-        process used other values of settings that TensorFlow keeps.
+      UsageError: the settings ask for GPUs, or for sums by NCCL, that this machine does not have; or an earlier run in
+        this process used other values of settings that TensorFlow keeps.
     """
     if params.xla:
         let_xla_compile_for_cpus()
@@ -80,8 +80,8 @@ def find_machine(
     parameter_kind = kind
     if places_parameters and not params.eval:
         parameter_kind = params.local_parameter_device or kind
-    if not alone and kind == 'cpu':
-        # The same flags may start workers with and without GPUs.
+    if kind == 'cpu':
+        # The same flags may start workers with and without GPUs, and are given on machines without.
         parameter_kind = 'cpu'
     if workers and params.device is None and not gpus_by_default:
         raise UsageError(
@@ -90,7 +90,7 @@ def find_machine(
         )
     if not workers:
         _check_number(params, kind, num_gpus_found)
-    _check_kind(params, mode, kind, parameter_kind)
+    _check_xla(params, kind)
     _check_nccl(params, kind, spec or '', alone=alone, is_here=not workers)
     towers = tuple(f'{worker}/{kind}:{i}' for worker in workers or [''] for i in range(params.num_gpus))
     data_format, reason = 'NHWC', ''
@@ -128,16 +128,12 @@ def _check_number(params: Params, kind: str, num_gpus_found: int) -> None:
         )
 
 
-def _check_kind(params: Params, mode: Mode, kind: str, parameter_kind: str) -> None:
+def _check_xla(params: Params, kind: str) -> None:
     if params.xla and kind == 'cpu' and params.num_gpus > 1:
         raise UsageError(
             f'--xla: on a CPU it compiles for one device, and --num_gpus={params.num_gpus}; '
             'write --num_gpus=1 or --noxla'
         )
-    if parameter_kind == 'gpu' and kind != 'gpu':
-        raise UsageError('--local_parameter_device=gpu: the run is on the CPU; write --local_parameter_device=cpu')
-    if params.horovod_device == 'gpu' and kind != 'gpu' and mode.launcher:
-        raise UsageError('--horovod_device=gpu: the run is on the CPU; write --horovod_device=cpu, or leave it out')
 
 
 def _check_nccl(params: Params, kind: str, spec: str, *, alone: bool, is_here: bool) -> None:

@@ -226,8 +226,6 @@ def _plan_run(
             f'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the CPU: {reason}; '
             'or write --device=cpu'
         )
-    if cluster and machine.kind == 'cpu' and mode.needs_servers and params.local_parameter_device == 'gpu':
-        warnings.append('--local_parameter_device=gpu has no effect: the run is on the CPU')
     if params.device is None:
         # Which flags have no effect on the kind of device that the run has found.
         facts = RunFacts(alone=cluster is None and horovod is None, residual=model.residual)

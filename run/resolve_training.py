@@ -148,7 +148,7 @@ def place_variables(
         small_max_bytes=params.agg_small_grads_max_bytes,
         small_max_group=params.agg_small_grads_max_group,
         transfer=_find_transfer(params, NCCL_TRANSFER_DTYPES if by_nccl else mode.transfer_dtypes, precision),
-        horovod_device=params.horovod_device,
+        horovod_device=None if machine.kind == 'cpu' else params.horovod_device,
     )
 
 

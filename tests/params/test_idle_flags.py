@@ -125,6 +125,8 @@ HAVE_NO_EFFECT = [
         '--all_reduce_spec=pscpu#2 --variable_update=replicated --num_gpus=2',
         ['--all_reduce_spec=pscpu#2 #2 pscpu'],
     ),
+    ('--local_parameter_device=gpu --device=cpu', ['--local_parameter_device=gpu CPU']),
+    ('--horovod_device=gpu --device=cpu --variable_update=horovod', ['--horovod_device=gpu CPU']),
     ('--variable_consistency=relaxed', ['--variable_consistency=relaxed --variable_update=replicated']),
     ('--use_numa_affinity --device=gpu --model=lenet', ['--use_numa_affinity=True CPU']),
     (
