@@ -31,7 +31,12 @@ _GROUPS = (
     tensorflow_settings,
 )
 _RULES: list[Rule] = [rule for group in _GROUPS for rule in group.RULES]
-_RUN_RULES: tuple[RunRule, ...] = (*optimization.RUN_RULES, *evaluation.RUN_RULES, *results.RUN_RULES)
+_RUN_RULES: tuple[RunRule, ...] = (
+    *optimization.RUN_RULES,
+    *cluster.RUN_RULES,
+    *evaluation.RUN_RULES,
+    *results.RUN_RULES,
+)
 _IDLE: list[Idle] = [row for group in _GROUPS for row in group.IDLE]
 
 

@@ -115,6 +115,12 @@ def test_a_training_run_cannot_stop_at_an_accuracy_that_its_workers_reach_at_dif
     check(argv, alone=True)
 
 
+def test_processes_are_connected_by_the_protocol_that_tensorflow_has() -> None:
+    with refused('--server_protocol=grpc+verbs', 'grpc', '--variable_update=horovod'):
+        check(['--server_protocol=grpc+verbs', '--variable_update=collective_all_reduce'], alone=False)
+    check(['--server_protocol=grpc+verbs'])
+
+
 def test_python_is_refused_the_same_combinations() -> None:
     for overrides, facts in (
         ({'staged_vars': True, 'variable_update': 'replicated'}, ['--staged_vars', '--variable_update=replicated']),

@@ -25,6 +25,7 @@ ALL_HAVE_EFFECT = [
     '--export_saved_model=m --train_dir=t --eval',
     '--compact_gradient_transfer --variable_update=replicated --num_gpus=2',
     '--nocompact_gradient_transfer',
+    '--server_protocol=grpc',
     # The original demands it.
     '--variable_update=collective_all_reduce --all_reduce_spec=collective --num_gpus=2',
     '--variable_update=replicated --num_gpus=2 --all_reduce_spec=psgpu#4:32k:xring#2',
@@ -127,6 +128,8 @@ HAVE_NO_EFFECT = [
     ),
     ('--local_parameter_device=gpu --device=cpu', ['--local_parameter_device=gpu CPU']),
     ('--horovod_device=gpu --device=cpu --variable_update=horovod', ['--horovod_device=gpu CPU']),
+    ('--server_protocol=grpc+verbs', ['--server_protocol=grpc+verbs']),
+    ('--server_protocol=verbs --variable_update=horovod', ['--server_protocol=verbs']),
     ('--variable_consistency=relaxed', ['--variable_consistency=relaxed --variable_update=replicated']),
     ('--use_numa_affinity --device=gpu --model=lenet', ['--use_numa_affinity=True CPU']),
     (

@@ -97,8 +97,7 @@ def test_the_default_of_each_flag_of_the_original_is_accepted(name: str) -> None
     )
 
 
-# TensorFlow has one protocol left.
-@pytest.mark.parametrize('name', sorted({*ORIGINAL} - {'server_protocol'}))
+@pytest.mark.parametrize('name', ORIGINAL)
 def test_each_flag_of_the_original_changes_the_settings_or_is_named(name: str) -> None:
     row = TABLE[name]
     argv = [f'--{name}={another_value(ORIGINAL[name])}', *COMPANIONS.get(name, [])]
