@@ -57,12 +57,13 @@ def check_run(params: Params, facts: RunFacts) -> None:
 def find_idle(params: Params, facts: RunFacts) -> list[str]:
     """Returns one line for each given flag (see Params.given) that has no effect in a run with these facts.
 
-    A flag that turns off what is off by default (--nodistortions) asks for nothing and is passed over.
+    A flag that has its default value, or turns off what is off by default, asks for nothing and is passed over.
     """
     defaults = Params()
     lines = []
     for name, written in params.given.items():
-        if not getattr(params, name) and not getattr(defaults, name):
+        value, default = getattr(params, name), getattr(defaults, name)
+        if value == default or not (value or default):
             continue
         reasons = (row.reason for row in _IDLE if name in row.flags and row.when(params, facts))
         if reason := next(reasons, None):

@@ -69,8 +69,6 @@ def test_an_older_name_that_contradicts_the_newer_one_is_named_as_it_was_read() 
     ('argv', 'missing'),
     [
         ('--data_name=records --model=mnist', '--data_dir=DIR'),
-        ('--save_summaries_steps=5', '--train_dir=DIR'),
-        ('--summary_verbosity=1', '--train_dir=DIR'),
         ('--num_epochs_per_decay=2', '--learning_rate_decay_factor'),
         ('--learning_rate_decay_factor=0.5', '--num_epochs_per_decay'),
         ('--profile_steps=10,20', '--profile_dir'),

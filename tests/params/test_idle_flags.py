@@ -21,6 +21,8 @@ ALL_HAVE_EFFECT = [
     '--nocross_replica_sync --ps_hosts=a:1 --worker_hosts=b:1,c:1',
     '--train_dir=t --save_summaries_steps=1 --summary_verbosity=1',
     '--display_every=1000',
+    # Defaults, written out.
+    '--momentum=0.9 --adam_beta1=0.9 --network_topology=dgx1 --max_ckpts_to_keep=5 --use_chrome_trace_format',
     '--train_dir=t --export_saved_model=t/m --backbone_model_path=t',
     '--export_saved_model=m --train_dir=t --eval',
     '--compact_gradient_transfer --variable_update=replicated --num_gpus=2',
@@ -32,7 +34,7 @@ ALL_HAVE_EFFECT = [
 ]
 # What each of its warnings names, starting with the flag as it was read.
 HAVE_NO_EFFECT = [
-    ('--momentum=0.9', ['--momentum=0.9 --optimizer=momentum --optimizer=lars']),
+    ('--momentum=0.8', ['--momentum=0.8 --optimizer=momentum --optimizer=lars']),
     ('--lars_eta=0.002', ['--lars_eta=0.002 --optimizer=lars']),
     ('--adam_beta1=0.5', ['--adam_beta1=0.5 --optimizer=adam']),
     ('--rmsprop_decay=0.5', ['--rmsprop_decay=0.5 --optimizer=rmsprop']),
@@ -56,8 +58,8 @@ HAVE_NO_EFFECT = [
     ('--use_nccl=True', ['--use_nccl=True --variable_update=replicated distributed_all_reduce']),
     ('--hierarchical_copy --variable_update=replicated', ['--hierarchical_copy=True --num_gpus=1']),
     (
-        '--network_topology=dgx1 --variable_update=replicated --num_gpus=2',
-        ['--network_topology=dgx1 --hierarchical_copy'],
+        '--network_topology=gcp_v100 --variable_update=replicated --num_gpus=2',
+        ['--network_topology=gcp_v100 --hierarchical_copy'],
     ),
     (
         '--peer_timeout_secs=9 --nodistinct_worker_data --variable_update=horovod',
@@ -69,6 +71,8 @@ HAVE_NO_EFFECT = [
         '--train_dir=t --forward_only',
         ['--train_dir=t --forward_only --save_summaries_steps --summary_verbosity'],
     ),
+    ('--summary_verbosity=1', ['--summary_verbosity=1 --train_dir']),
+    ('--save_summaries_steps=5', ['--save_summaries_steps=5 --train_dir']),
     ('--save_model_secs=5', ['--save_model_secs=5.0 --train_dir']),
     (
         '--nocross_replica_sync --peer_timeout_secs=9',

@@ -46,9 +46,7 @@ COMPANIONS = {
         '--learning_rate_decay_factor=0.5',
         '--init_learning_rate=0.1',
     ],
-    'save_summaries_steps': ['--train_dir=t'],
     'stop_at_top_1_accuracy': ['--eval_during_training_every_n_steps=1'],
-    'summary_verbosity': ['--train_dir=t'],
 }
 NUMBERS = {'integer': '1', 'float': '0.5'}
 
