@@ -19,6 +19,7 @@ from managers.local import (
     VariableMgrIndependent,
     VariableMgrLocalFetchFromPS,
     VariableMgrLocalFetchFromStagedPS,
+    VariableMgrLocalRelaxedReplicated,
     VariableMgrLocalReplicated,
 )
 
@@ -34,6 +35,7 @@ __all__ = [
     'VariableMgrIndependent',
     'VariableMgrLocalFetchFromPS',
     'VariableMgrLocalFetchFromStagedPS',
+    'VariableMgrLocalRelaxedReplicated',
     'VariableMgrLocalReplicated',
     'make_variable_mgr',
 ]

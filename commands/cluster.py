@@ -17,11 +17,12 @@ from cluster.topology import HOSTS_FLAGS
 from commands.options import Arguments, Declaration, Rest
 from errors import RunError, UsageError, spelled
 from hardware.gpus import VISIBLE
-from hardware.visible_gpus import shares_of_workers
+from hardware.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
 from params import Params, parse_argv
 from params.files import Output, outputs_that_are
 from params.modes import MODES, Mode, modes_that
 from params.spec import flag
+from params.tensorflow_settings import chosen_gpus
 from reporting.console import format_warning
 from run.resolve import check_launch
 
@@ -92,7 +93,13 @@ def _start(arguments: Arguments[Options]) -> int:
     num_ps = _choose_num_ps(mode, options.ps)
     num_controllers = int(mode.has_controller)
     cores = _usable_cores() if options.affinity == 'share' else None
-    gpus = shares_of_workers(0 if params.device == 'cpu' else params.num_gpus, options.workers, os.environ)
+    num_gpus = 0 if params.device == 'cpu' else params.num_gpus
+    environ: Mapping[str, str] = os.environ
+    if num_gpus and params.gpu_indices and has_visible_gpus(environ):
+        environ = with_selected(chosen_gpus(params.gpu_indices), environ)
+        # A worker takes all GPUs of its share.
+        run_flags = (*run_flags, '--gpu_indices=')
+    gpus = shares_of_workers(num_gpus, options.workers, environ)
     with reserved_addresses(num_controllers + num_ps + options.workers) as addresses:
         controller_hosts, hosts = addresses[:num_controllers], addresses[num_controllers:]
         commands = make_commands(run_flags, hosts[:num_ps], hosts[num_ps:], os.environ, cores, controller_hosts, gpus)

@@ -89,18 +89,19 @@ def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> li
     return [_part(names, rank, needed) for rank in range(num_workers)]
 
 
-def show_gpus(needed: int, place: PlaceOnHost, environ: Environment) -> bool:
+def show_gpus(needed: int, place: PlaceOnHost, environ: Environment, indices: Sequence[int] = ()) -> bool:
     """Shows this process the GPUs that it computes on, and no others, before TensorFlow looks for any.
 
     Args:
       needed, place: as for own_gpus.
       environ: the environment of the process. What CUDA reads is os.environ, which is changed.
+      indices: which GPUs of those of the host, or of environ, may be used, and in which order; empty for all.
 
     Returns:
       Whether this host has GPUs, which may now be hidden from this process. If it has none, nothing is changed.
 
     Raises:
-      UsageError: as own_gpus; or an earlier run in this process was shown other GPUs.
+      UsageError: as own_gpus; or there is no such GPU; or an earlier run in this process was shown other GPUs.
     """
     global _shown
     before = environ.get(VISIBLE)
@@ -111,6 +112,7 @@ def show_gpus(needed: int, place: PlaceOnHost, environ: Environment) -> bool:
         environ |= {} if before is None else {VISIBLE: before}
     if not has_visible_gpus(environ):
         return False
+    environ = with_selected(indices, environ)
     value = own_gpus(needed, place, environ, _count(needed, place[1], environ))
     if _shown and _shown.is_fixed:
         _shown.check(value, needed)
@@ -184,6 +186,25 @@ class _Shown:
 
 
 _shown: _Shown | None = None
+
+
+def with_selected(indices: Sequence[int], environ: Environment) -> Environment:
+    """The environment with a CUDA_VISIBLE_DEVICES that lists the GPUs with these numbers; empty for all.
+
+    Raises:
+      UsageError: there is no GPU with such a number.
+    """
+    if not indices:
+        return environ
+    names = listed_gpus(environ)
+    count = count_gpus() if names is None else len(names)
+    if count is not None and max(indices) >= count:
+        text = environ.get(VISIBLE)
+        there = f'there are {count}' if text is None else f'{VISIBLE}={text} lists {count}'
+        raise UsageError(
+            f'--gpu_indices={",".join(map(str, indices))}: {there}, with numbers from 0; write numbers below {count}'
+        )
+    return {**environ, VISIBLE: ','.join(str(index) if names is None else names[index] for index in indices)}
 
 
 def _count(needed: int, size: int, environ: Environment) -> int | None:

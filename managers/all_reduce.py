@@ -61,23 +61,23 @@ def by_ring(towers: Sequence[str]) -> Algorithm:
     return reduce
 
 
-def by_halves(towers: Sequence[str]) -> Algorithm:
+def by_halves(towers: Sequence[str], leaders: Sequence[tuple[int, int]]) -> Algorithm:
     """Sums within each half of the towers, then adds the two sums; each half copies the total from its leader.
 
-    This fits the hybrid cube mesh of the DGX-1, where GPUs 0-3 and 4-7 are two cliques of NVLinks and GPU i is linked
-    to GPU i + 4 (NVIDIA DGX-1 System Architecture, WP-08437-002, figure 4).
+    Args:
+      leaders: pairs of towers, one of each half, that are linked; successive reductions take successive pairs.
     """
     half = len(towers) // 2
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
-        leader = index % half
+        pair = leaders[index % len(leaders)]
         sums = []
-        for start in (0, half):
-            with tf.device(towers[start + leader]):
+        for start, leader in zip((0, half), pair, strict=True):
+            with tf.device(towers[leader]):
                 sums.append(tf.add_n(tensors[start : start + half]))
         totals = []
-        for start in (0, half):
-            with tf.device(towers[start + leader]):
+        for leader in pair:
+            with tf.device(towers[leader]):
                 totals.append(sums[0] + sums[1])
         return [totals[tower // half] for tower in range(len(towers))]
 
@@ -121,23 +121,103 @@ def compacted(algorithm: Algorithm, towers: Sequence[str], transfer: tf.DType) -
     return reduce
 
 
-def make_algorithm(ranges: Sequence[Range], towers: Sequence[str], host_device: str) -> Algorithm:
+def sharded(algorithm: Algorithm, towers: Sequence[str], num_shards: int) -> Algorithm:
+    """Wraps an algorithm so that it sums a tensor in parts of about equal size, each as a reduction of its own."""
+
+    def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
+        shape = tensors[0].shape.as_list()
+        size = int(np.prod(shape))
+        sizes = even_sizes(size, min(num_shards, size))
+        parts = []  # tower x shard
+        for tower, tensor in zip(towers, tensors, strict=True):
+            with tf.device(tower):
+                parts.append(tf.split(tf.reshape(tensor, [-1]), sizes))
+        first = index * num_shards
+        summed = [algorithm(shard, first + number) for number, shard in enumerate(zip(*parts, strict=True))]
+        sums = []
+        for tower, of_tower in zip(towers, zip(*summed, strict=True), strict=True):
+            with tf.device(tower):
+                sums.append(tf.reshape(tf.concat(of_tower, 0), shape))
+        return sums
+
+    return reduce if num_shards > 1 else algorithm
+
+
+def nested(
+    towers: Sequence[str],
+    num_workers: int,
+    within: Sequence[Algorithm],
+    make_between: Callable[[Sequence[str]], Algorithm],
+    *,
+    runs_all: bool,
+) -> Algorithm:
+    """Sums within each worker, then over one tower of each worker, from which its other towers copy the total.
+
+    Args:
+      towers: those of all workers, which have equally many.
+      within: the algorithm of each worker. runs_all: whether all its sums must be computed, although one is used.
+      make_between: makes the algorithm for one tower of each worker. Successive reductions take successive towers.
+    """
+    size = len(towers) // num_workers
+    between = [make_between(towers[leader::size]) for leader in range(size)]
+
+    def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
+        leader = index % size
+        sums = []
+        for worker, algorithm in enumerate(within):
+            start = worker * size
+            own = algorithm(tensors[start : start + size], index)
+            with tf.device(towers[start + leader]), tf.control_dependencies(own if runs_all else []):
+                sums.append(tf.identity(own[leader]))
+        totals = between[leader](sums, index)
+        return [total for total in totals for _ in range(size)]
+
+    return reduce
+
+
+def make_algorithm(
+    ranges: Sequence[Range], towers: Sequence[str], host_device: str, hosts: Sequence[str] = ()
+) -> Algorithm:
     """Returns an algorithm that chooses by the size of each tensor; see params.all_reduce_spec.
 
     Args:
       ranges: the algorithm for each range of tensor sizes.
       towers: the devices of the towers.
-      host_device: the CPU.
+      host_device: the CPU. hosts: that of each process that has towers, in their order; by default only this one.
     """
     if len(towers) == 1:
         return lambda tensors, index: list(tensors)
-    factories: dict[str, Callable[[], Algorithm]] = {
-        'pscpu': lambda: by_copies([host_device]),
-        'psgpu': lambda: by_copies(towers),
-        'xring': lambda: by_ring(towers),
-        'nccl': lambda: by_nccl(towers),
-    }
-    algorithms = [(part.limit_bytes, factories[part.algorithm]()) for part in ranges]
+    num_workers = len(hosts) or 1
+    size = len(towers) // num_workers
+
+    def make(name: str, shards: int, over: Sequence[str], cpus: Sequence[str]) -> Algorithm:
+        if len(over) == 1:
+            return lambda tensors, index: list(tensors)
+        factories: dict[str, Callable[[], Algorithm]] = {
+            'pscpu': lambda: by_copies(cpus),
+            'psgpu': lambda: by_copies(over),
+            'xring': lambda: by_ring(over),
+            'nccl': lambda: by_nccl(over),
+        }
+        # NCCL cuts tensors itself.
+        return sharded(factories[name](), over, 1 if name == 'nccl' else shards)
+
+    def make_part(part: Range) -> Algorithm:
+        if part.between is None or num_workers == 1:
+            return make(part.algorithm, part.shards, towers, [host_device])
+        between, between_shards = part.between, part.between_shards
+        return nested(
+            towers,
+            num_workers,
+            [
+                make(part.algorithm, part.shards, towers[worker * size :][:size], [host])
+                for worker, host in enumerate(hosts)
+            ],
+            lambda leaders: make(between, between_shards, leaders, hosts),
+            runs_all=part.algorithm == 'nccl',
+        )
+
+    algorithms = [(part.limit_bytes, make_part(part)) for part in ranges]
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         size = tensors[0].dtype.size * int(np.prod(tensors[0].shape.as_list()))

@@ -165,3 +165,25 @@ class VariableMgrLocalReplicated(_OwnVariables):
         if self.num_averaged_towers == 1:
             return [list(device_grads[0])]
         return all_reduce(device_grads, self._devices, self._algorithm, self._packing)
+
+
+class VariableMgrLocalRelaxedReplicated(VariableMgrLocalReplicated):
+    """--variable_update=replicated --variable_consistency=relaxed: applies the gradients of the step before.
+
+    step k: compute gradients with the values v_k -> staged, for step k + 1
+            each tower: v_k+1 = v_k - r (sum of the staged gradients of step k - 1)
+
+    So gradients are summed and applied from the beginning of a step, while its towers compute.
+    """
+
+    def build_update(
+        self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
+    ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
+        gradients = StagedGradients(self._devices, device_grads, step)
+        self.prologue += gradients.puts
+        updated, pairs = super().build_update(step, global_step, gradients.of_step_before)
+        return tf.group(updated, *gradients.puts), pairs
+
+    def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
+        # The towers of this step compute with the values from before it.
+        return [variable.value for tower in self.variables for variable in tower.values()]

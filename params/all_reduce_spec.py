@@ -1,10 +1,11 @@
 """The language of --all_reduce_spec: which algorithm sums tensors of which size. Does not import TensorFlow."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from errors import UsageError, spelled
+from params.modes import modes_that
 
 # The algorithms by name, and what each does; managers.all_reduce implements them.
 ALGORITHMS: Mapping[str, str] = {
@@ -13,10 +14,12 @@ ALGORITHMS: Mapping[str, str] = {
     'xring': 'passes chunks around a ring of towers',
     'nccl': 'NCCL, for GPUs only, which sums no bfloat16',
 }
+# What the workers of a mode without parameter servers do in any case, as the original calls it.
+COLLECTIVE = 'collective'
 # The types of 16 bits that TensorFlow has NCCL sum. NcclAllReduce refuses bfloat16; CollectiveReduce takes it, and in
 # TensorFlow 2.21 hands it to NCCL as float32, which adds garbage (tensorflow/core/nccl/nccl_manager.cc, ToNcclType).
 NCCL_TRANSFER_DTYPES = ('float16',)
-_BYTES = {'': 1, 'k': 1 << 10, 'm': 1 << 20}
+_BYTES = {'': 1, 'k': 1 << 10, 'm': 1 << 20, 'g': 1 << 30, 't': 1 << 40}
 
 
 @dataclass(frozen=True)
@@ -24,18 +27,29 @@ class Range:
     """The tensors of fewer than limit_bytes bytes that no earlier range takes (None: all others), and how to sum them.
 
     Attributes:
-      algorithm: a name in ALGORITHMS.
+      algorithm: a name in ALGORITHMS. shards: into how many parts it cuts a tensor, each of which is summed by itself.
+      between: the algorithm that sums between processes what `algorithm` has summed within each; None: `algorithm` sums
+        over all towers. between_shards: as shards, for it.
     """
 
     algorithm: str
     limit_bytes: int | None
+    shards: int = 1
+    between: str | None = None
+    between_shards: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The algorithms."""
+        return (self.algorithm,) if self.between is None else (self.algorithm, self.between)
 
 
 def parse_spec(spec: str) -> tuple[Range, ...]:
     """Reads the value of --all_reduce_spec.
 
     Args:
-      spec: ALG, or ALG:LIMIT:ALG... where tensors smaller than LIMIT bytes (32k, 4m) take the algorithm before it.
+      spec: WAY, or WAY:LIMIT:WAY... where tensors smaller than LIMIT bytes (32k, 4m) are summed in the way before it.
+        A way is ALG, ALG#SHARDS, or two of these with a slash between them: within processes, and between them.
 
     Returns:
       The ranges by growing limit; the last one has none.
@@ -51,23 +65,56 @@ def parse_spec(spec: str) -> tuple[Range, ...]:
             f'ALG is one of {known}'
         )
 
-    words = spec.split(':')
-    names, limits = words[::2], words[1::2]
-    if len(words) % 2 == 0:
-        raise refusal('a limit must stand between two algorithms')
-    for name in names:
-        if '/' in name:
-            raise refusal(f'{name!r} asks for a second algorithm between machines, which this version does not have')
-        if '#' in name:
-            raise refusal(f'{name!r} asks for shards, which this version does not have')
+    def read_part(part: str) -> tuple[str, int]:
+        name, hash_sign, shards = part.partition('#')
+        if name == COLLECTIVE:
+            raise refusal(f'{name!r} is what {modes_that(lambda mode: mode.nccl_between_gpus)} does')
         if name not in ALGORITHMS:
             raise refusal(f'there is no algorithm {name!r}')
+        if hash_sign and not re.fullmatch('[1-9][0-9]{0,3}', shards):
+            raise refusal(f'{shards!r} is not a number of shards from 1 to 9999')
+        return name, int(shards or 1)
+
+    words = spec.split(':')
+    ways, limits = words[::2], words[1::2]
+    if len(words) % 2 == 0:
+        raise refusal('a limit must stand between two algorithms')
+    parts = []
+    for way in ways:
+        found = [read_part(part) for part in way.split('/')]
+        if len(found) > 2:
+            raise refusal(f'{way!r} has more than two algorithms')
+        parts.append(found)
     sizes = []
     for limit in limits:
-        match = re.fullmatch(r'(\d+)([km]?)', limit.lower())
+        match = re.fullmatch(r'(\d{1,15})([kmgt]?)', limit.lower(), re.ASCII)
         if not match:
             raise refusal(f'{limit!r} is not a number of bytes')
         sizes.append(int(match[1]) * _BYTES[match[2]])
     if sizes != sorted(set(sizes)):
         raise refusal('each limit must be larger than the one before')
-    return tuple(map(Range, names, [*sizes, None]))
+    ranges = []
+    for ((algorithm, shards), *others), size in zip(parts, [*sizes, None], strict=True):
+        between, between_shards = others[0] if others else (None, 1)
+        ranges.append(Range(algorithm, size, shards, between, between_shards))
+    return tuple(ranges)
+
+
+def idle_parts(spec: str, ranges: Sequence[Range], *, has_workers: bool) -> list[str]:
+    """Returns one line for each part of a spec that has no effect.
+
+    Args:
+      ranges: what parse_spec made of it.
+      has_workers: whether one process sums the gradients of several.
+    """
+    written = spelled('all_reduce_spec', spec)
+    lines = []
+    if not has_workers and any(part.between for part in ranges):
+        lines.append(f'{written}: what follows a slash has no effect: all towers are in one process')
+    reasons = {'pscpu': 'one CPU sums all parts', 'nccl': 'NCCL cuts tensors itself'}
+    lines += [
+        f'{written}: #{part.shards} after {part.algorithm} has no effect: {reasons[part.algorithm]}'
+        for part in ranges
+        if part.shards > 1 and part.algorithm in reasons
+    ]
+    return lines

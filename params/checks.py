@@ -11,14 +11,32 @@ from params import (
     optimization,
     precision,
     results,
+    tensorflow_settings,
     variables,
 )
 from params.rules import Idle, Rule, RunFacts, RunRule
 from params.table import Params
 
-_GROUPS = (model_and_run, devices, data, variables, optimization, precision, cluster, evaluation, files, results)
+_GROUPS = (
+    model_and_run,
+    devices,
+    data,
+    variables,
+    optimization,
+    precision,
+    cluster,
+    evaluation,
+    files,
+    results,
+    tensorflow_settings,
+)
 _RULES: list[Rule] = [rule for group in _GROUPS for rule in group.RULES]
-_RUN_RULES: tuple[RunRule, ...] = (*optimization.RUN_RULES, *evaluation.RUN_RULES, *results.RUN_RULES)
+_RUN_RULES: tuple[RunRule, ...] = (
+    *optimization.RUN_RULES,
+    *cluster.RUN_RULES,
+    *evaluation.RUN_RULES,
+    *results.RUN_RULES,
+)
 _IDLE: list[Idle] = [row for group in _GROUPS for row in group.IDLE]
 
 
@@ -39,14 +57,15 @@ def check_run(params: Params, facts: RunFacts) -> None:
 def find_idle(params: Params, facts: RunFacts) -> list[str]:
     """Returns one line for each given flag (see Params.given) that has no effect in a run with these facts.
 
-    A flag that turns off what is off by default (--nodistortions) asks for nothing and is passed over.
+    A flag that has its default value, or turns off what is off by default, asks for nothing and is passed over.
     """
     defaults = Params()
     lines = []
     for name, written in params.given.items():
-        if not getattr(params, name) and not getattr(defaults, name):
+        value, default = getattr(params, name), getattr(defaults, name)
+        if value == default or not (value or default):
             continue
         reasons = (row.reason for row in _IDLE if name in row.flags and row.when(params, facts))
         if reason := next(reasons, None):
             lines.append(f'{written} has no effect: {reason}')
-    return lines
+    return lines + variables.find_idle_parts(params)

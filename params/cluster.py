@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from errors import spelled
 from params.modes import MODES, modes_that
-from params.rules import Idle, Rule, idle_in_eval
+from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval
 from params.spec import flag
 
 if TYPE_CHECKING:
     from params.table import Params
+
+_PROTOCOL = 'grpc'
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -39,7 +41,7 @@ class Cluster:
         lower_bound=0,
         upper_bound=65535,
     )
-    server_protocol: str = flag('grpc', 'The protocol between processes.', choices=('grpc',))
+    server_protocol: str = flag(_PROTOCOL, f'The protocol between processes; TensorFlow has {_PROTOCOL} only.')
     connect_timeout_secs: float = flag(
         300.0, 'How long to wait for the other processes at the start.', lower_bound=0, unit='seconds'
     )
@@ -68,8 +70,23 @@ def _a_launcher_names_the_processes(params: 'Params') -> str | None:
     return None
 
 
+def _tensorflow_has_the_protocol(params: 'Params', facts: RunFacts) -> str | None:
+    if facts.alone or params.server_protocol == _PROTOCOL or MODES[params.variable_update].launcher is not None:
+        return None
+    return (
+        f'{spelled("server_protocol", params.server_protocol)}: TensorFlow has no other protocol than {_PROTOCOL} any '
+        f'more; leave it out, or for faster networks write {modes_that(lambda mode: mode.launcher is not None)}'
+    )
+
+
 RULES: tuple[Rule, ...] = (_a_launcher_names_the_processes,)
+RUN_RULES: tuple[RunRule, ...] = (_tensorflow_has_the_protocol,)
 IDLE: tuple[Idle, ...] = (
+    Idle(
+        ('server_protocol',),
+        lambda p, run: p.server_protocol != _PROTOCOL and (run.alone or MODES[p.variable_update].launcher is not None),
+        'no processes are connected by it',
+    ),
     Idle(
         ('num_ps', 'cluster_port', 'connect_timeout_secs', 'peer_timeout_secs', 'ps_linger_secs'),
         lambda p, run: MODES[p.variable_update].launcher is not None,

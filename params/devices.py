@@ -82,7 +82,9 @@ class Devices:
         None, 'Take the memory of a GPU as it is needed instead of at the start; by default TensorFlow decides.'
     )
     gpu_memory_frac_for_testing: float = flag(
-        0.0, 'Fraction of the memory of each GPU to take; 0 sets no limit.', lower_bound=0, upper_bound=1
+        0.0,
+        'Fraction of the memory of each GPU to take, above 1 by swapping to the host; 0 sets no limit.',
+        lower_bound=0,
     )
     xla: bool = flag(False, 'Let XLA compile as much of the graph as it can.')
 
@@ -125,6 +127,11 @@ IDLE: tuple[Idle, ...] = (
         '--hierarchical_copy sets that already',
     ),
     Idle(
+        ('local_parameter_device',),
+        lambda p, run: p.device == 'cpu' and p.local_parameter_device == 'gpu',
+        'the run is on the CPU',
+    ),
+    Idle(
         (
             'allow_growth',
             'gpu_memory_frac_for_testing',
@@ -133,11 +140,6 @@ IDLE: tuple[Idle, ...] = (
             'batchnorm_persistent',
         ),
         lambda p, run: p.device == 'cpu',
-        'the run is on the CPU',
-    ),
-    Idle(
-        ('local_parameter_device',),
-        lambda p, run: p.device == 'cpu' and p.local_parameter_device == 'gpu',
         'the run is on the CPU',
     ),
     Idle(

@@ -104,14 +104,6 @@ _CHECKPOINTS = ('save_model_secs', 'save_model_steps', 'max_ckpts_to_keep')
 _SUMMARIES = ('save_summaries_steps', 'summary_verbosity')
 
 
-def _summaries_have_a_folder(params: 'Params') -> str | None:
-    for name in _SUMMARIES:
-        value = getattr(params, name)
-        if value and params.train_dir is None:
-            return f'{spelled(name, value)}: summaries need a folder; add --train_dir=DIR'
-    return None
-
-
 def _a_step_can_be_traced(params: 'Params') -> str | None:
     for name in ('trace_file', 'tfprof_file', 'partitioned_graph_file_prefix'):
         value = getattr(params, name)
@@ -161,7 +153,6 @@ def _profiled_steps_are_two(params: 'Params') -> str | None:
 
 
 RULES: tuple[Rule, ...] = (
-    _summaries_have_a_folder,
     _a_step_can_be_traced,
     _files_are_not_the_same,
     _an_export_has_a_folder_of_its_own,
@@ -178,6 +169,7 @@ IDLE: tuple[Idle, ...] = (
         reason='it is about training steps, and --eval takes none',
     ),
     idle_in_forward_only('backbone_model_path', 'export_saved_model', reason='--forward_only trains nothing'),
+    Idle(_SUMMARIES, lambda p, run: p.train_dir is None, 'summaries need --train_dir'),
     Idle(('use_chrome_trace_format',), lambda p, run: p.trace_file is None, 'only --trace_file uses it'),
     Idle(
         ('save_summaries_steps',), lambda p, run: not p.summary_verbosity, '--summary_verbosity=0 writes no summaries'

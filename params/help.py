@@ -23,8 +23,9 @@ _PURPOSE = 'Measures how fast this machine trains a convolutional network, in im
 _HELP_TAIL = """\
 --flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file;
 --version prints the version.
-Flags of the original tf_cnn_benchmarks that this list lacks are refused with the reason, accepted
-with a warning, or, if they ask for what this program always does, accepted silently."""
+Flags of the original tf_cnn_benchmarks that this list lacks are accepted: with a warning that says
+what happens instead, or silently if they ask for what this program always does. Only what would
+measure something else than asked is refused, with the reason."""
 
 
 def format_help(subcommands: Mapping[str, Subcommand]) -> str:

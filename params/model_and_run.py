@@ -40,6 +40,13 @@ class ModelAndRun:
         10, 'Steps before the timed ones; they train but do not count in any rate.', lower_bound=0, unit='steps'
     )
     display_every: int = flag(10, 'Steps between two printed lines.', lower_bound=1, unit='steps')
+    display_perf_ewma: float | None = flag(
+        None,
+        'Print the exponentially weighted moving average of the rate, where the last step has this weight, instead of '
+        'the rate of all steps so far; the total at the end stays the same.',
+        lower_bound=0,
+        upper_bound=1,
+    )
     forward_only: bool = flag(False, 'Compute only the loss and the accuracy: no gradients, no updates.')
     print_training_accuracy: bool = flag(False, 'Compute and print top-1 and top-5 accuracy while training.')
     loss_type_to_report: str = flag(
@@ -84,7 +91,9 @@ def _the_end_is_given_once(params: 'Params') -> str | None:
 
 RULES: tuple[Rule, ...] = (_the_model_exists, _the_end_is_given_once)
 IDLE: tuple[Idle, ...] = (
-    idle_in_eval('num_warmup_batches', 'display_every', 'loss_type_to_report', 'print_training_accuracy'),
+    idle_in_eval(
+        'num_warmup_batches', 'display_every', 'display_perf_ewma', 'loss_type_to_report', 'print_training_accuracy'
+    ),
     Idle(
         ('tf_random_seed',),
         lambda p, run: p.eval and p.data_dir is not None,

@@ -20,10 +20,15 @@ class Place(enum.Enum):
 
 @dataclass(frozen=True)
 class Manager:
-    """The variable manager of a mode in one place: its class as 'module:name', and the one for --staged_vars if any."""
+    """The variable manager of a mode in one place, as 'module:name'.
+
+    Attributes:
+      staged: the one for --staged_vars, if any. relaxed: the one for --variable_consistency=relaxed, if any.
+    """
 
     plain: str
     staged: str | None = None
+    relaxed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,11 @@ class Mode:
         return any(manager.staged for manager in self._managers)
 
     @property
+    def can_relax(self) -> bool:
+        """Whether --variable_consistency=relaxed belongs to it."""
+        return any(manager.relaxed for manager in self._managers)
+
+    @property
     def needs_servers(self) -> bool:
         """Whether several workers need parameter servers."""
         return self._has(Place.WITH_SERVERS) and not self._has(Place.AS_PEERS)
@@ -96,11 +106,11 @@ class Mode:
         places = (Place.WITH_SERVERS, Place.AS_PEERS, Place.CONTROLLED)
         return self.launcher is None and any(self._has(place) for place in places)
 
-    def manager(self, place: Place, *, staged: bool = False) -> str:
+    def manager(self, place: Place, *, staged: bool = False, relaxed: bool = False) -> str:
         """The class of its variable manager as 'module:name'. The mode must run there."""
         manager = self.runs[place]
         assert isinstance(manager, Manager), (self.name, place)
-        return (manager.staged if staged else None) or manager.plain
+        return (manager.staged if staged else None) or (manager.relaxed if relaxed else None) or manager.plain
 
     def _has(self, place: Place) -> bool:
         return isinstance(self.runs[place], Manager)
@@ -132,9 +142,9 @@ _STARTED_BY_HOROVODRUN = Refusal(
 )
 
 
-def _one_process(plain: str) -> dict[Place, Manager | Refusal]:
+def _one_process(plain: str, relaxed: str | None = None) -> dict[Place, Manager | Refusal]:
     return {
-        Place.ALONE: Manager(plain),
+        Place.ALONE: Manager(plain, relaxed=relaxed),
         Place.WITH_SERVERS: _ONE_PROCESS_ONLY,
         Place.AS_PEERS: _ONE_PROCESS_ONLY,
         Place.CONTROLLED: _HAS_NO_CONTROLLER,
@@ -161,7 +171,7 @@ _ROWS = (
     Mode(
         'replicated',
         'Every tower of one process has all variables; gradients are summed between the towers.',
-        _one_process('managers.local:VariableMgrLocalReplicated'),
+        _one_process('managers.local:VariableMgrLocalReplicated', 'managers.local:VariableMgrLocalRelaxedReplicated'),
         sums_towers=True,
         takes_all_reduce_spec=True,
         takes_hierarchy=True,

@@ -1,181 +1,204 @@
-"""Flags of the original tf_cnn_benchmarks and of older versions that are missing or renamed here: what they do."""
+"""What becomes of each flag of the original tf_cnn_benchmarks, and of other versions of it: one table.
 
-from collections.abc import Mapping
+A flag of the original that changes no result never stops a run. It works, or a warning names it and says what happens
+instead. Only what would measure something else than asked is refused.
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from errors import UsageError, spelled
+from params.older_names import OLDER_NAMES
 from params.spec import FlagSpec, Value
+from params.table import SPECS, Params
 
-# By name: the value that asks for what this program always does, or the flag's type if there is no such value.
-_NOT_IN_THIS_VERSION: Mapping[str, Value | type] = {
-    'allreduce_merge_scope': 1,
-    'autotune_threshold': int,
-    'batch_group_size': 1,
-    'benchmark_log_dir': str,
-    'benchmark_test_id': str,
-    'collect_eval_results_async': False,
-    'compute_lr_on_cpu': True,
-    'datasets_num_private_threads': int,
-    'datasets_parallel_interleave_cycle_length': int,
-    'datasets_parallel_interleave_prefetch': int,
-    'datasets_prefetch_buffer_size': 1,
-    'datasets_repeat_cached_sample': False,
-    'datasets_sloppy_parallel_interleave': False,
-    'datasets_use_caching': False,
-    'datasets_use_prefetch': True,
-    'debugger': str,
-    'display_perf_ewma': float,
-    'distort_color_in_yiq': False,
-    'enable_optimizations': True,
-    'force_gpu_compatible': False,
-    'freeze_when_forward_only': False,
-    'fuse_decode_and_crop': True,
-    'gpu_indices': str,
-    'gpu_kt_max_bytes': 0,
-    'gpu_kt_max_interval': 0,
-    'gpu_kt_max_pending': 0,
-    'input_preprocessor': 'default',
-    'kmp_affinity': 'granularity=fine,verbose,compact,1,0',
-    'kmp_blocktime': 0,
-    'kmp_settings': 1,
-    'mkl': False,
-    'multi_device_iterator_max_buffer_size': 1,
-    'rewriter_config': str,
-    'sparse_to_dense_grads': False,
-    'sync_on_finish': False,
-    'timestamped_allocator': False,
-    'use_datasets': False,
-    'use_numa_affinity': False,
-    'use_python32_barrier': False,
-    'use_resource_vars': True,
-    'use_unified_memory': bool,
-    'variable_consistency': 'strong',
-    'winograd_nonfused': True,
-    'xla_compile': False,
+
+class Fate(enum.Enum):
+    """What becomes of a flag."""
+
+    WORKS = 'works'
+    RENAMED = 'works under another name'
+    NO_EFFECT = 'has no effect here'
+    REFUSED = 'is refused'
+
+
+@dataclass(frozen=True)
+class Row:
+    """One flag of the original.
+
+    Attributes:
+      fate: what becomes of it. spec: its name, and how its value is read.
+      says: RENAMED: the name here; NO_EFFECT: what happens instead; REFUSED: why, and the way.
+      silent: the value that asks for what this program always does, and is passed over; None for an empty value.
+      refused_when: REFUSED: in which runs it would measure something else; in others it has no effect.
+      idle: the reason in these others.
+    """
+
+    fate: Fate
+    spec: FlagSpec
+    says: str = ''
+    silent: Value = None
+    refused_when: Callable[[Params], bool] = lambda params: True
+    idle: str = ''
+
+
+def _no_effect(name: str, kind: type, silent: Value, says: str) -> Row:
+    return Row(Fate.NO_EFFECT, FlagSpec(name, kind, optional=True), says, silent)
+
+
+_RECORD_INPUT = 'records are read by RecordInput, not by tf.data'
+_MEMORY = 'records are read from --data_dir, which the system keeps in memory if it fits'
+_NO_TENSORRT = 'TensorFlow contains no TensorRT any more; use trtexec of TensorRT'
+_PREPROCESSING = 'which preprocesses images in another way; leave it out, or train with synthetic images'
+_RESULT = '--result_file=FILE writes the numbers of a run, and --history=FILE collects those of many'
+
+# Flags of the original that are not among ours.
+_OTHERS = (
+    _no_effect('allreduce_merge_scope', int, 1, 'gradients are joined by --gradient_repacking only'),
+    _no_effect('batch_group_size', int, 1, 'batches are prepared one at a time, while a step computes'),
+    _no_effect('benchmark_log_dir', str, None, _RESULT),
+    _no_effect('benchmark_test_id', str, None, _RESULT),
+    _no_effect('collect_eval_results_async', bool, False, 'accuracies are collected between the steps of evaluations'),
+    _no_effect('compute_lr_on_cpu', bool, True, 'the learning rate is computed on the CPU in every run'),
+    _no_effect('datasets_num_private_threads', int, None, f'{_RECORD_INPUT}; --num_inter_threads sets the threads'),
+    _no_effect('datasets_parallel_interleave_cycle_length', int, None, _RECORD_INPUT),
+    _no_effect('datasets_parallel_interleave_prefetch', int, None, _RECORD_INPUT),
+    _no_effect('datasets_prefetch_buffer_size', int, 1, f'{_RECORD_INPUT}; one batch is prepared ahead'),
+    _no_effect('datasets_repeat_cached_sample', bool, False, _MEMORY),
+    _no_effect('datasets_sloppy_parallel_interleave', bool, False, _RECORD_INPUT),
+    _no_effect('datasets_use_caching', bool, False, _MEMORY),
+    _no_effect('datasets_use_prefetch', bool, True, 'a batch is prepared ahead in every run'),
+    _no_effect('debugger', str, None, 'no debugger is attached; --trace_file and --graph_file show what a step does'),
+    _no_effect('distort_color_in_yiq', bool, False, '--distortions changes colours in HSV'),
+    _no_effect('fuse_decode_and_crop', bool, True, 'an image is decoded and cropped by one operation in every run'),
+    _no_effect('mkl', bool, False, 'oneDNN is built into TensorFlow; TF_ENABLE_ONEDNN_OPTS=0 turns it off'),
+    _no_effect('multi_device_iterator_max_buffer_size', int, 1, 'one batch is prepared ahead for each device'),
+    _no_effect('sparse_to_dense_grads', bool, False, 'the gradients of these networks are dense'),
+    # The default of the original has more than 31 bits.
+    _no_effect('trt_max_workspace_size_bytes', float, 4294967296.0, _NO_TENSORRT),
+    _no_effect('use_datasets', bool, False, _RECORD_INPUT),
+    _no_effect('use_python32_barrier', bool, False, 'no threads of Python wait for each other to prepare batches'),
+    _no_effect('use_resource_vars', bool, True, 'variables are resource variables'),
+    _no_effect('use_tf_layers', bool, True, 'layers are made of operations of TensorFlow in every run'),
+    Row(
+        Fate.REFUSED,
+        FlagSpec('freeze_when_forward_only', bool, optional=True),
+        'it measures inference with constant weights, and this program reads variables in each step; leave it out',
+        silent=False,
+        refused_when=lambda params: params.forward_only,
+        idle='only --forward_only has used it',
+    ),
+    Row(
+        Fate.REFUSED,
+        FlagSpec('input_preprocessor', str, optional=True),
+        f'it names code of another program, {_PREPROCESSING}',
+        silent='default',
+        refused_when=lambda params: params.data_dir is not None,
+        idle='synthetic images are not preprocessed',
+    ),
+    Row(
+        Fate.REFUSED,
+        FlagSpec('ml_perf', bool, optional=True),
+        f'it is for the rules of MLPerf, see github.com/mlcommons/training, {_PREPROCESSING}',
+        silent=False,
+        refused_when=lambda params: params.data_dir is not None,
+        idle='it is about how images are preprocessed, and synthetic images are not',
+    ),
+    Row(
+        Fate.REFUSED,
+        FlagSpec('trt_mode', str, optional=True, choices=('FP32', 'FP16', 'INT8')),
+        _NO_TENSORRT,
+    ),
+)
+# Flags of other versions of the original.
+_OF_OTHER_VERSIONS = (
+    _no_effect('cache_data', bool, None, 'records are read from --data_dir as they are needed'),
+    _no_effect('datasets_prefetch_threadpool_size', int, None, 'TensorFlow sets the number of threads'),
+    _no_effect('enable_layout_optimizer', bool, None, '--data_format sets the layout'),
+    _no_effect('flush_stdout', bool, None, 'each line is flushed in every run'),
+    _no_effect('gpu_pending_cap', int, None, 'TensorFlow manages the memory of a GPU'),
+    _no_effect('iters_per_step', int, 1, 'each step is one call of the session'),
+    _no_effect('log_dir', str, None, 'logs go to standard error'),
+    _no_effect('ml_perf_compliance_logging', bool, False, f'the log of MLPerf is not written; {_RESULT}'),
+    _no_effect('pretrain_dir', str, None, 'training starts from new weights, or from those of --backbone_model_path'),
+    _no_effect('result_storage', str, None, 'the result is printed and not stored'),
+    _no_effect('use_data_sets', bool, None, 'there is one way to read records'),
+    _no_effect('use_multi_device_iterator', bool, None, 'each device gets its own batches in every run'),
+)
+_RENAMED = {
+    'learning_rate': 'init_learning_rate',
+    'use_fp16': 'precision',
+    'use_nccl': 'all_reduce_spec',
+    'xla_compile': 'xla',
 }
+# Flags that are ours by the same name.
+_WORKS = """
+    adam_beta1 adam_beta2 adam_epsilon agg_small_grads_max_bytes agg_small_grads_max_group all_reduce_spec
+    allow_growth autotune_threshold backbone_model_path batch_size batchnorm_persistent compact_gradient_transfer
+    controller_host cross_replica_sync data_dir data_format data_name device display_every display_perf_ewma distortions
+    enable_optimizations eval eval_batch_size eval_dir eval_during_training_at_specified_epochs
+    eval_during_training_at_specified_steps eval_during_training_every_n_epochs eval_during_training_every_n_steps
+    eval_interval_secs force_gpu_compatible forward_only fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n
+    fp16_loss_scale fp16_vars gpu_indices gpu_kt_max_bytes gpu_kt_max_interval gpu_kt_max_pending
+    gpu_memory_frac_for_testing gpu_thread_mode gradient_clip gradient_repacking graph_file hierarchical_copy
+    horovod_device init_learning_rate job_name kmp_affinity kmp_blocktime kmp_settings learning_rate_decay_factor
+    local_parameter_device log_device_placement loss_type_to_report max_ckpts_to_keep minimum_learning_rate model
+    momentum network_topology num_batches num_epochs num_epochs_per_decay num_eval_batches num_eval_epochs
+    num_gpus num_inter_threads num_intra_threads num_learning_rate_warmup_epochs num_warmup_batches optimizer
+    partitioned_graph_file_prefix per_gpu_thread_count piecewise_learning_rate_schedule print_training_accuracy
+    ps_hosts resize_method resnet_base_lr rewriter_config rmsprop_decay rmsprop_epsilon rmsprop_momentum
+    save_model_secs save_model_steps save_summaries_steps server_protocol single_l2_loss_op staged_vars
+    stop_at_top_1_accuracy summary_verbosity sync_on_finish task_index tf_random_seed tfprof_file
+    timestamped_allocator trace_file train_dir use_chrome_trace_format use_numa_affinity use_unified_memory
+    variable_consistency variable_update weight_decay winograd_nonfused worker_hosts xla
+"""
 
-# What to use instead of some of them.
-_INSTEAD: Mapping[str, str] = {
-    'benchmark_log_dir': 'from Python, BenchmarkCNN(...).run() returns all numbers',
-    'gpu_indices': 'CUDA_VISIBLE_DEVICES=0,1 in the environment chooses GPUs',
-    'xla_compile': '--xla compiles what it can',
-}
-
-# As above, with the reason why this program will never have the flag, and what to use instead.
-_NEVER: Mapping[str, tuple[Value | type, str]] = {
-    'ml_perf': (False, 'the MLPerf benchmarks are separate programs, see github.com/mlcommons/training'),
-    'trt_max_workspace_size_bytes': (4294967296, 'TensorFlow contains no TensorRT any more; use trtexec of TensorRT'),
-    'trt_mode': (str, 'TensorFlow contains no TensorRT any more; use trtexec of TensorRT'),
-    'use_tf_layers': (True, 'TensorFlow contains no tf.layers any more; leave the flag out'),
-}
-
-# The original's defaults that ask for what this program does not do: accepted, with what it does instead.
-_ORIGINAL_DEFAULTS: Mapping[str, tuple[Value, str]] = {
-    'compute_lr_on_cpu': (False, 'the learning rate is computed on the CPU in every run'),
-    'distort_color_in_yiq': (True, '--distortions changes colours in HSV'),
-    'use_datasets': (True, 'records are read by RecordInput, not by tf.data'),
-    'use_resource_vars': (False, 'variables are resource variables'),
-}
-
-# Flags of older versions, accepted without effect. By name: the type, and the reason.
-_WITHOUT_EFFECT: Mapping[str, tuple[type, str]] = {
-    'cache_data': (bool, 'records are read from --data_dir as they are needed'),
-    'datasets_prefetch_threadpool_size': (int, 'TensorFlow sets the number of threads'),
-    'enable_layout_optimizer': (bool, '--data_format sets the layout'),
-    'flush_stdout': (bool, 'each line is flushed in every run'),
-    'gpu_pending_cap': (int, 'TensorFlow manages the memory of a GPU'),
-    'log_dir': (str, 'logs go to standard error'),
-    'pretrain_dir': (str, 'training starts from new weights, or from those of --backbone_model_path'),
-    'result_storage': (str, 'the result is printed and not stored'),
-    'use_data_sets': (bool, 'there is one way to read records'),
-    'use_multi_device_iterator': (bool, 'each device gets its own batches in every run'),
-}
-
-
-# Older flags that replace_older_names translates to ours.
-OLDER_NAMES: Mapping[str, FlagSpec] = {
-    spec.name: spec
-    for spec in (
-        FlagSpec('learning_rate', float, optional=True, lower_bound=0),
-        FlagSpec('use_nccl', bool, optional=True),
-        FlagSpec('use_fp16', bool, optional=True),
+TABLE: Mapping[str, Row] = {
+    row.spec.name: row
+    for row in (
+        *(Row(Fate.WORKS, SPECS[name]) for name in _WORKS.split()),
+        *(Row(Fate.RENAMED, OLDER_NAMES[name], says) for name, says in _RENAMED.items()),
+        *_OTHERS,
+        *_OF_OTHER_VERSIONS,
     )
 }
+NAMES: tuple[str, ...] = tuple(row.spec.name for row in (*_OTHERS, *_OF_OTHER_VERSIONS))
+SWITCHES = frozenset(name for name in NAMES if TABLE[name].spec.type is bool)
 
 
-def _type_of(fact: Value | type) -> type:
-    return fact if isinstance(fact, type) else type(fact)
+@dataclass(frozen=True)
+class Asked:
+    """A flag of NAMES that asks for something that this program does not do; value: what was written."""
+
+    row: Row
+    value: object
+
+    def __str__(self) -> str:
+        return spelled(self.row.spec.name, self.value)
 
 
-_REFUSED: Mapping[str, Value | type] = {**_NOT_IN_THIS_VERSION, **{name: fact for name, (fact, _) in _NEVER.items()}}
-_TYPES = {name: _type_of(fact) for name, fact in _REFUSED.items()} | {n: t for n, (t, _) in _WITHOUT_EFFECT.items()}
-
-NAMES: tuple[str, ...] = tuple(_TYPES)
-SWITCHES = frozenset(name for name, kind in _TYPES.items() if kind is bool)
-
-
-def read(name: str, value: object) -> list[str]:
-    """Returns the warnings for a flag of NAMES that was given with this value.
-
-    There are none if the value asks for what this program always does, or is empty.
-
-    Raises:
-      UsageError: the value asks for something that this program does not have, or has the wrong type.
-    """
-    given = FlagSpec(name, _TYPES[name], optional=True).read(value)
-    written = spelled(name, value)
-    if name in _WITHOUT_EFFECT:
-        return [f'{written} has no effect: {_WITHOUT_EFFECT[name][1]}']
-    default = None if isinstance(_REFUSED[name], type) else _REFUSED[name]
-    if given is None or given == default:
-        return []
-    if name in _ORIGINAL_DEFAULTS and given == _ORIGINAL_DEFAULTS[name][0]:
-        return [f'{written} has no effect: {_ORIGINAL_DEFAULTS[name][1]}']
-    if name in _NEVER:
-        raise UsageError(f'{written}: this program has no such flag: {_NEVER[name][1]}')
-    hint = 'leave it out' if default is None else f'leave it out or write {spelled(name, default)}'
-    instead = f'; {_INSTEAD[name]}' if name in _INSTEAD else ''
-    raise UsageError(f'{written}: not in this version; {hint}{instead}')
-
-
-def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
-    """Translates older flags into ours.
-
-    Args:
-      older: the values of the flags of OLDER_NAMES that were given.
-      values: the values of our flags by name; those that the older flags set are added.
-
-    Returns:
-      How each flag that was added had been written, by our name.
+def read(name: str, value: object) -> Asked | None:
+    """Reads a flag of NAMES; returns None if its value asks for what this program always does, or is empty.
 
     Raises:
-      UsageError: two flags contradict each other.
+      UsageError: the value has the wrong type.
     """
-    as_written = {}
-    rate = older.get('learning_rate')
-    if rate is not None:
-        if values.get('init_learning_rate') not in (None, rate):
-            raise _clash('learning_rate', rate, 'init_learning_rate', values)
-        values['init_learning_rate'] = rate
-        as_written['init_learning_rate'] = spelled('learning_rate', rate)
-    use_nccl = older.get('use_nccl')
-    if use_nccl is not None:
-        spec = values.get('all_reduce_spec')
-        if spec is not None and ('nccl' in str(spec)) != use_nccl:
-            raise _clash('use_nccl', use_nccl, 'all_reduce_spec', values)
-        if use_nccl and spec is None:
-            values['all_reduce_spec'] = 'nccl'
-            as_written['all_reduce_spec'] = spelled('use_nccl', use_nccl)
-    use_fp16 = older.get('use_fp16')
-    if use_fp16 is not None:
-        precision = values.get('precision')
-        if precision is not None and (precision == 'fp16') != use_fp16:
-            raise _clash('use_fp16', use_fp16, 'precision', values)
-        if use_fp16:
-            values['precision'] = 'fp16'
-            as_written['precision'] = spelled('use_fp16', use_fp16)
-    return as_written
+    row = TABLE[name]
+    given = row.spec.read(value)
+    return None if given is None or given == row.silent else Asked(row, value)
 
 
-def _clash(older: str, value: Value, name: str, values: Mapping[str, Value]) -> UsageError:
-    written = spelled(name, values[name])
-    return UsageError(f'{spelled(older, value)} contradicts {written}; it is the older name of --{name}: leave it out')
+def warnings_about(asked: Iterable[Asked], params: Params) -> list[str]:
+    """Returns one line for each of these flags, which says what happens instead in a run with these settings.
+
+    Raises:
+      UsageError: what the run would measure is not what these flags ask for.
+    """
+    lines = []
+    for flag in asked:
+        is_refusal = flag.row.fate is Fate.REFUSED
+        if is_refusal and flag.row.refused_when(params):
+            raise UsageError(f'{flag}: {flag.row.says}')
+        lines.append(f'{flag} has no effect: {flag.row.idle if is_refusal else flag.row.says}')
+    return lines

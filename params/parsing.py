@@ -13,6 +13,7 @@ from absl import flags
 from errors import UsageError, nearest, spelled
 from params import original
 from params.checks import check
+from params.older_names import OLDER_NAMES, replace_older_names
 from params.spec import Value
 from params.table import SPECS, Given, Params
 
@@ -45,7 +46,7 @@ def split_argv(argv: Sequence[str]) -> dict[str, object]:
     """
     values = flags.FlagValues()
     values.set_gnu_getopt(True)
-    switches = {name for name, spec in {**SPECS, **original.OLDER_NAMES}.items() if spec.type is bool}
+    switches = {name for name, spec in {**SPECS, **OLDER_NAMES}.items() if spec.type is bool}
     switches |= original.SWITCHES
     for name in _all_names():
         flags.DEFINE_flag(
@@ -85,30 +86,30 @@ def _build(given: Iterable[tuple[str, object]]) -> Parsed:
     """Params and warnings from pairs (name, text or Python value)."""
     values: dict[str, Value] = {}
     older: dict[str, Value] = {}
-    lines = []
+    asked = []
     for name, value in given:
         if name in SPECS:
             values[name] = SPECS[name].read(value)
-        elif name in original.OLDER_NAMES:
-            older[name] = original.OLDER_NAMES[name].read(value)
+        elif name in OLDER_NAMES:
+            older[name] = OLDER_NAMES[name].read(value)
         elif name in original.NAMES:
-            lines += original.read(name, value)
+            asked.append(original.read(name, value))
         else:
             raise _unknown(name)
     as_written = {name: spelled(name, value) for name, value in values.items() if value is not None}
-    as_written |= original.replace_older_names(older, values)
+    as_written |= replace_older_names(older, values)
     # Each value was read by the spec of its field, which mypy cannot see.
     params = Params(**values, given=Given(tuple(as_written.items())))  # type: ignore[arg-type]
     check(params)
-    return Parsed(params, tuple(lines))
+    return Parsed(params, tuple(original.warnings_about(filter(None, asked), params)))
 
 
 def _all_names() -> list[str]:
-    return [*SPECS, *original.OLDER_NAMES, *original.NAMES]
+    return [*SPECS, *OLDER_NAMES, *original.NAMES]
 
 
 def _unknown(name: str) -> UsageError:
-    near = nearest(name, [*SPECS, *original.OLDER_NAMES])
+    near = nearest(name, [*SPECS, *OLDER_NAMES])
     return UsageError(f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else "see --help"}')
 
 

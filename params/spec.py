@@ -46,6 +46,7 @@ def _to_str(value: Any) -> str:
 
 
 _READERS: dict[type, Callable[[Any], Value]] = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str}
+_EMPTY = ('', "''", '""')
 _HELP_FLAGS = ('--help', '-help', '-h', '--helpfull', '--helpshort')
 _LARGEST = 2**31 - 1  # TensorFlow's int32
 _NOUNS = {bool: 'true or false', int: 'an integer', float: 'a number', str: 'text'}
@@ -95,10 +96,12 @@ class FlagSpec:
     def read(self, value: object) -> Value:
         """Converts the text of a command line, or a Python value, to the flag's type. Empty text is None.
 
+        Two quotes, which nested quoting in a script leaves of an empty text, are empty too.
+
         Raises:
           UsageError: the value has another type, is not one of the choices, is out of bounds, or is missing.
         """
-        if value is None or value == '':
+        if value is None or value in _EMPTY:
             if self.optional:
                 return None
             raise UsageError(f'{spelled(self.name, value)}: it has no value; it must be {self.expects}')

@@ -14,6 +14,7 @@ from params.optimization import Optimization
 from params.precision import Precision
 from params.results import Results
 from params.spec import FlagSpec, specs_of
+from params.tensorflow_settings import TensorFlowSettings
 from params.variables import Variables
 
 
@@ -36,7 +37,19 @@ class Given(Mapping[str, str]):
 @dataclass(frozen=True)
 # A dataclass takes the fields of its last base first: read upwards, this is the order of --help. Only this class has
 # instances; generating methods for the others would take a tenth of the time of --help.
-class Params(Results, Files, Evaluation, Cluster, Precision, Optimization, Variables, Data, Devices, ModelAndRun):
+class Params(
+    TensorFlowSettings,
+    Results,
+    Files,
+    Evaluation,
+    Cluster,
+    Precision,
+    Optimization,
+    Variables,
+    Data,
+    Devices,
+    ModelAndRun,
+):
     """The settings of one run. parse_argv and make_params make and check them; None leaves a choice to the run.
 
     Attributes:

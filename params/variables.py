@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from errors import UsageError, spelled
-from params.all_reduce_spec import ALGORITHMS, parse_spec
+from params.all_reduce_spec import ALGORITHMS, COLLECTIVE, idle_parts, parse_spec
 from params.modes import DEFAULT_MODE, MODES, modes_that
 from params.rules import Idle, Rule, idle_in_eval, idle_in_forward_only
 from params.spec import flag
@@ -36,6 +36,12 @@ class Variables:
         'Apply the gradients of each step, and read the new values, while the next step computes, so that no step '
         f'waits for either; for {modes_that(lambda mode: mode.can_stage)}.',
     )
+    variable_consistency: str = flag(
+        'strong',
+        'strong: each step applies its own gradients; relaxed: those of the step before, so that they are summed while '
+        f'the next step computes, for {modes_that(lambda mode: mode.can_relax)}.',
+        choices=('strong', 'relaxed'),
+    )
     compact_gradient_transfer: bool | None = flag(
         None,
         'Send gradients between devices and processes, and variables between processes, in 16 bits: in the type of '
@@ -52,6 +58,8 @@ class Variables:
         None,
         'How gradients are summed. Either ALG, or ALG:LIMIT:ALG... to sum tensors smaller than LIMIT bytes by the '
         f'algorithm before it, as in pscpu:32k:xring. {"; ".join(map(": ".join, ALGORITHMS.items()))}. '
+        'ALG#N cuts each tensor into N parts, as in psgpu#4; ALG/ALG sums within each worker, then between them, as in '
+        'psgpu/xring. '
         'By default psgpu or pscpu, by the kind of --local_parameter_device; xring with '
         f'{modes_that(lambda mode: mode.has_controller)}.',
     )
@@ -60,7 +68,8 @@ class Variables:
     )
     network_topology: str = flag(
         'dgx1',
-        'Which devices are directly connected, for --hierarchical_copy; this version knows only dgx1.',
+        'How groups of directly connected GPUs are linked, for --hierarchical_copy: dgx1: each GPU with one of the '
+        'other group; gcp_v100: 0 with 5 and 2 with 7, of eight.',
         choices=('dgx1', 'gcp_v100'),
     )
     gradient_repacking: int = flag(
@@ -90,8 +99,24 @@ def _gradients_are_packed_in_one_way(params: 'Params') -> str | None:
     return None
 
 
+def sums_by_spec(params: 'Params') -> bool:
+    """Whether --all_reduce_spec is given and says how gradients are summed."""
+    mode = MODES[params.variable_update]
+    has_sums = params.trains and (params.num_gpus > 1 or mode.has_controller)
+    return params.all_reduce_spec is not None and mode.takes_all_reduce_spec and has_sums
+
+
+def find_idle_parts(params: 'Params') -> list[str]:
+    """Returns one line for each part of --all_reduce_spec that has no effect where the others have one."""
+    spec = params.all_reduce_spec
+    if spec is None or not sums_by_spec(params):
+        return []
+    return idle_parts(spec, parse_spec(spec), has_workers=MODES[params.variable_update].has_controller)
+
+
 def _the_spec_of_sums_can_be_read(params: 'Params') -> str | None:
-    if params.all_reduce_spec is not None:
+    # A value that has no effect cannot be wrong.
+    if params.all_reduce_spec is not None and sums_by_spec(params):
         try:
             parse_spec(params.all_reduce_spec)
         except UsageError as error:
@@ -100,7 +125,7 @@ def _the_spec_of_sums_can_be_read(params: 'Params') -> str | None:
 
 
 def _gradients_are_summed_in_one_way(params: 'Params') -> str | None:
-    if params.hierarchical_copy and params.all_reduce_spec:
+    if params.hierarchical_copy and params.all_reduce_spec and sums_by_spec(params):
         return (
             f'--hierarchical_copy clashes with {spelled("all_reduce_spec", params.all_reduce_spec)}: both set how '
             'gradients are summed; leave one out'
@@ -115,6 +140,11 @@ def _the_mode_can_stage(params: 'Params') -> str | None:
             f'variables already; leave --staged_vars out, or write {modes_that(lambda mode: mode.can_stage)}'
         )
     return None
+
+
+def _asks_for_what_is(params: 'Params') -> bool:
+    """Whether --all_reduce_spec names what the mode does in any case; the original demands it."""
+    return MODES[params.variable_update].nccl_between_gpus and params.all_reduce_spec == COLLECTIVE
 
 
 def clash_with_others(params: 'Params') -> str | None:
@@ -160,7 +190,7 @@ RULES: tuple[Rule, ...] = (
     _a_launcher_starts_other_processes,
 )
 IDLE: tuple[Idle, ...] = (
-    idle_in_eval('cross_replica_sync', 'staged_vars', 'compact_gradient_transfer', *_SUMS),
+    idle_in_eval('cross_replica_sync', 'staged_vars', 'variable_consistency', 'compact_gradient_transfer', *_SUMS),
     Idle(
         ('variable_update',),
         lambda p, run: p.eval and run.alone,
@@ -170,9 +200,15 @@ IDLE: tuple[Idle, ...] = (
     idle_in_forward_only(
         'cross_replica_sync',
         'staged_vars',
+        'variable_consistency',
         'compact_gradient_transfer',
         *_SUMS,
         reason='--forward_only updates no variables',
+    ),
+    Idle(
+        ('variable_consistency',),
+        lambda p, run: not MODES[p.variable_update].can_relax,
+        f'only {modes_that(lambda mode: mode.can_relax)} uses it',
     ),
     Idle(
         ('horovod_device',),
@@ -180,8 +216,13 @@ IDLE: tuple[Idle, ...] = (
         f'only {modes_that(lambda mode: mode.launcher is not None)} uses it',
     ),
     Idle(
+        ('horovod_device',),
+        lambda p, run: p.device == 'cpu' and p.horovod_device == 'gpu',
+        'the run is on the CPU',
+    ),
+    Idle(
         ('all_reduce_spec',),
-        lambda p, run: not MODES[p.variable_update].takes_all_reduce_spec,
+        lambda p, run: not MODES[p.variable_update].takes_all_reduce_spec and not _asks_for_what_is(p),
         f'only {modes_that(lambda mode: mode.takes_all_reduce_spec)} uses it',
     ),
     Idle(

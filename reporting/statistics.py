@@ -49,14 +49,24 @@ def jitter(rates: ArrayLike) -> float:
     return MAD_TO_STANDARD_DEVIATION * mad(rates)
 
 
-def summarize(images_per_step: int, seconds: ArrayLike) -> Rate:
+def summarize(images_per_step: int, seconds: ArrayLike, newest_weight: float | None = None) -> Rate:
     """The rate over steps with these wall seconds, at least one step.
 
     images_per_second is all images over all seconds, not the mean of rates, so that a step counts by its duration.
+
+    Args:
+      newest_weight: if above 0, images_per_second is the images of a step over the exponentially weighted mean of the
+        seconds, where a step has 1 - newest_weight times the weight of the next one (Roberts 1959, Control Chart Tests
+        Based on Geometric Moving Averages, with the sum of the weights made 1).
     """
     values = np.asarray(seconds, dtype=np.float64)
     rates = step_rates(images_per_step, values)
-    return Rate(throughput(images_per_step * values.size, float(values.sum())), standard_error(rates), jitter(rates))
+    if newest_weight:
+        mean = float(np.average(values, weights=(1 - newest_weight) ** np.arange(values.size)[::-1]))
+        speed = throughput(images_per_step, mean)
+    else:
+        speed = throughput(images_per_step * values.size, float(values.sum()))
+    return Rate(speed, standard_error(rates), jitter(rates))
 
 
 class RunningRate:
@@ -69,10 +79,10 @@ class RunningRate:
         """Adds a step that took this long."""
         self._seconds.append(seconds)
 
-    def over(self, images_per_step: int) -> Rate:
+    def over(self, images_per_step: int, newest_weight: float | None = None) -> Rate:
         """The rate of the steps so far, as summarize; requires a step."""
         # A copy, since an array of which there is a view cannot grow.
-        return summarize(images_per_step, np.array(self._seconds))
+        return summarize(images_per_step, np.array(self._seconds), newest_weight)
 
 
 def mad(values: ArrayLike) -> float:

@@ -159,7 +159,11 @@ def _make_manager(plan: Plan, root: int) -> VariableMgr:
 
 def _make_algorithm(plan: Plan, transfer: tf.DType | None) -> Algorithm:
     towers, sums = plan.machine.towers, plan.variables.sums
-    algorithm = by_halves(towers) if sums is None else make_algorithm(sums, towers, HOST_DEVICE)
+    algorithm = (
+        by_halves(towers, plan.variables.leaders)
+        if sums is None
+        else make_algorithm(sums, towers, HOST_DEVICE, plan.machine.hosts)
+    )
     return compacted(algorithm, towers, transfer) if transfer else algorithm
 
 

@@ -3,7 +3,10 @@
 Does not import TensorFlow. A GPU device reads TF_GPU_THREAD_MODE (by default global) and TF_GPU_THREAD_COUNT (2) when a
 session opens it (tensorflow/core/common_runtime/gpu/gpu_device.cc, BaseGPUDevice::Init): with threads of their own,
 kernels are not started late because a pool is full of hundreds of operations that decode JPEGs. cuDNN's wrapper reads
-TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT at the first batch norm of the process (xla/stream_executor/cuda/cuda_dnn.cc).
+TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT at the first batch norm of the process, TF_ENABLE_WINOGRAD_NONFUSED at the
+first convolution (xla/stream_executor/cuda/cuda_dnn.cc), and so does TF_AUTOTUNE_THRESHOLD what chooses the algorithm
+(tensorflow/core/kernels/gpu_utils.h). A session of one process reads TF_SYNC_ON_FINISH when it is made
+(tensorflow/core/common_runtime/direct_session.cc).
 """
 
 import os
@@ -13,6 +16,7 @@ from params import Params
 
 _MODE, _COUNT = 'TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT'
 _BATCH_NORM = 'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT'
+_WINOGRAD, _AUTOTUNE, _SYNC = 'TF_ENABLE_WINOGRAD_NONFUSED', 'TF_AUTOTUNE_THRESHOLD', 'TF_SYNC_ON_FINISH'
 _SHARED_POOL = 'global'
 # One for kernels, one for copies, as in the original.
 _THREADS_OF_GPU = 2
@@ -23,9 +27,14 @@ _set_here: dict[str, str] = {}
 def prepare_gpus(params: Params) -> None:
     """Sets the environment variables that the flags ask for, unless the user has set them.
 
-    To be called before the first session. A variable that an earlier run of this process has set is set anew.
+    To be called before the first session. A variable that an earlier run of this process has set is set anew, or
+    removed.
     """
-    for name, (_, value) in _wanted(params).items():
+    wanted = _wanted(params)
+    for name in [name for name in _set_here if name not in wanted and not _is_users(name, os.environ)]:
+        del _set_here[name]
+        os.environ.pop(name, None)
+    for name, (_, value) in wanted.items():
         if not _is_users(name, os.environ):
             os.environ[name] = _set_here[name] = value
 
@@ -33,6 +42,14 @@ def prepare_gpus(params: Params) -> None:
 def has_persistent_batch_norm() -> bool:
     """Whether cuDNN's wrapper uses the persistent kernels of batch norm, if it reads the variable now."""
     return _plain(os.environ.get(_BATCH_NORM, '')) == '1'
+
+
+def read_once() -> dict[str, str | None]:
+    """By the flag: the variables that TensorFlow reads once in a process, as they are now."""
+    return {
+        'winograd_nonfused': os.environ.get(_WINOGRAD),
+        'autotune_threshold': os.environ.get(_AUTOTUNE),
+    }
 
 
 def contradictions(params: Params) -> list[str]:
@@ -80,6 +97,13 @@ def _wanted(params: Params) -> Mapping[str, tuple[str, str]]:
         # The threads that GPUs share are in one pool.
         num_gpus = params.num_gpus if params.gpu_thread_mode == 'gpu_shared' else 1
         wanted[_COUNT] = ('per_gpu_thread_count', str(_threads_per_gpu(params) * num_gpus))
+    # These are left to TensorFlow unless a flag asks for something.
+    if 'winograd_nonfused' in params.given:
+        wanted[_WINOGRAD] = ('winograd_nonfused', str(int(params.winograd_nonfused)))
+    if params.autotune_threshold is not None:
+        wanted[_AUTOTUNE] = ('autotune_threshold', str(params.autotune_threshold))
+    if params.sync_on_finish is not None:
+        wanted[_SYNC] = ('sync_on_finish', str(int(params.sync_on_finish)))
     return wanted
 
 

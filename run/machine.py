@@ -9,11 +9,14 @@ import tensorflow.compat.v1 as tf
 
 from errors import UsageError, counted
 from hardware.data_formats import Capability, choose_data_format, uses_tf32
+from hardware.gpu_memory import GpuMemory
 from hardware.missing_gpu import explain_missing_gpu
 from hardware.visible_gpus import confirm_shown
 from params import Params
+from params.all_reduce_spec import parse_spec
 from params.devices import another_flag_places_the_sums
 from params.modes import Mode
+from params.variables import sums_by_spec
 from run.process_settings import fix_gpu_memory, let_xla_compile_for_cpus
 from training.variables import HOST_DEVICE
 
@@ -57,20 +60,20 @@ def find_machine(
       host_has_gpus: whether this host has GPUs, which may be hidden from this process.
 
     Raises:
-      UsageError: the settings ask for GPUs, or sums on GPUs, that this machine does not have; or an earlier run in this
-        process used other values of settings that TensorFlow keeps.
+      UsageError: the settings ask for GPUs, or for sums by NCCL, that this machine does not have; or an earlier run in
+        this process used other values of settings that TensorFlow keeps.
     """
     if params.xla:
         let_xla_compile_for_cpus()
     if host_has_gpus and not workers and params.device != 'cpu':
-        fix_gpu_memory(params.allow_growth, params.gpu_memory_frac_for_testing)
+        fix_gpu_memory(GpuMemory.of(params))
     gpus = tf.config.list_physical_devices('GPU')
     num_gpus_found = len(gpus)
     confirm_shown(num_gpus_found)
     # A controller has hidden its own GPUs, and its workers are taken to have some if it has.
     gpus_by_default = num_gpus_found or (workers and host_has_gpus)
     kind = params.device or ('gpu' if gpus_by_default else 'cpu')
-    spec = params.all_reduce_spec if mode.takes_all_reduce_spec else None
+    spec = params.all_reduce_spec if sums_by_spec(params) else None
     places_parameters = (
         mode.parameter_device and not another_flag_places_the_sums(params) if alone else mode.needs_servers
     )
@@ -84,7 +87,7 @@ def find_machine(
         )
     if not workers:
         _check_number(params, kind, num_gpus_found)
-    _check_kind(params, mode, kind)
+    _check_xla(params, kind)
     _check_nccl(params, kind, spec or '', alone=alone, is_here=not workers)
     towers = tuple(f'{worker}/{kind}:{i}' for worker in workers or [''] for i in range(params.num_gpus))
     data_format, reason = 'NHWC', ''
@@ -122,14 +125,12 @@ def _check_number(params: Params, kind: str, num_gpus_found: int) -> None:
         )
 
 
-def _check_kind(params: Params, mode: Mode, kind: str) -> None:
+def _check_xla(params: Params, kind: str) -> None:
     if params.xla and kind == 'cpu' and params.num_gpus > 1:
         raise UsageError(
             f'--xla: on a CPU it compiles for one device, and --num_gpus={params.num_gpus}; '
             'write --num_gpus=1 or --noxla'
         )
-    if params.horovod_device == 'gpu' and kind != 'gpu' and mode.launcher:
-        raise UsageError('--horovod_device=gpu: the run is on the CPU; write --horovod_device=cpu, or leave it out')
 
 
 def _check_nccl(params: Params, kind: str, spec: str, *, alone: bool, is_here: bool) -> None:
@@ -139,10 +140,10 @@ def _check_nccl(params: Params, kind: str, spec: str, *, alone: bool, is_here: b
             f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between GPUs and the run is on the CPU; '
             'leave it (and --use_nccl) out, or write pscpu, psgpu or xring'
         )
-    if not is_here and 'nccl' in spec:
+    if not is_here and spec and any((part.between or part.algorithm) == 'nccl' for part in parse_spec(spec)):
         raise UsageError(
             f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between the GPUs of one process here, and '
-            f'--variable_update={params.variable_update} has several; write xring, psgpu or pscpu'
+            f'--variable_update={params.variable_update} has several; write nccl/xring, xring, psgpu or pscpu'
         )
 
 

@@ -122,7 +122,7 @@ class Measurement:
         if step.phase is Phase.WARMUP:
             self._console.steps('warm-up step', step.index, counts.num_warmup)
             return
-        rate = self._rate.over(counts.images_of_step)
+        rate = self._rate.over(counts.images_of_step, counts.newest_weight)
         text = f'{rate.images_per_second:.1f} images/sec +/- {rate.standard_error:.1f}'
         total = self._num_agreed or counts.num_timed
         if counts.target_secs and self._num_agreed is None and self._timed_start is not None:
@@ -197,7 +197,7 @@ class Measurement:
             with_accuracy = step.values.top_1 is not None
             self._console.result(lines.format_step_header(self._plan.losses.name, with_accuracy=with_accuracy))
         self._num_shown = step.index
-        rate = self._rate.over(self._plan.counts.images_of_step)
+        rate = self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight)
         self._console.result(lines.format_step(step.index, rate, step.values))
 
     # ---- evaluations ----------------------------------------------------------------------------------------------

@@ -118,6 +118,7 @@ class Counts:
       images_of_step: images per increment of the global step: those of all workers in synchronous modes, else of one.
       num_warmup, num_timed: steps of each worker. num_epochs: the timed steps of all workers, in epochs.
       display_every: number of steps between printed lines.
+      newest_weight: of the last step in the printed rates, see reporting.statistics.summarize.
       target_secs: how long timed steps are taken, in seconds; num_timed is then more than there will be.
     """
 
@@ -128,6 +129,7 @@ class Counts:
     num_timed: int
     num_epochs: float
     display_every: int
+    newest_weight: float | None = None
     target_secs: float | None = None
 
 
@@ -149,6 +151,7 @@ class VariableFacts:
         the run only evaluates.
       shown_sync: what the banner shows as Sync.
       sums: the all-reduce algorithm for each range of gradient sizes in bytes; None: --hierarchical_copy.
+      leaders: for --hierarchical_copy, the pairs of linked towers, see managers.all_reduce.by_halves.
       shown_spec: the --all_reduce_spec that the banner shows; None: the banner shows none.
       num_packets, small_max_bytes, small_max_group: see managers.buckets.Packing.
       transfer: the dtype in which gradients are sent; None: their own dtype.
@@ -159,6 +162,7 @@ class VariableFacts:
     manager: str | None
     shown_sync: bool
     sums: tuple[Range, ...] | None
+    leaders: tuple[tuple[int, int], ...]
     shown_spec: str | None
     num_packets: int
     small_max_bytes: int

@@ -1,12 +1,13 @@
 """Settings that TensorFlow takes from the first run of a process, and keeps until the process ends."""
 
+import dataclasses
 import os
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from errors import UsageError
-from hardware.gpu_memory import share_memory_options
+from hardware.gpu_memory import GpuMemory, share_memory_options
 
 XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 INTRA = 'num_intra_threads'
@@ -39,22 +40,22 @@ def keep_threads(config: tf.ConfigProto) -> None:
     _fixed.setdefault(INTRA, config.intra_op_parallelism_threads)
 
 
-def fix_gpu_memory(allow_growth: bool | None, fraction: float) -> None:
+def fix_gpu_memory(memory: GpuMemory) -> None:
     """Gives all parts of TensorFlow in this process the memory options of the run.
 
     Raises:
       UsageError: an earlier run in this process, or another program in it, used other options.
     """
-    if 'allow_growth' not in _fixed and not share_memory_options(allow_growth, fraction):
-        name, value = 'gpu_memory_frac_for_testing', fraction
-        if allow_growth is not None:
-            name, value = 'allow_growth', allow_growth
+    asked = dataclasses.asdict(memory)
+    if 'allow_growth' not in _fixed and not share_memory_options(memory):
+        defaults = dataclasses.asdict(GpuMemory())
+        name, value = next(item for item in asked.items() if item[1] != defaults[item[0]])
         raise UsageError(
             f'--{name}={value}: TensorFlow was used in this process before, and keeps how it takes the memory of GPUs; '
             'start a new process'
         )
-    fix_for_process('allow_growth', allow_growth)
-    fix_for_process('gpu_memory_frac_for_testing', fraction)
+    for name, value in asked.items():
+        fix_for_process(name, value)
 
 
 def let_xla_compile_for_cpus() -> None:

@@ -14,9 +14,10 @@ from cluster.discovery import as_evaluator, find_cluster
 from cluster.environments import find_place_on_host, is_evaluator
 from cluster.shape import Shape
 from cluster.topology import Cluster, Timeout, place_of, public_hosts
-from errors import UsageError
+from errors import UsageError, spelled
 from hardware.gpus import has_nvidia_gpu
 from hardware.missing_gpu import explain_missing_gpu
+from hardware.openmp import set_openmp
 from hardware.surroundings import environment_facts, git_commit, machine_facts
 from hardware.visible_gpus import ONLY_ONE, PlaceOnHost, show_gpus
 from inputs.catalog import Source
@@ -31,6 +32,7 @@ from params.files import Output, outputs_that_are
 from params.modes import MODES, Mode
 from params.rules import RunFacts
 from params.spec import numbers_of
+from params.tensorflow_settings import OPENMP, chosen_gpus
 from run.gpu_settings import contradictions
 from run.outputs import check_outputs
 from run.plan import (
@@ -58,8 +60,8 @@ def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
     """Makes the plan of this process, and checks that the run is possible.
 
     Reads --model_file, the environment, the data folder, the checkpoints and the devices, and creates the output
-    folders. The only environment variables that it changes are, for TensorFlow, TF_XLA_FLAGS, CUDA_VISIBLE_DEVICES and,
-    on GPUs, those of run.gpu_settings.
+    folders. The only environment variables that it changes are, for TensorFlow, TF_XLA_FLAGS, CUDA_VISIBLE_DEVICES,
+    those of OpenMP and, on GPUs, those of run.gpu_settings.
 
     Args:
       params: the settings.
@@ -80,6 +82,7 @@ def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
     facts = RunFacts(alone=cluster is None and horovod is None, residual=model.residual)
     check_run(params, facts)
     warnings = [] if is_cluster_evaluator else find_idle(params, facts)
+    warnings += set_openmp(_for_openmp(params))
     if cluster and cluster.serves:
         return _plan_server(params, cluster, folder, warnings, environ)
     return _plan_run(params, mode, horovod, cluster, model, folder, warnings, environ)
@@ -100,7 +103,14 @@ def _find_processes(params: Params, mode: Mode, environ: Mapping[str, str]) -> t
 
 def _show_gpus(params: Params, place: PlaceOnHost, environ: Mapping[str, str], *, computes: bool = True) -> bool:
     """Shows this process its GPUs; returns whether its host has any. computes: whether its towers are in it."""
-    return show_gpus(params.num_gpus if computes and params.device != 'cpu' else 0, place, environ)
+    needed = params.num_gpus if computes and params.device != 'cpu' else 0
+    return show_gpus(needed, place, environ, chosen_gpus(params.gpu_indices) if needed else ())
+
+
+def _for_openmp(params: Params) -> dict[str, tuple[str, str]]:
+    """By the variable of the environment: the flag as it was written, and the value."""
+    asked = {flag: getattr(params, flag) for flag in OPENMP}
+    return {OPENMP[flag]: (spelled(flag, value), str(value)) for flag, value in asked.items() if value is not None}
 
 
 def _find_model(params: Params, *, reads: bool) -> tuple[ModelFacts, DataFolder | None]:
@@ -337,6 +347,7 @@ def _count(params: Params, model: ModelFacts, data: Data, processes: Processes, 
         num_timed=num_timed,
         num_epochs=num_timed * global_batch_size / (num_examples or math.inf),
         display_every=params.display_every,
+        newest_weight=params.display_perf_ewma,
         target_secs=None if params.eval else params.target_seconds,
     )
 

@@ -18,6 +18,9 @@ from run.step_graph import StepSettings
 from training.precision import DEFAULT_FP16_SCALE, Precision
 from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
 
+# See _leaders_of_halves.
+_GPUS_OF_GCP, _LINKS_OF_GCP = 8, ((0, 5), (2, 7))
+
 
 def describe_step(
     params: Params,
@@ -122,39 +125,55 @@ def place_variables(
     """
     num_towers = len(machine.towers)
     sums_towers = num_towers > 1 and params.trains
-    if params.hierarchical_copy and machine.is_here:
-        _check_halves(params, num_towers)
+    leaders = _leaders_of_halves(params, num_towers) if params.hierarchical_copy and machine.is_here else ()
     by_halves = params.hierarchical_copy and mode.takes_hierarchy and sums_towers
     sums = None if by_halves else parse_spec(machine.all_reduce_spec or f'ps{machine.parameter_device_kind}')
-    by_nccl = sums_towers and any(part.algorithm == 'nccl' for part in sums or ())
+    by_nccl = sums_towers and any('nccl' in part.names for part in sums or ())
     if place is Place.AS_PEERS:
         by_nccl = mode.nccl_between_gpus and machine.kind == 'gpu'
     return VariableFacts(
         variable_update=mode.name,
-        manager=None if params.eval else mode.manager(place, staged=params.staged_vars and params.trains),
+        manager=None
+        if params.eval
+        else mode.manager(
+            place,
+            staged=params.staged_vars and params.trains,
+            relaxed=params.variable_consistency == 'relaxed' and params.trains,
+        ),
         shown_sync=shown_sync,
         sums=sums,
+        leaders=leaders,
         shown_spec=machine.all_reduce_spec if mode.takes_all_reduce_spec and sums_towers else None,
         num_packets=params.gradient_repacking,
         small_max_bytes=params.agg_small_grads_max_bytes,
         small_max_group=params.agg_small_grads_max_group,
         transfer=_find_transfer(params, NCCL_TRANSFER_DTYPES if by_nccl else mode.transfer_dtypes, precision),
-        horovod_device=params.horovod_device,
+        horovod_device=None if machine.kind == 'cpu' else params.horovod_device,
         by_nccl=by_nccl,
     )
 
 
-def _check_halves(params: Params, num_towers: int) -> None:
+def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int], ...]:
+    """The pairs of linked GPUs, one of each half, through which the halves exchange their sums.
+
+    In the hybrid cube mesh of the DGX-1, GPUs 0-3 and 4-7 are two cliques of NVLinks and GPU i is linked to GPU i + 4
+    (NVIDIA DGX-1 System Architecture, WP-08437-002, figure 4). Of eight V100 of the Google Cloud, 0 is linked to 5 and
+    2 to 7 (`nvidia-smi topo -m` there).
+    """
     if num_towers % 2:
         raise UsageError(
             f'--hierarchical_copy: it sums in two halves, and {spelled("num_gpus", params.num_gpus)} is odd; '
             'write an even number or --nohierarchical_copy'
         )
-    if params.network_topology != 'dgx1':
+    if params.network_topology == 'dgx1':
+        half = num_towers // 2
+        return tuple((tower, half + tower) for tower in range(half))
+    if num_towers != _GPUS_OF_GCP:
         raise UsageError(
-            f'{spelled("network_topology", params.network_topology)}: only dgx1 is supported; '
-            'write --nohierarchical_copy, or try --network_topology=dgx1'
+            f'{spelled("network_topology", params.network_topology)}: it is for {_GPUS_OF_GCP} GPUs, and '
+            f'{spelled("num_gpus", params.num_gpus)}; write --network_topology=dgx1 or --nohierarchical_copy'
         )
+    return _LINKS_OF_GCP
 
 
 def _find_transfer(params: Params, dtypes: Sequence[str], precision: Precision) -> str | None:

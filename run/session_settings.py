@@ -3,14 +3,32 @@
 from typing import Any
 
 import tensorflow.compat.v1 as tf
+from google.protobuf import text_format  # type: ignore[import-untyped]
 
-from errors import UsageError
-from hardware.gpu_memory import memory_options
+from errors import UsageError, spelled
+from hardware.gpu_memory import GpuMemory
 from params import Params
 from params.modes import MODES
-from run.gpu_settings import has_persistent_batch_norm, host_threads, prepare_gpus
+from run.gpu_settings import has_persistent_batch_norm, host_threads, prepare_gpus, read_once
 from run.machine import Machine, find_machine
 from run.process_settings import INTRA, XLA_ON_CPU, fix_for_process, fixed_for_process
+
+_USELESS = (
+    'arithmetic_optimization',
+    'auto_mixed_precision',
+    'common_subgraph_elimination',
+    'constant_folding',
+    'debug_stripper',
+    'dependency_optimization',
+    'function_optimization',
+    'implementation_selector',
+    'loop_optimization',
+    'pin_to_host_optimization',
+    'scoped_allocator_optimization',
+    'shape_optimization',
+)
+# Fusing operations is what is left.
+_USEFUL = ('remapping',)
 
 
 def session_config(params: Params, machine: Machine, *, in_cluster: bool = False) -> tf.ConfigProto:
@@ -20,7 +38,8 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
       in_cluster: whether the session is on a server, to which other processes send graphs.
 
     Raises:
-      UsageError: an earlier run in this process used another value of a process-wide setting.
+      UsageError: an earlier run in this process used another value of a process-wide setting; or --rewriter_config
+        cannot be read.
     """
     config = tf.ConfigProto(allow_soft_placement=True)
     if machine.kind == 'cpu' or not machine.is_here:
@@ -31,6 +50,8 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
     if machine.kind == 'gpu' and machine.is_here:
         prepare_gpus(params)
         fix_for_process('batchnorm_persistent', has_persistent_batch_norm())
+        for name, value in read_once().items():
+            fix_for_process(name, value)
         tf.config.experimental.enable_tensor_float_32_execution(params.tf32)
         updates_on_host = machine.parameter_device_kind == 'cpu' or 'pscpu' in (machine.all_reduce_spec or '')
         # Beside a GPU, these threads matter so little that a run goes on with those that an earlier one chose.
@@ -40,11 +61,20 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
     config.intra_op_parallelism_threads = intra_threads
     config.inter_op_parallelism_threads = inter_threads
     config.use_per_session_threads = True
-    config.gpu_options.CopyFrom(memory_options(params.allow_growth, params.gpu_memory_frac_for_testing))
+    config.gpu_options.CopyFrom(GpuMemory.of(params).options())
+    config.log_device_placement = params.log_device_placement
+    # Each device of the CPU is on the node of its number (tensorflow/core/common_runtime/threadpool_device_factory.cc).
+    config.experimental.use_numa_affinity = params.use_numa_affinity
     if params.xla:
         config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
     rewrite = config.graph_options.rewrite_options
-    _choose_graph_passes(rewrite, machine)
+    if params.rewriter_config is not None:
+        _read_graph_passes(params.rewriter_config, rewrite)
+    else:
+        _choose_graph_passes(rewrite, params.enable_optimizations)
+        if not params.enable_optimizations:
+            config.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
+    _fit_layout(rewrite, machine)
     if in_cluster and params.precision == 'bf16':
         # Remapping fuses convolutions into ops that a server supports for float32 and float16 only.
         rewrite.remapping = rewrite.OFF
@@ -86,28 +116,35 @@ def check_xla(config: tf.ConfigProto, device: str) -> None:
         )
 
 
-def _choose_graph_passes(rewrite: Any, machine: Machine) -> None:
-    """Switches off the graph passes that take long with many towers and do not speed up the step."""
+def _read_graph_passes(text: str, rewrite: Any) -> None:
+    try:
+        text_format.Parse(text, rewrite)
+    except text_format.ParseError as error:
+        reason = ' '.join(str(error).split())
+        raise UsageError(
+            f'{spelled("rewriter_config", text)}: it must be a RewriterConfig of TensorFlow as text, such as '
+            f"'remapping: OFF': {reason}"
+        ) from None
+
+
+def _choose_graph_passes(rewrite: Any, optimizes: bool) -> None:
+    """Switches off the graph passes that take long with many towers and do not speed up the step.
+
+    Args:
+      optimizes: otherwise those that do speed it up are off as well.
+    """
     rewrite.meta_optimizer_iterations = rewrite.ONE
-    for name in (
-        'arithmetic_optimization',
-        'auto_mixed_precision',
-        'common_subgraph_elimination',
-        'constant_folding',
-        'debug_stripper',
-        'dependency_optimization',
-        'function_optimization',
-        'implementation_selector',
-        'loop_optimization',
-        'pin_to_host_optimization',
-        'scoped_allocator_optimization',
-        'shape_optimization',
-    ):
+    for name in _USELESS if optimizes else (*_USELESS, *_USEFUL):
         setattr(rewrite, name, rewrite.OFF)
+    rewrite.disable_model_pruning = not optimizes
     rewrite.memory_optimization = rewrite.NO_MEM_OPT
+
+
+def _fit_layout(rewrite: Any, machine: Machine) -> None:
+    """Sets the layout passes, unless --rewriter_config has."""
     if machine.kind == 'cpu' and machine.data_format == 'NCHW':
         # The CPU's kernels are made for NHWC.
-        rewrite.cpu_layout_conversion = rewrite.NCHW_TO_NHWC
-    else:
+        rewrite.cpu_layout_conversion = rewrite.cpu_layout_conversion or rewrite.NCHW_TO_NHWC
+    elif rewrite.layout_optimizer == rewrite.DEFAULT:
         # On a GPU it would change the data format that the user chose.
         rewrite.layout_optimizer = rewrite.OFF

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from cluster.shape import Shape
 from errors import UsageError, nearest, spelled
-from params import original
+from params.older_names import OLDER_NAMES
 from params.spec import FlagSpec, Value
 from params.table import SPECS
 from sweeps.settings import Settings
@@ -90,7 +90,7 @@ def read_value(spec: FlagSpec, value: object, where: str) -> Value:
 
 def find_spec(name: str) -> FlagSpec | None:
     """The flag of a run, also by an older name."""
-    return SPECS.get(name) or original.OLDER_NAMES.get(name)
+    return SPECS.get(name) or OLDER_NAMES.get(name)
 
 
 def shown(name: str, value: object) -> str:

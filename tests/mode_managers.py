@@ -19,6 +19,7 @@ def make_manager(
     *,
     place: Place = Place.ALONE,
     staged: bool = False,
+    relaxed: bool = False,
     variable_dtype: tf.DType = tf.float32,
     algorithm: Algorithm | None = None,
     packing: Packing | None = None,
@@ -54,5 +55,5 @@ def make_manager(
         'horovod': None,
         'horovod_device': None,
     }
-    row = MODES[mode].manager(place, staged=staged)
+    row = MODES[mode].manager(place, staged=staged, relaxed=relaxed)
     return make_variable_mgr(row, variable_dtype=variable_dtype, **{**common, **parts})

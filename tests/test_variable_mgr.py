@@ -65,7 +65,7 @@ SYNCHRONOUS = {
     'replicated-psgpu': Mode('replicated', algorithm=of_spec('psgpu')),
     'replicated-xring': Mode('replicated', algorithm=of_spec('xring')),
     'replicated-ranges': Mode('replicated', algorithm=of_spec('psgpu:100:xring')),
-    'replicated-halves': Mode('replicated', algorithm=by_halves),
+    'replicated-halves': Mode('replicated', algorithm=lambda towers: by_halves(towers, [(0, len(towers) // 2)])),
     'replicated-repacked': Mode('replicated', algorithm=of_spec('xring'), packing=Packing(num_chunks=3)),
     'replicated-grouped': Mode('replicated', packing=Packing(max_bytes=200, max_group=2)),
 }

@@ -43,6 +43,8 @@ def test_each_worker_gets_its_gpus_and_parameter_servers_none() -> None:
     [
         (['--num_gpus=2'], None, {'ps 0': '', 'worker 0': '0,1', 'worker 1': '2,3'}),
         ([], 'GPU-35a2,GPU-15a2,GPU-05a2', {'ps 0': '', 'worker 0': 'GPU-35a2', 'worker 1': 'GPU-15a2'}),
+        # They share the chosen ones out.
+        (['--gpu_indices=3,1'], None, {'ps 0': '', 'worker 0': '3', 'worker 1': '1'}),
         (['--device=cpu', '--num_gpus=8'], None, {'ps 0': '', 'worker 0': '', 'worker 1': ''}),
         # The controller needs to know whether there are GPUs, and hides them itself.
         (

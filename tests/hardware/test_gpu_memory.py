@@ -57,6 +57,7 @@ def test_the_eager_context_takes_memory_as_sessions_do(tmp_path: Path) -> None:
         'none': [{}],
         'both': [growing | half, growing | half],
         'growth later': [{}, growing],
+        'more than there is': [{'gpu_memory_frac_for_testing': 1.5, 'use_unified_memory': True}],
         'another fraction': [half, {'gpu_memory_frac_for_testing': 0.25}],
         'used before': [None, half, half],
         'used before, to no harm': [None, {}],
@@ -83,6 +84,7 @@ def test_the_eager_context_takes_memory_as_sessions_do(tmp_path: Path) -> None:
 
     assert results['none'] == [both(False, 0)]
     assert results['both'] == [both(True, 0.5)] * 2
+    assert results['more than there is'] == [both(False, 1.5)]
     first, refusal = results['growth later']
     assert first == both(False, 0)
     check_line(refusal, '--allow_growth=True', 'None', 'new process')

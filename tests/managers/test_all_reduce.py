@@ -23,7 +23,7 @@ HOST = '/device:CPU:0'
 ALGORITHMS: dict[str, Callable[[Sequence[str]], Algorithm]] = {
     # mypy cannot infer a lambda whose default binds the loop's variable.
     spec: lambda towers, spec=spec: make_algorithm(parse_spec(spec), towers, HOST)  # type: ignore[misc]
-    for spec in ('pscpu', 'psgpu', 'xring', 'pscpu:13:xring:140:psgpu')
+    for spec in ('pscpu', 'psgpu', 'xring', 'pscpu:13:xring:140:psgpu#4')
 }
 PACKINGS = {
     'as they are': Packing(),
@@ -34,7 +34,14 @@ PACKINGS = {
     'small ones in tens': Packing(max_bytes=100, max_group=10),
 }
 CASES = [(name, make, towers) for name, make in ALGORITHMS.items() for towers in (1, 2, 3, 4, 8)]
-CASES += [('halves', by_halves, towers) for towers in (2, 4, 8)]
+CASES.append(('xring#2', lambda towers: make_algorithm(parse_spec('xring#2'), towers, HOST), 3))
+HALVES = {towers: [(leader, towers // 2 + leader) for leader in range(towers // 2)] for towers in (2, 4, 8)}
+CASES += [
+    # As above.
+    ('halves', lambda towers, leaders=leaders: by_halves(towers, leaders), num_towers)  # type: ignore[misc]
+    for num_towers, leaders in HALVES.items()
+]
+CASES.append(('halves of a cloud', lambda towers: by_halves(towers, [(0, 5), (2, 7)]), 8))
 
 
 @pytest.mark.parametrize(('name', 'make', 'num_towers'), CASES, ids=[f'{name}-{towers}' for name, _, towers in CASES])
@@ -141,7 +148,7 @@ def test_each_link_of_a_ring_carries_its_even_share() -> None:
 
 def test_halves_meet_over_one_pair_of_links_and_reductions_take_pairs_in_turn() -> None:
     for index, (left, right) in enumerate([('0', '2'), ('1', '3'), ('0', '2')]):
-        sent = values_sent(by_halves(cpus(4)), num_towers=4, size=6, index=index)
+        sent = values_sent(by_halves(cpus(4), HALVES[4]), num_towers=4, size=6, index=index)
         across = {link for link in sent if (link[0] in '01') != (link[1] in '01')}
         assert across == {(left, right), (right, left)}
         assert set(sent.values()) == {6}
@@ -167,6 +174,61 @@ def test_each_range_of_sizes_goes_its_own_way() -> None:
     host, ring = {pair for tower in '012' for pair in ((tower, '9'), ('9', tower))}, {*zip('012', '120', strict=True)}
     second_tower = {('0', '1'), ('2', '1'), ('1', '0'), ('1', '2')}
     assert ways == [host, ring, ring, second_tower]
+
+
+def test_shards_are_summed_on_devices_of_their_own() -> None:
+    algorithm = make_algorithm(parse_spec('psgpu#4'), cpus(4), HOST)
+    # Three of the four parts of a tensor go to others, and three sums come back to each.
+    links = {(left, right) for left in '0123' for right in '0123' if left != right}
+    assert values_sent(algorithm, num_towers=4, size=40, index=1) == dict.fromkeys(links, 20)
+    # Two rings at a time, each with half of the tensor.
+    assert values_sent(make_algorithm(parse_spec('xring#2'), cpus(4), HOST), 4, 40, 0) == values_sent(
+        make_algorithm(parse_spec('xring'), cpus(4), HOST), 4, 40, 0
+    )
+
+
+@pytest.mark.parametrize('spec', ['psgpu/xring', 'xring/psgpu', 'pscpu/pscpu#2', 'xring#2/xring', 'nccl/xring'])
+def test_workers_sum_among_themselves_first(spec: str) -> None:
+    hosts = [f'/job:worker/replica:0/task:{worker}/device:CPU:0' for worker in range(3)]
+    kind = 'GPU' if 'nccl' in spec else 'CPU'
+    towers = [host.replace('CPU:0', f'{kind}:{tower}') for host in hosts for tower in range(1, 3)]
+    random = np.random.default_rng(0)
+    values = random.normal(size=[6, 10]).astype(np.float32)
+    across = set()
+    with tf.Graph().as_default() as graph:
+        algorithm = make_algorithm(parse_spec(spec), towers, '/job:controller/device:CPU:0', hosts)
+        tensors = []
+        for tower, value in zip(towers, values, strict=True):
+            with tf.device(tower):
+                tensors.append(tf.constant(value))
+        sums = algorithm(tensors, 1)
+        for tower, total in zip(towers, sums, strict=True):
+            with tf.device(tower):
+                tf.identity(total)
+        for op in graph.get_operations():
+            for value in op.inputs:
+                places = [tf.DeviceSpec.from_string(device) for device in (value.device, op.device)]
+                assert all(place.job == 'worker' for place in places), 'nothing goes by way of the controller'
+                if places[0].task != places[1].task and value.dtype == tf.float32:
+                    across.add((value.name, places[1].task))
+        reductions = [op for op in graph.get_operations() if op.type == 'NcclAllReduce']
+        # A session runs the kernels of all GPUs, although one sum of each worker is used.
+        used = {before.name for op in graph.get_operations() for before in op.control_inputs}
+        used |= {value.op.name for op in graph.get_operations() for value in op.inputs}
+        assert {op.name for op in reductions} <= used
+        assert len(reductions) == (6 if 'nccl' in spec else 0)
+        assert all(op.get_attr('num_devices') == 2 for op in reductions)
+    # Of the two towers of each worker one exchanges its sum with the others.
+    ring, star = 2 * 2 * 3, 4
+    assert len(across) == {'psgpu/xring': ring, 'xring/psgpu': star, 'pscpu/pscpu#2': 2 * star}.get(spec, ring)
+    if 'nccl' in spec:
+        return
+    with tf.Graph().as_default(), open_session(7) as session:
+        local = [f'/device:CPU:{number}' for number in range(1, 7)]
+        algorithm = make_algorithm(parse_spec(spec), local, HOST, [HOST] * 3)
+        totals = session.run(algorithm([tf.constant(value) for value in values], 1))
+    for total in totals:
+        np.testing.assert_allclose(total, values.sum(0), rtol=1e-5, atol=1e-6)
 
 
 def test_nccl_reduces_on_every_gpu_with_one_name_for_each_reduction() -> None:
@@ -203,6 +265,7 @@ def test_a_spec_gives_each_range_of_sizes_its_algorithm() -> None:
         Range('psgpu', None),
     )
     assert parse_spec('pscpu:100:xring')[0].limit_bytes == 100
+    assert parse_spec('pscpu#2:2g:nccl/xring#3') == (Range('pscpu', 2 << 30, 2), Range('nccl', None, 1, 'xring', 3))
 
 
 @pytest.mark.parametrize(
@@ -212,12 +275,15 @@ def test_a_spec_gives_each_range_of_sizes_its_algorithm() -> None:
         ('ring', ["'ring'"]),
         ('pscpu:32k', []),
         ('pscpu:xring:psgpu', ["'xring'"]),
-        ('pscpu:32g:xring', ["'32g'"]),
+        ('pscpu:32x:xring', ["'32x'"]),
         ('pscpu:-1:xring', ["'-1'"]),
         ('pscpu:4k:xring:4k:psgpu', []),
         ('pscpu:4m:xring:4k:psgpu', []),
-        ('nccl/xring', []),
-        ('xring#2', []),
+        ('nccl/xring/pscpu', ["'nccl/xring/pscpu'"]),
+        ('nccl/', ["''"]),
+        ('xring#', []),
+        ('xring#0', ["'0'"]),
+        ('pscpu:4k:collective#2', ["'collective'", '--variable_update=collective_all_reduce']),
     ],
 )
 def test_a_malformed_spec_is_refused_with_the_known_algorithms(spec: str, facts: list[str]) -> None:

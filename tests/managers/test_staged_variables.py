@@ -14,14 +14,18 @@ from training.optimizers import OptimizerStep
 pytestmark = pytest.mark.graph
 
 
-@pytest.mark.parametrize('optimizer', OPTIMIZERS)
-def test_staged_variables_give_gradients_of_one_step_before(optimizer: str) -> None:
+@pytest.mark.parametrize(
+    ('optimizer', 'mode'),
+    # What is staged does not depend on the rule.
+    [*((name, 'parameter_server') for name in OPTIMIZERS), ('momentum', 'replicated')],
+)
+def test_staged_variables_give_gradients_of_one_step_before(optimizer: str, mode: str) -> None:
     """Gradient descent computes v_k+1 = v_k - r g(v_k-1), with v_-1 = v_0; other optimizers use the same gradient."""
     targets = np.random.default_rng(0).normal(size=(NUM_TOWERS, 3)).astype(np.float32)
     # Each step's gradient has a direction of its own, since lars takes nothing else of it.
     slopes = np.array([1, 1, 2], np.float32)
     with tf.Graph().as_default(), open_session(NUM_TOWERS) as session:
-        manager = make_manager('parameter_server', cpus(NUM_TOWERS), staged=True, seed=SEED)
+        manager = make_manager(mode, cpus(NUM_TOWERS), staged=True, relaxed=True, seed=SEED)
         gradients = []
         for number, target in enumerate(targets):
             with manager.create_outer_variable_scope(number) as variables:

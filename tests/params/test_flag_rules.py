@@ -23,7 +23,7 @@ CLASHES = [
     ('--use_fp16=False --precision=fp16', []),
     ('--optimizer=adam --fp16_vars', ['16', '--optimizer=momentum', 'sgd'], '--precision=fp16'),
     ('--gradient_repacking=4 --agg_small_grads_max_bytes=9', []),
-    ('--hierarchical_copy --all_reduce_spec=xring', []),
+    ('--hierarchical_copy --all_reduce_spec=xring', [], '--variable_update=replicated --num_gpus=2'),
     ('--graph_file=g --trace_file=g', []),
     ('--num_epochs=2 --num_batches=50', []),
     (f'{PIECEWISE} --init_learning_rate=0.3', []),
@@ -69,8 +69,6 @@ def test_an_older_name_that_contradicts_the_newer_one_is_named_as_it_was_read() 
     ('argv', 'missing'),
     [
         ('--data_name=records --model=mnist', '--data_dir=DIR'),
-        ('--save_summaries_steps=5', '--train_dir=DIR'),
-        ('--summary_verbosity=1', '--train_dir=DIR'),
         ('--num_epochs_per_decay=2', '--learning_rate_decay_factor'),
         ('--learning_rate_decay_factor=0.5', '--num_epochs_per_decay'),
         ('--profile_steps=10,20', '--profile_dir'),
@@ -113,6 +111,12 @@ def test_a_training_run_cannot_stop_at_an_accuracy_that_its_workers_reach_at_dif
     with refused('--stop_at_top_1_accuracy=0.5', '--cross_replica_sync=False'):
         check(argv, alone=False)
     check(argv, alone=True)
+
+
+def test_processes_are_connected_by_the_protocol_that_tensorflow_has() -> None:
+    with refused('--server_protocol=grpc+verbs', 'grpc', '--variable_update=horovod'):
+        check(['--server_protocol=grpc+verbs', '--variable_update=collective_all_reduce'], alone=False)
+    check(['--server_protocol=grpc+verbs'])
 
 
 def test_python_is_refused_the_same_combinations() -> None:

@@ -21,14 +21,20 @@ ALL_HAVE_EFFECT = [
     '--nocross_replica_sync --ps_hosts=a:1 --worker_hosts=b:1,c:1',
     '--train_dir=t --save_summaries_steps=1 --summary_verbosity=1',
     '--display_every=1000',
+    # Defaults, written out.
+    '--momentum=0.9 --adam_beta1=0.9 --network_topology=dgx1 --max_ckpts_to_keep=5 --use_chrome_trace_format',
     '--train_dir=t --export_saved_model=t/m --backbone_model_path=t',
     '--export_saved_model=m --train_dir=t --eval',
     '--compact_gradient_transfer --variable_update=replicated --num_gpus=2',
     '--nocompact_gradient_transfer',
+    '--server_protocol=grpc',
+    # The original demands it.
+    '--variable_update=collective_all_reduce --all_reduce_spec=collective --num_gpus=2',
+    '--variable_update=replicated --num_gpus=2 --all_reduce_spec=psgpu#4:32k:xring#2',
 ]
 # What each of its warnings names, starting with the flag as it was read.
 HAVE_NO_EFFECT = [
-    ('--momentum=0.9', ['--momentum=0.9 --optimizer=momentum --optimizer=lars']),
+    ('--momentum=0.8', ['--momentum=0.8 --optimizer=momentum --optimizer=lars']),
     ('--lars_eta=0.002', ['--lars_eta=0.002 --optimizer=lars']),
     ('--adam_beta1=0.5', ['--adam_beta1=0.5 --optimizer=adam']),
     ('--rmsprop_decay=0.5', ['--rmsprop_decay=0.5 --optimizer=rmsprop']),
@@ -52,8 +58,8 @@ HAVE_NO_EFFECT = [
     ('--use_nccl=True', ['--use_nccl=True --variable_update=replicated distributed_all_reduce']),
     ('--hierarchical_copy --variable_update=replicated', ['--hierarchical_copy=True --num_gpus=1']),
     (
-        '--network_topology=dgx1 --variable_update=replicated --num_gpus=2',
-        ['--network_topology=dgx1 --hierarchical_copy'],
+        '--network_topology=gcp_v100 --variable_update=replicated --num_gpus=2',
+        ['--network_topology=gcp_v100 --hierarchical_copy'],
     ),
     (
         '--peer_timeout_secs=9 --nodistinct_worker_data --variable_update=horovod',
@@ -65,6 +71,8 @@ HAVE_NO_EFFECT = [
         '--train_dir=t --forward_only',
         ['--train_dir=t --forward_only --save_summaries_steps --summary_verbosity'],
     ),
+    ('--summary_verbosity=1', ['--summary_verbosity=1 --train_dir']),
+    ('--save_summaries_steps=5', ['--save_summaries_steps=5 --train_dir']),
     ('--save_model_secs=5', ['--save_model_secs=5.0 --train_dir']),
     (
         '--nocross_replica_sync --peer_timeout_secs=9',
@@ -102,6 +110,36 @@ HAVE_NO_EFFECT = [
         ['--momentum=0.5 --eval', '--save_model_steps=5 --eval'],
     ),
     ('--num_eval_batches=5', ['--num_eval_batches=5 --eval']),
+    # What has no effect cannot be wrong.
+    ('--all_reduce_spec=x:y', ['--all_reduce_spec=x:y replicated']),
+    ('--all_reduce_spec=collective', ['--all_reduce_spec=collective replicated']),
+    ('--all_reduce_spec=x:y --variable_update=replicated', ['--all_reduce_spec=x:y --num_gpus=1']),
+    (
+        '--all_reduce_spec=x:y --variable_update=replicated --num_gpus=2 --forward_only',
+        ['--all_reduce_spec=x:y --forward_only'],
+    ),
+    (
+        '--all_reduce_spec=collective#2 --variable_update=collective_all_reduce --num_gpus=2',
+        ['--all_reduce_spec=collective#2 replicated'],
+    ),
+    (
+        '--all_reduce_spec=psgpu/pscpu --variable_update=replicated --num_gpus=2',
+        ['--all_reduce_spec=psgpu/pscpu slash'],
+    ),
+    (
+        '--all_reduce_spec=pscpu#2 --variable_update=replicated --num_gpus=2',
+        ['--all_reduce_spec=pscpu#2 #2 pscpu'],
+    ),
+    ('--local_parameter_device=gpu --device=cpu', ['--local_parameter_device=gpu CPU']),
+    ('--horovod_device=gpu --device=cpu --variable_update=horovod', ['--horovod_device=gpu CPU']),
+    ('--server_protocol=grpc+verbs', ['--server_protocol=grpc+verbs']),
+    ('--server_protocol=verbs --variable_update=horovod', ['--server_protocol=verbs']),
+    ('--variable_consistency=relaxed', ['--variable_consistency=relaxed --variable_update=replicated']),
+    ('--use_numa_affinity --device=gpu --model=lenet', ['--use_numa_affinity=True CPU']),
+    (
+        '--noenable_optimizations --rewriter_config=remapping:OFF',
+        ['--enable_optimizations=False --rewriter_config'],
+    ),
 ]
 
 

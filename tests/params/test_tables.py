@@ -19,7 +19,7 @@ MANAGERS = {
     for mode in MODES.values()
     for manager in mode.runs.values()
     if isinstance(manager, Manager)
-    for name in (manager.plain, manager.staged)
+    for name in (manager.plain, manager.staged, manager.relaxed)
     if name is not None
 }
 

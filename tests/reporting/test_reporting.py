@@ -33,6 +33,17 @@ def test_rates_are_summarized_as_by_hand() -> None:
     assert rate.jitter == pytest.approx(1.4826 * 3)
 
 
+def test_a_moving_average_counts_the_last_steps_most() -> None:
+    rate = summarize(10, [1, 2, 5])
+    # Each step has half of the weight of the next one: 1/4, 1/2 and 1, together 7/4.
+    mean = (1 / 4 + 2 / 2 + 5) / (7 / 4)
+    averaged = summarize(10, [1, 2, 5], 0.5)
+    assert averaged.images_per_second == pytest.approx(10 / mean)
+    assert dataclasses.replace(averaged, images_per_second=rate.images_per_second) == rate
+    assert summarize(10, [1, 2, 5], 1).images_per_second == 2
+    assert summarize(10, [1, 2, 5], 0) == rate
+
+
 def test_one_step_has_no_spread() -> None:
     assert summarize(10, [4]) == Rate(2.5, 0.0, 0.0)
 

@@ -136,7 +136,7 @@ def test_a_run_on_the_cpu_after_one_on_gpus_is_refused(set_gpus: Any) -> None:
 
 
 def test_on_a_cpu_these_flags_are_named_as_idle() -> None:
-    flags = {'gpu_thread_mode': 'global', 'per_gpu_thread_count': 4, 'batchnorm_persistent': True, 'tf32': False}
+    flags = {'gpu_thread_mode': 'global', 'per_gpu_thread_count': 4, 'batchnorm_persistent': False, 'tf32': False}
     lines = find_idle(make_params(device='cpu', **flags), RunFacts(alone=True, residual=False))
     assert len(lines) == len(flags)
     for line, name in zip(lines, flags, strict=True):

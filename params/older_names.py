@@ -1,0 +1,67 @@
+"""Flags of the original and of older versions that have another name here, and how they are translated."""
+
+from collections.abc import Mapping
+
+from errors import UsageError, spelled
+from params.spec import FlagSpec, Value
+
+OLDER_NAMES: Mapping[str, FlagSpec] = {
+    spec.name: spec
+    for spec in (
+        FlagSpec('learning_rate', float, optional=True, lower_bound=0),
+        FlagSpec('use_nccl', bool, optional=True),
+        FlagSpec('use_fp16', bool, optional=True),
+        FlagSpec('xla_compile', bool, optional=True),
+    )
+}
+
+
+def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) -> dict[str, str]:
+    """Translates older flags into ours.
+
+    Args:
+      older: the values of the flags of OLDER_NAMES that were given.
+      values: the values of our flags by name; those that the older flags set are added.
+
+    Returns:
+      How each flag that was added had been written, by our name.
+
+    Raises:
+      UsageError: two flags contradict each other.
+    """
+    as_written = {}
+    rate = older.get('learning_rate')
+    if rate is not None:
+        if values.get('init_learning_rate') not in (None, rate):
+            raise _clash('learning_rate', rate, 'init_learning_rate', values)
+        values['init_learning_rate'] = rate
+        as_written['init_learning_rate'] = spelled('learning_rate', rate)
+    use_nccl = older.get('use_nccl')
+    if use_nccl is not None:
+        spec = values.get('all_reduce_spec')
+        if spec is not None and ('nccl' in str(spec)) != use_nccl:
+            raise _clash('use_nccl', use_nccl, 'all_reduce_spec', values)
+        if use_nccl and spec is None:
+            values['all_reduce_spec'] = 'nccl'
+            as_written['all_reduce_spec'] = spelled('use_nccl', use_nccl)
+    use_fp16 = older.get('use_fp16')
+    if use_fp16 is not None:
+        precision = values.get('precision')
+        if precision is not None and (precision == 'fp16') != use_fp16:
+            raise _clash('use_fp16', use_fp16, 'precision', values)
+        if use_fp16:
+            values['precision'] = 'fp16'
+            as_written['precision'] = spelled('use_fp16', use_fp16)
+    xla_compile = older.get('xla_compile')
+    # The original has both, so that --xla --noxla_compile is no contradiction.
+    if xla_compile and not values.get('xla'):
+        if values.get('xla') is False:
+            raise _clash('xla_compile', xla_compile, 'xla', values)
+        values['xla'] = True
+        as_written['xla'] = spelled('xla_compile', xla_compile)
+    return as_written
+
+
+def _clash(older: str, value: Value, name: str, values: Mapping[str, Value]) -> UsageError:
+    written = spelled(name, values[name])
+    return UsageError(f'{spelled(older, value)} contradicts {written}; it is the older name of --{name}: leave it out')

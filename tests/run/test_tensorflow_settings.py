@@ -1,0 +1,169 @@
+"""The flags about TensorFlow itself reach what it reads: the settings of sessions, and the environment."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+from refusals import check_line, refused
+
+from hardware import visible_gpus
+from hardware.gpu_memory import GpuMemory
+from hardware.openmp import set_openmp
+from hardware.tensorflow_build import TensorFlowBuild
+from hardware.visible_gpus import show_gpus
+from params import RunFacts, find_idle, make_params
+from run.gpu_settings import contradictions, prepare_gpus
+from run.machine import Machine
+from run.plan import Plan
+from run.resolve import resolve
+from run.session_settings import session_config
+
+pytestmark = pytest.mark.graph
+
+ALONE = RunFacts(alone=True, residual=False)
+
+
+def config_of(**flags: Any) -> tf.ConfigProto:
+    towers = tuple(f'/cpu:{number}' for number in range(flags.get('num_gpus', 1)))
+    machine = Machine('cpu', towers, 'cpu', ('/cpu:0',), flags.get('data_format', 'NHWC'))
+    return session_config(make_params(device='cpu', **flags), machine)
+
+
+def test_the_memory_of_gpus_is_as_the_flags_say() -> None:
+    flags: dict[str, Any] = {
+        'allow_growth': True,
+        'gpu_memory_frac_for_testing': 1.5,
+        'use_unified_memory': True,
+        'force_gpu_compatible': True,
+        'timestamped_allocator': True,
+        'gpu_kt_max_interval': 2,
+        'gpu_kt_max_bytes': 3,
+        'gpu_kt_max_pending': 4,
+    }
+    options = GpuMemory.of(make_params(**flags)).options()
+    assert (options.allow_growth, options.per_process_gpu_memory_fraction) == (True, 1.5)
+    assert options.force_gpu_compatible
+    more = options.experimental
+    assert (more.use_unified_memory, more.timestamped_allocator) == (True, True)
+    assert (
+        more.kernel_tracker_max_interval,
+        more.kernel_tracker_max_bytes,
+        more.kernel_tracker_max_pending,
+    ) == (2, 3, 4)
+    assert config_of(**flags).gpu_options == options
+    assert GpuMemory.of(make_params()).options() == tf.GPUOptions()
+    # They are for GPUs.
+    assert len(find_idle(make_params(device='cpu', **flags), ALONE)) == len(flags)
+
+
+def test_the_graph_is_rewritten_as_the_flags_say() -> None:
+    plain, without = config_of().graph_options, config_of(enable_optimizations=False).graph_options
+    on, off = plain.rewrite_options.DEFAULT, plain.rewrite_options.OFF
+    assert (plain.rewrite_options.remapping, without.rewrite_options.remapping) == (on, off)
+    assert not plain.rewrite_options.disable_model_pruning
+    assert without.rewrite_options.disable_model_pruning
+    assert without.optimizer_options.opt_level == tf.OptimizerOptions.L0
+    chosen = config_of(rewriter_config='remapping: OFF constant_folding: AGGRESSIVE').graph_options.rewrite_options
+    assert (chosen.remapping, chosen.constant_folding) == (off, chosen.AGGRESSIVE)
+    # Nothing that the text does not name is switched off, except what would change the data format.
+    assert (chosen.arithmetic_optimization, chosen.layout_optimizer) == (on, off)
+    # Kernels of the CPU need NHWC in any case.
+    for flags in ({'enable_optimizations': False}, {'rewriter_config': 'remapping: OFF'}):
+        options = config_of(data_format='NCHW', **flags).graph_options.rewrite_options
+        assert options.cpu_layout_conversion == options.NCHW_TO_NHWC
+    with refused('--rewriter_config=remaping: OFF', 'remapping: OFF'):
+        config_of(rewriter_config='remaping: OFF')
+
+
+def test_placement_and_numa_nodes_are_settings_of_the_session() -> None:
+    for name in ('log_device_placement', 'use_numa_affinity'):
+        config = config_of(num_gpus=2, **{name: True})
+        assert (config.log_device_placement, config.experimental.use_numa_affinity) == (
+            name == 'log_device_placement',
+            name == 'use_numa_affinity',
+        )
+    assert config_of() == config_of(log_device_placement=False)
+    (line,) = find_idle(make_params(device='gpu', use_numa_affinity=True), ALONE)
+    check_line(line, '--use_numa_affinity=True', 'CPU')
+
+
+def test_gpus_read_what_the_flags_say_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('run.gpu_settings._set_here', {})
+    names = ('TF_ENABLE_WINOGRAD_NONFUSED', 'TF_AUTOTUNE_THRESHOLD', 'TF_SYNC_ON_FINISH')
+    others = ('TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT', 'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT')
+    for name in (*names, *others):
+        # Set first, so that what the run sets is taken back after the test.
+        monkeypatch.setenv(name, '')
+        monkeypatch.delenv(name)
+    flags: dict[str, Any] = {'winograd_nonfused': False, 'autotune_threshold': 3, 'sync_on_finish': False}
+    prepare_gpus(make_params(**flags))
+    assert [os.environ[name] for name in names] == ['0', '3', '0']
+    # Without the flags TensorFlow decides.
+    prepare_gpus(make_params())
+    assert not {*names} & {*os.environ}
+    monkeypatch.setenv('TF_SYNC_ON_FINISH', 'true')
+    (line,) = contradictions(make_params(**flags))
+    check_line(line, '--sync_on_finish=False', 'TF_SYNC_ON_FINISH=true')
+    assert len(find_idle(make_params(device='cpu', **flags), ALONE)) == 2
+
+
+def test_openmp_is_told_where_there_is_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('KMP_BLOCKTIME', '200')
+    wanted = {'KMP_BLOCKTIME': ('--kmp_blocktime=0', '0')}
+    folder = tmp_path / 'site-packages' / 'tensorflow'
+    folder.mkdir(parents=True)
+    build = TensorFlowBuild(folder, None, None, ())
+    monkeypatch.setattr('hardware.openmp.tensorflow_build', lambda: build)
+    (line,) = set_openmp(wanted)
+    check_line(line, '--kmp_blocktime=0', 'OpenMP', '--num_intra_threads')
+    assert os.environ['KMP_BLOCKTIME'] == '200'
+    # Where Bazel puts the library of a build with --config=mkl.
+    library = tmp_path / 'site-packages' / '_solib_k8' / '_U_S_Sthird_Uparty_Smkl' / 'libiomp5.so'
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert set_openmp(wanted) == []
+    assert os.environ['KMP_BLOCKTIME'] == '0'
+    assert set_openmp({}) == []
+
+
+def test_a_run_without_openmp_says_so() -> None:
+    plan = resolve(make_params(model='lenet', device='cpu', kmp_blocktime=1, kmp_settings=0), os.environ)
+    assert isinstance(plan, Plan)
+    for line, flag in zip(plan.warnings, ['--kmp_blocktime=1', '--kmp_settings=0'], strict=True):
+        check_line(line, flag, 'OpenMP')
+
+
+@pytest.mark.parametrize(
+    ('listed', 'indices', 'place', 'shown'),
+    [
+        ('0,1,2,3', (2, 0), (0, 1), '2,0'),
+        # They number what CUDA_VISIBLE_DEVICES lists.
+        ('7,5,GPU-3a', (2, 1), (0, 1), 'GPU-3a,5'),
+        # Workers of one host share them.
+        ('0,1,2,3', (3, 2, 1, 0), (1, 2), '1,0'),
+    ],
+)
+def test_the_gpus_with_these_numbers_are_shown_in_this_order(
+    monkeypatch: pytest.MonkeyPatch, listed: str, indices: tuple[int, ...], place: tuple[int, int], shown: str
+) -> None:
+    monkeypatch.setattr(visible_gpus, '_shown', None)
+    monkeypatch.setattr(visible_gpus, 'has_nvidia_gpu', lambda environ: True)
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', listed)
+    for _ in range(2):
+        # The numbers of a later run of the process mean the same.
+        assert show_gpus(2, place, os.environ, indices)
+        assert os.environ['CUDA_VISIBLE_DEVICES'] == shown
+    with refused('--gpu_indices=0,9', f'CUDA_VISIBLE_DEVICES={listed}'):
+        show_gpus(2, place, os.environ, (0, 9))
+
+
+def test_numbers_of_gpus_are_checked_where_they_matter() -> None:
+    for text in ('0,x', '1,1', '-1'):
+        with refused(f'--gpu_indices={text}', '0,1'):
+            make_params(gpu_indices=text)
+        assert len(find_idle(make_params(gpu_indices=text, device='cpu'), ALONE)) == 1
+    with refused('--gpu_indices=3,1', '--num_gpus=4', '--num_gpus=2'):
+        make_params(gpu_indices='3,1', num_gpus=4)
+    assert make_params(gpu_indices='3,1,0', num_gpus=2).gpu_indices == '3,1,0'
