@@ -66,6 +66,11 @@ class Optimization:
         lower_bound=0,
     )
     momentum: float = flag(0.9, f'Momentum, for {_for("momentum")}.', lower_bound=0, upper_bound=1)
+    nesterov: bool = flag(
+        True,
+        f"Nesterov's momentum, for {_for('nesterov')}: the step looks ahead by one more step of the momentum. "
+        '--nonesterov is the plain one.',
+    )
     rmsprop_decay: float = flag(
         0.9, f'Decay of the mean square, for {_for("rmsprop_decay")}.', lower_bound=0, upper_bound=1
     )

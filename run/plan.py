@@ -135,7 +135,7 @@ class OptimizerFacts:
 
     name: str
     rule: str
-    arguments: tuple[float, ...]
+    arguments: tuple[float | bool, ...]
 
 
 @dataclass(frozen=True)

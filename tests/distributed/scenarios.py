@@ -163,7 +163,7 @@ def undisturbed(num_steps: int) -> Weights:
     """What a checkpoint holds when one tower of this process has taken so many steps with the images of all workers."""
     with tf.Graph().as_default(), open_session() as session:
         images = WholeBatch(tuple(range(NUM_WORKERS)), 1, BATCH)
-        graph = one_tower_graph(images, Momentum(MOMENTUM), LEARNING_RATE, WEIGHT_DECAY)
+        graph = one_tower_graph(images, Momentum(MOMENTUM, nesterov=True), LEARNING_RATE, WEIGHT_DECAY)
         session.run([graph.initializers, graph.pipeline.initializers])
         for _ in range(num_steps):
             session.run(graph.fetches.present())

@@ -70,7 +70,7 @@ def test_each_flag_of_the_original_has_one_home() -> None:
     assert not set(SPECS) & set(legacy_flags.NAMES)
     # 137 flags; some are ours, the older names are of versions before.
     ours = {'verbose', 'num_ps', 'cluster_port', 'connect_timeout_secs', 'peer_timeout_secs', 'ps_linger_secs'}
-    ours |= {'distinct_worker_data', 'label_smoothing', 'lars_eta', 'augmentation', 'model_file'}
+    ours |= {'distinct_worker_data', 'label_smoothing', 'lars_eta', 'nesterov', 'augmentation', 'model_file'}
     ours |= {'precision', 'tf32', 'continue_on_nan', 'export_saved_model', 'profile_steps', 'profile_dir'}
     ours |= {'result_file', 'history', 'repeat', 'target_seconds', 'measure_peak'}
     # --use_fp16 is read as --precision.
