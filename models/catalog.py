@@ -28,7 +28,8 @@ def _resnet_cifar(depth: int, version: str) -> Network:
     return Network('models.resnet:resnet_cifar', {'depth': depth, 'version': version})
 
 
-def _densenet_cifar(depth: int, growth_rate: int) -> Network:
+def _densenet_cifar(depth: int, growth_rate: int, *, as_in_paper: bool) -> Network:
+    """For CIFAR-10: the original program's, whose transitions keep two layers' channels only, or the paper's."""
     return Network(
         'models.densenet:densenet',
         {
@@ -38,6 +39,8 @@ def _densenet_cifar(depth: int, growth_rate: int) -> Network:
             'compression': 1.0,
             'stem_filters': 16,
             'small_images': True,
+            'transition_filters': None if as_in_paper else 2 * growth_rate,
+            'use_bias': not as_in_paper,
         },
     )
 
@@ -120,13 +123,12 @@ CATALOG = (
             schedule=RESNET_SCHEDULE,
         )
         for name, depth, version in (
-            ('50', 50, 'v1'),
+            *(
+                (f'{depth}{suffix}', depth, version)
+                for depth in (50, 101, 152)
+                for suffix, version in (('', 'v1'), ('_v2', 'v2'), ('_v2.5', 'v2.5'))
+            ),
             ('50_v1.5', 50, 'v1.5'),
-            ('50_v2', 50, 'v2'),
-            ('101', 101, 'v1'),
-            ('101_v2', 101, 'v2'),
-            ('152', 152, 'v1'),
-            ('152_v2', 152, 'v2'),
         )
     ),
     # Learning rates of 0.1 for 256 images: He et al. 2015, section 3.4.
@@ -142,7 +144,7 @@ CATALOG = (
             schedule=RateSchedule(_IMAGENET_FACTORS, per_images=batch_size),
         )
         for depth, batch_size in ((18, 32), (34, 32), (50, 128), (101, 32), (152, 32), (200, 32))
-        for suffix, version in (('', 'v1.5'), ('_v2', 'v2'))
+        for suffix, version in (('', 'v1.5'), ('_v2', 'v2.5'))
     ),
     *(
         ModelFacts(
@@ -161,16 +163,17 @@ CATALOG = (
     ),
     *(
         ModelFacts(
-            f'densenet{depth}_k{growth_rate}',
+            f'densenet{depth}_k{growth_rate}{suffix}',
             'cifar10',
             32,
             64,
             0.1,
-            _densenet_cifar(depth, growth_rate),
+            _densenet_cifar(depth, growth_rate, as_in_paper=bool(suffix)),
             any_size=True,
             schedule=_DENSENET_CIFAR_SCHEDULE,
         )
         for depth, growth_rate in ((40, 12), (100, 12), (100, 24))
+        for suffix in ('', '_paper')
     ),
     ModelFacts('mobilenet', 'imagenet', 224, 32, 0.005, _MOBILENET),
     ModelFacts('nasnet', 'imagenet', 224, 32, 0.005, _nasnet(4, 1056, 32, skip_reduction=False)),

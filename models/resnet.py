@@ -1,8 +1,8 @@
 """Residual networks: He et al. 2015 (arXiv:1512.03385), v1.5 of it, and v2, He et al. 2016 (arXiv:1603.05027).
 
 The models named official_resnet are those of the TensorFlow "official models" (github.com/tensorflow/models). They are
-v1.5 or v2, have a larger decay in batch norm, 'SAME' padding in the pooling layer, and a projection in the first block
-of every stage, also for depths 18 and 34, which elsewhere have none in the first stage.
+v1.5 or v2.5, have a larger decay in batch norm, 'SAME' padding in the pooling layer, and a projection in the first
+block of every stage, also for depths 18 and 34, which elsewhere have none in the first stage.
 """
 
 import math
@@ -35,11 +35,12 @@ def resnet(
 ) -> Tensor:
     """The logits [N, num_classes] of images x.
 
-    version is 'v1', 'v1.5' or 'v2'. The first convolution of a block has the stride in v1, the first 3x3 convolution in
-    v1.5 (as in most published ResNet-50 results) and in v2, which normalises and activates before each convolution.
+    version is 'v1', 'v1.5', 'v2' or 'v2.5'. The first convolution of a block has the stride in v1 and v2, the first 3x3
+    convolution in v1.5 (as in most published ResNet-50 results) and v2.5. v2 and v2.5 normalise and activate before
+    each convolution.
     """
     x = _conv(cnn, x, _Conv(64, 7, 2), 'conv1')
-    if version != 'v2':
+    if not _is_v2(version):
         x = cnn.relu(cnn.batch_norm(x, 'conv1/bn'))
     x = cnn.max_pool(x, 3, 2, pool_padding)
     untrained_scale = sum(BLOCKS[depth]) ** -0.5
@@ -49,7 +50,7 @@ def resnet(
             if depth in _WITHOUT_BOTTLENECKS:
                 convs = _basic(64 << stage, strides)
             else:
-                convs = _bottleneck(64 << stage, strides, stride_first=version == 'v1')
+                convs = _bottleneck(64 << stage, strides, stride_first=version in ('v1', 'v2'))
             with cnn.scope(f'stage{stage + 1}/block{index + 1}'):
                 x = _block(cnn, x, convs, version, untrained_scale, project=index == 0)
     return _head(cnn, x, num_classes, version)
@@ -72,6 +73,11 @@ def resnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int, 
                 activated = stage == index == 0
                 x = _block(cnn, x, convs, version, untrained_scale, project=False, activated=activated)
     return _head(cnn, x, num_classes, version)
+
+
+def _is_v2(version: str) -> bool:
+    """Whether a network normalises and activates before its convolutions, not after them."""
+    return version.startswith('v2')
 
 
 def _basic(width: int, strides: int) -> list[_Conv]:
@@ -119,7 +125,7 @@ def _block(
       project: whether the shortcut is a convolution.
       activated: whether x is already normalised and activated, so that a v2 block need not do it.
     """
-    if version == 'v2':
+    if _is_v2(version):
         preactivated = x if activated else cnn.relu(cnn.batch_norm(x, 'bn'))
         shortcut = _shortcut(cnn, preactivated if project else x, convs, project=project)
         x = _conv(cnn, preactivated, convs[0], 'conv1')
@@ -147,6 +153,6 @@ def _shortcut(cnn: LayerBuilder, x: Tensor, convs: list[_Conv], *, project: bool
 
 
 def _head(cnn: LayerBuilder, x: Tensor, num_classes: int, version: str) -> Tensor:
-    if version == 'v2':
+    if _is_v2(version):
         x = cnn.relu(cnn.batch_norm(x, 'final_bn'))
     return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')

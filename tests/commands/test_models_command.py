@@ -52,7 +52,7 @@ def test_models_are_listed_as_a_table(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_json_lists_models_as_objects(capsys: pytest.CaptureFixture[str]) -> None:
     listed = json.loads(run_models(capsys, '--json', 'resnet50*'))
-    assert [row['name'] for row in listed] == ['resnet50', 'resnet50_v1.5', 'resnet50_v2']
+    assert [row['name'] for row in listed] == ['resnet50', 'resnet50_v1.5', 'resnet50_v2', 'resnet50_v2.5']
     assert listed[0] == {
         'name': 'resnet50',
         'dataset': 'imagenet',
