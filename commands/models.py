@@ -21,7 +21,8 @@ class Options:
 
     json: bool = flag(
         False,
-        'Print a list of objects: name, dataset, parameters, gflops_per_image, image_size, default_batch_size.',
+        'Print a list of objects: name, dataset, parameters, gflops_per_image, gflops_unit, image_size, '
+        'default_batch_size, default_learning_rate, learning_rate_images.',
     )
     model_file: str | None = flag(None, 'Python file that adds your own models, see docs/models.md.')
 
@@ -71,8 +72,13 @@ def _as_object(cost: ModelCost) -> dict[str, object]:
         'dataset': cost.facts.data_set,
         'parameters': cost.parameters,
         'gflops_per_image': cost.gflops,
+        # As in the tables of papers, not two operations each.
+        'gflops_unit': '10^9 multiply-adds',
         'image_size': cost.facts.image_size,
         'default_batch_size': cost.facts.batch_size,
+        'default_learning_rate': cost.facts.learning_rate,
+        # The images per update that the rate is for; None if it does not depend on them.
+        'learning_rate_images': cost.facts.schedule.per_images,
     }
 
 

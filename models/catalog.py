@@ -1,6 +1,17 @@
 """The built-in models: a row for each model and data set. Does not import TensorFlow."""
 
-from models.facts import BatchNorm, ModelFacts, Network
+from models.facts import BatchNorm, ModelFacts, Network, RateSchedule
+
+# The default schedules are those of the original program.
+# Goyal et al. 2017 (arXiv:1706.02677): proportional to the batch (section 2.1), with a warm-up of 5 epochs (section
+# 2.2), and a tenth after each of 30, 60 and 80 of 90 epochs (section 5.1).
+_IMAGENET_FACTORS = ((30.0, 0.1), (60.0, 0.01), (80.0, 0.001), (90.0, 0.0001))
+RESNET_SCHEDULE = RateSchedule(_IMAGENET_FACTORS, per_images=256, warmup_epochs=5.0)
+# After about 32,000 and 48,000 steps of 128 images: He et al. 2015 (arXiv:1512.03385), section 4.2.
+RESNET_CIFAR_SCHEDULE = RateSchedule(((82.0, 0.1), (123.0, 0.01), (300.0, 0.002)), whole_steps=True)
+# At half and three quarters of 300 epochs: Huang et al. 2017 (arXiv:1608.06993), section 4.2.
+_DENSENET_CIFAR_SCHEDULE = RateSchedule(((150.0, 0.1), (225.0, 0.01), (300.0, 0.001)), whole_steps=True)
+_ALEXNET_CIFAR_SCHEDULE = RateSchedule(decay_epochs=100.0)
 
 
 def _resnet(depth: int, version: str) -> Network:
@@ -17,7 +28,8 @@ def _resnet_cifar(depth: int, version: str) -> Network:
     return Network('models.resnet:resnet_cifar', {'depth': depth, 'version': version})
 
 
-def _densenet_cifar(depth: int, growth_rate: int) -> Network:
+def _densenet_cifar(depth: int, growth_rate: int, *, as_in_paper: bool) -> Network:
+    """For CIFAR-10: the original program's, whose transitions keep two layers' channels only, or the paper's."""
     return Network(
         'models.densenet:densenet',
         {
@@ -27,6 +39,8 @@ def _densenet_cifar(depth: int, growth_rate: int) -> Network:
             'compression': 1.0,
             'stem_filters': 16,
             'small_images': True,
+            'transition_filters': None if as_in_paper else 2 * growth_rate,
+            'use_bias': not as_in_paper,
         },
     )
 
@@ -74,7 +88,15 @@ CATALOG = (
     ModelFacts('lenet', 'mnist', 28, 32, 0.005, _LENET),
     ModelFacts('mnist', 'mnist', 28, 128, 0.001, Network('models.small:lenet', {'units': 1024})),
     ModelFacts('alexnet', 'imagenet', 227, 512, 0.005, Network('models.small:alexnet')),
-    ModelFacts('alexnet', 'cifar10', 32, 128, 0.1, Network('models.small:alexnet_cifar')),
+    ModelFacts(
+        'alexnet',
+        'cifar10',
+        32,
+        128,
+        0.1,
+        Network('models.small:alexnet_cifar'),
+        schedule=_ALEXNET_CIFAR_SCHEDULE,
+    ),
     ModelFacts('overfeat', 'imagenet', 231, 32, 0.005, Network('models.small:overfeat')),
     *(
         ModelFacts(f'vgg{depth}', 'imagenet', 224, 64, 0.005, Network('models.vgg:vgg', {'depth': depth}))
@@ -89,13 +111,26 @@ CATALOG = (
             ('inception4', 'models.inception4:inception4'),
         )
     ),
-    ModelFacts('resnet50', 'imagenet', 224, 64, 0.128, _resnet(50, 'v1'), residual=True),
-    ModelFacts('resnet50_v1.5', 'imagenet', 224, 64, 0.128, _resnet(50, 'v1.5'), residual=True),
-    ModelFacts('resnet50_v2', 'imagenet', 224, 64, 0.128, _resnet(50, 'v2'), residual=True),
-    ModelFacts('resnet101', 'imagenet', 224, 32, 0.128, _resnet(101, 'v1'), residual=True),
-    ModelFacts('resnet101_v2', 'imagenet', 224, 32, 0.128, _resnet(101, 'v2'), residual=True),
-    ModelFacts('resnet152', 'imagenet', 224, 32, 0.128, _resnet(152, 'v1'), residual=True),
-    ModelFacts('resnet152_v2', 'imagenet', 224, 32, 0.128, _resnet(152, 'v2'), residual=True),
+    *(
+        ModelFacts(
+            f'resnet{name}',
+            'imagenet',
+            224,
+            64 if depth == 50 else 32,
+            0.128,
+            _resnet(depth, version),
+            residual=True,
+            schedule=RESNET_SCHEDULE,
+        )
+        for name, depth, version in (
+            *(
+                (f'{depth}{suffix}', depth, version)
+                for depth in (50, 101, 152)
+                for suffix, version in (('', 'v1'), ('_v2', 'v2'), ('_v2.5', 'v2.5'))
+            ),
+            ('50_v1.5', 50, 'v1.5'),
+        )
+    ),
     # Learning rates of 0.1 for 256 images: He et al. 2015, section 3.4.
     *(
         ModelFacts(
@@ -106,9 +141,10 @@ CATALOG = (
             0.1 * batch_size / 256,
             _official_resnet(depth, version),
             residual=True,
+            schedule=RateSchedule(_IMAGENET_FACTORS, per_images=batch_size),
         )
         for depth, batch_size in ((18, 32), (34, 32), (50, 128), (101, 32), (152, 32), (200, 32))
-        for suffix, version in (('', 'v1.5'), ('_v2', 'v2'))
+        for suffix, version in (('', 'v1.5'), ('_v2', 'v2.5'))
     ),
     *(
         ModelFacts(
@@ -120,13 +156,25 @@ CATALOG = (
             _resnet_cifar(depth, version),
             any_size=True,
             residual=True,
+            schedule=RESNET_CIFAR_SCHEDULE,
         )
         for depth in (20, 32, 44, 56, 110)
         for suffix, version in (('', 'v1'), ('_v2', 'v2'))
     ),
-    ModelFacts('densenet40_k12', 'cifar10', 32, 64, 0.1, _densenet_cifar(40, 12), any_size=True),
-    ModelFacts('densenet100_k12', 'cifar10', 32, 64, 0.1, _densenet_cifar(100, 12), any_size=True),
-    ModelFacts('densenet100_k24', 'cifar10', 32, 64, 0.1, _densenet_cifar(100, 24), any_size=True),
+    *(
+        ModelFacts(
+            f'densenet{depth}_k{growth_rate}{suffix}',
+            'cifar10',
+            32,
+            64,
+            0.1,
+            _densenet_cifar(depth, growth_rate, as_in_paper=bool(suffix)),
+            any_size=True,
+            schedule=_DENSENET_CIFAR_SCHEDULE,
+        )
+        for depth, growth_rate in ((40, 12), (100, 12), (100, 24))
+        for suffix in ('', '_paper')
+    ),
     ModelFacts('mobilenet', 'imagenet', 224, 32, 0.005, _MOBILENET),
     ModelFacts('nasnet', 'imagenet', 224, 32, 0.005, _nasnet(4, 1056, 32, skip_reduction=False)),
     ModelFacts('nasnetlarge', 'imagenet', 331, 16, 0.005, _nasnet(6, 4032, 96, skip_reduction=True)),

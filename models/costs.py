@@ -74,10 +74,15 @@ def format_docs(costs: Sequence[ModelCost]) -> str:
     """The list of models in docs/models.md."""
     rows = [
         f'| `{cost.facts.name}` | {cost.facts.data_set} | {cost.parameters:,} | {cost.gflops:.3g} | '
-        f'{cost.facts.image_size} | {cost.facts.batch_size} | {cost.facts.learning_rate:g} |\n'
+        f'{cost.facts.image_size} | {cost.facts.batch_size} | {_format_rate(cost.facts)} |\n'
         for cost in costs
     ]
     return ''.join([_DOCS_HEAD, '|---|---|---|---|---|---|---|\n', *rows])
+
+
+def _format_rate(facts: ModelFacts) -> str:
+    images = facts.schedule.per_images
+    return f'{facts.learning_rate:g}{f" for {images} images" if images else ""}'
 
 
 def replace_docs(text: str, costs: Sequence[ModelCost]) -> str:

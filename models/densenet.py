@@ -16,6 +16,8 @@ def densenet(
     compression: float,
     stem_filters: int,
     small_images: bool,
+    transition_filters: int | None = None,
+    use_bias: bool = False,
 ) -> Tensor:
     """The logits [N, num_classes] of images x.
 
@@ -27,23 +29,26 @@ def densenet(
       stem_filters: the number of channels before the first block.
       small_images: whether the first block sees the image at its full size, as for CIFAR (section 3, "implementation
         details"); otherwise at a fourth of its height and width (table 1).
+      transition_filters: the number of channels that each transition makes, instead of those of compression.
+      use_bias: whether convolutions have biases.
     """
 
     def composite(x: Tensor, filters: int, kernel_size: int) -> Tensor:
         """The composite function of section 3: batch norm, ReLU, convolution."""
         x = cnn.relu(cnn.batch_norm(x, 'bn'))
-        return cnn.conv(x, filters, kernel_size, 'conv', use_bias=False, initializer=he_normal)
+        return cnn.conv(x, filters, kernel_size, 'conv', use_bias=use_bias, initializer=he_normal)
 
     if small_images:
-        x = cnn.conv(x, stem_filters, 3, 'conv1', use_bias=False, initializer=he_normal)
+        x = cnn.conv(x, stem_filters, 3, 'conv1', use_bias=use_bias, initializer=he_normal)
     else:
-        x = cnn.conv(x, stem_filters, 7, 'conv1', strides=2, padding=3, use_bias=False, initializer=he_normal)
+        x = cnn.conv(x, stem_filters, 7, 'conv1', strides=2, padding=3, use_bias=use_bias, initializer=he_normal)
         x = cnn.max_pool(cnn.relu(cnn.batch_norm(x, 'conv1/bn')), 3, 2, padding=1)
     for block, num_layers in enumerate(blocks):
         if block > 0:
             *_, channels = cnn.shape(x)
+            filters = transition_filters or int(channels * compression)
             with cnn.scope(f'transition{block}'):
-                x = cnn.avg_pool(composite(x, int(channels * compression), 1), 2, 2)
+                x = cnn.avg_pool(composite(x, filters, 1), 2, 2)
         for layer in range(num_layers):
             with cnn.scope(f'block{block + 1}/layer{layer + 1}'):
                 grown = x

@@ -57,17 +57,41 @@ class Network:
 
 
 @dataclass(frozen=True)
+class RateSchedule:
+    """How a model's default learning rate changes.
+
+    Attributes:
+      factors: what the first rate is multiplied by after each of these numbers of epochs.
+      per_images: the images per update that the default learning rate is for; the first rate is proportional to the
+        images of an update. None: the first rate does not depend on them.
+      warmup_epochs: the epochs in which the rate rises from 0.
+      decay_epochs: every time this many epochs have passed, the rate is multiplied by 0.1; 0 disables this.
+      whole_steps: whether an epoch is taken to have a whole number of steps, rounded down.
+    """
+
+    factors: tuple[tuple[float, float], ...] = ()
+    per_images: int | None = None
+    warmup_epochs: float = 0.0
+    decay_epochs: float = 0.0
+    whole_steps: bool = False
+
+
+CONSTANT_RATE = RateSchedule()
+
+
+@dataclass(frozen=True)
 class ModelFacts:
     """A model for a data set.
 
     Attributes:
       image_size: height and width of the images in pixels.
       batch_size: the default batch size per device.
-      learning_rate: the default learning rate.
+      learning_rate: the default learning rate, from which schedule begins.
       network: how to build it. A model may have different networks for different data sets.
       any_size: whether images of a folder keep their own size: the network ends in a global pooling, and halves its
         images so rarely that small ones do not vanish.
       residual: whether it is a residual network, which --resnet_base_lr has a schedule for.
+      schedule: how the learning rate changes unless a flag sets it.
     """
 
     name: str
@@ -78,3 +102,4 @@ class ModelFacts:
     network: Network
     any_size: bool = False
     residual: bool = False
+    schedule: RateSchedule = CONSTANT_RATE

@@ -182,10 +182,15 @@ class LayerBuilder:
         )
         return self._bias(x, name) if use_bias else x
 
-    def batch_norm(self, x: Tensor, name: str) -> Tensor:
-        """Fused batch normalisation of each channel. Factors, offsets and moving averages are float32."""
+    def batch_norm(self, x: Tensor, name: str, *, untrained_scale: float = 1.0) -> Tensor:
+        """Fused batch normalisation of each channel. Factors, offsets and moving averages are float32.
+
+        The first value of the factors is 1 while training, and untrained_scale otherwise: without training the moving
+        averages of fresh weights are 0 and 1, which normalises nothing.
+        """
         config, shape = self._batch_norm, [self._num_channels(x)]
-        scale = self._variable(f'{name}/gamma', shape, ones, dtype=tf.float32) if config.scale else tf.ones(shape)
+        first = ones if self.is_training else constant(untrained_scale)
+        scale = self._variable(f'{name}/gamma', shape, first, dtype=tf.float32) if config.scale else tf.ones(shape)
         offset = self._variable(f'{name}/beta', shape, zeros, dtype=tf.float32)
         common: dict[str, Any] = {
             'scale': scale,

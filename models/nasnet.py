@@ -3,6 +3,10 @@
 from models.layers import LayerBuilder, Tensor, he_normal_fan_out
 
 _DROPOUT = 0.5  # as in the authors' code
+# The first factor of the projections into a cell, in a network that is not trained. A projection from 6F to F channels
+# multiplies the mean square by 6 and a pair of separable convolutions by up to 8, in each of up to 20 cells; with this
+# factor they stay in the range of float16.
+_UNTRAINED_SCALE = 1 / 6
 
 
 def nasnet(
@@ -84,7 +88,7 @@ def _reduction_cell(cnn: LayerBuilder, x: Tensor, previous: Tensor | None, filte
 
 def _project(cnn: LayerBuilder, x: Tensor, filters: int, name: str) -> Tensor:
     x = cnn.conv(cnn.relu(x), filters, 1, name, use_bias=False, initializer=he_normal_fan_out)
-    return cnn.batch_norm(x, f'{name}/bn')
+    return cnn.batch_norm(x, f'{name}/bn', untrained_scale=_UNTRAINED_SCALE)
 
 
 def _fit(cnn: LayerBuilder, previous: Tensor, x: Tensor, filters: int) -> Tensor:
@@ -99,7 +103,7 @@ def _fit(cnn: LayerBuilder, previous: Tensor, x: Tensor, filters: int) -> Tensor
         )
         for number, pixels in ((1, previous), (2, cnn.shift(previous)))
     ]
-    return cnn.batch_norm(cnn.concat(halves), 'previous/bn')
+    return cnn.batch_norm(cnn.concat(halves), 'previous/bn', untrained_scale=_UNTRAINED_SCALE)
 
 
 def _separable(cnn: LayerBuilder, x: Tensor, filters: int, kernel_size: int, name: str, strides: int = 1) -> Tensor:

@@ -1,8 +1,8 @@
 """Residual networks: He et al. 2015 (arXiv:1512.03385), v1.5 of it, and v2, He et al. 2016 (arXiv:1603.05027).
 
 The models named official_resnet are those of the TensorFlow "official models" (github.com/tensorflow/models). They are
-v1.5 or v2, have a larger decay in batch norm, 'SAME' padding in the pooling layer, and a projection in the first block
-of every stage, also for depths 18 and 34, which elsewhere have none in the first stage.
+v1.5 or v2.5, have a larger decay in batch norm, 'SAME' padding in the pooling layer, and a projection in the first
+block of every stage, also for depths 18 and 34, which elsewhere have none in the first stage.
 """
 
 import math
@@ -35,22 +35,24 @@ def resnet(
 ) -> Tensor:
     """The logits [N, num_classes] of images x.
 
-    version is 'v1', 'v1.5' or 'v2'. The first convolution of a block has the stride in v1, the first 3x3 convolution in
-    v1.5 (as in most published ResNet-50 results) and in v2, which normalises and activates before each convolution.
+    version is 'v1', 'v1.5', 'v2' or 'v2.5'. The first convolution of a block has the stride in v1 and v2, the first 3x3
+    convolution in v1.5 (as in most published ResNet-50 results) and v2.5. v2 and v2.5 normalise and activate before
+    each convolution.
     """
     x = _conv(cnn, x, _Conv(64, 7, 2), 'conv1')
-    if version != 'v2':
+    if not _is_v2(version):
         x = cnn.relu(cnn.batch_norm(x, 'conv1/bn'))
     x = cnn.max_pool(x, 3, 2, pool_padding)
+    untrained_scale = sum(BLOCKS[depth]) ** -0.5
     for stage, num_blocks in enumerate(BLOCKS[depth]):
         for index in range(num_blocks):
             strides = 2 if stage > 0 and index == 0 else 1
             if depth in _WITHOUT_BOTTLENECKS:
                 convs = _basic(64 << stage, strides)
             else:
-                convs = _bottleneck(64 << stage, strides, stride_first=version == 'v1')
+                convs = _bottleneck(64 << stage, strides, stride_first=version in ('v1', 'v2'))
             with cnn.scope(f'stage{stage + 1}/block{index + 1}'):
-                x = _block(cnn, x, convs, version, project=index == 0)
+                x = _block(cnn, x, convs, version, untrained_scale, project=index == 0)
     return _head(cnn, x, num_classes, version)
 
 
@@ -62,12 +64,20 @@ def resnet_cifar(cnn: LayerBuilder, x: Tensor, num_classes: int, *, depth: int, 
     """
     # Also in v2, the first activation precedes the first shortcut: He et al. 2016, appendix.
     x = cnn.relu(cnn.batch_norm(_conv(cnn, x, _Conv(16, 3), 'conv1'), 'conv1/bn'))
+    num_blocks = (depth - 2) // 6
+    untrained_scale = (3 * num_blocks) ** -0.5
     for stage in range(3):
-        for index in range((depth - 2) // 6):
+        for index in range(num_blocks):
             convs = _basic(16 << stage, 2 if stage > 0 and index == 0 else 1)
             with cnn.scope(f'stage{stage + 1}/block{index + 1}'):
-                x = _block(cnn, x, convs, version, project=False, activated=stage == index == 0)
+                activated = stage == index == 0
+                x = _block(cnn, x, convs, version, untrained_scale, project=False, activated=activated)
     return _head(cnn, x, num_classes, version)
+
+
+def _is_v2(version: str) -> bool:
+    """Whether a network normalises and activates before its convolutions, not after them."""
+    return version.startswith('v2')
 
 
 def _basic(width: int, strides: int) -> list[_Conv]:
@@ -97,26 +107,39 @@ def _conv(cnn: LayerBuilder, x: Tensor, conv: _Conv, name: str) -> Tensor:
 
 
 def _block(
-    cnn: LayerBuilder, x: Tensor, convs: list[_Conv], version: str, *, project: bool, activated: bool = False
+    cnn: LayerBuilder,
+    x: Tensor,
+    convs: list[_Conv],
+    version: str,
+    untrained_scale: float,
+    *,
+    project: bool,
+    activated: bool = False,
 ) -> Tensor:
     """Convolutions in parallel with a shortcut: He et al. 2015, figure 2; v2: He et al. 2016, figure 4e.
 
-    project: whether the shortcut is a convolution. activated: whether x is already normalised and activated, so that a
-    v2 block need not do it.
+    Args:
+      untrained_scale: the first factor of the last batch norm beside the shortcut in a network that is not trained: for
+        L blocks 1 / sqrt(L), as in De & Smith 2020 (arXiv:2002.10444), section 4. With 1 the variance would more than
+        double in each block, and 16 blocks exceed the range of float16.
+      project: whether the shortcut is a convolution.
+      activated: whether x is already normalised and activated, so that a v2 block need not do it.
     """
-    if version == 'v2':
+    if _is_v2(version):
         preactivated = x if activated else cnn.relu(cnn.batch_norm(x, 'bn'))
         shortcut = _shortcut(cnn, preactivated if project else x, convs, project=project)
         x = _conv(cnn, preactivated, convs[0], 'conv1')
         for number, conv in enumerate(convs[1:], 2):
-            x = cnn.relu(cnn.batch_norm(x, f'conv{number - 1}/bn'))
+            scale = untrained_scale if number == len(convs) else 1.0
+            x = cnn.relu(cnn.batch_norm(x, f'conv{number - 1}/bn', untrained_scale=scale))
             x = _conv(cnn, x, conv, f'conv{number}')
         return x + shortcut
     shortcut = _shortcut(cnn, x, convs, project=project)
     if project:
         shortcut = cnn.batch_norm(shortcut, 'shortcut/bn')
     for number, conv in enumerate(convs, 1):
-        x = cnn.batch_norm(_conv(cnn, x, conv, f'conv{number}'), f'conv{number}/bn')
+        scale = untrained_scale if number == len(convs) else 1.0
+        x = cnn.batch_norm(_conv(cnn, x, conv, f'conv{number}'), f'conv{number}/bn', untrained_scale=scale)
         if number < len(convs):
             x = cnn.relu(x)
     return cnn.relu(x + shortcut)
@@ -130,6 +153,6 @@ def _shortcut(cnn: LayerBuilder, x: Tensor, convs: list[_Conv], *, project: bool
 
 
 def _head(cnn: LayerBuilder, x: Tensor, num_classes: int, version: str) -> Tensor:
-    if version == 'v2':
+    if _is_v2(version):
         x = cnn.relu(cnn.batch_norm(x, 'final_bn'))
     return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')

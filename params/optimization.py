@@ -31,7 +31,10 @@ class Optimization:
         choices=tuple(OPTIMIZERS),
     )
     init_learning_rate: float | None = flag(
-        None, "The first learning rate; by default the model's. --learning_rate is another name of it.", lower_bound=0
+        None,
+        "The learning rate; by default the model's own schedule, see docs/training.md. --learning_rate is another name "
+        'of it.',
+        lower_bound=0,
     )
     piecewise_learning_rate_schedule: str | None = flag(
         None,
@@ -54,7 +57,7 @@ class Optimization:
     )
     num_learning_rate_warmup_epochs: float = flag(
         0.0,
-        'Epochs in which the learning rate rises evenly from 0 to its first value.',
+        "Epochs in which the learning rate rises evenly from 0 to its first value; 0 is the schedule's own warm-up.",
         lower_bound=0,
         upper_bound=MOST_EPOCHS,
         unit='epochs',
@@ -62,10 +65,15 @@ class Optimization:
     resnet_base_lr: float | None = flag(
         None,
         'For residual networks: the learning rate for 256 images per update. The rate is proportional to the images, '
-        'and divided by 10 after the usual epochs, see docs/training.md.',
+        'rises for 5 epochs, and is divided by 10 after the usual epochs, see docs/training.md.',
         lower_bound=0,
     )
     momentum: float = flag(0.9, f'Momentum, for {_for("momentum")}.', lower_bound=0, upper_bound=1)
+    nesterov: bool = flag(
+        True,
+        f"Nesterov's momentum, for {_for('nesterov')}: the step looks ahead by one more step of the momentum. "
+        '--nonesterov is the plain one.',
+    )
     rmsprop_decay: float = flag(
         0.9, f'Decay of the mean square, for {_for("rmsprop_decay")}.', lower_bound=0, upper_bound=1
     )

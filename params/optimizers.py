@@ -28,7 +28,11 @@ class OptimizerRow:
 _ROWS = (
     OptimizerRow('sgd', 'gradient descent', 'training.optimizers:GradientDescent', fits_16_bits=True),
     OptimizerRow(
-        'momentum', 'gradient descent with momentum', 'training.optimizers:Momentum', ('momentum',), fits_16_bits=True
+        'momentum',
+        "gradient descent with momentum, Nesterov's unless --nonesterov is given",
+        'training.optimizers:Momentum',
+        ('momentum', 'nesterov'),
+        fits_16_bits=True,
     ),
     # Those below compute squares or norms of gradients, which exceed the range of 16 bits.
     OptimizerRow(

@@ -68,6 +68,7 @@ IDLE: tuple[Idle, ...] = (
     Idle(_LOSS_SCALE, lambda p, run: p.precision != 'fp16', 'only --precision=fp16 scales the loss'),
     idle_in_eval(*_LOSS_SCALE, 'fp16_vars', 'continue_on_nan'),
     idle_in_forward_only(*_LOSS_SCALE, reason='--forward_only computes no gradients'),
+    idle_in_forward_only('continue_on_nan', reason='--forward_only never stops for a loss'),
     Idle(
         ('fp16_inc_loss_scale_every_n',),
         lambda p, run: not p.fp16_enable_auto_loss_scale,

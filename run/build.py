@@ -4,6 +4,7 @@ import functools
 import math
 import pkgutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -26,6 +27,9 @@ from training.schedules import steps_of
 from training.variables import HOST_DEVICE
 from variable_mgr import VariableMgr, make_variable_mgr
 
+# What each restart adds to the seeds of dropout and of the order of records.
+_SEEDS_OF_RESTART = 1_000_003
+
 
 def build_step(plan: Plan, root: int, restart: int = 0) -> StepGraph:
     """Adds a step to the current graph.
@@ -36,7 +40,9 @@ def build_step(plan: Plan, root: int, restart: int = 0) -> StepGraph:
     """
     manager = _make_manager(plan, root)
     optimizer: Optimizer = pkgutil.resolve_name(plan.optimizer.rule)(*plan.optimizer.arguments)
-    return build_step_graph(plan.step, optimizer, manager, _make_pipeline(plan, manager.get_devices(), restart))
+    # Random ops begin anew in each session. A continued training drops other units than its first steps did.
+    settings = replace(plan.step, seed=plan.step.seed + _SEEDS_OF_RESTART * restart)
+    return build_step_graph(settings, optimizer, manager, _make_pipeline(plan, manager.get_devices(), restart))
 
 
 def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int, num_processes: int) -> Evaluation:
@@ -191,7 +197,7 @@ def _make_share(
     if data.shards:
         # Reading cannot resume in the middle of an epoch. A continued training reads the records in another order, so
         # that it does not see the first ones more often.
-        seed += 1_000_003 * restart
+        seed += _SEEDS_OF_RESTART * restart
     return make_pipeline(
         input_for(data.images),
         source=data.images,

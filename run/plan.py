@@ -139,7 +139,7 @@ class OptimizerFacts:
 
     name: str
     rule: str
-    arguments: tuple[float, ...]
+    arguments: tuple[float | bool, ...]
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ class Losses:
 
     Attributes:
       name: the name under which losses are printed.
-      continue_on_nan: whether training continues with a loss that is not finite.
+      continue_on_nan: whether the run continues with a loss that is not finite.
       advice: settings that may prevent such losses, for the error message.
     """
 

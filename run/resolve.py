@@ -395,6 +395,7 @@ def _describe_losses(params: Params) -> Losses:
     advice = []
     if params.precision == 'fp16':
         advice.append('--precision=bf16, which has larger numbers')
-        if not (params.fp16_enable_auto_loss_scale or params.forward_only):
+        if not params.fp16_enable_auto_loss_scale:
             advice.append('--fp16_enable_auto_loss_scale')
-    return Losses(params.loss_type_to_report, params.continue_on_nan, tuple(advice))
+    # Without training a loss that is not finite spoils nothing; the result warns of it.
+    return Losses(params.loss_type_to_report, params.continue_on_nan or params.forward_only, tuple(advice))

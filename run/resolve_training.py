@@ -1,13 +1,16 @@
 """Plans a step: what it computes, how gradients are summed, and the optimizer."""
 
 import functools
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import tensorflow.compat.v1 as tf
 
 from errors import UsageError, spelled
+from models.catalog import RESNET_CIFAR_SCHEDULE, RESNET_SCHEDULE
 from models.check import check_network
-from models.facts import ModelFacts
+from models.facts import ModelFacts, RateSchedule
 from params import Params
 from params.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
 from params.modes import Mode, Place
@@ -16,7 +19,10 @@ from run.machine import Machine
 from run.plan import Counts, Data, OptimizerFacts, Processes, VariableFacts
 from run.step_graph import StepSettings
 from training.precision import DEFAULT_FP16_SCALE, Precision
-from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
+from training.schedules import LearningRate, parse_piecewise, whole_steps_of
+
+# The factor of RateSchedule.decay_epochs.
+_DEFAULT_DECAY = 0.1
 
 # See _leaders_of_halves.
 _GPUS_OF_GCP, _LINKS_OF_GCP = 8, ((0, 5), (2, 7))
@@ -87,26 +93,48 @@ def _find_precision(params: Params) -> Precision:
 
 
 def _make_learning_rate(params: Params, mode: Mode, model: ModelFacts, data: Data, counts: Counts) -> LearningRate:
-    steps = functools.partial(
-        steps_of, num_examples=data.data_set.num_train_examples, images_per_step=counts.images_of_step
-    )
-    epochs: Sequence[float] = ()
+    """What the flags say, or without any of them the model's own schedule."""
+    num_examples = data.data_set.num_train_examples
+    steps = functools.partial(whole_steps_of, num_examples=num_examples, images_per_step=counts.images_of_step)
+    warmup_epochs = params.num_learning_rate_warmup_epochs
     if params.piecewise_learning_rate_schedule is not None:
         rates, epochs = parse_piecewise(params.piecewise_learning_rate_schedule)
-    elif params.resnet_base_lr is not None and model.residual:
-        averaged = counts.images_of_step if mode.shares_model else counts.batch_size
-        rates, epochs = resnet_pieces(params.resnet_base_lr, averaged, data.data_set.name)
+        return LearningRate(rates, tuple(map(steps, epochs)), warmup_steps=steps(warmup_epochs))
+    schedule, first = model.schedule, model.learning_rate
+    if model.residual and params.resnet_base_lr is not None:
+        schedule, first = _resnet_schedule(model, data.data_set.name), params.resnet_base_lr
+    if schedule.per_images:
+        first *= (counts.images_of_step if mode.shares_model else counts.batch_size) / schedule.per_images
+    if params.init_learning_rate is not None or params.num_epochs_per_decay:
+        return LearningRate(
+            (first if params.init_learning_rate is None else params.init_learning_rate,),
+            decay_steps=max(1, steps(params.num_epochs_per_decay)) if params.num_epochs_per_decay else 0,
+            decay_factor=params.learning_rate_decay_factor,
+            minimum=params.minimum_learning_rate,
+            warmup_steps=steps(warmup_epochs),
+        )
+    if schedule.whole_steps:
+        boundaries = [math.floor(epochs * steps(1)) for epochs, _ in schedule.factors]
     else:
-        given = params.init_learning_rate
-        rates = (model.learning_rate if given is None else given,)
+        boundaries = [steps(epochs) for epochs, _ in schedule.factors]
     return LearningRate(
-        rates,
-        tuple(steps(epoch) for epoch in epochs),
-        decay_steps=steps(params.num_epochs_per_decay),
-        decay_factor=params.learning_rate_decay_factor,
-        minimum=params.minimum_learning_rate,
-        warmup_steps=steps(params.num_learning_rate_warmup_epochs),
+        (first, *(first * factor for _, factor in schedule.factors)),
+        tuple(boundaries),
+        decay_steps=max(1, steps(schedule.decay_epochs)) if schedule.decay_epochs else 0,
+        decay_factor=_DEFAULT_DECAY,
+        warmup_steps=steps(warmup_epochs or schedule.warmup_epochs),
     )
+
+
+def _resnet_schedule(model: ModelFacts, data_set: str) -> RateSchedule:
+    """The schedule of --resnet_base_lr: always in proportion to the images of an update, and with a warm-up.
+
+    The epochs are the model's own, or for a user's model those of its data set.
+    """
+    schedule = model.schedule
+    if not schedule.factors:
+        schedule = RESNET_CIFAR_SCHEDULE if data_set == 'cifar10' else RESNET_SCHEDULE
+    return replace(schedule, per_images=RESNET_SCHEDULE.per_images, warmup_epochs=RESNET_SCHEDULE.warmup_epochs)
 
 
 def find_optimizer(params: Params) -> OptimizerFacts:

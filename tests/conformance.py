@@ -68,6 +68,8 @@ class Case:
 
 
 RESNET_18 = partial(keras_resnet, num_blocks=(2, 2, 2, 2), bottleneck=False, same_pool=True)
+RESNET_50_V2 = partial(keras_resnet, pre_activation=True)
+DENSENET_40 = partial(keras_densenet_cifar, num_layers=12, growth_rate=12)
 RESNET_20 = partial(keras_resnet_cifar, num_blocks=3)
 
 # The counts are with 1001 classes (cifar10, mnist: 10) and without the biases that batch norm makes useless. Most are
@@ -91,14 +93,17 @@ CONFORMANCE = (
     Case('inception4', keras_inception4, inception_names, 299, 42_679_816 - 31_584 + 1537, 107),
     Case('resnet50', partial(published, 'ResNet50'), resnet_names, 224, 25_557_032 + 2049, 64),
     Case('resnet50_v1.5', partial(keras_resnet, pre_activation=False), same_names, 224, 25_557_032 + 2049, 64),
-    Case('resnet50_v2', partial(keras_resnet, pre_activation=True), same_names, 224, 25_549_352 + 2049, 64),
+    Case('resnet50_v2', partial(RESNET_50_V2, stride_first=True), same_names, 224, 25_549_352 + 2049, 64),
+    Case('resnet50_v2.5', RESNET_50_V2, same_names, 224, 25_549_352 + 2049, 64),
     Case('resnet101', partial(published, 'ResNet101'), resnet_names, 224, 44_549_160 + 2049, 64),
     Case('resnet152', partial(published, 'ResNet152'), resnet_names, 224, 60_192_808 + 2049, 64),
     Case('official_resnet18', partial(RESNET_18, pre_activation=False), same_names, 224, 11_693_736 + 513, 64),
     Case('official_resnet18_v2', partial(RESNET_18, pre_activation=True), same_names, 224, 11_691_816 + 513, 64),
     Case('resnet20', partial(RESNET_20, pre_activation=False), same_names, 32, 269_722),
     Case('resnet20_v2', partial(RESNET_20, pre_activation=True), same_names, 32, 269_722),
-    Case('densenet40_k12', partial(keras_densenet_cifar, num_layers=12, growth_rate=12), same_names, 32, 1_019_722),
+    # The original program's has 11 classes of 168 channels and a bias each.
+    Case('densenet40_k12', partial(DENSENET_40, transition=24), same_names, 32, 357_491 - 169),
+    Case('densenet40_k12_paper', DENSENET_40, same_names, 32, 1_019_722),
     Case('mobilenet', partial(published, 'MobileNetV2'), mobilenet_names, 224, 3_504_872 + 1281, 96),
     Case('nasnet', partial(published, 'NASNetMobile'), nasnet_names, 224, 5_289_978 + 1057, 96),
     Case('nasnetlarge', partial(published, 'NASNetLarge'), nasnet_names, 331, 88_753_150 + 4033, 75),

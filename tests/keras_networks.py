@@ -215,15 +215,20 @@ def keras_resnet(
     bottleneck: bool = True,
     pre_activation: bool,
     same_pool: bool = False,
+    stride_first: bool = False,
 ) -> Any:
-    """A ResNet v1.5 or v2, with a stage's stride on the first 3x3 convolution of its first block."""
+    """A ResNet v1.5 or v2.5, with a stage's stride on the first 3x3 convolution of its first block, or v1 or v2."""
 
     def block(x: Any, width: int, strides: int, name: str, *, project: bool) -> Any:
         shortcut = x
         if pre_activation:
             x = _norm(x, f'{name}.bn')
         convs = (
-            [(width, 1, 1), (width, 3, strides), (4 * width, 1, 1)]
+            [
+                (width, 1, strides if stride_first else 1),
+                (width, 3, 1 if stride_first else strides),
+                (4 * width, 1, 1),
+            ]
             if bottleneck
             else [(width, 3, strides), (width, 3, 1)]
         )
@@ -278,15 +283,23 @@ def keras_resnet_cifar(shape: tuple[int, ...], num_classes: int, *, num_blocks: 
     return keras.Model(inputs, layers.Dense(num_classes, name='logits')(layers.GlobalAveragePooling2D()(x)))
 
 
-def keras_densenet_cifar(shape: tuple[int, ...], num_classes: int, *, num_layers: int, growth_rate: int) -> Any:
+def keras_densenet_cifar(
+    shape: tuple[int, ...], num_classes: int, *, num_layers: int, growth_rate: int, transition: int | None = None
+) -> Any:
+    """With transition channels after each transition and biases, or as in the paper."""
+
+    def conv(x: Any, filters: int, size: int, name: str) -> Any:
+        return layers.Conv2D(filters, size, padding='same', use_bias=transition is not None, name=name)(x)
+
     inputs = keras.Input(shape)
-    x = _padded_conv(inputs, 16, 3, 'conv1')
+    x = conv(inputs, 16, 3, 'conv1')
     for block in (1, 2, 3):
         for layer in range(1, num_layers + 1):
             name = f'block{block}.layer{layer}'
-            x = layers.Concatenate()([x, _padded_conv(_norm(x, f'{name}.bn'), growth_rate, 3, f'{name}.conv')])
+            x = layers.Concatenate()([x, conv(_norm(x, f'{name}.bn'), growth_rate, 3, f'{name}.conv')])
         if block < 3:
-            x = _padded_conv(_norm(x, f'transition{block}.bn'), x.shape[-1], 1, f'transition{block}.conv')
+            name = f'transition{block}'
+            x = conv(_norm(x, f'{name}.bn'), transition or x.shape[-1], 1, f'{name}.conv')
             x = layers.AveragePooling2D(2)(x)
     x = _norm(x, 'final_bn')
     return keras.Model(inputs, layers.Dense(num_classes, name='logits')(layers.GlobalAveragePooling2D()(x)))

@@ -57,6 +57,11 @@ def _momentum(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float
     return rate * slots['a']
 
 
+def _nesterov(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
+    slots['a'] = MOMENTUM * slots['a'] + gradient
+    return rate * (gradient + MOMENTUM * slots['a'])
+
+
 def _rmsprop(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, step: int) -> np.ndarray:
     slots['s'] = DECAY * slots['s'] + (1 - DECAY) * gradient**2
     slots['m'] = MOMENTUM * slots['m'] + rate * gradient / np.sqrt(slots['s'] + EPSILON)
@@ -93,9 +98,9 @@ class OptimizerForms:
 OPTIMIZERS = {
     'sgd': OptimizerForms(GradientDescent(), tf.train.GradientDescentOptimizer, NumpyOptimizer({}, _gradient_descent)),
     'momentum': OptimizerForms(
-        Momentum(MOMENTUM),
-        lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM),
-        NumpyOptimizer({'a': 0.0}, _momentum),
+        Momentum(MOMENTUM, nesterov=True),
+        lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM, use_nesterov=True),
+        NumpyOptimizer({'a': 0.0}, _nesterov),
     ),
     'rmsprop': OptimizerForms(
         RmsProp(DECAY, MOMENTUM, EPSILON),
@@ -109,6 +114,12 @@ OPTIMIZERS = {
     ),
     'lars': OptimizerForms(Lars(MOMENTUM, ETA, WEIGHT_DECAY), None, NumpyOptimizer({'v': 0.0}, _lars)),
 }
+# With --optimizer=momentum --nonesterov.
+PLAIN_MOMENTUM = OptimizerForms(
+    Momentum(MOMENTUM),
+    lambda rate: tf.train.MomentumOptimizer(rate, MOMENTUM),
+    NumpyOptimizer({'a': 0.0}, _momentum),
+)
 
 
 class Fed:

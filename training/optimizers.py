@@ -75,9 +75,15 @@ class GradientDescent(Optimizer):
 
 @dataclass(frozen=True)
 class Momentum(Optimizer):
-    """a <- momentum * a + g; v <- v - learning_rate * a (Sutskever et al. 2013, with the rate outside of a)."""
+    """a <- momentum * a + g; v <- v - learning_rate * a; with nesterov v <- v - learning_rate * (momentum * a + g).
+
+    Sutskever et al. 2013 ("On the importance of initialization and momentum in deep learning", section 2), with the
+    rate outside of a. Nesterov's form is theirs in terms of the point at which the gradient is computed, as in Bengio
+    et al. 2012 (arXiv:1212.0901), section 3.5.
+    """
 
     momentum: float
+    nesterov: bool = False
 
     def applier(self, learning_rate: Tensor, step: Tensor, make_slot: MakeSlot) -> Apply:
         del step
@@ -88,9 +94,14 @@ class Momentum(Optimizer):
             slot = make_slot(variable, 'momentum', 0.0)
             if not fuses:
                 accumulated = momentum * slot.value + gradient
+                if self.nesterov:
+                    # Rounded in the order of the fused kernel.
+                    moved = gradient * learning_rate + accumulated * momentum * learning_rate
+                else:
+                    moved = learning_rate * accumulated
                 return tf.group(
                     slot.assign(accumulated),
-                    tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=learning_rate * accumulated),
+                    tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=moved),
                 )
             return tf.raw_ops.ResourceApplyMomentum(
                 var=variable.handle,
@@ -99,6 +110,7 @@ class Momentum(Optimizer):
                 grad=gradient,
                 momentum=momentum,
                 use_locking=True,
+                use_nesterov=self.nesterov,
             )
 
         return apply

@@ -52,15 +52,20 @@ def test_models_are_listed_as_a_table(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_json_lists_models_as_objects(capsys: pytest.CaptureFixture[str]) -> None:
     listed = json.loads(run_models(capsys, '--json', 'resnet50*'))
-    assert [row['name'] for row in listed] == ['resnet50', 'resnet50_v1.5', 'resnet50_v2']
+    assert [row['name'] for row in listed] == ['resnet50', 'resnet50_v1.5', 'resnet50_v2', 'resnet50_v2.5']
     assert listed[0] == {
         'name': 'resnet50',
         'dataset': 'imagenet',
         'parameters': 25_559_081,
         'gflops_per_image': pytest.approx(3.858, abs=5e-4),
+        'gflops_unit': '10^9 multiply-adds',
         'image_size': 224,
         'default_batch_size': 64,
+        'default_learning_rate': 0.128,
+        'learning_rate_images': 256,
     }
+    (vgg,) = json.loads(run_models(capsys, '--json', 'vgg16'))
+    assert (vgg['default_learning_rate'], vgg['learning_rate_images']) == (0.005, None)
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,14 @@ from training.optimizers import Momentum
 # one that starts late takes some, too.
 NUM_WORKERS, BATCH, NUM_WARMUP, NUM_STEPS = 2, 4, 2, 100
 NUM_STEPS_APART = 300
-# A learning rate at which rounding, other in each mode, does not grow: 1e-6 after all steps, relative to the largest
-# magnitude of each weight. Even the last step moves all by 2e-5 and more.
+# A learning rate and an optimizer with which rounding, other in each mode, does not grow: 1e-6 after all steps,
+# relative to the largest magnitude of each weight. Even the last step moves all by 2e-5 and more.
 LEARNING_RATE, WEIGHT_DECAY = 0.002, 0.01
 TOLERANCE = 1e-5
 FLAGS = (
     *('--model=lenet', '--device=cpu', f'--batch_size={BATCH}', f'--num_warmup_batches={NUM_WARMUP}'),
     *('--display_every=10', '--connect_timeout_secs=120'),
-    *('--optimizer=momentum', f'--momentum={MOMENTUM}', f'--init_learning_rate={LEARNING_RATE}'),
+    *('--optimizer=momentum', '--nonesterov', f'--momentum={MOMENTUM}', f'--init_learning_rate={LEARNING_RATE}'),
     *(f'--weight_decay={WEIGHT_DECAY}', f'--tf_random_seed={SEED}'),
 )
 # More steps than there is time for.

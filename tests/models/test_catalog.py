@@ -20,7 +20,7 @@ def test_every_model_has_facts_for_a_known_data_set() -> None:
 
 
 def test_a_pattern_lists_the_models_that_it_matches() -> None:
-    assert MODELS.list_models('resnet50*') == ['resnet50', 'resnet50_v1.5', 'resnet50_v2']
+    assert MODELS.list_models('resnet50*') == ['resnet50', 'resnet50_v1.5', 'resnet50_v2', 'resnet50_v2.5']
     assert MODELS.list_models('*3') == ['inception3']
     assert MODELS.list_models('ResNet*') == []
 

@@ -51,9 +51,9 @@ TORCHVISION = (
 TIMM = (
     # Wightman, PyTorch Image Models, results/benchmark-infer-*.csv: "infer_gmacs" and "param_count".
     Published('inception4', 12.28),
-    Published('resnet50_v2', 4.11, '25.5'),
-    Published('resnet101_v2', 7.83, '44.5'),
-    Published('resnet152_v2', 11.55, '60.2'),
+    Published('resnet50_v2.5', 4.11, '25.5'),
+    Published('resnet101_v2.5', 7.83, '44.5'),
+    Published('resnet152_v2.5', 11.55, '60.2'),
     Published('official_resnet200', 15.07, '64.7'),
 )
 PAPERS = (
@@ -77,9 +77,9 @@ PAPERS = (
     Published('resnet110', 0.253, '1.7'),
     # Huang et al. 2017 (arXiv:1608.06993), table 2, for the parameters. The arithmetic of one of them is in Liu et al.
     # 2017 (arXiv:1708.06519), table 1, where a multiply-add is two operations.
-    Published('densenet40_k12', 0.533 / 2, '1.0'),
-    Published('densenet100_k12', None, '7.0'),
-    Published('densenet100_k24', None, '27.2'),
+    Published('densenet40_k12_paper', 0.533 / 2, '1.0'),
+    Published('densenet100_k12_paper', None, '7.0'),
+    Published('densenet100_k24_paper', None, '27.2'),
     # Zoph et al. 2018 (arXiv:1707.07012), tables 3 (mobile) and 2 (large).
     Published('nasnet', 0.564, '5.3'),
     Published('nasnetlarge', 23.8),
@@ -98,6 +98,24 @@ def test_a_model_costs_what_is_published(published: Published) -> None:
     if published.parameters is not None:
         _, _, digits = published.parameters.partition('.')
         assert f'{cost.parameters / 1e6:.{len(digits)}f}' == published.parameters
+
+
+@pytest.mark.parametrize('depth', [50, pytest.param(101, marks=pytest.mark.all_modes)])
+def test_version_2_has_the_strides_and_so_the_cost_of_version_1(depth: int) -> None:
+    first, second, later = (cost_of(MODELS.find_model(f'resnet{depth}{suffix}')) for suffix in ('', '_v2', '_v2.5'))
+    assert second.multiply_adds == first.multiply_adds
+    assert later.multiply_adds > 1.02 * second.multiply_adds
+    assert later.parameters == second.parameters
+
+
+@pytest.mark.parametrize(
+    ('model', 'data_set', 'parameters'), [('densenet40_k12', 'cifar10', 357_491), ('trivial', 'cifar10', 56_332)]
+)
+def test_with_the_11_classes_of_the_original_a_network_has_its_parameters(
+    model: str, data_set: str, parameters: int
+) -> None:
+    facts = MODELS.find_model(model, data_set)
+    assert network_cost(facts.network, (32, 32, 3), 11).parameters == parameters
 
 
 VERSION_2 = (*MODELS.list_models('official_resnet*_v2'), *(f'resnet{depth}_v2' for depth in (20, 32, 44, 56, 110)))

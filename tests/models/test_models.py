@@ -20,8 +20,7 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 # Networks that differ from another one only in the lengths and widths of their tables.
 LIKE = {
-    'resnet101_v2': 'resnet50_v2',
-    'resnet152_v2': 'resnet50_v2',
+    **{f'resnet{deep}_{version}': f'resnet50_{version}' for deep in (101, 152) for version in ('v2', 'v2.5')},
     **{
         f'{family}{deep}{version}': f'{family}{shallow}{version}'
         for family, shallow, deeper in (
@@ -31,8 +30,7 @@ LIKE = {
         for deep in deeper
         for version in ('', '_v2')
     },
-    'densenet100_k12': 'densenet40_k12',
-    'densenet100_k24': 'densenet40_k12',
+    **{f'densenet100_k{rate}{suffix}': f'densenet40_k12{suffix}' for rate in (12, 24) for suffix in ('', '_paper')},
 }
 
 
@@ -118,6 +116,7 @@ def test_a_network_drops_nothing_while_not_training(compared: Compared) -> None:
     [
         ('resnet50_v1.5', 'ResNet50'),
         ('resnet50_v2', 'ResNet50V2'),
+        ('resnet50_v2.5', 'ResNet50V2'),
         pytest.param('resnet101_v2', 'ResNet101V2', marks=pytest.mark.all_modes),
     ],
 )
@@ -145,7 +144,7 @@ def test_a_deeper_network_is_made_as_the_one_that_is_compared_with_keras(model: 
     deep, compared = (MODELS.find_model(name).network for name in (model, shallower))
     assert deep.batch_norm == compared.batch_norm
     assert deep.builder == compared.builder
-    sizes = {'depth', 'blocks', 'growth_rate', 'num_cells', 'penultimate_filters', 'stem_filters'}
+    sizes = {'depth', 'blocks', 'growth_rate', 'transition_filters', 'num_cells', 'penultimate_filters', 'stem_filters'}
     assert deep.options.keys() == compared.options.keys()
     different = {key for key, value in deep.options.items() if key not in sizes and value != compared.options[key]}
     # In the large NASNet, the first cell of a stage takes its second input from one cell earlier.

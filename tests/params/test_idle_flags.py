@@ -12,6 +12,7 @@ pytestmark = pytest.mark.unit
 # A command line without a warning.
 ALL_HAVE_EFFECT = [
     '--momentum=0.8 --optimizer=momentum',
+    '--nonesterov --optimizer=momentum',
     '--momentum=0.8 --lars_eta=0.002 --optimizer=lars',
     '--compute_lr_on_cpu',
     '--nodistortions --nohierarchical_copy --gradient_repacking=0',
@@ -35,6 +36,8 @@ ALL_HAVE_EFFECT = [
 # What each of its warnings names, starting with the flag as it was read.
 HAVE_NO_EFFECT = [
     ('--momentum=0.8', ['--momentum=0.8 --optimizer=momentum --optimizer=lars']),
+    ('--nonesterov', ['--nesterov=False --optimizer=momentum']),
+    ('--nonesterov --optimizer=lars', ['--nesterov=False --optimizer=momentum']),
     ('--lars_eta=0.002', ['--lars_eta=0.002 --optimizer=lars']),
     ('--adam_beta1=0.5', ['--adam_beta1=0.5 --optimizer=adam']),
     ('--rmsprop_decay=0.5', ['--rmsprop_decay=0.5 --optimizer=rmsprop']),

@@ -121,6 +121,14 @@ def test_halves_have_no_effect_in_a_mode_that_sums_none() -> None:
     assert any(line.startswith('--hierarchical_copy') for line in plan.warnings)
 
 
+def test_momentum_is_nesterovs_unless_a_flag_says_otherwise() -> None:
+    found = [
+        resolve(make_params(model='trivial', device='cpu', optimizer='momentum', **flags), {})
+        for flags in ({}, {'nesterov': False})
+    ]
+    assert [plan.optimizer.arguments for plan in found if isinstance(plan, Plan)] == [(0.9, True), (0.9, False)]
+
+
 @pytest.mark.parametrize(
     ('flags', 'transfer'),
     [

@@ -163,7 +163,7 @@ def test_lars_applies_the_weight_decay_itself_and_the_loss_includes_it() -> None
 
 
 def test_the_rate_of_an_update_follows_from_the_number_of_steps_before_it() -> None:
-    schedule = LearningRate((0.0, 0.001), (2.0,))
+    schedule = LearningRate((0.0, 0.001), (1,))
     _, start = train(1, num_steps=0)
     fetched, still = train(1, num_steps=2, learning_rate=schedule)
     _, moved = train(1, num_steps=3, learning_rate=schedule)

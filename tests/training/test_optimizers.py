@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from oracles import OPTIMIZERS, Weights
+from oracles import OPTIMIZERS, PLAIN_MOMENTUM, Weights
 from sessions import cpus, open_session
 
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep, RmsProp
@@ -18,6 +18,7 @@ SHAPES: dict[str, list[int]] = {'kernel': [3, 2], 'bias': [4], 'scalar': []}
 LEARNING_RATE, NUM_STEPS = 0.1, 5
 START: Weights = {name: np.random.default_rng(1).normal(size=shape) for name, shape in SHAPES.items()}
 START['zeros'] = np.zeros([2, 2])
+FORMS = {**OPTIMIZERS, 'plain momentum': PLAIN_MOMENTUM}
 
 
 def gradients_at(weights: Weights, step: int) -> Weights:
@@ -72,16 +73,16 @@ def assert_equal(weights: Weights, expected: Weights) -> None:
         np.testing.assert_allclose(weights[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize('name', OPTIMIZERS)
+@pytest.mark.parametrize('name', FORMS)
 def test_five_steps_follow_the_textbook_formulas(name: str) -> None:
-    pair = OPTIMIZERS[name]
+    pair = FORMS[name]
     expected = pair.numpy.train(START, gradients_at, LEARNING_RATE, NUM_STEPS)
     assert_equal(trained(pair.ours, START), expected)
 
 
-@pytest.mark.parametrize('name', [name for name, forms in OPTIMIZERS.items() if forms.tensorflow])
+@pytest.mark.parametrize('name', [name for name, forms in FORMS.items() if forms.tensorflow])
 def test_five_steps_are_those_of_the_optimizer_in_tensorflow(name: str) -> None:
-    forms = OPTIMIZERS[name]
+    forms = FORMS[name]
     assert forms.tensorflow
     expected = trained_by_tensorflow(forms.tensorflow(LEARNING_RATE), START)
     assert_equal(trained(forms.ours, START), expected)
@@ -144,7 +145,7 @@ def test_slots_and_updates_live_on_the_device_of_their_variable() -> None:
         assert sorted(op.device for op in step.initializers) == sorted(devices * 2)
 
 
-@pytest.mark.parametrize('optimizer', [GradientDescent(), Momentum(0.9)], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize('optimizer', [GradientDescent(), Momentum(0.9), Momentum(0.9, nesterov=True)], ids=repr)
 def test_without_fused_kernels_16_bits_get_the_same_bits(optimizer: Optimizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs have no fused kernels for bfloat16."""
     random = np.random.default_rng(6)

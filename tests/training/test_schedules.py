@@ -1,5 +1,6 @@
 """Learning rates and step counts that follow from the flags, held against NumPy, also in clusters and when resumed."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,19 @@ from refusals import check_line
 from sessions import open_session
 
 from benchmark_cnn import BenchmarkCNN
+from models.facts import ModelFacts
+from models.registry import MODELS
 from params import make_params
 from run.build import make_banner
 from run.plan import Plan
 from run.resolve import resolve
-from training.schedules import LearningRate, parse_piecewise, resnet_pieces, steps_of
+from training.schedules import LearningRate, parse_piecewise
 
 pytestmark = pytest.mark.graph
 
 NUM_STEPS = 500
 Flags = dict[str, Any]
+Tensor = Any
 # From epochs, with fractions, or from steps to rates.
 OfEpochs = Callable[[np.ndarray], np.ndarray]
 
@@ -30,16 +34,21 @@ def ramp(epochs: np.ndarray, length: float, first: float, then: np.ndarray) -> n
     return np.where(epochs < length, first * epochs / length, then)
 
 
+def piecewise(epochs: np.ndarray, *ends: float) -> np.ndarray:
+    """The step at an end still has the earlier rate."""
+    return np.select([epochs <= end + 1e-6 for end in ends], [0.3, 0.2], 0.02)
+
+
 PIECEWISE: Flags = {'piecewise_learning_rate_schedule': '0.3;1;0.2;2.5;0.02'}
 DECAY: Flags = {'init_learning_rate': 0.4, 'num_epochs_per_decay': 0.7, 'learning_rate_decay_factor': 0.5}
 WARMUP: Flags = {'num_learning_rate_warmup_epochs': 1.5}
 SCHEDULES: dict[str, tuple[Flags, OfEpochs]] = {
     'constant': ({'init_learning_rate': 0.3}, lambda e: np.full_like(e, 0.3)),
     'default': ({}, lambda e: np.full_like(e, 0.001)),
-    'piecewise': (PIECEWISE, lambda e: np.select([e < 1, e < 2.5], [0.3, 0.2], 0.02)),
+    'piecewise': (PIECEWISE, lambda e: piecewise(e, 1, 2.5)),
     'piecewise after warm-up': (
         PIECEWISE | WARMUP,
-        lambda e: ramp(e, 1.5, 0.3, np.select([e < 1, e < 2.5], [0.3, 0.2], 0.02)),
+        lambda e: ramp(e, 1.5, 0.3, piecewise(e, 1, 2.5)),
     ),
     'decay': (DECAY, lambda e: 0.4 * 0.5 ** np.floor(e / 0.7)),
     'decay to a minimum': (
@@ -87,21 +96,110 @@ def test_every_step_has_the_rate_of_its_epoch(name: str) -> None:
     np.testing.assert_allclose(found, of_epochs(np.arange(NUM_STEPS) / 100 + 1e-9), rtol=1e-6, atol=1e-9)
 
 
-def test_residual_networks_on_imagenet_start_with_their_batch_and_fall_after_30_60_80_and_90_epochs() -> None:
-    batch_size = 2**17
-    settings: Flags = {'model': 'resnet50', 'batch_size': batch_size, 'resnet_base_lr': 0.1}
-    epochs = np.arange(1000) * batch_size / 1_281_167
-    start = 0.1 * batch_size / 256
-    falling = start * 0.1 ** np.sum([epochs >= end for end in (30, 60, 80, 90)], 0)
-    np.testing.assert_allclose(rates_of(rate_of(**settings), 1000), falling, rtol=1e-6)
-    warm = rate_of(**settings, num_learning_rate_warmup_epochs=5)
-    np.testing.assert_allclose(rates_of(warm, 1000), ramp(epochs, 5, start, falling), rtol=1e-6)
+# By TensorFlow's own functions: step -> rate, from the images of an update.
+OfBatch = Callable[[Tensor, int], Tensor]
 
 
-def test_residual_networks_on_cifar_fall_after_the_steps_of_the_paper() -> None:
-    rates, epochs = resnet_pieces(0.2, 128, 'cifar10')
-    assert rates == pytest.approx((0.1, 0.01, 0.001))
-    assert [steps_of(end, 50_000, 128) for end in epochs] == [32_000, 48_000]
+def pieces(steps: Tensor, first: float, boundaries: list[int], factors: list[float]) -> Tensor:
+    return tf.train.piecewise_constant(steps, boundaries, [first, *(first * factor for factor in factors)])
+
+
+def of_imagenet_resnets(steps: Tensor, batch: int, base: float = 0.128, warmup: float = 5) -> Tensor:
+    """0.128 for 256 images after a warm-up of 5 epochs, a tenth after 30, 60, 80 and 90."""
+    per_epoch = 1_281_167 / batch
+    first = base * batch / 256
+    falling = pieces(steps, first, [int(per_epoch * epoch) for epoch in (30, 60, 80, 90)], [0.1, 0.01, 0.001, 0.0001])
+    rising = first * tf.cast(steps, tf.float32) / max(1, int(per_epoch * warmup))
+    return tf.where(steps < int(per_epoch * warmup), rising, falling)
+
+
+def of_official_resnets(steps: Tensor, batch: int) -> Tensor:
+    return of_imagenet_resnets(steps, batch, base=0.1, warmup=0)
+
+
+def of_cifar_resnets(steps: Tensor, batch: int) -> Tensor:
+    per_epoch = 50_000 // batch
+    return pieces(steps, 0.1, [per_epoch * epoch for epoch in (82, 123, 300)], [0.1, 0.01, 0.002])
+
+
+def of_cifar_densenets(steps: Tensor, batch: int) -> Tensor:
+    per_epoch = 50_000 // batch
+    return pieces(steps, 0.1, [per_epoch * epoch for epoch in (150, 225, 300)], [0.1, 0.01, 0.001])
+
+
+def of_cifar_alexnet(steps: Tensor, batch: int) -> Tensor:
+    return tf.train.exponential_decay(0.1, steps, 100 * 50_000 // batch, 0.1, staircase=True)
+
+
+def published_rate(facts: ModelFacts) -> OfBatch | None:
+    """The formula for the default learning rate of a model."""
+    if facts.data_set == 'cifar10':
+        of_cifar = {'alexnet': of_cifar_alexnet, 'resnet': of_cifar_resnets, 'densenet': of_cifar_densenets}
+        return next((formula for start, formula in of_cifar.items() if facts.name.startswith(start)), None)
+    if facts.name.startswith('official_resnet'):
+        return of_official_resnets
+    return of_imagenet_resnets if facts.name.startswith('resnet') else None
+
+
+def check_rate(rate: LearningRate, formula: OfBatch, batch: int) -> None:
+    """Compares a rate with a formula at 20 steps, some of them where it changes."""
+    changes = [rate.decay_steps, rate.warmup_steps, *rate.boundaries]
+    steps = sorted({0, 1, *(step + offset for step in changes if step for offset in (-1, 0, 1))})
+    steps += [steps[-1] + more for more in range(1, 1 + 20 - len(steps))]
+    assert len(steps) >= 20
+    with tf.Graph().as_default(), open_session() as session:
+        step = tf.placeholder(tf.int64, [])
+        both = session.make_callable([rate.at(step), formula(step, batch)], [step])
+        for number in steps:
+            found, expected = both(number)
+            assert found == pytest.approx(expected, rel=1e-6, abs=1e-12), number
+
+
+@pytest.mark.parametrize('facts', MODELS.list_facts(), ids=lambda facts: f'{facts.name}-{facts.data_set}')
+def test_without_a_flag_every_model_has_the_rate_of_its_published_formula(facts: ModelFacts) -> None:
+    for batch in (0, 96):
+        rate = rate_of(model=facts.name, data_name=facts.data_set, batch_size=batch)
+        formula = published_rate(facts)
+        if formula is None:
+            assert rate == LearningRate((facts.learning_rate,), decay_factor=0.1)
+        elif batch or facts.name in ('resnet50', 'official_resnet50', 'resnet20', 'alexnet', 'densenet40_k12'):
+            check_rate(rate, formula, batch or facts.batch_size)
+
+
+def test_resnet50_warms_up_to_0_032_with_64_images() -> None:
+    rate = rate_of(model='resnet50')
+    assert (rate.rates[0], rate.warmup_steps) == (pytest.approx(0.032), 5 * 1_281_167 // 64)
+
+
+@pytest.mark.parametrize(
+    ('flags', 'rate'),
+    [
+        ({'init_learning_rate': 0.3}, LearningRate((0.3,))),
+        ({'init_learning_rate': 0.0}, LearningRate((0.0,))),
+        ({'piecewise_learning_rate_schedule': '0.3;1;0.2'}, LearningRate((0.3, 0.2), (1_281_167 // 64,))),
+        (
+            {'num_epochs_per_decay': 2, 'learning_rate_decay_factor': 0.5},
+            LearningRate((0.032,), decay_steps=2 * 1_281_167 // 64, decay_factor=0.5),
+        ),
+    ],
+    ids=str,
+)
+def test_a_flag_for_the_rate_replaces_the_schedule_of_the_model(flags: Flags, rate: LearningRate) -> None:
+    found = rate_of(model='resnet50', **flags)
+    assert (found.rates, found.boundaries) == (pytest.approx(rate.rates), rate.boundaries)
+    assert (found.decay_steps, found.warmup_steps) == (rate.decay_steps, 0)
+
+
+def test_a_base_rate_always_warms_up_for_as_long_as_a_flag_says_or_5_epochs() -> None:
+    flags: Flags = {'resnet_base_lr': 0.2, 'batch_size': 96}
+    check_rate(rate_of(model='resnet50', **flags), functools.partial(of_imagenet_resnets, base=0.2), 96)
+    check_rate(rate_of(model='official_resnet50', **flags), functools.partial(of_imagenet_resnets, base=0.2), 96)
+    longer = functools.partial(of_imagenet_resnets, base=0.2, warmup=7)
+    check_rate(rate_of(model='resnet50', num_learning_rate_warmup_epochs=7, **flags), longer, 96)
+    small = rate_of(model='resnet20', resnet_base_lr=0.2, batch_size=128)
+    assert small.rates == pytest.approx((0.1, 0.01, 0.001, 0.0002))
+    assert small.boundaries == (390 * 82, 390 * 123, 390 * 300)
+    assert small.warmup_steps == 5 * 50_000 // 128
 
 
 @pytest.mark.parametrize(
@@ -121,7 +219,7 @@ def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it(
     plan = plan_of(model='resnet50', batch_size=50, num_gpus=2, num_epochs=0.03, resnet_base_lr=0.1, **flags)
     rate, counts = plan.step.learning_rate, plan.counts
     assert rate.rates[0] == pytest.approx(0.1 * images_per_update / 256)
-    assert rate.boundaries[0] == pytest.approx(30 * 1_281_167 / images_per_step)
+    assert rate.boundaries[0] == 30 * 1_281_167 // images_per_step
     # The workers share the epochs, whether they wait for each other or not.
     assert counts.global_batch_size == num_workers * 2 * 50
     assert counts.num_timed == np.ceil(0.03 * 1_281_167 / counts.global_batch_size)
@@ -177,7 +275,7 @@ def test_epochs_that_end_with_a_step_add_no_further_step() -> None:
                 'piecewise_learning_rate_schedule': '3e-4;0.001;2e-4;0.0025;1e-5',
                 'num_learning_rate_warmup_epochs': 0.0005,
             },
-            lambda steps: ramp(steps, 30, 3e-4, np.select([steps < 60, steps < 150], [3e-4, 2e-4], 1e-5)),
+            lambda steps: ramp(steps, 30, 3e-4, np.select([steps <= 60, steps <= 150], [3e-4, 2e-4], 1e-5)),
         ),
         (
             {
