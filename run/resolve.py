@@ -4,10 +4,8 @@ Raises every UsageError of a run. Checks that need no TensorFlow come first wher
 reported within a fraction of a second.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 from cluster.discovery import as_evaluator, find_cluster
@@ -22,7 +20,7 @@ from hardware.surroundings import environment_facts, git_commit, machine_facts
 from hardware.visible_gpus import ONLY_ONE, PlaceOnHost, show_gpus
 from inputs.catalog import Source
 from inputs.data_folder import Arrays, DataFolder, open_folder, recognise
-from inputs.data_sets import DATA_SETS, DataSet
+from inputs.data_sets import DATA_SETS
 from models.facts import ModelFacts
 from models.registry import MODELS, load_model_file
 from params import Params
@@ -31,14 +29,11 @@ from params.checks import check_run, find_idle
 from params.files import Output, outputs_that_are
 from params.modes import MODES, Mode
 from params.rules import RunFacts
-from params.spec import numbers_of
 from params.tensorflow_settings import OPENMP, chosen_gpus
 from run.gpu_settings import contradictions
 from run.outputs import check_outputs
 from run.plan import (
-    Counts,
     Data,
-    Evaluations,
     Losses,
     Plan,
     Processes,
@@ -46,14 +41,8 @@ from run.plan import (
     ServerPlan,
     Surroundings,
 )
+from run.resolve_counts import count_steps, find_evaluations
 from run.resolve_files import find_checkpoints, find_instruments, find_reports
-from run.schedule import EvalSchedule
-from training.schedules import steps_of
-
-# The default number of timed steps.
-_NUM_BATCHES = 100
-# With --target_seconds, more steps than there will be.
-_MOST_BATCHES = 2**31 - 1
 
 
 def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
@@ -219,7 +208,7 @@ def _plan_run(
     host_has_gpus = _show_gpus(params, place, environ, computes=not devices_elsewhere)
     machine = find_machine(params, mode, devices_elsewhere, alone=cluster is None, host_has_gpus=host_has_gpus)
     num_towers = len(machine.towers)
-    counts = _count(params, model, data, processes, num_towers)
+    counts = count_steps(params, model, data, processes, num_towers)
     step = describe_step(params, mode, model, data, machine, counts, processes)
     config = session_config(params, machine, in_cluster=cluster is not None)
     if params.xla and machine.is_here:
@@ -263,7 +252,7 @@ def _plan_run(
             step.precision,
             shown_sync=params.cross_replica_sync and processes.together,
         ),
-        evaluations=_find_evaluations(params, data, counts, processes, num_towers) if params.evaluates else None,
+        evaluations=find_evaluations(params, data, counts, processes, num_towers) if params.evaluates else None,
         checkpoints=checkpoints,
         instruments=instruments,
         losses=_describe_losses(params),
@@ -323,72 +312,6 @@ def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, war
         seed=params.tf_random_seed,
         distinct_workers=params.distinct_worker_data,
     )
-
-
-def _count(params: Params, model: ModelFacts, data: Data, processes: Processes, num_towers: int) -> Counts:
-    batch_size = params.batch_size or model.batch_size
-    own = batch_size * num_towers
-    global_batch_size = own * processes.num_trainers
-    # An epoch is one pass over the images that this run reads; for synthetic images, as many as training images.
-    source = data.validation if params.eval else data.images
-    validates = source is not None and source.subset == 'validation'
-    num_examples = data.data_set.num_validation_examples if validates else data.data_set.num_train_examples
-    if params.num_epochs is not None:
-        num_timed = math.ceil(steps_of(params.num_epochs, num_examples, global_batch_size))
-    elif params.target_seconds is not None and not params.eval:
-        num_timed = _MOST_BATCHES
-    else:
-        num_timed = _NUM_BATCHES if params.num_batches is None else params.num_batches
-    return Counts(
-        batch_size=batch_size,
-        global_batch_size=global_batch_size,
-        images_of_step=global_batch_size if processes.together else own,
-        num_warmup=params.num_warmup_batches,
-        num_timed=num_timed,
-        num_epochs=num_timed * global_batch_size / (num_examples or math.inf),
-        display_every=params.display_every,
-        newest_weight=params.display_perf_ewma,
-        target_secs=None if params.eval else params.target_seconds,
-    )
-
-
-def _find_evaluations(params: Params, data: Data, counts: Counts, processes: Processes, num_towers: int) -> Evaluations:
-    batch_size = params.eval_batch_size or counts.batch_size
-    # Without synchronous steps the chief evaluates alone.
-    num_processes = processes.num_trainers if processes.together else 1
-    images_of_batch = batch_size * num_towers * num_processes
-    num_batches = num_examples = None
-    if data.validation is None:
-        num_batches = params.num_eval_batches or (_NUM_BATCHES if counts.target_secs else counts.num_timed)
-    elif params.num_eval_batches is not None:
-        num_examples = params.num_eval_batches * images_of_batch
-    shown_batches = num_batches or params.num_eval_batches
-    known = data.data_set.num_validation_examples if data.validation is not None else data.data_set.num_train_examples
-    return Evaluations(
-        batch_size=batch_size,
-        num_batches=num_batches,
-        num_examples=num_examples,
-        num_passes=params.num_eval_epochs if num_examples is None and num_batches is None else None,
-        shown_batches=shown_batches,
-        num_epochs=shown_batches * images_of_batch / (known or math.inf)
-        if shown_batches
-        else params.num_eval_epochs or 1.0,
-        schedule=_eval_schedule(params, data.data_set, counts.images_of_step),
-        goal=params.stop_at_top_1_accuracy,
-        interval_secs=params.eval_interval_secs,
-        summary_folder=params.eval_dir if processes.is_chief else None,
-    )
-
-
-def _eval_schedule(params: Params, data_set: DataSet, images_of_step: int) -> EvalSchedule:
-    per_epoch = Fraction(data_set.num_train_examples, images_of_step)
-    if params.eval_during_training_every_n_steps is not None:
-        return EvalSchedule(every=Fraction(params.eval_during_training_every_n_steps))
-    if params.eval_during_training_every_n_epochs is not None:
-        return EvalSchedule(every=Fraction(str(params.eval_during_training_every_n_epochs)) * per_epoch)
-    epochs = numbers_of(params.eval_during_training_at_specified_epochs, float)
-    steps = numbers_of(params.eval_during_training_at_specified_steps, int)
-    return EvalSchedule(at=frozenset([*steps, *(math.ceil(Fraction(str(epoch)) * per_epoch) for epoch in epochs)]))
 
 
 def _describe_losses(params: Params) -> Losses:
