@@ -21,7 +21,7 @@ class RecordPipeline(StagedInput):
     Faults in the data fail the step with a TensorFlow error that does not name the file: DataLossError (a record is
     truncated or fails its checksum) or InvalidArgumentError (no Example, no image, no JPEG, a label out of range).
     RecordInput treats a shard that ends within the 12 bytes of a record's header as complete; the caller has to detect
-    that (records.check.first_cut_shard).
+    that (records.framing.first_cut_shard).
 
     At the start of every epoch a step waits until half of pool_records are read. The buffers take the memory of
     pool_records + 16 * readers records, 110 KB each in ImageNet.

@@ -4,46 +4,16 @@ import concurrent.futures
 import contextlib
 import functools
 import itertools
-import math
-import os
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from errors import RunError, counted
+from errors import counted
+from records.framing import FRAME_BYTES, Fault, walk
 from records.parallel import num_cores, ordered_map
 
-# The framing of a TFRecord: 8 bytes of length, 4 of its checksum, the data, 4 of its checksum
-# (tensorflow/core/lib/io/record_writer.h).
-_HEADER_BYTES = 12
-_FRAME_BYTES = _HEADER_BYTES + 4
-_LENGTH = struct.Struct('<Q')
-# More threads than cores, since reading the lengths one by one mostly waits for the disk.
-_WALKING_THREADS = 16
 _JPEG_START = b'\xff\xd8\xff'
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One fault.
-
-    Attributes:
-      path: the shard. record: its index in the shard, from 0; None if the fault concerns the whole shard.
-      filename: the image file that the record names, or ''.
-      kind: one of a few fixed names, by which faults are counted. reason: the fault in words.
-    """
-
-    path: str
-    record: int | None
-    filename: str
-    kind: str
-    reason: str
-
-    def __str__(self) -> str:
-        place = '' if self.record is None else f', record {self.record}'
-        return f'{self.path}{place}{f" ({self.filename})" if self.filename else ""}: {self.reason}'
 
 
 @dataclass(frozen=True)
@@ -66,19 +36,18 @@ class _Framed:
     data: bytes
 
 
-_CUT_HEADER = 'the shard is cut short: {} of a header left'
-
-
 def _records(path: str) -> Iterator[_Framed | Fault]:
     """Yields the records of a shard, and last the fault, if any, that hides the rest of it or concerns all of it."""
     import tensorflow.compat.v1 as tf
 
-    index, end = 0, 0
+    index = 0
+    walked = walk(path)
     try:
-        size = tf.io.gfile.stat(path).length
-        for data in _quietly(tf, lambda: tf.io.tf_record_iterator(path)):
+        # TensorFlow must not see a length that is wrong.
+        records = _quietly(tf, lambda: tf.io.tf_record_iterator(path))
+        for data in itertools.islice(records, walked.num_records):
             yield _Framed(path, index, data)
-            index, end = index + 1, end + _FRAME_BYTES + len(data)
+            index += 1
     except tf.errors.DataLossError as error:
         if 'truncated' in error.message:
             yield Fault(path, index, '', 'cut short', f'the shard is cut short (TensorFlow: {error.message})')
@@ -88,10 +57,8 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
     except tf.errors.OpError as error:
         yield Fault(path, None, '', 'unreadable', f'it cannot be read ({error.message})')
     else:
-        # If a shard ends within the header of a record, TensorFlow treats it as ending before that header.
-        if end != size:
-            reason = _CUT_HEADER.format(counted(size - end, 'byte'))
-            yield Fault(path, index, '', 'cut short', reason)
+        if walked.fault:
+            yield walked.fault
         elif not index:
             yield Fault(path, None, '', 'empty shard', 'it has no record')
 
@@ -130,7 +97,7 @@ def _check_record(decode: Callable[[bytes], Any], num_classes: int, item: _Frame
     # protobuf ships no types.
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-    size = len(item.data) + _FRAME_BYTES
+    size = len(item.data) + FRAME_BYTES
     try:
         feature = tf.train.Example.FromString(item.data).features.feature
     except DecodeError:
@@ -201,65 +168,3 @@ def first_fault(paths: Sequence[str], num_classes: int, deadline_secs: float) ->
         if time.monotonic() > deadline:
             return None
     return None
-
-
-def first_cut_shard(paths: Sequence[str], deadline_secs: float) -> tuple[str | None, int]:
-    """Finds the first shard that does not end where its last record ends, without reading the records.
-
-    TensorFlow's readers accept a shard that ends within the header of a record, and lose that record silently.
-
-    Returns:
-      One line about the shard, or None; and the number of shards not checked within deadline_secs seconds.
-    """
-    num_unknown = 0
-    walk = functools.partial(_walk, time.monotonic() + deadline_secs)
-    with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
-        for found in ordered_map(executor, _WALKING_THREADS, walk, paths):
-            if isinstance(found, Fault):
-                return str(found), 0
-            num_unknown += found is None
-    return None, num_unknown
-
-
-def count_records(paths: Sequence[str]) -> int:
-    """Counts the records of shards by the record lengths in them, without reading the records.
-
-    Raises:
-      RunError: a shard is truncated or cannot be read.
-    """
-    total = 0
-    with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
-        for found in ordered_map(executor, _WALKING_THREADS, functools.partial(_walk, math.inf), paths):
-            if isinstance(found, Fault):
-                raise RunError(str(found))
-            total += found or 0
-    return total
-
-
-def _walk(deadline: float, path: str) -> Fault | int | None:
-    """Steps through a shard from one record length to the next.
-
-    Returns:
-      The fault that it found, or the number of records, or None if time.monotonic() passed the deadline.
-    """
-    index = end = 0
-    try:
-        with open(path, 'rb', buffering=0) as shard:
-            size, file = os.fstat(shard.fileno()).st_size, shard.fileno()
-            if hasattr(os, 'posix_fadvise'):
-                # Without this, read-ahead would read the entire shard.
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
-            while end + _HEADER_BYTES <= size:
-                if time.monotonic() > deadline:
-                    return None
-                (length,) = _LENGTH.unpack(os.pread(file, _LENGTH.size, end))
-                end += _FRAME_BYTES + length
-                index += 1
-    except OSError as error:
-        return Fault(path, None, '', 'unreadable', f'it cannot be read ({error.strerror})')
-    if end > size:
-        reason = f'the shard is cut short, or the length of the record is wrong: {counted(end - size, "byte")} too few'
-        return Fault(path, index - 1, '', 'cut short', reason)
-    return (
-        index if end == size else Fault(path, index, '', 'cut short', _CUT_HEADER.format(counted(size - end, 'byte')))
-    )

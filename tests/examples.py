@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from PIL import Image
 
 from inputs.data_sets import shard_name
+from records.framing import masked_checksums
 
 
 def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **options: Any) -> bytes:
@@ -36,6 +37,12 @@ def write_shard(path: Path, records: Iterable[bytes]) -> None:
     with tf.python_io.TFRecordWriter(str(path)) as writer:
         for record in records:
             writer.write(record)
+
+
+def header_of(length: int) -> bytes:
+    """The 12 bytes before a record in a shard, with a right checksum, for any length below 2^64."""
+    encoded_length = length.to_bytes(8, 'little')
+    return encoded_length + masked_checksums(np.frombuffer(encoded_length, np.uint8)[np.newaxis]).tobytes()
 
 
 def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import encoded, write_shard
+from examples import encoded, header_of, write_shard
 from image_folders import (
     content,
     flip_a_bit,
@@ -20,7 +20,8 @@ from image_folders import (
 from refusals import check_line, failed
 
 from commands import records
-from records.check import first_cut_shard, first_fault
+from records.check import first_fault
+from records.framing import first_cut_shard
 
 pytestmark = pytest.mark.graph
 
@@ -81,6 +82,11 @@ def cut_in_header(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b'\x05\x00\x00')
 
 
+def with_length(length: int) -> Damage:
+    """Replaces the length of record 0 and its checksum."""
+    return lambda path: path.write_bytes(header_of(length) + path.read_bytes()[12:])
+
+
 CUT_JPEG = encoded(picture())[:-50]
 # By name: what damages a shard, the kind that the fault is counted as, and what its line names besides the shard.
 DAMAGES: dict[str, tuple[Damage, str, list[str]]] = {
@@ -88,6 +94,12 @@ DAMAGES: dict[str, tuple[Damage, str, list[str]]] = {
     'cut in a header': (cut_in_header, 'cut short', ['record 6', ' 3 ']),
     'a flipped bit': (flip_a_bit, 'corrupt', ['record ']),
     'garbage': (lambda path: path.write_bytes(b'not a TFRecord file at all' * 20), 'corrupt', ['record 0']),
+    'a length of 2^40': (with_length(2**40), 'cut short', ['record 0', 'length']),
+    'a length of 2^60': (with_length(2**60), 'cut short', ['record 0', 'length']),
+    'a length of 2^62': (with_length(2**62), 'cut short', ['record 0', 'length']),
+    'the largest length': (with_length(2**64 - 1), 'cut short', ['record 0', 'length']),
+    'cut in its first header': (lambda path: path.write_bytes(path.read_bytes()[:7]), 'cut short', ['record 0', ' 7 ']),
+    'zeros': (lambda path: path.write_bytes(bytes(100_000)), 'corrupt', ['record 0', 'checksum']),
     'no record': (lambda path: path.write_bytes(b''), 'empty shard', []),
     'text': (lambda path: write_shard(path, [b'\xff\xff text']), 'no Example', ['record 0', 'tf.train.Example']),
     'no image': (in_record_3(without('image/encoded')), 'no image', ['record 3', 'image/encoded']),
@@ -147,7 +159,9 @@ def test_the_search_for_a_fault_ends_at_its_deadline(shards: list[Path]) -> None
     assert first_fault([str(path) for path in shards], 4, deadline_secs=0) is None
 
 
-@pytest.mark.parametrize('name', ['cut in a record', 'cut in a header'])
+@pytest.mark.parametrize(
+    'name', ['cut in a record', 'cut in a header', 'cut in its first header', 'a length of 2^60', 'zeros']
+)
 def test_a_cut_shard_is_found_without_reading_its_records(shards: list[Path], name: str) -> None:
     damage, _, facts = DAMAGES[name]
     damage(shards[1])
@@ -158,3 +172,13 @@ def test_a_cut_shard_is_found_without_reading_its_records(shards: list[Path], na
 
 def test_shards_that_could_not_be_looked_at_in_time_are_counted(good_shards: Path) -> None:
     assert first_cut_shard([str(path) for path in shard_paths(good_shards)], deadline_secs=-1) == (None, 4)
+
+
+def test_a_wrong_length_is_found_in_a_shard_of_many_records(tmp_path: Path) -> None:
+    path = tmp_path / 'many'
+    write_shard(path, [b'x'] * 10_000)
+    content = bytearray(path.read_bytes())
+    content[17 * 9_000] ^= 2
+    path.write_bytes(content)
+    fault, _ = first_cut_shard([str(path)], deadline_secs=60)
+    check_line(fault, path, 'record 9000', 'checksum')

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from array_writers import write_cifar
-from examples import encoded, example, write_shard
+from examples import encoded, example, header_of, write_shard
 from refusals import check_line
 
 import tf_cnn_benchmarks
@@ -179,6 +179,8 @@ def test_a_good_folder_runs(tmp_path: Path, capfd: Capture) -> None:
         ('truncated', ['record 39']),
         ('cut in a header', ['record 40', '5 bytes']),
         ('wrong length', ['record 10']),
+        ('huge length', ['record 10', 'length']),
+        ('cut in its first header', ['record 0', '7 bytes']),
         ('corrupt', ['record 10']),
     ],
 )
@@ -199,6 +201,14 @@ def test_bad_data_ends_a_process_with_exit_code_1_and_is_named(tmp_path: Path) -
     check_line(the_error(lines), shard.name, 'record 40', 'JPEG')
 
 
+def test_a_run_does_not_wait_for_a_shard_without_a_whole_header(tmp_path: Path, capfd: Capture) -> None:
+    shard = tmp_path / shard_name('train', 0, 1)
+    shard.write_bytes(header_of(100)[:7])
+    code, out, lines = run_command(capfd, *_QUICK, f'--data_dir={tmp_path}')
+    assert (code, 'Step' in out) == (1, False), lines
+    check_line(the_error(lines), shard.name, 'record 0', '7 bytes')
+
+
 def write_bad_shards(folder: Path, fault: str) -> Path:
     """Two shards; returns the second, which has the fault."""
     bad = {
@@ -215,6 +225,11 @@ def write_bad_shards(folder: Path, fault: str) -> Path:
     if fault == 'cut in a header':
         with shard.open('ab') as file:
             file.write(bytes(5))
+    if fault == 'cut in its first header':
+        os.truncate(shard, 7)
+    if fault == 'huge length':
+        before, at = shard.read_bytes(), 10 * (len(GOOD) + 16)
+        shard.write_bytes(before[:at] + header_of(2**60) + before[at + 12 :])
     if fault in ('corrupt', 'wrong length'):
         content = bytearray(shard.read_bytes())
         content[10 * (len(GOOD) + 16) + (50 if fault == 'corrupt' else 1)] ^= 1  # each record has 16 bytes around it
