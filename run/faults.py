@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from errors import RunError
 from inputs.data_sets import Shards
-from records.check import first_fault
+from records.check import cause_of, first_fault
 from records.framing import first_cut_shard
 from run.plan import Plan, Role
 
@@ -27,7 +27,7 @@ def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None
     shards, batch_size = plan.data.shards, f'--batch_size={plan.counts.batch_size}'
     if plan.role is Role.EVALUATION and plan.evaluations:
         shards, batch_size = plan.data.validation_shards, f'--eval_batch_size={plan.evaluations.batch_size}'
-    cause = _cause(error)
+    cause = cause_of(error)
     line = f'{type(error).__name__}: {cause}'
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return f'{batch_size}: out of memory; write a smaller one ({cause})'
@@ -36,6 +36,11 @@ def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None
     progress('A step failed; looking for the record that made it fail')
     fault = first_fault(shards.paths, plan.data.data_set.num_classes, _SEARCH_SECS)
     return fault or f'{line} (--data_dir={plan.data.folder}; tf_cnn_benchmarks records --check may find more)'
+
+
+def quoting_bytes(error: UnicodeDecodeError) -> tf.errors.OpError:
+    """The error of TensorFlow that session.run could not raise, as its message quotes bytes of a damaged record."""
+    return tf.errors.InvalidArgumentError(None, None, bytes(error.object).decode(errors='backslashreplace'))
 
 
 def check_lengths(shards: Shards | None, warn: Callable[[str], None]) -> None:
@@ -54,10 +59,3 @@ def check_lengths(shards: Shards | None, warn: Callable[[str], None]) -> None:
             f'the record lengths of {num_unknown} of the {shards.subset} shards could not be checked within '
             f'{_WALK_SECS:.0f} s; tf_cnn_benchmarks records --check does that'
         )
-
-
-def _cause(error: tf.errors.OpError) -> str:
-    """The line of TensorFlow's message that states the cause: the first, or the one below the node's name."""
-    lines = [line.strip() for line in error.message.splitlines() if line.strip() not in ('', 'Graph execution error:')]
-    nodes = [number for number, line in enumerate(lines[:-1]) if line.startswith('Node: ')]
-    return lines[nodes[-1] + 1] if nodes else lines[0] if lines else 'no reason given'

@@ -15,7 +15,7 @@ from cluster.worker import LostError, OneProcess, Worker
 from errors import RunError
 from reporting.console import Console
 from reporting.result import Ending, Result
-from run.faults import check_lengths, explain
+from run.faults import check_lengths, explain, quoting_bytes
 from run.plan import Plan
 
 
@@ -117,6 +117,8 @@ class Process:
                 raise self._fail(fault) from fault.__cause__
             except tf.errors.OpError as error:
                 raise self._fail(self._explain(error)) from error
+            except UnicodeDecodeError as error:
+                raise self._fail(self._explain(quoting_bytes(error))) from error
             except RuntimeError as error:
                 # The session was closed between two steps because another task was lost.
                 failure = self._worker.peer_failure() if self._worker else None

@@ -21,6 +21,12 @@ def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **option
     return file.getvalue()
 
 
+def claiming(jpeg: bytes, width: int, height: int) -> bytes:
+    """A baseline JPEG whose header gives another size: ITU-T T.81, B.2.2."""
+    at = jpeg.index(b'\xff\xc0') + 5
+    return jpeg[:at] + height.to_bytes(2, 'big') + width.to_bytes(2, 'big') + jpeg[at + 4 :]
+
+
 def example(image: bytes | None, label: int | None, boxes: Iterable[tuple[float, float, float, float]] = ()) -> bytes:
     """A serialized Example; arguments that are None are left out. Boxes are ymin, xmin, ymax, xmax."""
     features: dict[str, Any] = {}

@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from array_writers import write_cifar
-from examples import encoded, example, header_of, write_shard
+from examples import claiming, encoded, example, header_of, write_shard
 from refusals import check_line
 
 import tf_cnn_benchmarks
@@ -176,6 +177,10 @@ def test_a_good_folder_runs(tmp_path: Path, capfd: Capture) -> None:
         ('garbage', ['record 40', 'JPEG']),
         ('label', ['record 40', '1001']),
         ('negative label', ['record 40', '-1']),
+        ('bytes that are not UTF-8', ['record 40', 'Example']),
+        ('two labels', ['record 40', 'image/class/label', '2 values']),
+        ('label of another type', ['record 40', 'image/class/label', 'float']),
+        ('JPEG bomb', ['record 40', '60000 x 60000']),
         ('truncated', ['record 39']),
         ('cut in a header', ['record 40', '5 bytes']),
         ('wrong length', ['record 10']),
@@ -209,6 +214,13 @@ def test_a_run_does_not_wait_for_a_shard_without_a_whole_header(tmp_path: Path, 
     check_line(the_error(lines), shard.name, 'record 0', '7 bytes')
 
 
+def labelled(**kind: Any) -> bytes:
+    """A good record but for its label."""
+    record = tf.train.Example.FromString(GOOD)
+    record.features.feature['image/class/label'].CopyFrom(tf.train.Feature(**kind))
+    return bytes(record.SerializeToString())
+
+
 def write_bad_shards(folder: Path, fault: str) -> Path:
     """Two shards; returns the second, which has the fault."""
     bad = {
@@ -218,6 +230,10 @@ def write_bad_shards(folder: Path, fault: str) -> Path:
         'garbage': example(b'not an image at all', 1),
         'label': example(JPEG, 1001),
         'negative label': example(JPEG, -1),
+        'bytes that are not UTF-8': GOOD[:20] + b'\xff\xfe' + GOOD[22:],
+        'two labels': labelled(int64_list=tf.train.Int64List(value=[1, 2])),
+        'label of another type': labelled(float_list=tf.train.FloatList(value=[1])),
+        'JPEG bomb': example(claiming(JPEG, 60_000, 60_000), 1),
     }.get(fault)
     shard = write_shards(folder, bad)
     if fault == 'truncated':
