@@ -85,6 +85,13 @@ def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow() -> None:
         (['--forward_only', '64'], ["'64'", '--forward_only=64']),
         (['--data_dir=/no/such'], ['--data_dir=/no/such', 'train-*-of-*']),
         (['--graph_file=/no/such/g'], ['--graph_file=/no/such/g']),
+        (['--model=a\nb'], ['--model=', r'a\nb']),
+        (['--data_dir=/no\nsuch'], ['--data_dir=']),
+        (['--batch\r\nsize=3'], ['batch']),
+        (['a\nb'], ['subcommand']),
+        (['models', 'a\x85b\u2028c'], ['model']),
+        (['records', '--check=/no\x1b[2Jsuch'], ['--check=']),
+        (['--nocontinue_on_nan=1'], ['--nocontinue_on_nan=1']),
     ],
 )
 def test_wrong_use_ends_with_code_2_and_one_line(
