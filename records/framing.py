@@ -12,12 +12,14 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from errors import RunError, counted
 from records.parallel import ordered_map
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 # The framing of a TFRecord: 8 bytes of length, 4 of its checksum, the data, 4 of its checksum
 # (tensorflow/core/lib/io/record_writer.h).
@@ -127,6 +129,8 @@ def count_records(paths: Sequence[str]) -> int:
 
 def _num_right(headers: Sequence[bytes]) -> int:
     """The number of headers before the first whose checksum is wrong; a header that is too short is wrong, too."""
+    import numpy as np
+
     # A file that shrinks during the walk gives short reads.
     whole = [header.ljust(_HEADER_BYTES, b'\0') for header in headers]
     table = np.frombuffer(b''.join(whole), np.uint8).reshape(-1, _HEADER_BYTES)
@@ -135,11 +139,13 @@ def _num_right(headers: Sequence[bytes]) -> int:
     return int(wrong[0]) if len(wrong) else len(headers)
 
 
-def masked_checksums(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+def masked_checksums(rows: 'npt.NDArray[np.uint8]') -> 'npt.NDArray[np.uint32]':
     """The checksum of each row of [N, L] uint8 as TFRecords store it: CRC-32C, rotated and shifted by a constant.
 
     CRC-32C: RFC 3720, appendix B.4 (polynomial 0x82F63B78, reflected); the mask: tensorflow/core/lib/hash/crc32c.h.
     """
+    import numpy as np
+
     crc = np.full(len(rows), 0xFFFFFFFF, np.uint32)
     for column in rows.T:
         crc = _crc_table()[(crc ^ column) & 0xFF] ^ (crc >> np.uint32(8))
@@ -149,8 +155,10 @@ def masked_checksums(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
 
 
 @functools.cache
-def _crc_table() -> npt.NDArray[np.uint32]:
+def _crc_table() -> 'npt.NDArray[np.uint32]':
     """The checksum of each byte, [256] uint32."""
+    import numpy as np
+
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(0x82F63B78), table >> np.uint32(1))
