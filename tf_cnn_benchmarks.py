@@ -1,6 +1,7 @@
 """The command: a table of subcommands, and exit codes. Without a subcommand it runs a benchmark."""
 
 import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -9,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.signals import Terminated
-from errors import BenchmarkError, UsageError, nearest
+from errors import BenchmarkError, RunError, UsageError, nearest
 from params.spec import asks_for_help
 
 _INTERRUPTED, _TERMINATED = 130, 143
+_OF_A_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,10 @@ def _open_closed_streams() -> None:
 
 def _exit_code(arguments: list[str]) -> int:
     try:
-        return _run(arguments)
+        exit_code = _run(arguments)
+        # What is still in Python's buffer may not find room on the disk either.
+        sys.stdout.flush()
+        return exit_code
     except BenchmarkError as error:
         if _is_verbose(arguments):
             traceback.print_exc()
@@ -79,11 +84,33 @@ def _exit_code(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _fail('interrupted', _INTERRUPTED)
     except BrokenPipeError:
-        # The reader of standard output has exited, such as `| head`. Python would complain again when it flushes at
-        # exit.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of standard output has exited, such as `| head`.
+        _drop_output()
         return 1
+    except OSError as error:
+        # The full disk to which standard output leads, a working directory that was removed, and the like.
+        if _is_verbose(arguments):
+            traceback.print_exc()
+        _drop_output()
+        return _fail(_describe(error), RunError.exit_code)
+
+
+def _describe(error: OSError) -> str:
+    """One line about an error of the operating system."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        return f'{os.fsdecode(error.filename)}: {reason}'
+    try:
+        os.getcwd()
+    except OSError:
+        return 'the working directory was removed; change to another folder, cd DIR, and start again'
+    return f'standard output: {reason}' if error.errno in _OF_A_FULL_DISK else f'{type(error).__name__}: {reason}'
+
+
+def _drop_output() -> None:
+    """Leads standard output to /dev/null; otherwise Python would complain again when it flushes at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:

@@ -16,11 +16,15 @@ Environment = Mapping[str, str]
 _HOST_PORT = re.compile(r'(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):(?P<port>[0-9]{1,5})', re.ASCII)
 
 # A node list of Slurm has names with ranges of numbers in brackets: "gpu[01-03,07],login1".
-_NUMBERS = r'[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*'
+_SPAN = r'[0-9]{1,18}(?:-[0-9]{1,18})?'
+_NUMBERS = rf'{_SPAN}(?:,{_SPAN})*'
 _NODES = re.compile(rf'(?:[\w.-]|\[{_NUMBERS}\])+', re.ASCII)
 _NODE_LIST = re.compile(rf'{_NODES.pattern}(?:,{_NODES.pattern})*', re.ASCII)
 # Tasks on each node: "2(x3),1".
-_COUNT = re.compile(r'([0-9]+)(?:\(x([0-9]+)\))?')
+_COUNT = re.compile(r'([0-9]{1,9})(?:\(x([0-9]{1,9})\))?')
+# More than any system of Slurm has: a list of more is an error, and would fill the memory.
+_MOST_NODES = 1 << 17
+_MOST_TASKS = 1 << 22
 
 # Ports of a job whose --cluster_port is 0. They avoid the ranges of the system (below 1024), of Kubernetes (from 30000)
 # and of Linux's automatic ports (from 32768).
@@ -96,6 +100,8 @@ def read_tf_config(environ: Environment) -> TfConfig | None:
         config = json.loads(text)
     except ValueError as error:
         raise _bad_tf_config(f'it is not JSON ({error})') from None
+    except RecursionError:
+        raise _bad_tf_config('its objects and lists are nested too deeply') from None
     if not isinstance(config, dict):
         raise _bad_tf_config('it is not a JSON object')
     cluster = config.get('cluster') or {}
@@ -133,7 +139,7 @@ def is_evaluator(environ: Environment) -> bool:
     try:
         task = json.loads(environ.get('TF_CONFIG', '') or '{}').get('task') or {}
         return task.get('type') == _EVALUATOR
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         # read_tf_config reports what is wrong with it.
         return False
 
@@ -148,7 +154,7 @@ def _tf_config_hosts(job: str, hosts: object) -> Hosts:
 
 def _tf_config_task(task: Mapping[str, object]) -> tuple[str, int]:
     job, index = task.get('type'), task.get('index')
-    if not isinstance(job, str) or not re.fullmatch('[0-9]+', str(index)):
+    if not isinstance(job, str) or not re.fullmatch('[0-9]{1,18}', str(index)):
         raise _bad_tf_config('it has a cluster but no "task" with the "type" and "index" of this process')
     return job, int(str(index))
 
@@ -321,7 +327,7 @@ def expand_nodes(text: str) -> list[str]:
     varies fastest.
 
     Raises:
-      UsageError: the text is not such a list.
+      UsageError: the text is not such a list, or has more than 131,072 nodes.
     """
     if not _NODE_LIST.fullmatch(text):
         raise UsageError(f'the node list of Slurm, {text!r}, cannot be read; {_SET_ROLE}')
@@ -329,15 +335,18 @@ def expand_nodes(text: str) -> list[str]:
     for item in _NODES.findall(text):
         texts_and_numbers = re.split(r'\[(.*?)\]', item)
         choices = [_expand_numbers(part) if i % 2 else [part] for i, part in enumerate(texts_and_numbers)]
-        names += map(''.join, itertools.product(*choices))
+        names += map(''.join, itertools.islice(itertools.product(*choices), _MOST_NODES + 1))
+        if len(names) > _MOST_NODES:
+            raise UsageError(f'the node list of Slurm, {text!r}, has more than {_MOST_NODES:,} nodes; {_SET_ROLE}')
     return names
 
 
 def _expand_numbers(text: str) -> list[str]:
-    numbers = []
+    numbers: list[str] = []
     for span in text.split(','):
         first, _, last = span.partition('-')
-        numbers += [f'{n:0{len(first)}}' for n in range(int(first), int(last or first) + 1)]
+        span_end = min(int(last or first), int(first) + _MOST_NODES)
+        numbers += [f'{n:0{len(first)}}' for n in range(int(first), span_end + 1)]
     return numbers
 
 
@@ -345,19 +354,24 @@ def expand_counts(text: str) -> list[int]:
     """Returns the number of tasks on each node: 2(x3),1 is [2, 2, 2, 1].
 
     Raises:
-      UsageError: the text is not such a list.
+      UsageError: the text is not such a list, or has more than 131,072 nodes or 4,194,304 tasks.
     """
     counts: list[int] = []
     for item in text.split(','):
         match = _COUNT.fullmatch(item)
         if not match:
             raise UsageError(f'SLURM_STEP_TASKS_PER_NODE={text}: it cannot be read; {_SET_ROLE}')
-        counts += [int(match[1])] * int(match[2] or 1)
+        counts += [int(match[1])] * min(int(match[2] or 1), _MOST_NODES + 1)
+        if len(counts) > _MOST_NODES or sum(counts) > _MOST_TASKS:
+            raise UsageError(
+                f'SLURM_STEP_TASKS_PER_NODE={text}: it has more than {_MOST_NODES:,} nodes or {_MOST_TASKS:,} tasks; '
+                f'{_SET_ROLE}'
+            )
     return counts
 
 
 def _number(name: str, environ: Environment) -> int:
     text = environ.get(name, '')
-    if not re.fullmatch('[0-9]+', text):
+    if not re.fullmatch('[0-9]{1,18}', text):
         raise UsageError(f'{name}={text}: it must be a number; check the launcher of this process, or {_SET_ROLE}')
     return int(text)

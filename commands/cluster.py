@@ -20,6 +20,7 @@ from hardware.gpus import VISIBLE
 from hardware.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
 from params import Params, parse_argv
 from params.files import Output, outputs_that_are
+from params.flag_files import check_flag_files
 from params.modes import MODES, Mode, modes_that
 from params.spec import flag
 from params.tensorflow_settings import chosen_gpus
@@ -231,7 +232,8 @@ def reserved_addresses(count: int) -> Iterator[list[str]]:
 def _run_params(run_flags: Sequence[str]) -> Params:
     """Reads and checks the flags of the run; raises UsageError if they are wrong or describe the cluster."""
     arguments = list(run_flags)
-    # Include the flags of a --flagfile; parse_argv reports a file that cannot be read.
+    # Include the flags of a --flagfile; parse_argv reports one without a name.
+    check_flag_files(arguments)
     with contextlib.suppress(flags.Error):
         arguments = flags.FlagValues().read_flags_from_files(arguments, force_gnu=True)
     for argument in arguments:

@@ -29,6 +29,7 @@ from typing import Generic, TypeVar
 from absl import flags
 
 from errors import UsageError, nearest
+from params.flag_files import check_flag_files
 from params.spec import FlagSpec, asks_for_help, specs_of
 
 OptionsT = TypeVar('OptionsT')
@@ -145,12 +146,11 @@ class Declaration(Generic[OptionsT]):
             # The spec reads the text, so that errors are the same as for the flags of a run.
             text = flags.Flag(flags.ArgumentParser(), None, spec.name, None, '', boolean=spec.type is bool)
             flags.DEFINE_flag(text, flag_values=values)
+        check_flag_files(own)
         try:
             positional = tuple(values([self.name, *own])[1:])
         except flags.UnrecognizedFlagError as error:
             raise self._unknown(error.flagname, specs) from None
-        except flags.CantOpenFlagFileError as error:
-            raise UsageError(f'--flagfile: {str(error).removeprefix("ERROR:: ")}; {self._see}') from None
         except ValueError as error:
             # --noSWITCH with a value.
             raise UsageError(f'{" ".join(str(error).split())}; {self._see}') from None

@@ -13,7 +13,8 @@ from commands.options import Arguments, Declaration
 from errors import RunError, UsageError, counted
 from inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards, shard_name, subset_of
 from params.spec import flag
-from records.check import Fault, check_shards
+from records.check import check_shards
+from records.framing import Fault
 from records.layout import LABELS_FILE, ImageFolder, label_names, read_labels, scan_folder
 from records.parallel import num_cores
 

@@ -144,7 +144,8 @@ _hold: _Hold | None = None
 def quiet_start(*, verbose: bool) -> Iterator[None]:
     """Within the block, TensorFlow starts without notices; they are shown if the block fails.
 
-    An error in the use of the program explains itself: it shows what matters, as success does.
+    An error in the use of the program, and one of the operating system such as a full disk, explains itself: then what
+    matters is shown, as after success.
 
     Args:
       verbose: shows everything at once, as does a TF_CPP_MIN_LOG_LEVEL below 2 that the user has set.
@@ -164,7 +165,7 @@ def quiet_start(*, verbose: bool) -> Iterator[None]:
         try:
             yield
             is_fault = False
-        except (UsageError, KeyboardInterrupt, BrokenPipeError):
+        except (UsageError, KeyboardInterrupt, OSError):
             is_fault = False
             raise
         finally:

@@ -20,7 +20,7 @@ from inputs.data_sets import (
     list_folder,
     subset_of,
 )
-from records.check import count_records
+from records.framing import count_records
 from records.layout import LABELS_FILE, read_facts, read_labels
 
 

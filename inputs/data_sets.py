@@ -79,7 +79,7 @@ class Shards:
           RunError: a shard is truncated or cannot be read.
         """
         # Imported here because parsing a command line should not import the modules that read records.
-        from records.check import count_records
+        from records.framing import count_records
 
         return count_records(self.paths)
 

@@ -19,9 +19,10 @@ class RecordPipeline(StagedInput):
     order. Epochs follow each other without end; a batch may span two.
 
     Faults in the data fail the step with a TensorFlow error that does not name the file: DataLossError (a record is
-    truncated or fails its checksum) or InvalidArgumentError (no Example, no image, no JPEG, a label out of range).
-    RecordInput treats a shard that ends within the 12 bytes of a record's header as complete; the caller has to detect
-    that (records.check.first_cut_shard).
+    truncated or fails its checksum) or InvalidArgumentError (no Example, no image, no JPEG, a label out of range), or
+    with UnicodeDecodeError if TensorFlow's message quotes bytes of the record. RecordInput treats a shard that ends
+    within the 12 bytes of a record's header as complete, and a length of 2^60 ends the process; the caller has to
+    detect both before the first step (records.framing.first_cut_shard).
 
     At the start of every epoch a step waits until half of pool_records are read. The buffers take the memory of
     pool_records + 16 * readers records, 110 KB each in ImageNet.

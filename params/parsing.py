@@ -13,6 +13,7 @@ from absl import flags
 from errors import UsageError, nearest, spelled
 from params import original
 from params.checks import check
+from params.flag_files import check_flag_files
 from params.older_names import OLDER_NAMES, replace_older_names
 from params.spec import Value
 from params.table import SPECS, Given, Params
@@ -52,13 +53,11 @@ def split_argv(argv: Sequence[str]) -> dict[str, object]:
         flags.DEFINE_flag(
             flags.Flag(flags.ArgumentParser(), None, name, None, '', boolean=name in switches), flag_values=values
         )
+    check_flag_files(argv)
     try:
         stray = values(['tf_cnn_benchmarks', *argv])[1:]
     except flags.UnrecognizedFlagError as error:
         raise _unknown(error.flagname) from None
-    except flags.CantOpenFlagFileError as error:
-        reason = str(error).removeprefix('ERROR:: ')
-        raise UsageError(f'--flagfile: {reason}; write the name of a text file with a flag on each line') from None
     except ValueError as error:
         # --noSWITCH with a value.
         raise UsageError(f'{" ".join(str(error).split())}; see --help') from None

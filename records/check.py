@@ -4,46 +4,21 @@ import concurrent.futures
 import contextlib
 import functools
 import itertools
-import math
-import os
-import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from errors import RunError, counted
+from errors import counted
+from records.framing import FRAME_BYTES, Fault, walk
+from records.layout import MOST_PIXELS
 from records.parallel import num_cores, ordered_map
 
-# The framing of a TFRecord: 8 bytes of length, 4 of its checksum, the data, 4 of its checksum
-# (tensorflow/core/lib/io/record_writer.h).
-_HEADER_BYTES = 12
-_FRAME_BYTES = _HEADER_BYTES + 4
-_LENGTH = struct.Struct('<Q')
-# More threads than cores, since reading the lengths one by one mostly waits for the disk.
-_WALKING_THREADS = 16
 _JPEG_START = b'\xff\xd8\xff'
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One fault.
-
-    Attributes:
-      path: the shard. record: its index in the shard, from 0; None if the fault concerns the whole shard.
-      filename: the image file that the record names, or ''.
-      kind: one of a few fixed names, by which faults are counted. reason: the fault in words.
-    """
-
-    path: str
-    record: int | None
-    filename: str
-    kind: str
-    reason: str
-
-    def __str__(self) -> str:
-        place = '' if self.record is None else f', record {self.record}'
-        return f'{self.path}{place}{f" ({self.filename})" if self.filename else ""}: {self.reason}'
+_IMAGE, _LABEL, _FILENAME = 'image/encoded', 'image/class/label', 'image/filename'
+_BOX_SIDES = tuple(f'image/object/bbox/{side}' for side in ('ymin', 'xmin', 'ymax', 'xmax'))
+_LONGEST_CAUSE = 400
+_DECODES_NO_MORE = f'decodes at most {MOST_PIXELS:,}'
 
 
 @dataclass(frozen=True)
@@ -66,19 +41,18 @@ class _Framed:
     data: bytes
 
 
-_CUT_HEADER = 'the shard is cut short: {} of a header left'
-
-
 def _records(path: str) -> Iterator[_Framed | Fault]:
     """Yields the records of a shard, and last the fault, if any, that hides the rest of it or concerns all of it."""
     import tensorflow.compat.v1 as tf
 
-    index, end = 0, 0
+    index = 0
+    walked = walk(path)
     try:
-        size = tf.io.gfile.stat(path).length
-        for data in _quietly(tf, lambda: tf.io.tf_record_iterator(path)):
+        # TensorFlow must not see a length that is wrong.
+        records = _quietly(tf, lambda: tf.io.tf_record_iterator(path))
+        for data in itertools.islice(records, walked.num_records):
             yield _Framed(path, index, data)
-            index, end = index + 1, end + _FRAME_BYTES + len(data)
+            index += 1
     except tf.errors.DataLossError as error:
         if 'truncated' in error.message:
             yield Fault(path, index, '', 'cut short', f'the shard is cut short (TensorFlow: {error.message})')
@@ -88,10 +62,8 @@ def _records(path: str) -> Iterator[_Framed | Fault]:
     except tf.errors.OpError as error:
         yield Fault(path, None, '', 'unreadable', f'it cannot be read ({error.message})')
     else:
-        # If a shard ends within the header of a record, TensorFlow treats it as ending before that header.
-        if end != size:
-            reason = _CUT_HEADER.format(counted(size - end, 'byte'))
-            yield Fault(path, index, '', 'cut short', reason)
+        if walked.fault:
+            yield walked.fault
         elif not index:
             yield Fault(path, None, '', 'empty shard', 'it has no record')
 
@@ -109,20 +81,42 @@ def _quietly(tf: Any, make: Callable[[], Any]) -> Any:
         tf.logging.set_verbosity(before)
 
 
-def _jpeg_decoder(num_threads: int) -> tuple[Any, Callable[[bytes], Any]]:
-    """Returns a session, and a function that decodes a JPEG in it and raises tf.errors.OpError if that fails."""
-    import tensorflow.compat.v1 as tf
+class _Reader:
+    """Reads records with the ops of a training run; each function raises tf.errors.OpError if they fail."""
 
-    with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
-        jpeg = tf.placeholder(tf.string, [])
-        # Fetching the shape decodes the image without copying its pixels to Python.
-        shape = tf.shape(tf.raw_ops.DecodeJpeg(contents=jpeg, channels=3))
-    config = tf.ConfigProto(device_count={'GPU': 0}, inter_op_parallelism_threads=num_threads)
-    session = tf.Session(graph=graph, config=config)
-    return session, session.make_callable(shape, feed_list=[jpeg])
+    def __init__(self, num_threads: int) -> None:
+        import tensorflow.compat.v1 as tf
+
+        with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
+            record, jpeg = tf.placeholder(tf.string, []), tf.placeholder(tf.string, [])
+            # The features and their types are those of preprocessing.parse_example in training.
+            encoded, _, *sides = tf.raw_ops.ParseSingleExample(
+                serialized=record,
+                dense_defaults=[tf.constant([], tf.string), tf.constant([], tf.int64), *[0.0] * len(_BOX_SIDES)],
+                num_sparse=0,
+                sparse_keys=[],
+                sparse_types=[],
+                dense_keys=[_IMAGE, _LABEL, *_BOX_SIDES],
+                dense_shapes=[[], [], *[[None]] * len(_BOX_SIDES)],
+            ).dense_values
+            # Fetching the shape decodes the image without copying its pixels to Python.
+            shape, size = (tf.shape(tf.raw_ops.DecodeJpeg(contents=data, channels=3)) for data in (encoded, jpeg))
+            window = tf.raw_ops.SampleDistortedBoundingBoxV2(
+                image_size=shape,
+                bounding_boxes=tf.stack(sides, axis=-1)[tf.newaxis],
+                min_object_covered=0.1,
+                use_image_if_no_bounding_boxes=True,
+            )
+            claimed = tf.raw_ops.ExtractJpegShape(contents=jpeg)
+        config = tf.ConfigProto(device_count={'GPU': 0}, inter_op_parallelism_threads=num_threads)
+        session = tf.Session(graph=graph, config=config)
+        self.close = session.close
+        self.read: Callable[[bytes], Any] = session.make_callable(window.size, feed_list=[record])
+        self.decode: Callable[[bytes], Any] = session.make_callable(size, feed_list=[jpeg])
+        self.shape_of: Callable[[bytes], Any] = session.make_callable(claimed, feed_list=[jpeg])
 
 
-def _check_record(decode: Callable[[bytes], Any], num_classes: int, item: _Framed | Fault) -> Checked:
+def _check_record(reader: _Reader, num_classes: int, item: _Framed | Fault) -> Checked:
     if isinstance(item, Fault):
         return Checked(0, fault=item)
     import tensorflow.compat.v1 as tf
@@ -130,60 +124,102 @@ def _check_record(decode: Callable[[bytes], Any], num_classes: int, item: _Frame
     # protobuf ships no types.
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-    size = len(item.data) + _FRAME_BYTES
+    size = len(item.data) + FRAME_BYTES
     try:
-        feature = tf.train.Example.FromString(item.data).features.feature
-    except DecodeError:
+        # TensorFlow takes the name of a feature as bytes, protobuf refuses one that is not UTF-8 in either way.
+        feature = dict(tf.train.Example.FromString(item.data).features.feature)
+    except (DecodeError, UnicodeDecodeError):
         fault = Fault(item.path, item.index, '', 'no Example', 'it is not a tf.train.Example')
         return Checked(size, fault=fault)
-
-    def values(name: str, kind: str) -> Sequence[Any]:
-        return getattr(feature[name], kind).value if name in feature else ()
-
-    images, labels = values('image/encoded', 'bytes_list'), values('image/class/label', 'int64_list')
-    image, label = images[0] if images else b'', labels[0] if labels else None
-    names = values('image/filename', 'bytes_list')
-    wrong = _fault_of(decode, num_classes, image, label)
+    found = {name: feature[name] for name in (_IMAGE, _LABEL, _FILENAME) if name in feature}
+    image, label = (_only(found.get(name), kind) for name, kind in ((_IMAGE, 'bytes_list'), (_LABEL, 'int64_list')))
+    wrong = _fault_of(reader, num_classes, item.data, found, image, label)
+    names = found[_FILENAME].bytes_list.value if _FILENAME in found else ()
     filename = names[0].decode(errors='backslashreplace') if names else ''
-    return Checked(size, len(image), label, Fault(item.path, item.index, filename, *wrong) if wrong else None)
+    return Checked(size, len(image or b''), label, Fault(item.path, item.index, filename, *wrong) if wrong else None)
+
+
+def _only(feature: Any, kind: str) -> Any:
+    """The value of a feature that has one value of this kind, else None."""
+    values: Sequence[Any] = getattr(feature, kind).value if feature is not None else ()
+    return values[0] if len(values) == 1 else None
 
 
 def _fault_of(
-    decode: Callable[[bytes], Any], num_classes: int, image: bytes, label: int | None
+    reader: _Reader, num_classes: int, record: bytes, found: Mapping[str, Any], image: bytes | None, label: int | None
 ) -> tuple[str, str] | None:
-    """Returns the kind and reason of the first fault in an image and its label, or None."""
+    """Returns the kind and reason of the first fault in a record, or None.
+
+    Args:
+      found: its features that matter, by name. image, label: their only values; None if they have none, or several.
+    """
     import tensorflow.compat.v1 as tf
 
     if not image:
-        return 'no image', 'it has no image (image/encoded)'
+        return 'no image', f'it has no image: {_content(found, _IMAGE)} instead of one value of bytes'
     if label is None:
-        return 'no label', 'it has no label (image/class/label)'
+        return 'no label', f'it has no label: {_content(found, _LABEL)} instead of one integer'
     if not 0 <= label < num_classes:
         return 'label out of range', f'label {label} is outside 0..{num_classes - 1}'
     # TensorFlow's DecodeJpeg also decodes a PNG, but its fused decoding and cropping does not.
     if not image.startswith(_JPEG_START):
         return 'not a JPEG', f'the image is not a JPEG, it begins with {image[:4]!r}'
     try:
-        decode(image)
-    except tf.errors.OpError:
-        return 'undecodable JPEG', f'the JPEG of {counted(len(image), "byte")} cannot be decoded'
+        reader.read(record)
+    except UnicodeDecodeError:
+        # TensorFlow's message quotes the record.
+        return 'no Example', 'TensorFlow cannot parse it as a tf.train.Example'
+    except tf.errors.OpError as error:
+        return _fault_of_image(reader, image) or ('unreadable Example', f'TensorFlow cannot read it: {cause_of(error)}')
     return None
+
+
+def _fault_of_image(reader: _Reader, image: bytes) -> tuple[str, str] | None:
+    import tensorflow.compat.v1 as tf
+
+    size = counted(len(image), 'byte')
+    try:
+        height, width = (int(side) for side in reader.shape_of(image)[:2])
+        if height * width > MOST_PIXELS:
+            return 'too large', f'the JPEG of {size} has {width} x {height} pixels, and TensorFlow {_DECODES_NO_MORE}'
+        reader.decode(image)
+    except tf.errors.OpError:
+        return 'undecodable JPEG', f'the JPEG of {size} cannot be decoded'
+    return None
+
+
+def _content(found: Mapping[str, Any], name: str) -> str:
+    """What a feature has, in words: 'image/class/label has 2 values of int64'."""
+    kind = found[name].WhichOneof('kind') if name in found else None
+    if kind is None:
+        return f'{name} is missing'
+    return f'{name} has {counted(len(getattr(found[name], kind).value), "value")} of {kind.removesuffix("_list")}'
+
+
+def cause_of(error: Any) -> str:
+    """The line of a tf.errors.OpError that states the cause: the first, or the one below the node's name; shortened."""
+    lines = [line.strip() for line in error.message.splitlines() if line.strip() not in ('', 'Graph execution error:')]
+    nodes = [number for number, line in enumerate(lines[:-1]) if line.startswith('Node: ')]
+    line = lines[nodes[-1] + 1] if nodes else lines[0] if lines else 'no reason given'
+    # TensorFlow may quote a whole record, image included.
+    printable = ''.join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line[:_LONGEST_CAUSE])
+    return printable + '...' * (len(line) > _LONGEST_CAUSE)
 
 
 def check_shards(paths: Sequence[str], num_classes: int, num_threads: int = 0) -> Iterator[Checked]:
     """Checks shards record by record, in order: checksums, features, label, and that TensorFlow decodes the JPEG.
 
     A record needs a JPEG in image/encoded and one label in [0, num_classes) in image/class/label; grey and CMYK JPEGs
-    are accepted, since TensorFlow decodes them to three channels.
+    are accepted, since TensorFlow decodes them to three channels. Bounding boxes may be missing, but not damaged.
 
     Args:
       num_threads: how many threads decode; 0: one for each core.
     """
     num_threads = num_threads or num_cores()
-    session, decode = _jpeg_decoder(num_threads)
-    with contextlib.closing(session), concurrent.futures.ThreadPoolExecutor(num_threads) as executor:
+    reader = _Reader(num_threads)
+    with contextlib.closing(reader), concurrent.futures.ThreadPoolExecutor(num_threads) as executor:
         items = itertools.chain.from_iterable(map(_records, paths))
-        yield from ordered_map(executor, num_threads, functools.partial(_check_record, decode, num_classes), items)
+        yield from ordered_map(executor, num_threads, functools.partial(_check_record, reader, num_classes), items)
 
 
 def first_fault(paths: Sequence[str], num_classes: int, deadline_secs: float) -> str | None:
@@ -201,65 +237,3 @@ def first_fault(paths: Sequence[str], num_classes: int, deadline_secs: float) ->
         if time.monotonic() > deadline:
             return None
     return None
-
-
-def first_cut_shard(paths: Sequence[str], deadline_secs: float) -> tuple[str | None, int]:
-    """Finds the first shard that does not end where its last record ends, without reading the records.
-
-    TensorFlow's readers accept a shard that ends within the header of a record, and lose that record silently.
-
-    Returns:
-      One line about the shard, or None; and the number of shards not checked within deadline_secs seconds.
-    """
-    num_unknown = 0
-    walk = functools.partial(_walk, time.monotonic() + deadline_secs)
-    with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
-        for found in ordered_map(executor, _WALKING_THREADS, walk, paths):
-            if isinstance(found, Fault):
-                return str(found), 0
-            num_unknown += found is None
-    return None, num_unknown
-
-
-def count_records(paths: Sequence[str]) -> int:
-    """Counts the records of shards by the record lengths in them, without reading the records.
-
-    Raises:
-      RunError: a shard is truncated or cannot be read.
-    """
-    total = 0
-    with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
-        for found in ordered_map(executor, _WALKING_THREADS, functools.partial(_walk, math.inf), paths):
-            if isinstance(found, Fault):
-                raise RunError(str(found))
-            total += found or 0
-    return total
-
-
-def _walk(deadline: float, path: str) -> Fault | int | None:
-    """Steps through a shard from one record length to the next.
-
-    Returns:
-      The fault that it found, or the number of records, or None if time.monotonic() passed the deadline.
-    """
-    index = end = 0
-    try:
-        with open(path, 'rb', buffering=0) as shard:
-            size, file = os.fstat(shard.fileno()).st_size, shard.fileno()
-            if hasattr(os, 'posix_fadvise'):
-                # Without this, read-ahead would read the entire shard.
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
-            while end + _HEADER_BYTES <= size:
-                if time.monotonic() > deadline:
-                    return None
-                (length,) = _LENGTH.unpack(os.pread(file, _LENGTH.size, end))
-                end += _FRAME_BYTES + length
-                index += 1
-    except OSError as error:
-        return Fault(path, None, '', 'unreadable', f'it cannot be read ({error.strerror})')
-    if end > size:
-        reason = f'the shard is cut short, or the length of the record is wrong: {counted(end - size, "byte")} too few'
-        return Fault(path, index - 1, '', 'cut short', reason)
-    return (
-        index if end == size else Fault(path, index, '', 'cut short', _CUT_HEADER.format(counted(size - end, 'byte')))
-    )

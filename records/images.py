@@ -7,6 +7,8 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
+from records.layout import MOST_PIXELS
+
 _ORIENTATION_TAG = 0x0112
 # EXIF 2.3 (JEITA CP-3451C), section 4.6.4, tag Orientation: the operation that turns the stored picture upright.
 _UPRIGHT = {
@@ -53,6 +55,8 @@ def encode_image(path: str, jpeg_quality: int) -> EncodedImage | Undecodable:
         return _encode(Path(path).read_bytes(), jpeg_quality)
     except UnidentifiedImageError:
         return Undecodable('it is neither a JPEG nor a PNG')
+    except Image.DecompressionBombError:
+        return Undecodable(f'it has more than {MOST_PIXELS:,} pixels, which TensorFlow cannot decode; make it smaller')
     except OSError as error:
         return Undecodable(error.strerror or str(error))
     except Exception as error:

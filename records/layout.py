@@ -12,6 +12,9 @@ from errors import RunError, UsageError, counted
 LABELS_FILE = 'labels.txt'
 FACTS_FILE = 'dataset.json'
 BACKGROUND = 'background'
+# TensorFlow's decoder refuses 2^29 bytes and more, of three a pixel (tensorflow/core/lib/jpeg/jpeg_mem.cc). Pillow has
+# the same limit (Image.MAX_IMAGE_PIXELS, twice).
+MOST_PIXELS = (2**29 - 1) // 3
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png')
 
 

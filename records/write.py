@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from errors import RunError, counted
+from records.framing import FRAME_BYTES
 from records.images import EncodedImage, Undecodable, encode_image
 from records.layout import ImageFolder, SourceImage, SubsetFacts
 from records.output import publish, sync, unfinished_folder
@@ -144,6 +145,7 @@ def _write_shard(
     written: Written,
     monitor: Monitor,
 ) -> None:
+    num_bytes = 0
     with tf.io.TFRecordWriter(str(path)) as writer:
         for image, encoded in images:
             monitor.advance()
@@ -152,10 +154,18 @@ def _write_shard(
                 monitor.print_line(f'left out {image.path}: {encoded.reason}')
                 continue
             label = image.class_index + options.first_label
-            writer.write(_example(tf, image, encoded, folder.classes[image.class_index], label))
+            example = _example(tf, image, encoded, folder.classes[image.class_index], label)
+            writer.write(example)
+            num_bytes += len(example) + FRAME_BYTES
             written.records_of_class[image.class_index] += 1
             written.sizes.add((encoded.height, encoded.width))
             written.num_passed_through += encoded.passed_through
             written.num_reencoded += not encoded.passed_through
     sync(path)
-    written.num_bytes += path.stat().st_size
+    # Nothing above may have told of a disk that became full; then no success may be told either.
+    if (found := path.stat().st_size) != num_bytes:
+        raise RunError(
+            f'--output={options.output}: a shard has {found:,} bytes on the disk instead of {num_bytes:,}; '
+            'make room for it, and check the disk'
+        )
+    written.num_bytes += num_bytes

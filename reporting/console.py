@@ -150,12 +150,18 @@ def format_skipped(num_skipped: int) -> str:
 
 def format_error(message: str) -> str:
     """Returns the one line that reports an error; line breaks in the message become spaces."""
-    return f'{_PROGRAM}: error: {" ".join(message.split())}'
+    return f'{_PROGRAM}: error: {_one_line(message)}'
 
 
 def format_warning(message: str) -> str:
     """Returns the one line that reports a warning; line breaks in the message become spaces."""
-    return f'{_PROGRAM}: warning: {" ".join(message.split())}'
+    return f'{_PROGRAM}: warning: {_one_line(message)}'
+
+
+def _one_line(message: str) -> str:
+    """The message without line breaks and without characters that would steer a terminal."""
+    line = ' '.join(message.split())
+    return ''.join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 class Console:

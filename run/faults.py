@@ -1,4 +1,4 @@
-"""Explains in one line why a run failed, and finds cut shards that TensorFlow does not notice."""
+"""Explains in one line why a run failed, and finds what is wrong with shards where TensorFlow does not notice."""
 
 from collections.abc import Callable
 
@@ -6,15 +6,16 @@ import tensorflow.compat.v1 as tf
 
 from errors import RunError
 from inputs.data_sets import Shards
-from records.check import first_cut_shard, first_fault
+from records.check import cause_of, first_fault
+from records.framing import first_cut_shard
 from run.plan import Plan, Role
 
 # The errors that TensorFlow raises for bad records.
 _DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
 # How long to look for the record that made a step fail.
 _SEARCH_SECS = 120.0
-# How long to check the ends of shards after a run; a million records take some seconds if they are in memory.
-_END_SEARCH_SECS = 30.0
+# How long to check the lengths of records before a run and after it; a million take some seconds if they are in memory.
+_WALK_SECS = 30.0
 
 
 def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None]) -> str:
@@ -26,7 +27,7 @@ def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None
     shards, batch_size = plan.data.shards, f'--batch_size={plan.counts.batch_size}'
     if plan.role is Role.EVALUATION and plan.evaluations:
         shards, batch_size = plan.data.validation_shards, f'--eval_batch_size={plan.evaluations.batch_size}'
-    cause = _cause(error)
+    cause = cause_of(error)
     line = f'{type(error).__name__}: {cause}'
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return f'{batch_size}: out of memory; write a smaller one ({cause})'
@@ -37,22 +38,24 @@ def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None
     return fault or f'{line} (--data_dir={plan.data.folder}; tf_cnn_benchmarks records --check may find more)'
 
 
-def check_ends(shards: Shards | None, warn: Callable[[str], None]) -> None:
-    """Raises RunError if a shard is cut where TensorFlow does not notice, which silently drops its last record."""
+def quoting_bytes(error: UnicodeDecodeError) -> tf.errors.OpError:
+    """The error of TensorFlow that session.run could not raise, as its message quotes bytes of a damaged record."""
+    return tf.errors.InvalidArgumentError(None, None, bytes(error.object).decode(errors='backslashreplace'))
+
+
+def check_lengths(shards: Shards | None, warn: Callable[[str], None]) -> None:
+    """Raises RunError if a shard has a wrong record length, or is cut where TensorFlow does not notice.
+
+    The first ends the process with signal 11 where TensorFlow reads it; the second silently drops the last record, and
+    a run waits for ever if no other is left.
+    """
     if shards is None:
         return
-    fault, num_unknown = first_cut_shard(shards.paths, _END_SEARCH_SECS)
+    fault, num_unknown = first_cut_shard(shards.paths, _WALK_SECS)
     if fault:
         raise RunError(fault)
     if num_unknown:
         warn(
-            f'{num_unknown} of the {shards.subset} shards could not be checked for a cut end within '
-            f'{_END_SEARCH_SECS:.0f} s; tf_cnn_benchmarks records --check does that'
+            f'the record lengths of {num_unknown} of the {shards.subset} shards could not be checked within '
+            f'{_WALK_SECS:.0f} s; tf_cnn_benchmarks records --check does that'
         )
-
-
-def _cause(error: tf.errors.OpError) -> str:
-    """The line of TensorFlow's message that states the cause: the first, or the one below the node's name."""
-    lines = [line.strip() for line in error.message.splitlines() if line.strip() not in ('', 'Graph execution error:')]
-    nodes = [number for number, line in enumerate(lines[:-1]) if line.startswith('Node: ')]
-    return lines[nodes[-1] + 1] if nodes else lines[0] if lines else 'no reason given'

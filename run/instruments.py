@@ -18,6 +18,8 @@ from training.variables import Variable
 Tensor = Any
 Values = TypeVar('Values')
 
+# What TensorFlow's writer of summaries raises, by the kind of failure: full disk, file too large, no such folder.
+_OF_SUMMARY_WRITERS = (RuntimeError, IndexError, ValueError)
 _file_numbers = itertools.count()
 
 
@@ -26,8 +28,8 @@ def writing(flag: str, path: str) -> Iterator[None]:
     """Turns errors of writing a file, such as a full disk, into RunError."""
     try:
         yield
-    except (OSError, tf.errors.OpError) as error:
-        reason = error.message if isinstance(error, tf.errors.OpError) else error.strerror
+    except (OSError, tf.errors.OpError, *_OF_SUMMARY_WRITERS) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(getattr(error, 'message', error)).splitlines()[0]
         raise RunError(f'--{flag}={path}: it cannot be written ({reason}); make room or write elsewhere') from error
 
 

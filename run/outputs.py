@@ -11,6 +11,9 @@ from params import Params
 from params.files import OUTPUTS, Output, outputs_that_are
 from params.results import FIELD, STDOUT
 
+_WITH_CHECKPOINTS = ('train_dir', 'backbone_model_path')
+_OPENED_BY_TENSORFLOW = (*_WITH_CHECKPOINTS, 'data_dir', 'eval_dir', 'profile_dir', 'export_saved_model')
+_WILDCARDS = '*?[\\'
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
 
@@ -23,6 +26,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     Raises:
       UsageError: a file cannot be written; the message names the flag, the path and the reason.
     """
+    _check_names(params)
     for name in outputs_that_are(Output.FILE, *([Output.CHIEF_FILE] if is_chief else [])):
         # What is in braces is not known yet; check_file is called again when it is.
         if (path := getattr(params, name)) and not FIELD.search(path):
@@ -44,6 +48,25 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
                     folder = os.path.dirname(os.path.abspath(folder))
                 Path(folder).mkdir(parents=True, exist_ok=True)
                 _try_folder(Path(folder))
+
+
+def _check_names(params: Params) -> None:
+    """Refuses paths that TensorFlow cannot open, which it would tell only after it has trained and saved there."""
+    for name in _OPENED_BY_TENSORFLOW:
+        path = getattr(params, name)
+        try:
+            (path or '').encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f'{spelled(name, path)}: its name is not UTF-8, and TensorFlow opens no other; write another path'
+            ) from None
+    for name in _WITH_CHECKPOINTS:
+        path = getattr(params, name)
+        if found := sorted(set(path or '') & set(_WILDCARDS)):
+            raise UsageError(
+                f'{spelled(name, path)}: its name contains {" and ".join(found)}, which TensorFlow takes for a pattern '
+                'when it reads checkpoints; write another path'
+            )
 
 
 def check_file(name: str, path: str) -> None:

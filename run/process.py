@@ -15,7 +15,7 @@ from cluster.worker import LostError, OneProcess, Worker
 from errors import RunError, UsageError
 from reporting.console import Console
 from reporting.result import Ending, Result
-from run.faults import check_ends, explain
+from run.faults import check_lengths, explain, quoting_bytes
 from run.plan import Plan
 
 
@@ -64,7 +64,7 @@ class Process:
           offer_step: returns the global step of the variables that this process has from before; None if it has none.
 
         Raises:
-          RunError: a process did not join in time.
+          RunError: a process did not join in time, or a shard is cut or has a wrong record length.
         """
         self._worker = worker = self._make_worker()
         if worker.cluster:
@@ -73,7 +73,13 @@ class Process:
                 f'Waiting for the other tasks ({others})' if others > 1 else 'Waiting for the other task'
             )
         worker.join(offer_step(worker))
+        # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length that is wrong.
+        self._check_lengths()
         return worker
+
+    def _check_lengths(self) -> None:
+        for shards in (self._plan.data.shards, self._plan.data.validation_shards):
+            check_lengths(shards, self._console.warning)
 
     def _make_worker(self) -> Worker:
         processes = self._plan.processes
@@ -103,8 +109,8 @@ class Process:
         with self._stop.listening() if self._plan.processes.cluster else self._interrupts.listening():
             try:
                 yield
-                for shards in (self._plan.data.shards, self._plan.data.validation_shards):
-                    check_ends(shards, self._console.warning)
+                # A shard that was cut during the run may have lost records silently.
+                self._check_lengths()
                 self._end(Ending())
             except LostError as lost:
                 raise self._fail(self._handle_peer_failure(lost.failure)) from lost
@@ -116,6 +122,8 @@ class Process:
                 # The processes of the cluster differ.
                 self._keep_measurements(str(error), error.exit_code)
                 raise
+            except UnicodeDecodeError as error:
+                raise self._fail(self._explain(quoting_bytes(error))) from error
             except RuntimeError as error:
                 # The session was closed between two steps because another task was lost.
                 failure = self._worker.peer_failure() if self._worker else None

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 from PIL import Image
 
 from inputs.data_sets import shard_name
+from records.framing import masked_checksums
 
 
 def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **options: Any) -> bytes:
@@ -18,6 +19,12 @@ def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **option
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     picture.save(file, file_format, **options)
     return file.getvalue()
+
+
+def claiming(jpeg: bytes, width: int, height: int) -> bytes:
+    """A baseline JPEG whose header gives another size: ITU-T T.81, B.2.2."""
+    at = jpeg.index(b'\xff\xc0') + 5
+    return jpeg[:at] + height.to_bytes(2, 'big') + width.to_bytes(2, 'big') + jpeg[at + 4 :]
 
 
 def example(image: bytes | None, label: int | None, boxes: Iterable[tuple[float, float, float, float]] = ()) -> bytes:
@@ -36,6 +43,12 @@ def write_shard(path: Path, records: Iterable[bytes]) -> None:
     with tf.python_io.TFRecordWriter(str(path)) as writer:
         for record in records:
             writer.write(record)
+
+
+def header_of(length: int) -> bytes:
+    """The 12 bytes before a record in a shard, with a right checksum, for any length below 2^64."""
+    encoded_length = length.to_bytes(8, 'little')
+    return encoded_length + masked_checksums(np.frombuffer(encoded_length, np.uint8)[np.newaxis]).tobytes()
 
 
 def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:

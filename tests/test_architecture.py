@@ -94,6 +94,7 @@ WITHOUT_TENSORFLOW = [
     'params.modes',
     'params.optimizers',
     'records',
+    'records.framing',
     'reporting.advice',
     'reporting.change_points',
     'reporting.comparison',

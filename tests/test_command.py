@@ -1,7 +1,9 @@
 """The command as users start it: what it answers without TensorFlow, its exit codes, and its standard streams."""
 
+import errno
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -85,6 +87,13 @@ def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow() -> None:
         (['--forward_only', '64'], ["'64'", '--forward_only=64']),
         (['--data_dir=/no/such'], ['--data_dir=/no/such', 'train-*-of-*']),
         (['--graph_file=/no/such/g'], ['--graph_file=/no/such/g']),
+        (['--model=a\nb'], ['--model=', r'a\nb']),
+        (['--data_dir=/no\nsuch'], ['--data_dir=']),
+        (['--batch\r\nsize=3'], ['batch']),
+        (['a\nb'], ['subcommand']),
+        (['models', 'a\x85b\u2028c'], ['model']),
+        (['records', '--check=/no\x1b[2Jsuch'], ['--check=']),
+        (['--nocontinue_on_nan=1'], ['--nocontinue_on_nan=1']),
     ],
 )
 def test_wrong_use_ends_with_code_2_and_one_line(
@@ -254,3 +263,31 @@ def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == ('' if '>&-' in closed.split() else 'before\nafter\n')
     assert written.read_text() == ''
+
+
+FULL = Path('/dev/full')
+
+
+@pytest.mark.unit
+@pytest.mark.skipif(not FULL.is_char_device(), reason='a device of Linux that is always full')
+@pytest.mark.parametrize('buffered', ['', '1'])
+@pytest.mark.parametrize('argv', [['--help'], ['--version'], ['models', '--help'], ['models', 'res*', '--json']])
+def test_output_into_a_full_disk_is_one_line(argv: list[str], buffered: str) -> None:
+    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
+    environ = {**os.environ, 'PYTHONUNBUFFERED': buffered}
+    with FULL.open('w') as out:
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60, env=environ)
+    assert done.returncode == 1
+    check_line(done.stderr, 'tf_cnn_benchmarks: error: ', os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.unit
+def test_a_working_directory_that_was_removed_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / 'gone'
+    gone.mkdir()
+    script = f'rmdir {shlex.quote(str(gone))} && exec "$@"'
+    argv = ['--export_saved_model=model', f'--train_dir={tmp_path}']
+    command = ['sh', '-c', script, 'sh', sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
+    done = subprocess.run(command, cwd=gone, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    check_line(done.stderr, 'tf_cnn_benchmarks: error: ', 'working directory')

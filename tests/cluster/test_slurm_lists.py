@@ -38,6 +38,22 @@ def test_a_malformed_node_list_is_refused(text: str) -> None:
         expand_nodes(text)
 
 
+@pytest.mark.parametrize(
+    'text',
+    [f'a[1-{"9" * 18}]', f'a[1-{"9" * 5000}]', 'a[0-999][0-999][0-999]', 'a[1-99999],b[1-99999]', f'a{"[1-2]" * 40}'],
+    ids=['long span', 'long number', 'three brackets', 'two nodes', 'many brackets'],
+)
+def test_a_node_list_that_no_cluster_has_is_refused_at_once(text: str) -> None:
+    with refused('Slurm', repr(text)):
+        expand_nodes(text)
+
+
+@pytest.mark.parametrize('text', ['1(x999999999)', '999999999', '1(x99999),1(x99999)', '9' * 5000])
+def test_task_counts_that_no_cluster_has_are_refused_at_once(text: str) -> None:
+    with refused(f'SLURM_STEP_TASKS_PER_NODE={text}'):
+        expand_counts(text)
+
+
 @st.composite
 def node_lists(draw: st.DrawFn) -> tuple[str, list[str]]:
     """A compressed list, and its names written out one by one."""

@@ -76,6 +76,9 @@ def test_a_tf_config_without_a_cluster_leaves_the_flags_alone() -> None:
     [
         ('{"cluster":', ['JSON', 'column 12']),
         ('[1]', ['JSON']),
+        pytest.param('[' * 10_000, ['nested'], id='nested lists'),
+        pytest.param('{"cluster":' * 10_000, ['nested'], id='nested objects'),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "' + '9' * 5000 + '"}}', ['"task"']),
         ('{"cluster": ["a:1"]}', ['"cluster"']),
         ('{"cluster": {"worker": "a:1"}}', ['worker', 'HOST:PORT', 'enableDynamicWorker: false']),
         ('{"cluster": {"worker": {"0": "a:1"}, "ps": ["b:1"]}}', ['worker', 'enableDynamicWorker: false']),

@@ -1,5 +1,6 @@
 """Files and folders that a run is to write: tried before the run, and refused by flag and path."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,21 @@ def test_an_export_does_not_replace_a_mounted_folder() -> None:
 def test_an_output_elsewhere_than_on_this_machine_is_refused() -> None:
     with refused('--train_dir=gs://b/t'):
         check_outputs(Params(train_dir='gs://b/t'))
+
+
+@pytest.mark.parametrize('eval_only', [False, True])
+@pytest.mark.parametrize('name', ['a*b', 'a?b', 'a[b]', 'a\\b', 'caf\udce9'])
+def test_a_train_dir_whose_checkpoints_tensorflow_could_not_read_is_refused(
+    tmp_path: Path, name: str, eval_only: bool
+) -> None:
+    params = dataclasses.replace(outputs(tmp_path, train_dir=name), eval=eval_only)
+    with refused('--train_dir=', str(tmp_path)):
+        check_outputs(params)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize('flag', ['data_dir', 'eval_dir', 'profile_dir', 'export_saved_model', 'backbone_model_path'])
+def test_a_path_that_is_not_utf_8_is_refused(tmp_path: Path, flag: str) -> None:
+    with refused(f'--{flag}=', 'UTF-8'):
+        check_outputs(outputs(tmp_path, **{flag: 'caf\udce9'}))
+    assert list(tmp_path.iterdir()) == []

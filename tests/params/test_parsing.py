@@ -45,8 +45,32 @@ def test_each_form_of_a_flag_is_read() -> None:
     assert params == expected
 
 
+def test_a_negated_switch_with_a_value_is_refused() -> None:
+    with refused('--nocontinue_on_nan=1'):
+        parse_argv(['--nocontinue_on_nan=1'])
+
+
 def test_the_last_of_two_values_counts() -> None:
     assert parse_argv(['--batch_size=1', '--batch_size=2']).params.batch_size == 2
+
+
+def test_a_flag_file_that_includes_itself_is_refused(tmp_path: Path) -> None:
+    first, second = tmp_path / 'first', tmp_path / 'second'
+    first.write_text(f'--batch_size=8\n--flagfile={second}\n')
+    second.write_text(f'--flagfile={first}\n')
+    for argv in ([f'--flagfile={first}'], ['--flagfile', str(first)], [f'-flagfile={first}']):
+        with refused(f'--flagfile={first}', second):
+            parse_argv(argv)
+    second.write_text('--num_batches=3\n')
+    params = parse_argv([f'--flagfile={first}', f'--flagfile={second}']).params
+    assert (params.batch_size, params.num_batches) == (8, 3)
+
+
+def test_a_flag_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / 'flags'
+    file.write_bytes('--model=caf\xe9'.encode('latin-1'))
+    with refused(f'--flagfile={file}', 'UTF-8'):
+        parse_argv([f'--flagfile={file}'])
 
 
 def test_flags_are_read_from_a_file(tmp_path: Path) -> None:

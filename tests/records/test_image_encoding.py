@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import encoded
+from examples import claiming, encoded
 from image_folders import picture, pixels
 from PIL import Image, ImageOps
 from refusals import check_line
@@ -134,12 +134,14 @@ def test_only_the_first_picture_of_a_file_of_several_is_kept(tmp_path: Path) -> 
         (b'', []),
         (b'hello' * 100, ['JPEG', 'PNG']),
         (encoded(picture(), 'GIF'), ['JPEG', 'PNG']),
+        (claiming(encoded(picture()), 60_000, 60_000), ['178,956,970 pixels']),
+        (claiming(encoded(picture()), 15_000, 12_000), ['178,956,970 pixels']),
         # PIL's own word.
         (encoded(picture())[:-40], ['truncated']),
         (encoded(picture())[:-2], ['truncated']),
         (encoded(picture(), 'PNG')[:-200], ['truncated']),
     ],
-    ids=['empty', 'text', 'GIF', 'cut JPEG', 'JPEG without its end marker', 'cut PNG'],
+    ids=['empty', 'text', 'GIF', 'JPEG bomb', '180 megapixels', 'cut JPEG', 'JPEG without its end marker', 'cut PNG'],
 )
 def test_the_reason_why_a_file_cannot_be_decoded_is_one_line(tmp_path: Path, data: bytes, facts: list[str]) -> None:
     (tmp_path / 'image.jpg').write_bytes(data)

@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from array_writers import write_cifar
-from examples import encoded, example, write_shard
+from examples import claiming, encoded, example, header_of, write_shard
 from refusals import check_line
 
 import tf_cnn_benchmarks
@@ -176,9 +177,15 @@ def test_a_good_folder_runs(tmp_path: Path, capfd: Capture) -> None:
         ('garbage', ['record 40', 'JPEG']),
         ('label', ['record 40', '1001']),
         ('negative label', ['record 40', '-1']),
+        ('bytes that are not UTF-8', ['record 40', 'Example']),
+        ('two labels', ['record 40', 'image/class/label', '2 values']),
+        ('label of another type', ['record 40', 'image/class/label', 'float']),
+        ('JPEG bomb', ['record 40', '60000 x 60000']),
         ('truncated', ['record 39']),
         ('cut in a header', ['record 40', '5 bytes']),
         ('wrong length', ['record 10']),
+        ('huge length', ['record 10', 'length']),
+        ('cut in its first header', ['record 0', '7 bytes']),
         ('corrupt', ['record 10']),
     ],
 )
@@ -199,6 +206,21 @@ def test_bad_data_ends_a_process_with_exit_code_1_and_is_named(tmp_path: Path) -
     check_line(the_error(lines), shard.name, 'record 40', 'JPEG')
 
 
+def test_a_run_does_not_wait_for_a_shard_without_a_whole_header(tmp_path: Path, capfd: Capture) -> None:
+    shard = tmp_path / shard_name('train', 0, 1)
+    shard.write_bytes(header_of(100)[:7])
+    code, out, lines = run_command(capfd, *_QUICK, f'--data_dir={tmp_path}')
+    assert (code, 'Step' in out) == (1, False), lines
+    check_line(the_error(lines), shard.name, 'record 0', '7 bytes')
+
+
+def labelled(**kind: Any) -> bytes:
+    """A good record but for its label."""
+    record = tf.train.Example.FromString(GOOD)
+    record.features.feature['image/class/label'].CopyFrom(tf.train.Feature(**kind))
+    return bytes(record.SerializeToString())
+
+
 def write_bad_shards(folder: Path, fault: str) -> Path:
     """Two shards; returns the second, which has the fault."""
     bad = {
@@ -208,6 +230,10 @@ def write_bad_shards(folder: Path, fault: str) -> Path:
         'garbage': example(b'not an image at all', 1),
         'label': example(JPEG, 1001),
         'negative label': example(JPEG, -1),
+        'bytes that are not UTF-8': GOOD[:20] + b'\xff\xfe' + GOOD[22:],
+        'two labels': labelled(int64_list=tf.train.Int64List(value=[1, 2])),
+        'label of another type': labelled(float_list=tf.train.FloatList(value=[1])),
+        'JPEG bomb': example(claiming(JPEG, 60_000, 60_000), 1),
     }.get(fault)
     shard = write_shards(folder, bad)
     if fault == 'truncated':
@@ -215,6 +241,11 @@ def write_bad_shards(folder: Path, fault: str) -> Path:
     if fault == 'cut in a header':
         with shard.open('ab') as file:
             file.write(bytes(5))
+    if fault == 'cut in its first header':
+        os.truncate(shard, 7)
+    if fault == 'huge length':
+        before, at = shard.read_bytes(), 10 * (len(GOOD) + 16)
+        shard.write_bytes(before[:at] + header_of(2**60) + before[at + 12 :])
     if fault in ('corrupt', 'wrong length'):
         content = bytearray(shard.read_bytes())
         content[10 * (len(GOOD) + 16) + (50 if fault == 'corrupt' else 1)] ^= 1  # each record has 16 bytes around it

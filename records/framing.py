@@ -1,0 +1,165 @@
+"""Walks through shards from one record length to the next, without reading the records. Without TensorFlow.
+
+A length may be anything in a damaged shard. TensorFlow's readers allocate what it says before they read, and a length
+of 2^60 whose checksum is right ends the process with signal 11; a shard that ends within the header of a record looks
+complete to them. So lengths are compared with the size of the shard before TensorFlow reads it.
+"""
+
+import concurrent.futures
+import functools
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from errors import RunError, counted
+from records.parallel import ordered_map
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+# The framing of a TFRecord: 8 bytes of length, 4 of its checksum, the data, 4 of its checksum
+# (tensorflow/core/lib/io/record_writer.h).
+_LENGTH_BYTES = 8
+_HEADER_BYTES = _LENGTH_BYTES + 4
+FRAME_BYTES = _HEADER_BYTES + 4
+# More threads than cores, since reading the lengths one by one mostly waits for the disk.
+_WALKING_THREADS = 16
+# Checksums are computed for many headers at a time.
+_HEADERS_AT_A_TIME = 4096
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+      path: the shard. record: its index in the shard, from 0; None if the fault concerns the whole shard.
+      filename: the image file that the record names, or ''.
+      kind: one of a few fixed names, by which faults are counted. reason: the fault in words.
+    """
+
+    path: str
+    record: int | None
+    filename: str
+    kind: str
+    reason: str
+
+    def __str__(self) -> str:
+        place = '' if self.record is None else f', record {self.record}'
+        return f'{self.path}{place}{f" ({self.filename})" if self.filename else ""}: {self.reason}'
+
+
+@dataclass(frozen=True)
+class Walked:
+    """The result of a walk: the number of records before the fault, if any, or before the deadline passed."""
+
+    num_records: int
+    fault: Fault | None = None
+    is_complete: bool = True
+
+
+def walk(path: str, deadline: float = math.inf) -> Walked:
+    """Walks through a shard, reading the 12 bytes of each record's header, until time.monotonic() passes deadline."""
+    index = end = 0
+    try:
+        with open(path, 'rb', buffering=0) as shard:
+            file = shard.fileno()
+            size = os.fstat(file).st_size
+            if hasattr(os, 'posix_fadvise'):
+                # Without this, read-ahead would read the entire shard.
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+            while end < size:
+                headers: list[bytes] = []
+                while end + _HEADER_BYTES <= size and len(headers) < _HEADERS_AT_A_TIME:
+                    if time.monotonic() > deadline:
+                        return Walked(index + len(headers), is_complete=False)
+                    header = os.pread(file, _HEADER_BYTES, end)
+                    headers.append(header)
+                    end += FRAME_BYTES + int.from_bytes(header[:_LENGTH_BYTES], 'little')
+                if (num_right := _num_right(headers)) < len(headers):
+                    reason = 'the checksum of its length is wrong; what follows it cannot be read'
+                    return Walked(index + num_right, Fault(path, index + num_right, '', 'corrupt', reason))
+                index += len(headers)
+                if end > size:
+                    reason = 'the shard is cut short, or the length of the record is wrong'
+                    few = f'{counted(end - size, "byte")} too few'
+                    return Walked(index - 1, Fault(path, index - 1, '', 'cut short', f'{reason}: {few}'))
+                if 0 < size - end < _HEADER_BYTES:
+                    reason = f'the shard is cut short: {counted(size - end, "byte")} of a header left'
+                    return Walked(index, Fault(path, index, '', 'cut short', reason))
+    except OSError as error:
+        return Walked(0, Fault(path, None, '', 'unreadable', f'it cannot be read ({error.strerror})'))
+    return Walked(index)
+
+
+def first_cut_shard(paths: Sequence[str], deadline_secs: float) -> tuple[str | None, int]:
+    """Finds the first shard that does not end where its last record ends, without reading the records.
+
+    Returns:
+      One line about the shard, or None; and the number of shards not checked within deadline_secs seconds.
+    """
+    num_unknown = 0
+    with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
+        step = functools.partial(walk, deadline=time.monotonic() + deadline_secs)
+        for walked in ordered_map(executor, _WALKING_THREADS, step, paths):
+            if walked.fault:
+                return str(walked.fault), 0
+            num_unknown += not walked.is_complete
+    return None, num_unknown
+
+
+def count_records(paths: Sequence[str]) -> int:
+    """Counts the records of shards by the record lengths in them, without reading the records.
+
+    Raises:
+      RunError: a shard is truncated or cannot be read.
+    """
+    total = 0
+    with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
+        for walked in ordered_map(executor, _WALKING_THREADS, walk, paths):
+            if walked.fault:
+                raise RunError(str(walked.fault))
+            total += walked.num_records
+    return total
+
+
+def _num_right(headers: Sequence[bytes]) -> int:
+    """The number of headers before the first whose checksum is wrong; a header that is too short is wrong, too."""
+    import numpy as np
+
+    # A file that shrinks during the walk gives short reads.
+    whole = [header.ljust(_HEADER_BYTES, b'\0') for header in headers]
+    table = np.frombuffer(b''.join(whole), np.uint8).reshape(-1, _HEADER_BYTES)
+    stored = np.ascontiguousarray(table[:, _LENGTH_BYTES:]).view('<u4')[:, 0]
+    wrong = np.flatnonzero(masked_checksums(table[:, :_LENGTH_BYTES]) != stored)
+    return int(wrong[0]) if len(wrong) else len(headers)
+
+
+def masked_checksums(rows: 'npt.NDArray[np.uint8]') -> 'npt.NDArray[np.uint32]':
+    """The checksum of each row of [N, L] uint8 as TFRecords store it: CRC-32C, rotated and shifted by a constant.
+
+    CRC-32C: RFC 3720, appendix B.4 (polynomial 0x82F63B78, reflected); the mask: tensorflow/core/lib/hash/crc32c.h.
+    """
+    import numpy as np
+
+    crc = np.full(len(rows), 0xFFFFFFFF, np.uint32)
+    for column in rows.T:
+        crc = _crc_table()[(crc ^ column) & 0xFF] ^ (crc >> np.uint32(8))
+    crc = ~crc
+    masked: npt.NDArray[np.uint32] = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
+    return masked
+
+
+@functools.cache
+def _crc_table() -> 'npt.NDArray[np.uint32]':
+    """The checksum of each byte, [256] uint32."""
+    import numpy as np
+
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(0x82F63B78), table >> np.uint32(1))
+    return table

@@ -1,0 +1,58 @@
+"""No success is told where a disk became full; a limit of the size of files stands for the disk."""
+
+import contextlib
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from examples import encoded
+from image_folders import write_files
+from refusals import check_line, failed
+from test_bad_input import run_command, the_error
+
+from run.instruments import write_scalars
+
+pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
+
+_RUN = ['--model=trivial', '--device=cpu', '--batch_size=2', '--num_batches=4', '--num_warmup_batches=0']
+
+
+@contextlib.contextmanager
+def no_file_above(num_bytes: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_summaries_that_cannot_be_written_end_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # The summary has the graph, of 57 KB. What is captured is a file, too, but a smaller one.
+    with no_file_above(30_000):
+        code, _, lines = run_command(
+            capfd, *_RUN, f'--train_dir={tmp_path}', '--save_summaries_steps=1', '--summary_verbosity=1'
+        )
+    assert code == 1, lines
+    check_line(the_error(lines), f'--train_dir={tmp_path}')
+
+
+def test_the_summary_of_an_evaluation_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
+    with no_file_above(50), failed(f'--eval_dir={tmp_path}'):
+        write_scalars(str(tmp_path), 'eval_dir', 1, {'accuracy': 0.5})
+
+
+def test_shards_that_do_not_fit_are_not_told_as_success(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, [200, 200, 3], np.uint8)
+    photos = write_files(tmp_path, {f'photos/a/{number}.jpg': encoded(noise) for number in range(4)}) / 'photos'
+    shards = tmp_path / 'shards'
+    command = ['records', f'--input={photos}', f'--output={shards}', '--shards=1', '--num_processes=1']
+    with no_file_above(60_000):
+        code, out, lines = run_command(capfd, *command)
+    assert (code, out) == (1, ''), lines
+    check_line(the_error(lines), f'--output={shards}')
+    assert list(shards.iterdir()) == []
+    code, _, lines = run_command(capfd, *command)
+    assert code == 0, lines
