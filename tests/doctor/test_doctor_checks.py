@@ -3,6 +3,8 @@
 import importlib
 import os
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from captured_machines import CONTAINER_V2, epyc_2_sockets, write_files
 
-from doctor import host, start, sums
+from doctor import host, photographs, start, sums
 from doctor.checks import CHECKS, Check
 from doctor.placement import list_moved
 from doctor.verdicts import Context, Outcome
@@ -111,6 +113,29 @@ def test_tensorflow_computes_here() -> None:
     found = start.devices(HERE)
     assert (found.outcome, found.figures['tensorflow']) == (Outcome.OK, tf.__version__)
     assert '/cpu:0' in found.found
+
+
+OPENS_NO_DEVICE = """
+import sys
+from doctor import photographs
+from tensorflow.python.eager import context
+photographs._NUM_SHARDS, photographs._IMAGES_PER_SHARD = 1, 1
+photographs.write_shards(sys.argv[1])
+assert not context.context()._initialized, 'devices are open'
+"""
+
+
+def test_photographs_are_as_large_as_those_of_imagenet_and_making_them_opens_no_gpu(tmp_path: Path) -> None:
+    # In this process, other tests have opened what there is.
+    root = Path(photographs.__file__).parent.parent
+    subprocess.run([sys.executable, '-c', OPENS_NO_DEVICE, str(tmp_path)], cwd=root, check=True)
+    (record,) = tf.io.tf_record_iterator(str(tmp_path / 'train-00000-of-00001'))
+    features = tf.train.Example.FromString(record).features.feature
+    assert 1 <= features['image/class/label'].int64_list.value[0] <= 1000
+    (jpeg,) = features['image/encoded'].bytes_list.value
+    assert 90e3 < len(jpeg) < 140e3
+    with tf.Graph().as_default(), tf.Session() as session:
+        assert session.run(tf.io.decode_jpeg(jpeg)).shape == (375, 500, 3)
 
 
 TOWERS = ('/cpu:0', '/cpu:1', '/cpu:2')
