@@ -1,5 +1,6 @@
 """Checks that run the whole program: losses, several processes, and images/sec."""
 
+import math
 import os
 import tempfile
 from collections.abc import Sequence
@@ -49,7 +50,16 @@ def two_processes(context: Context) -> Verdict:
     context.doing('training in two processes')
     shared = [*flags, f'--variable_update={mode.name}', '--nodistinct_worker_data']
     first, second = losses_of(run_program(shared, _SECS * context.time_limit, ('cluster', '--workers=2', '--')))
-    if first != second:
+    return compare_processes(device, alone, first, second)
+
+
+def compare_processes(device: str, alone: Sequence[float], first: Sequence[float], second: Sequence[float]) -> Verdict:
+    """The verdict about the losses of two processes with a device each, beside those of one that trains alone.
+
+    Equal sums make equal variables. The losses of two GPUs differ by rounding even then: each process times the
+    algorithms of cuDNN for itself, and takes the fastest.
+    """
+    if first != second and (device == 'cpu' or not _difference(first, second) <= _TOLERANCE):
         return wrong(
             f'the losses of the two processes differ: {_listed(first)} and {_listed(second)}',
             'report it: their variables should be equal',
@@ -60,7 +70,7 @@ def two_processes(context: Context) -> Verdict:
 
 def _compared(name: str, found: Sequence[float], other: str, expected: Sequence[float]) -> Verdict:
     figures = {name: list(found), other: list(expected)}
-    difference = max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True))
+    difference = _difference(found, expected)
     shown = f'losses of {name} and {other} differ by {difference:.1e} at most'
     if not difference <= _TOLERANCE:
         return wrong(
@@ -71,8 +81,15 @@ def _compared(name: str, found: Sequence[float], other: str, expected: Sequence[
     return ok(shown, **figures)
 
 
+def _difference(found: Sequence[float], expected: Sequence[float]) -> float:
+    """The largest relative difference; NaN if there is one among the values."""
+    differences = [abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True)]
+    return math.nan if any(map(math.isnan, differences)) else max(differences)
+
+
 def _listed(values: Sequence[float]) -> str:
-    return ', '.join(f'{value:.5g}' for value in values)
+    """With all digits of float32."""
+    return ', '.join(f'{value:.9g}' for value in values)
 
 
 def throughput(context: Context, flags: Sequence[str]) -> Verdict:
