@@ -12,7 +12,7 @@ from hardware.cuda_libraries import check_libraries, describe_missing
 from hardware.gpus import driver_version, gpu_facts, has_nvidia_gpu
 from hardware.kernel_files import read
 from hardware.surroundings import is_container
-from hardware.tensorflow_build import runs_on, tensorflow_build
+from hardware.tensorflow_build import PARTLY_COMPILED, runs_on, tensorflow_build
 
 # Of PCI: NVIDIA, and the classes of display controllers.
 _NVIDIA, _DISPLAY = '0x10de', '0x03'
@@ -105,7 +105,7 @@ def architecture(context: Context) -> Verdict:
     figures = {'architectures': architectures, 'capabilities': capabilities}
     shown = f'TensorFlow has kernels for {", ".join(architectures)}'
     lacking = ', '.join(capability for capability, code in has.items() if code is False)
-    compiled = ', '.join(capability for capability, code in has.items() if code is None)
+    compiled = [capability for capability, code in has.items() if code is None]
     if lacking:
         return wrong(
             f'{shown}, and ignores GPUs of compute capability {lacking}',
@@ -113,10 +113,13 @@ def architecture(context: Context) -> Verdict:
             **figures,
         )
     if compiled:
+        what, takes = 'each of them', 'up to half an hour'
+        if PARTLY_COMPILED.issuperset(compiled):
+            what, takes = 'the small ones among them (elementwise ops)', 'some minutes'
         return warning(
-            f'{shown}; for compute capability {compiled} the driver compiles each of them at its first use',
-            'the first run takes up to half an hour to start; set CUDA_CACHE_MAXSIZE=4294967296, so that later ones '
-            'find all of them compiled',
+            f'{shown}; for compute capability {", ".join(compiled)} the driver compiles {what} at first use',
+            f'the first run may take {takes} to start; set CUDA_CACHE_MAXSIZE=4294967296, so that later ones find all '
+            'of them compiled',
             **figures,
         )
     return ok(f'{shown}; the GPUs have {", ".join(has)}', **figures)

@@ -163,6 +163,19 @@ def test_a_gpu_needs_kernels_of_its_architecture(
 
 
 @pytest.mark.usefixtures('_nvidia')
+def test_where_most_is_machine_code_compiling_takes_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    advice = {}
+    for capability in ('90', '120'):
+        monkeypatch.setenv('STAND_IN_CAPABILITY', capability)
+        found = gpus.architecture(HERE)
+        assert found.outcome is Outcome.WARNING
+        advice[capability] = found.advice or ''
+    assert 'minutes' in advice['90']
+    assert 'hour' not in advice['90']
+    assert 'half an hour' in advice['120']
+
+
+@pytest.mark.usefixtures('_nvidia')
 def test_libraries_that_can_all_be_opened_are_fine_and_one_that_cannot_is_named(
     compiled: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
