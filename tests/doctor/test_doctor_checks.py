@@ -115,6 +115,15 @@ def test_tensorflow_computes_here() -> None:
     assert '/cpu:0' in found.found
 
 
+def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning_with_the_variables_to_set() -> None:
+    assert start.compare_counts('it computes', 2, 2, {}, {}).outcome is Outcome.OK
+    found = start.compare_counts('it computes', 1, 3, {'TF_MIN_GPU_MULTIPROCESSOR_COUNT': '20'}, {'num_gpus': 1})
+    assert (found.outcome, found.figures) == (Outcome.WARNING, {'num_gpus': 1})
+    assert 'ignores 2 of 3' in found.found
+    facts = ['fewer than 20', 'TF_MIN_GPU_MULTIPROCESSOR_COUNT=1', 'CUDA_VISIBLE_DEVICES']
+    assert [fact for fact in facts if fact not in (found.advice or '')] == []
+
+
 OPENS_NO_DEVICE = """
 import sys
 from doctor import photographs
