@@ -162,6 +162,16 @@ def test_what_nccl_cannot_sum_is_not_asked_of_it(algorithm: str) -> None:
     assert 'bfloat16' in found.found
 
 
+def test_collective_sums_have_the_order_of_a_run() -> None:
+    with tf.Graph().as_default() as graph:
+        reduce = sums.algorithm_over(TOWERS, sums.COLLECTIVE)
+        for index in range(2):
+            reduce([tf.ones([1])] * len(TOWERS), index)
+    ops = [op for op in graph.get_operations() if op.type == 'CollectiveReduce']
+    (first, second) = (ops[: len(TOWERS)], ops[len(TOWERS) :])
+    assert {tuple(op.get_attr('wait_for')) for op in second} == {(first[0].get_attr('instance_key'),)}
+
+
 def test_sums_that_miss_a_tower_are_found_on_its_device() -> None:
     def forgets_the_last(tensors: Sequence[Any], index: int) -> list[Any]:
         right = by_copies(TOWERS)(tensors, index)
