@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TextIO
@@ -95,7 +95,7 @@ def _check(arguments: Arguments[Options], argv: Sequence[str]) -> int:
         is_complete = True
     finally:
         # Also what was found before Ctrl-C or SIGTERM.
-        _print_table(findings, time.monotonic() - started, sys.stderr if options.json else sys.stdout)
+        _print_table(findings, time.monotonic() - started, options)
         if options.json:
             environment = environment_facts(os.environ)
             document = make_document(
@@ -124,17 +124,26 @@ def _print_list(checks: Sequence[Check], *, as_json: bool) -> None:
         print(f'{check.name:<{width}}  {check.asks} ({check.needs.value})')
 
 
-def _print_table(findings: Sequence[Finding], seconds: float, stream: TextIO) -> None:
+def _print_table(findings: Sequence[Finding], seconds: float, options: Options) -> None:
     from rich.console import Console
 
+    stream = sys.stderr if options.json else sys.stdout
     # The document has the logs already.
-    again = format_again(findings) if stream is sys.stdout else None
+    again = None if options.json else format_again(findings, list(_circumstances(options)))
     if findings:
         width = None if stream.isatty() else _COLUMNS
         Console(file=stream, width=width, markup=False, highlight=False).print(make_table(findings))
         for line in (format_fastest(findings), format_summary(findings, seconds), again):
             if line:
                 print(line, file=stream)
+
+
+def _circumstances(options: Options) -> Iterator[str]:
+    """The flags that change what a check finds."""
+    if options.device is not None:
+        yield spelled('device', options.device)
+    if options.time_limit != 1:
+        yield spelled('time_limit', f'{options.time_limit:g}')
 
 
 class _Progress:

@@ -76,6 +76,13 @@ def test_a_part_of_the_checks_runs_without_tensorflow_and_is_a_table() -> None:
     assert words[-1][:2] == ['3', 'checks']
 
 
+def test_what_is_wrong_is_looked_at_again_under_the_same_flags() -> None:
+    ran = run_doctor('--only=host/load', '--device=cpu', '--time_limit=0.01')
+    assert ran.returncode == 1
+    again = ran.stdout.splitlines()[-1]
+    assert again.endswith('doctor --only=host/load --device=cpu --time_limit=0.01 --json')
+
+
 def test_json_goes_to_standard_output_and_the_table_to_standard_error() -> None:
     ran = run_doctor('--only=host/cores', '--json', OMP_NUM_THREADS='4096')
     document = document_of(ran)

@@ -72,6 +72,8 @@ def test_the_summary_counts_the_verdicts() -> None:
 
 def test_what_is_wrong_is_named_for_a_second_look() -> None:
     assert '--only=losses/gpu_and_cpu --json' in (format_again(FINDINGS) or '')
+    flags = ['--device=gpu', '--time_limit=4']
+    assert '--only=losses/gpu_and_cpu --device=gpu --time_limit=4 --json' in (format_again(FINDINGS, flags) or '')
     assert format_again(FINDINGS[:2]) is None
 
 
