@@ -13,7 +13,7 @@ from typing import TextIO
 from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration
 from doctor.checks import CHECKS, Check
-from doctor.examine import examine, matching
+from doctor.examine import examine, matching, unknown_names
 from doctor.report import exit_code, format_again, format_fastest, format_summary, make_document, make_table
 from doctor.verdicts import Finding, Outcome
 from errors import UsageError, nearest, spelled
@@ -77,8 +77,11 @@ def main(argv: Sequence[str]) -> int:
 def _check(arguments: Arguments[Options], argv: Sequence[str]) -> int:
     options = arguments.options
     checks = matching(options.only, measures=not options.quick)
+    if unknown := unknown_names(options.only):
+        raise _no_such_check(options, unknown[0])
     if not checks:
-        raise _no_check(options)
+        why = 'with --quick none of these is left; leave --quick out'
+        raise UsageError(f'{spelled("only", options.only)}: {why}')
     if options.list:
         _print_list(checks, as_json=options.json)
         return 0
@@ -105,13 +108,11 @@ def _check(arguments: Arguments[Options], argv: Sequence[str]) -> int:
     return exit_code(findings)
 
 
-def _no_check(options: Options) -> UsageError:
+def _no_such_check(options: Options, word: str) -> UsageError:
     names = [check.name for check in CHECKS]
-    if matching(options.only, measures=True):
-        why = 'with --quick none of these is left; leave --quick out'
-    else:
-        near = nearest(options.only or '', [*names, *{name.partition('/')[0] for name in names}])
-        why = f'no check has such a name; {f"did you mean {near}?" if near else "see doctor --list"}'
+    near = nearest(word, [*names, *{name.partition('/')[0] for name in names}])
+    which = 'such a name' if word == options.only else f'the name {word!r}'
+    why = f'no check has {which}; {f"did you mean {near}?" if near else "see doctor --list"}'
     return UsageError(f'{spelled("only", options.only)}: {why}')
 
 

@@ -24,15 +24,24 @@ def matching(pattern: str | None, *, measures: bool) -> list[Check]:
       pattern: shell wildcards, several with commas between; a family alone ('host') stands for all in it; None: all.
       measures: whether those that measure rates belong to them.
     """
-    patterns = [word.strip() for word in (pattern or '*').split(',')]
+    words = _words(pattern)
+    return [check for check in CHECKS if _fits(check, words) and (measures or not check.measures)]
 
-    def fits(check: Check) -> bool:
-        return any(
-            fnmatch.fnmatchcase(check.name, word) or fnmatch.fnmatchcase(check.name, f'{word.rstrip("/")}/*')
-            for word in patterns
-        )
 
-    return [check for check in CHECKS if fits(check) and (measures or not check.measures)]
+def unknown_names(pattern: str | None) -> list[str]:
+    """Those among the patterns that match no check at all."""
+    return [word for word in _words(pattern) if not any(_fits(check, [word]) for check in CHECKS)]
+
+
+def _words(pattern: str | None) -> list[str]:
+    return [word.strip() for word in ('*' if pattern is None else pattern).split(',')]
+
+
+def _fits(check: Check, words: Sequence[str]) -> bool:
+    return any(
+        fnmatch.fnmatchcase(check.name, word) or fnmatch.fnmatchcase(check.name, f'{word.rstrip("/")}/*')
+        for word in words
+    )
 
 
 def examine(

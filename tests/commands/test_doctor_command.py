@@ -42,6 +42,8 @@ def document_of(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     ('argv', 'facts'),
     [
         (['--only=host/corse'], ['--only=host/corse', 'host/cores']),
+        (['--only=host/cores, host/laod,gpu'], ['--only=', "'host/laod'", 'host/load']),
+        (['--only=host/cores,'], ['--only=host/cores,', "''", '--list']),
         (['--only=resnet50', '--quick'], ['--only=resnet50', '--quick']),
         (['--device=tpu'], ['--device=tpu', 'cpu', 'gpu']),
         (['--time_limit=0'], ['--time_limit=0']),
