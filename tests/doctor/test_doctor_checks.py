@@ -68,6 +68,11 @@ def test_a_container_with_little_memory_is_a_warning(tmp_path: Path) -> None:
     root = write_files(tmp_path, {**CONTAINER_V2, **meminfo})
     found = host.memory(HERE, str(root))
     assert (found.outcome, found.figures['cgroup_bytes']) == (Outcome.WARNING, 4 * 2**30)
+    (root / 'sys/fs/cgroup/memory.max').write_text(f'{8 * 2**30}\n')
+    assert host.memory(HERE, str(root)).outcome is Outcome.OK
+    (root / 'sys/fs/cgroup/memory.current').write_text(f'{5 * 2**30}\n')
+    found = host.memory(HERE, str(root))
+    assert (found.outcome, found.found.startswith('3.0 GiB of')) == (Outcome.WARNING, True)
     (root / 'sys/fs/cgroup/memory.max').write_text('max\n')
     assert host.memory(HERE, str(root)).outcome is Outcome.OK
 
