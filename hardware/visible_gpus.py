@@ -15,6 +15,7 @@ nvidia-smi. It is the same in all processes of a host, which is all that shares 
 """
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -54,8 +55,10 @@ def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int |
 
     Raises:
       UsageError: there are fewer GPUs than all workers of the host need. One worker gets what there is: it is for
-        TensorFlow to say how many it can use.
+        TensorFlow to say how many it can use. Or the list has an entry twice.
     """
+    if not needed:
+        return ''
     rank, size = place
     names = _names(environ, size * needed if count is None else count)
     is_short = len(names) < size * needed
@@ -77,10 +80,12 @@ def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> li
       needed, environ: as for own_gpus, except that the list of environ is never taken for that of one worker.
 
     Raises:
-      UsageError: there are fewer GPUs than the workers need.
+      UsageError: there are fewer GPUs than the workers need, or the list has an entry twice.
     """
     if not has_visible_gpus(environ):
         return None
+    if not needed:
+        return [''] * num_workers
     count = _count(needed, num_workers, environ)
     names = _names(environ, num_workers * needed if count is None else count)
     if len(names) < num_workers * needed and num_workers > 1:
@@ -193,7 +198,14 @@ def _count(needed: int, size: int, environ: Environment) -> int | None:
 
 def _names(environ: Environment, count: int) -> list[str]:
     listed = listed_gpus(environ)
-    return [str(index) for index in range(count)] if listed is None else listed
+    if listed is None:
+        return [str(index) for index in range(count)]
+    if twice := next((name for name, number in Counter(listed).items() if number > 1), None):
+        raise UsageError(
+            f'{VISIBLE}={environ[VISIBLE]}: it lists {twice} more than once, and each entry has to be another GPU; '
+            'list each GPU once'
+        )
+    return listed
 
 
 def _part(names: list[str], rank: int, needed: int) -> str:
