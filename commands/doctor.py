@@ -97,7 +97,7 @@ def _check(arguments: Arguments[Options], argv: Sequence[str]) -> int:
                 progress.ended(finding)
         is_complete = True
     finally:
-        # Also what was found before Ctrl-C or SIGTERM.
+        # After Ctrl-C or SIGTERM, too, what was found until then is printed.
         _print_table(findings, time.monotonic() - started, options)
         if options.json:
             environment = environment_facts(os.environ)

@@ -176,7 +176,7 @@ class _Process:
                 return verdict_of(message['verdict'])
 
     def _end(self, check: Check, verdict: Verdict) -> Verdict:
-        """Waits for the end of the process, which belongs to what is checked; returns the verdict in its light."""
+        """Waits for the end of the process; returns the verdict, or a wrong one if it crashes or hangs at its end."""
         if verdict.outcome is Outcome.WRONG:
             return verdict
         if not self._wait(_END_SECS * self._time_limit):
@@ -206,7 +206,11 @@ class _Process:
         self._messages.put(None)
 
     def _wait(self, secs: float) -> bool:
-        """Waits for the end of the process; returns whether it has ended. Its number stays taken."""
+        """Waits for the end of the process; returns whether it has ended.
+
+        It leaves the exit code where it is: the kernel gives the number of the process, which kill() uses, to no other
+        one until that is taken.
+        """
         return bool(select.select([self._ended], [], [], secs)[0])
 
     def _code(self) -> int:

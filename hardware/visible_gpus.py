@@ -7,7 +7,8 @@ So each process is shown those that it computes on, and no others, before Tensor
 - a parameter server, a controller (which drives the GPUs of its workers), and a run with --device=cpu: none.
 
 A CUDA_VISIBLE_DEVICES that is set already stands for the whole host: parts are parts of its list, by index, UUID or MIG
-name. If it is too short to be shared, it counts as the process's own where the launcher says so, see own_gpus.
+name. A launcher may also have given each process a list of its own, which is then too short for all of them: own_gpus
+says when such a list is not shared.
 
 The order of the indices is CUDA's own. TensorFlow neither sets nor reads CUDA_DEVICE_ORDER (no library of 2.21 contains
 the name), so by default the fastest GPU is the first, and with CUDA_DEVICE_ORDER=PCI_BUS_ID the order is that of
@@ -32,7 +33,7 @@ def has_visible_gpus(environ: Environment) -> bool:
     """Whether this host has GPUs, and CUDA_VISIBLE_DEVICES does not hide them all."""
     if listed_gpus(environ) == []:
         return False
-    # The second question costs a process where nvidia-smi is installed, but no device file is there.
+    # Where no device file is there, but nvidia-smi is installed, count_gpus() starts that program.
     return has_nvidia_gpu(environ) or bool(count_gpus())
 
 
