@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TextIO
@@ -13,7 +13,7 @@ from typing import TextIO
 from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration
 from doctor.checks import CHECKS, Check
-from doctor.examine import examine, matching
+from doctor.examine import examine, matching, unknown_names
 from doctor.report import exit_code, format_again, format_fastest, format_summary, make_document, make_table
 from doctor.verdicts import Finding, Outcome
 from errors import UsageError, nearest, spelled
@@ -77,8 +77,11 @@ def main(argv: Sequence[str]) -> int:
 def _check(arguments: Arguments[Options], argv: Sequence[str]) -> int:
     options = arguments.options
     checks = matching(options.only, measures=not options.quick)
+    if unknown := unknown_names(options.only):
+        raise _no_such_check(options, unknown[0])
     if not checks:
-        raise _no_check(options)
+        why = 'with --quick none of these is left; leave --quick out'
+        raise UsageError(f'{spelled("only", options.only)}: {why}')
     if options.list:
         _print_list(checks, as_json=options.json)
         return 0
@@ -94,8 +97,8 @@ def _check(arguments: Arguments[Options], argv: Sequence[str]) -> int:
                 progress.ended(finding)
         is_complete = True
     finally:
-        # Also what was found before Ctrl-C or SIGTERM.
-        _print_table(findings, time.monotonic() - started, sys.stderr if options.json else sys.stdout)
+        # After Ctrl-C or SIGTERM, too, what was found until then is printed.
+        _print_table(findings, time.monotonic() - started, options)
         if options.json:
             environment = environment_facts(os.environ)
             document = make_document(
@@ -105,13 +108,11 @@ def _check(arguments: Arguments[Options], argv: Sequence[str]) -> int:
     return exit_code(findings)
 
 
-def _no_check(options: Options) -> UsageError:
+def _no_such_check(options: Options, word: str) -> UsageError:
     names = [check.name for check in CHECKS]
-    if matching(options.only, measures=True):
-        why = 'with --quick none of these is left; leave --quick out'
-    else:
-        near = nearest(options.only or '', [*names, *{name.partition('/')[0] for name in names}])
-        why = f'no check has such a name; {f"did you mean {near}?" if near else "see doctor --list"}'
+    near = nearest(word, [*names, *{name.partition('/')[0] for name in names}])
+    which = 'such a name' if word == options.only else f'the name {word!r}'
+    why = f'no check has {which}; {f"did you mean {near}?" if near else "see doctor --list"}'
     return UsageError(f'{spelled("only", options.only)}: {why}')
 
 
@@ -124,17 +125,26 @@ def _print_list(checks: Sequence[Check], *, as_json: bool) -> None:
         print(f'{check.name:<{width}}  {check.asks} ({check.needs.value})')
 
 
-def _print_table(findings: Sequence[Finding], seconds: float, stream: TextIO) -> None:
+def _print_table(findings: Sequence[Finding], seconds: float, options: Options) -> None:
     from rich.console import Console
 
+    stream = sys.stderr if options.json else sys.stdout
     # The document has the logs already.
-    again = format_again(findings) if stream is sys.stdout else None
+    again = None if options.json else format_again(findings, list(_circumstances(options)))
     if findings:
         width = None if stream.isatty() else _COLUMNS
         Console(file=stream, width=width, markup=False, highlight=False).print(make_table(findings))
         for line in (format_fastest(findings), format_summary(findings, seconds), again):
             if line:
                 print(line, file=stream)
+
+
+def _circumstances(options: Options) -> Iterator[str]:
+    """The flags that change what a check finds."""
+    if options.device is not None:
+        yield spelled('device', options.device)
+    if options.time_limit != 1:
+        yield spelled('time_limit', f'{options.time_limit:g}')
 
 
 class _Progress:

@@ -1,13 +1,15 @@
 """Checks that run the whole program: losses, several processes, and images/sec."""
 
+import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from doctor.program import command_line, losses_of, run_program
-from doctor.verdicts import Context, Verdict, ok, warning, wrong
+from doctor.verdicts import Context, Verdict, ok, skipped, warning, wrong
 from errors import counted
+from hardware.gpus import gpu_facts, visible
 from params.modes import MODES
 
 # A few steps of a small network, whose losses differ by rounding only: with a larger learning rate or more steps,
@@ -16,6 +18,8 @@ _FEW_STEPS = ('--model=resnet20', '--batch_size=16', '--init_learning_rate=0.01'
 _ONE_WARM_UP = '--num_warmup_batches=1'
 _TOLERANCE = 2e-3
 _SECS = 120.0
+# Of the compute capability.
+_FIRST_MAJOR_WITH_TF32 = 8
 _MEASURE_SECS = 270.0
 # The codes of a result's warnings that say why this machine was slower than it can be.
 _DISTURBED = ('machine_loaded', 'steal', 'cpu_quota', 'thermal_throttling', 'powersave')
@@ -49,7 +53,16 @@ def two_processes(context: Context) -> Verdict:
     context.doing('training in two processes')
     shared = [*flags, f'--variable_update={mode.name}', '--nodistinct_worker_data']
     first, second = losses_of(run_program(shared, _SECS * context.time_limit, ('cluster', '--workers=2', '--')))
-    if first != second:
+    return compare_processes(device, alone, first, second)
+
+
+def compare_processes(device: str, alone: Sequence[float], first: Sequence[float], second: Sequence[float]) -> Verdict:
+    """The verdict about the losses of two processes with a device each, beside those of one that trains alone.
+
+    Equal sums make equal variables. The losses of two GPUs differ by rounding even then: each process times the
+    algorithms of cuDNN for itself, and takes the fastest.
+    """
+    if first != second and (device == 'cpu' or not _difference(first, second) <= _TOLERANCE):
         return wrong(
             f'the losses of the two processes differ: {_listed(first)} and {_listed(second)}',
             'report it: their variables should be equal',
@@ -60,7 +73,7 @@ def two_processes(context: Context) -> Verdict:
 
 def _compared(name: str, found: Sequence[float], other: str, expected: Sequence[float]) -> Verdict:
     figures = {name: list(found), other: list(expected)}
-    difference = max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True))
+    difference = _difference(found, expected)
     shown = f'losses of {name} and {other} differ by {difference:.1e} at most'
     if not difference <= _TOLERANCE:
         return wrong(
@@ -71,16 +84,40 @@ def _compared(name: str, found: Sequence[float], other: str, expected: Sequence[
     return ok(shown, **figures)
 
 
+def _difference(found: Sequence[float], expected: Sequence[float]) -> float:
+    """The largest relative difference; NaN if there is one among the values."""
+    differences = [abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True)]
+    return math.nan if any(map(math.isnan, differences)) else max(differences)
+
+
 def _listed(values: Sequence[float]) -> str:
-    return ', '.join(f'{value:.5g}' for value in values)
+    """With all digits of float32."""
+    return ', '.join(f'{value:.9g}' for value in values)
 
 
 def throughput(context: Context, flags: Sequence[str]) -> Verdict:
     """The images/sec of a run with these flags, on one device."""
+    if '--tf32' in flags and (why := lacks_tf32(gpu_facts()[0], os.environ)):
+        return skipped(why)
     context.doing('running')
     flags = [*flags, *_PACES['gpu' if context.num_gpus else 'cpu']]
     document = run_program(flags, _MEASURE_SECS * context.time_limit)
     return _judged(document, '', _DISTURBED, command_line(flags))
+
+
+def lacks_tf32(gpus: Sequence[Mapping[str, Any]], environ: Mapping[str, str]) -> str | None:
+    """Why a run with --tf32 would compute as one without it on the first visible GPU; None if it would not.
+
+    Args:
+      gpus: as gpu_facts() has them.
+    """
+    if environ.get('NVIDIA_TF32_OVERRIDE') == '0':
+        return 'NVIDIA_TF32_OVERRIDE=0 turns TF32 off'
+    first = next(iter(visible([gpu['uuid'] or '' for gpu in gpus], environ)), None)
+    capability = None if first is None else gpus[first]['compute_capability']
+    if capability is None or int(capability.partition('.')[0]) >= _FIRST_MAJOR_WITH_TF32:
+        return None
+    return f'GPUs of compute capability {capability} have no TF32'
 
 
 def real_data(context: Context, flags: Sequence[str]) -> Verdict:

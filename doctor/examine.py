@@ -2,13 +2,19 @@
 
 import fnmatch
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from doctor.checks import CHECKS, DEVICES, Check, Needs
 from doctor.runner import run_checks
 from doctor.verdicts import NO_GPU, Finding, skipped
-from hardware.gpus import has_nvidia_gpu
+from hardware.gpus import gpu_facts, has_nvidia_gpu
+from hardware.tensorflow_build import runs_on, tensorflow_build
+
+# Compiling all kernels takes the driver half an hour, on one core; the shortest limit of a check that uses a GPU is a
+# minute, the usual one two to five.
+_PATIENCE = 8.0
 
 
 def matching(pattern: str | None, *, measures: bool) -> list[Check]:
@@ -18,15 +24,24 @@ def matching(pattern: str | None, *, measures: bool) -> list[Check]:
       pattern: shell wildcards, several with commas between; a family alone ('host') stands for all in it; None: all.
       measures: whether those that measure rates belong to them.
     """
-    patterns = [word.strip() for word in (pattern or '*').split(',')]
+    words = _words(pattern)
+    return [check for check in CHECKS if _fits(check, words) and (measures or not check.measures)]
 
-    def fits(check: Check) -> bool:
-        return any(
-            fnmatch.fnmatchcase(check.name, word) or fnmatch.fnmatchcase(check.name, f'{word.rstrip("/")}/*')
-            for word in patterns
-        )
 
-    return [check for check in CHECKS if fits(check) and (measures or not check.measures)]
+def unknown_names(pattern: str | None) -> list[str]:
+    """Those among the patterns that match no check at all."""
+    return [word for word in _words(pattern) if not any(_fits(check, [word]) for check in CHECKS)]
+
+
+def _words(pattern: str | None) -> list[str]:
+    return [word.strip() for word in ('*' if pattern is None else pattern).split(',')]
+
+
+def _fits(check: Check, words: Sequence[str]) -> bool:
+    return any(
+        fnmatch.fnmatchcase(check.name, word) or fnmatch.fnmatchcase(check.name, f'{word.rstrip("/")}/*')
+        for word in words
+    )
 
 
 def examine(
@@ -49,6 +64,7 @@ def examine(
     run = functools.partial(run_checks, hides_gpus=device == 'cpu', time_limit=time_limit, show=show)
     num_gpus, waiting = 0, list(checks)
     if device == 'gpu' or (device is None and has_nvidia_gpu()):
+        run = functools.partial(run, patience=patience_with(gpu_facts()[0]))
         names = {check.name for check in checks} | {DEVICES}
         in_order = [check for check in CHECKS if check.name in names]
         count = next(index for index, check in enumerate(in_order) if check.name == DEVICES)
@@ -59,6 +75,20 @@ def examine(
         num_gpus, waiting = finding.verdict.figures.get('num_gpus', 0), in_order[count + 1 :]
     yield from _skipped(waiting, device, num_gpus)
     yield from run(_applying(waiting, device, num_gpus), num_gpus)
+
+
+def patience_with(gpus: Iterable[Mapping[str, Any]]) -> float:
+    """The factor of all time limits with these GPUs: a large one if the driver has to compile kernels for one of them.
+
+    Any check may be the first to use a kernel.
+
+    Args:
+      gpus: as gpu_facts() has them.
+    """
+    build = tensorflow_build()
+    capabilities = {gpu['compute_capability'] for gpu in gpus} - {None}
+    compiles = build and any(runs_on(capability, build.architectures) is None for capability in capabilities)
+    return _PATIENCE if compiles else 1.0
 
 
 def _applying(checks: Sequence[Check], device: str | None, num_gpus: int) -> list[Check]:

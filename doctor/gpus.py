@@ -1,7 +1,7 @@
 """Checks of the GPUs: driver, libraries, and whether TensorFlow has kernels for them. Does not import TensorFlow."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,21 @@ from hardware.cuda_driver import check_driver, describe_driver_fault
 from hardware.cuda_libraries import check_libraries, describe_missing
 from hardware.gpus import driver_version, gpu_facts, has_nvidia_gpu
 from hardware.kernel_files import read
-from hardware.tensorflow_build import runs_on, tensorflow_build
+from hardware.surroundings import is_container
+from hardware.tensorflow_build import PARTLY_COMPILED, runs_on, tensorflow_build
 
 # Of PCI: NVIDIA, and the classes of display controllers.
 _NVIDIA, _DISPLAY = '0x10de', '0x03'
+# The driver of devices that a virtual machine has.
+_PASSED_ON = 'vfio-pci'
 _GUIDE = 'see docs/gpu.md'
 
 
-def driver(context: Context, root: str = '/') -> Verdict:
-    """Whether the driver is loaded and starts, sees all GPUs that are on the bus, and fits TensorFlow.
+def driver(context: Context, root: str = '/', environ: Mapping[str, str] = os.environ) -> Verdict:
+    """Whether the driver is loaded and starts, drives all GPUs that are on the bus, and fits TensorFlow.
 
     Args:
-      root: the folder that holds proc/, dev/, sys/ and usr/.
+      root: the folder that holds proc/, dev/, sys/, run/ and usr/.
     """
     folder = Path(root)
     on_bus = gpus_on_bus(folder)
@@ -34,7 +37,7 @@ def driver(context: Context, root: str = '/') -> Verdict:
             f'install the driver ({_GUIDE}); if it is installed, dmesg says why it was not loaded',
             gpus_on_bus=on_bus,
         )
-    if not has_nvidia_gpu(os.environ, folder):
+    if not has_nvidia_gpu(environ, folder):
         return skipped('CUDA_VISIBLE_DEVICES hides the GPUs')
     context.doing('starting the driver')
     found = check_driver(root=folder)
@@ -50,11 +53,28 @@ def driver(context: Context, root: str = '/') -> Verdict:
     if found.cuda_version:
         shown += f' for CUDA {".".join(map(str, found.cuda_version))}'
     shown += f'; {list_gpus(gpus)}' if gpus else ''
-    if len(gpus) < on_bus and not (folder / '.dockerenv').exists():
-        return warning(
-            f'{shown}, but there are {on_bus} on the PCI bus', 'look for Xid errors in dmesg, and restart', **figures
-        )
+    if lost := _lost(len(gpus), on_bus, folder, environ):
+        return warning(f'{shown}, but {lost}', 'look for Xid errors in dmesg, and restart', **figures)
     return ok(shown, **figures)
+
+
+def _lost(num_listed: int, on_bus: int, root: Path, environ: Mapping[str, str]) -> str | None:
+    """Which GPUs the driver has lost; None if none.
+
+    /sys and /proc show all GPUs of the host also where a container or a job may use some of them only (Slurm's
+    ConstrainDevices): there, nothing follows from the numbers.
+
+    Args:
+      num_listed: how many GPUs NVML or nvidia-smi lists; 0 if neither is there.
+    """
+    if is_container(root) or 'SLURM_JOB_ID' in environ:
+        return None
+    driven = len([*(root / 'proc/driver/nvidia/gpus').glob('*')])
+    if driven and driven < on_bus:
+        return f'it drives {driven} of {on_bus} on the PCI bus'
+    if 0 < num_listed < driven:
+        return f'it drives {driven}'
+    return None
 
 
 def libraries(context: Context) -> Verdict:
@@ -85,7 +105,7 @@ def architecture(context: Context) -> Verdict:
     figures = {'architectures': architectures, 'capabilities': capabilities}
     shown = f'TensorFlow has kernels for {", ".join(architectures)}'
     lacking = ', '.join(capability for capability, code in has.items() if code is False)
-    compiled = ', '.join(capability for capability, code in has.items() if code is None)
+    compiled = [capability for capability, code in has.items() if code is None]
     if lacking:
         return wrong(
             f'{shown}, and ignores GPUs of compute capability {lacking}',
@@ -93,19 +113,27 @@ def architecture(context: Context) -> Verdict:
             **figures,
         )
     if compiled:
+        what, takes = 'each of them', 'up to half an hour'
+        if PARTLY_COMPILED.issuperset(compiled):
+            what, takes = 'the small ones among them (elementwise ops)', 'some minutes'
         return warning(
-            f'{shown}; for compute capability {compiled} the driver compiles each of them at its first use',
-            'the first run takes up to half an hour to start; set CUDA_CACHE_MAXSIZE=4294967296, so that later ones '
-            'find all of them compiled',
+            f'{shown}; for compute capability {", ".join(compiled)} the driver compiles {what} at first use',
+            f'the first run may take {takes} to start; set CUDA_CACHE_MAXSIZE=4294967296, so that later ones find all '
+            'of them compiled',
             **figures,
         )
     return ok(f'{shown}; the GPUs have {", ".join(has)}', **figures)
 
 
 def gpus_on_bus(root: Path) -> int:
-    """How many GPUs of NVIDIA are on the PCI bus, whether or not a driver is there."""
+    """How many GPUs of NVIDIA are on the PCI bus, whether or not a driver is there.
+
+    Those that are passed to virtual machines (vfio-pci) do not count.
+    """
     return sum(
-        read(folder / 'vendor') == _NVIDIA and read(folder / 'class').startswith(_DISPLAY)
+        read(folder / 'vendor') == _NVIDIA
+        and read(folder / 'class').startswith(_DISPLAY)
+        and (folder / 'driver').resolve().name != _PASSED_ON
         for folder in (root / 'sys/bus/pci/devices').glob('*')
     )
 

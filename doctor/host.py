@@ -94,10 +94,10 @@ def memory(context: Context, root: str = '/') -> Verdict:
     del context
     rows = read_table(Path(root) / 'proc/meminfo')
     total, available = (int(rows[name].split()[0]) * _KIBIBYTE for name in ('MemTotal', 'MemAvailable'))
-    limit = cgroups.memory_limit(Path(root))
-    usable = available if limit is None else min(available, limit)
+    limit, left = cgroups.memory_limit(Path(root)), cgroups.memory_left(Path(root))
+    usable = available if left is None else min(available, left)
     shown = f'{usable / _GIBIBYTE:.1f} GiB of {total / _GIBIBYTE:.1f} GiB are available'
-    figures = {'total_bytes': total, 'available_bytes': available, 'cgroup_bytes': limit}
+    figures = {'total_bytes': total, 'available_bytes': available, 'cgroup_bytes': limit, 'cgroup_bytes_left': left}
     if limit is not None and limit < total:
         shown += f'; the control group has {limit / _GIBIBYTE:.1f} GiB'
     if usable < _FEWEST_BYTES:

@@ -108,10 +108,17 @@ def format_summary(findings: Sequence[Finding], seconds: float) -> str:
     return f'{counted(len(findings), "check")} in {seconds:.0f} s: {listed or "none"}'
 
 
-def format_again(findings: Sequence[Finding]) -> str | None:
-    """How to get the logs of what is wrong; None if nothing is."""
+def format_again(findings: Sequence[Finding], flags: Sequence[str] = ()) -> str | None:
+    """How to get the logs of what is wrong; None if nothing is.
+
+    Args:
+      flags: those of this run under which the others were wrong, such as ['--device=cpu'].
+    """
     names = [finding.name for finding in findings if finding.verdict.outcome is Outcome.WRONG]
-    return f'with logs, for a bug report: tf_cnn_benchmarks doctor --only={",".join(names)} --json' if names else None
+    if not names:
+        return None
+    command = ' '.join(['tf_cnn_benchmarks doctor', f'--only={",".join(names)}', *flags, '--json'])
+    return f'with logs, for a bug report: {command}'
 
 
 def format_fastest(findings: Sequence[Finding]) -> str | None:

@@ -40,6 +40,7 @@ def run_checks(
     *,
     hides_gpus: bool = False,
     time_limit: float = 1.0,
+    patience: float = 1.0,
     show: Callable[[str, str], None] = lambda name, doing: None,
 ) -> Iterator[Finding]:
     """Runs checks one after the other, and yields what each has found.
@@ -49,7 +50,7 @@ def run_checks(
 
     Args:
       num_gpus: how many GPUs compute. hides_gpus: whether the processes shall see none.
-      time_limit: a factor for all time limits.
+      time_limit: a factor for all time limits, of the user. patience: one more, which the GPUs call for.
       show: called with the name of a check, and with what it is doing.
 
     Raises:
@@ -61,8 +62,9 @@ def run_checks(
         count = 1
         while first.shares and count < len(remaining) and remaining[count].shares == first.shares:
             count += 1
-        request = {'num_gpus': num_gpus, 'time_limit': time_limit}
-        with _started(remaining[:count], request, _environment(hides_gpus), show) as process:
+        request = {'num_gpus': num_gpus, 'time_limit': time_limit * patience}
+        slower = f'if this machine is slow, write --time_limit={time_limit * 4:g}'
+        with _started(remaining[:count], request, slower, _environment(hides_gpus), show) as process:
             for finding in process.findings():
                 remaining.pop(0)
                 yield finding
@@ -72,6 +74,7 @@ def run_checks(
 def _started(
     checks: Sequence[Check],
     request: Mapping[str, Any],
+    slower: str,
     environment: Mapping[str, str],
     show: Callable[[str, str], None],
 ) -> Iterator['_Process']:
@@ -98,7 +101,7 @@ def _started(
             raise RunError(f'{checks[0].name}: its process cannot be started ({error.strerror})') from error
         ended = os.pidfd_open(popen.pid)
         stack.callback(os.close, ended)
-        process = _Process(checks, request['time_limit'], show, popen, ended, log)
+        process = _Process(checks, request['time_limit'], slower, show, popen, ended, log)
         try:
             yield process
         finally:
@@ -110,7 +113,7 @@ class _Process:
     """A process that examines successive checks.
 
     Args:
-      time_limit: the factor of all limits. show: see run_checks.
+      time_limit: the factor of all limits. slower: what to do if they are too short. show: see run_checks.
       popen: the process. ended: its descriptor, which becomes readable when it ends. log: its standard error.
     """
 
@@ -118,6 +121,7 @@ class _Process:
         self,
         checks: Sequence[Check],
         time_limit: float,
+        slower: str,
         show: Callable[[str, str], None],
         popen: subprocess.Popen[str],
         ended: int,
@@ -125,6 +129,7 @@ class _Process:
     ) -> None:
         self._checks = checks
         self._time_limit = time_limit
+        self._slower = slower
         self._show = show
         self._popen = popen
         self._ended = ended
@@ -160,7 +165,7 @@ class _Process:
                 if not self.kill():
                     found += '; its process cannot even be killed, as when a driver does not answer'
                 advice = check.remedy or _REPORT
-                return wrong(found, f'{advice}; if this machine is slow, write --time_limit={self._time_limit * 4:g}')
+                return wrong(found, f'{advice}; {self._slower}')
             if message is None:
                 return self._crashed(check, 'its process', _while(doing))
             if 'doing' in message:
@@ -171,7 +176,7 @@ class _Process:
                 return verdict_of(message['verdict'])
 
     def _end(self, check: Check, verdict: Verdict) -> Verdict:
-        """Waits for the end of the process, which belongs to what is checked; returns the verdict in its light."""
+        """Waits for the end of the process; returns the verdict, or a wrong one if it crashes or hangs at its end."""
         if verdict.outcome is Outcome.WRONG:
             return verdict
         if not self._wait(_END_SECS * self._time_limit):
@@ -201,7 +206,11 @@ class _Process:
         self._messages.put(None)
 
     def _wait(self, secs: float) -> bool:
-        """Waits for the end of the process; returns whether it has ended. Its number stays taken."""
+        """Waits for the end of the process; returns whether it has ended.
+
+        It leaves the exit code where it is: the kernel gives the number of the process, which kill() uses, to no other
+        one until that is taken.
+        """
         return bool(select.select([self._ended], [], [], secs)[0])
 
     def _code(self) -> int:
@@ -235,6 +244,8 @@ def _environment(hides_gpus: bool) -> dict[str, str]:
         'TF_CPP_MIN_LOG_LEVEL': '1',
         # NCCL says why it fails only if it is asked.
         'NCCL_DEBUG': 'WARN',
+        # 4 GiB, the most: each check finds the kernels that the driver has compiled for those before it.
+        'CUDA_CACHE_MAXSIZE': '4294967296',
         **without_clusters(os.environ),
         # Stacks of all threads for every signal that ends a process.
         'PYTHONFAULTHANDLER': '1',

@@ -1,15 +1,19 @@
 """Checks that TensorFlow starts, sees every GPU, and computes on each device."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
-from doctor.verdicts import Context, Verdict, ok, wrong
+from doctor.verdicts import Context, Verdict, ok, warning, wrong
 from errors import counted
-from hardware.gpus import gpu_facts, has_nvidia_gpu, visible
+from hardware.gpus import VISIBLE, gpu_facts, has_nvidia_gpu, visible
 from hardware.missing_gpu import explain_missing_gpu
 from hardware.surroundings import environment_facts
 
 _SIZE = 256
+# TensorFlow ignores GPUs with fewer multiprocessors than this says; by default with fewer than 8, unless all have fewer
+# (GetMinGPUMultiprocessorCount in gpu_device.cc).
+_FEWEST_MULTIPROCESSORS = 'TF_MIN_GPU_MULTIPROCESSOR_COUNT'
 
 
 def devices(context: Context, expects_gpu: bool = False) -> Verdict:
@@ -37,17 +41,33 @@ def devices(context: Context, expects_gpu: bool = False) -> Verdict:
     context.doing('asking the driver for its GPUs')
     gpus = gpu_facts()[0] if has_nvidia_gpu() else []
     expected = max(len(visible([gpu['uuid'] or '' for gpu in gpus], os.environ)), int(expects_gpu or has_nvidia_gpu()))
-    if num_gpus < expected:
-        if num_gpus:
-            why = f'it ignores {expected - num_gpus} of {counted(expected, "GPU")}: see the log in doctor --json'
-        else:
-            why = explain_missing_gpu() or '--device=gpu, and this machine has no GPU of NVIDIA'
-        return wrong(f'{shown} sees {counted(num_gpus, "GPU")}: {why}', 'see docs/gpu.md', **figures)
+    if num_gpus < expected and not num_gpus:
+        why = explain_missing_gpu() or '--device=gpu, and this machine has no GPU of NVIDIA'
+        return wrong(f'{shown} sees no GPU: {why}', 'see docs/gpu.md', **figures)
     names = ['/cpu:0', *(f'/gpu:{index}' for index in range(num_gpus))]
     for name in names:
         context.doing(f'multiplying a matrix on {name}')
         _multiply(tf, name)
-    return ok(f'{shown} computes on {", ".join(names)}', **figures)
+    return compare_counts(f'{shown} computes on {", ".join(names)}', num_gpus, expected, os.environ, figures)
+
+
+def compare_counts(
+    shown: str, num_gpus: int, expected: int, environ: Mapping[str, str], figures: Mapping[str, Any]
+) -> Verdict:
+    """The verdict about a TensorFlow that computes on each GPU that it sees.
+
+    Args:
+      shown: what it does. num_gpus: how many GPUs it sees. expected: how many the driver shows it.
+    """
+    if num_gpus >= expected:
+        return ok(shown, **figures)
+    fewest = environ.get(_FEWEST_MULTIPROCESSORS, '8')
+    return warning(
+        f'{shown}, and ignores {expected - num_gpus} of {counted(expected, "GPU")}',
+        f'if these have fewer than {fewest} multiprocessors, set {_FEWEST_MULTIPROCESSORS}=1 to use them, or {VISIBLE} '
+        'to hide them; else see gpu/architecture, and the log in doctor --json',
+        **figures,
+    )
 
 
 def _multiply(tf: Any, device: str) -> None:

@@ -8,12 +8,11 @@ import tensorflow.compat.v1 as tf
 
 from doctor.verdicts import Context, Verdict, ok, skipped, wrong
 from managers.all_reduce import Algorithm, make_algorithm
+from managers.collective import by_collective
 from params.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
 from training.variables import HOST_DEVICE
 
-Tensor = Any
-
-# What CollectiveReduce does, beside the algorithms of --all_reduce_spec.
+# The sums of --variable_update=collective_all_reduce, beside the algorithms of --all_reduce_spec.
 COLLECTIVE = 'collective'
 # Between GPUs.
 _BY_NCCL = ('nccl', COLLECTIVE)
@@ -37,8 +36,7 @@ def exact_sums(context: Context, algorithm: str, dtype: str) -> Verdict:
     for number in numbers:
         context.doing(f'summing {dtype} over {number} {kind.upper()}s by {algorithm}')
         towers = [f'/{kind}:{index}' for index in range(number)]
-        reduce = _collective(towers) if algorithm == COLLECTIVE else _by_spec(towers, algorithm)
-        faults = list_faults(towers, reduce, tf.as_dtype(dtype))
+        faults = list_faults(towers, algorithm_over(towers, algorithm), tf.as_dtype(dtype))
         if faults:
             return wrong(
                 f'over {number} {kind.upper()}s: {"; ".join(faults[:3])}',
@@ -64,19 +62,18 @@ def list_faults(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -> li
     if 'cpu' in towers[0]:
         config.device_count['CPU'] = len(towers)
     found: dict[str, None] = {}
+    expected = [np.sum([_values(size, tower) for tower in range(len(towers))], 0) for size in _SIZES]
     with tf.Session(graph=graph, config=config) as session:
         for _ in range(_NUM_RUNS):
-            for size, tensors_of_size in zip(_SIZES, sums, strict=True):
-                # One after the other: several collectives at once need an order that all devices share.
-                totals = session.run(tensors_of_size)
-                expected = np.sum([_values(size, tower) for tower in range(len(towers))], 0)
+            # All at once, as a step sums its gradients: by NCCL they need an order that all devices share.
+            for right, totals in zip(expected, session.run(sums), strict=True):
                 for device, total in zip(towers, totals, strict=True):
-                    differing = np.flatnonzero(total != expected)
+                    differing = np.flatnonzero(total != right)
                     if len(differing):
                         first = differing[0]
                         found[
-                            f'{len(differing)} of {size} sums are wrong on {device}, such as {total[first]:g} for '
-                            f'{expected[first]:g}'
+                            f'{len(differing)} of {len(right)} sums are wrong on {device}, such as {total[first]:g} '
+                            f'for {right[first]:g}'
                         ] = None
     return list(found)
 
@@ -86,30 +83,11 @@ def _values(size: int, tower: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return ((np.arange(size) % 3 - 1) * (tower % _LARGEST_FACTOR + 1)).astype(np.float32)
 
 
-def _by_spec(towers: Sequence[str], algorithm: str) -> Algorithm:
-    return make_algorithm(parse_spec(algorithm), towers, HOST_DEVICE)
+def algorithm_over(towers: Sequence[str], name: str) -> Algorithm:
+    """The sums of --all_reduce_spec=name, or those of a worker of collective_all_reduce on GPUs.
 
-
-def _collective(towers: Sequence[str]) -> Algorithm:
-    hint = 'ring' if 'cpu' in towers[0] else 'nccl'
-
-    def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
-        totals = []
-        for tower, tensor in zip(towers, tensors, strict=True):
-            with tf.device(tower):
-                totals.append(
-                    tf.raw_ops.CollectiveReduce(
-                        input=tensor,
-                        group_size=len(towers),
-                        group_key=len(towers),
-                        # Others than those of any other number of devices.
-                        instance_key=len(towers) * len(_SIZES) + index,
-                        merge_op='Add',
-                        final_op='Id',
-                        subdiv_offsets=[0],
-                        communication_hint=hint,
-                    )
-                )
-        return totals
-
-    return reduce
+    On CPUs TensorFlow takes its ring for the latter, in the same order as NCCL on GPUs.
+    """
+    if name == COLLECTIVE:
+        return by_collective(towers, 1, None, on_towers=True)
+    return make_algorithm(parse_spec(name), towers, HOST_DEVICE)

@@ -12,6 +12,10 @@ from hardware.kernel_files import read, read_number, read_table
 _NO_LIMIT = 2**60
 # In place of a controller: all those that version 1 does not have.
 _VERSION_2 = 'version 2'
+# The files with the limit and with what is used, of version 2 and 1.
+_MEMORY = (('memory.max', 'memory.current'), ('memory.limit_in_bytes', 'memory.usage_in_bytes'))
+# Rows of memory.stat.
+_OF_FILES = ('inactive_file', 'active_file')
 _MICROSECOND, _NANOSECOND = 1e-6, 1e-9
 
 
@@ -33,12 +37,25 @@ def cpu_limit(root: Path) -> float | None:
 
 def memory_limit(root: Path) -> int | None:
     """How many bytes the process may use; None if any."""
-    found = [
-        read_number(folder / name)
-        for folder in _folders('memory', root)
-        for name in ('memory.max', 'memory.limit_in_bytes')
-    ]
+    found = [read_number(folder / name) for folder in _folders('memory', root) for name, _ in _MEMORY]
     return min((limit for limit in found if limit is not None and limit < _NO_LIMIT), default=None)
+
+
+def memory_left(root: Path) -> int | None:
+    """How many bytes of the limits nobody in the group uses; None if there is no limit.
+
+    Pages of files count as free, as in MemAvailable of /proc/meminfo: the kernel drops them when memory runs out.
+    """
+    left = []
+    for folder in _folders('memory', root):
+        for limit_name, used_name in _MEMORY:
+            limit, used = read_number(folder / limit_name), read_number(folder / used_name) or 0
+            if limit is not None and limit < _NO_LIMIT:
+                # Version 1 counts the groups within in rows of their own.
+                rows = read_table(folder / 'memory.stat')
+                of_files = sum(int(rows.get(f'total_{name}') or rows.get(name) or 0) for name in _OF_FILES)
+                left.append(max(0, limit - max(0, used - of_files)))
+    return min(left, default=None)
 
 
 def cpu_seconds(root: Path) -> float | None:

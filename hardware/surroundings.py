@@ -66,7 +66,7 @@ def machine_facts(num_intra_threads: int = 0, num_inter_threads: int = 0, root: 
     facts['versions'] = _versions(driver or driver_version(root), has_gpus=bool(facts['gpus']))
     default = len(facts['affinity'] or ()) or facts['num_cores']
     facts['threads'] = {'intra_op': num_intra_threads or default, 'inter_op': num_inter_threads or default}
-    facts['fingerprint'] = fingerprint(facts, in_container=_is_container(root))
+    facts['fingerprint'] = fingerprint(facts, in_container=is_container(root))
     return facts
 
 
@@ -96,7 +96,12 @@ def fingerprint(machine: Mapping[str, Any], *, in_container: bool) -> str:
     return hashlib.sha256('\n'.join(map(str, parts)).encode()).hexdigest()[:12]
 
 
-def _is_container(root: Path) -> bool:
+def is_container(root: Path) -> bool:
+    """Whether this process is in a container of Docker, Podman or Kubernetes.
+
+    Args:
+      root: the folder that holds proc/ and run/.
+    """
     if any((root / mark).exists() for mark in ('.dockerenv', 'run/.containerenv')):
         return True
     return bool(_CONTAINER.search(read(root / 'proc/1/cgroup')))

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# TensorFlow 2.21 has more than its build_info tells: of the 1398 fat binaries in libtensorflow_cc, the 249 that nvcc
+# made of C++ have machine code for sm_90, too. The other 1149, each with a generated elementwise kernel, have PTX 8.5
+# (CUDA 12.5) for it only.
+PARTLY_COMPILED = frozenset({'9.0'})
+
 
 @dataclass(frozen=True)
 class TensorFlowBuild:
@@ -16,7 +21,7 @@ class TensorFlowBuild:
     folder: where the package is.
     cuda_version, cudnn_version: '12.5.1' and '9'; None if it was built without CUDA.
     architectures: the kernels in it: 'sm_80' is machine code for GPUs of compute capability 8.0 up to 8.9,
-      'compute_90' is code that the driver compiles on GPUs of 9.0 and above.
+      'compute_90' is code that the driver compiles on GPUs of 9.0 and above. See also PARTLY_COMPILED.
     """
 
     folder: Path
@@ -61,8 +66,8 @@ def runs_on(capability: str, architectures: tuple[str, ...]) -> bool | None:
       capability: of the GPU, '9.0'.
 
     Returns:
-      True: it has machine code for it. None: the driver compiles PTX for it when a kernel is first used. False: it has
-      neither, and TensorFlow ignores the GPU.
+      True: it has machine code for it. None: the driver compiles PTX for it when a kernel is first used, be it all
+      kernels or most (PARTLY_COMPILED). False: it has neither, and TensorFlow ignores the GPU.
     """
     own = _numbers(capability)
     kernels = [(kind == 'sm', _numbers(number)) for kind, _, number in (name.partition('_') for name in architectures)]

@@ -7,7 +7,8 @@ So each process is shown those that it computes on, and no others, before Tensor
 - a parameter server, a controller (which drives the GPUs of its workers), and a run with --device=cpu: none.
 
 A CUDA_VISIBLE_DEVICES that is set already stands for the whole host: parts are parts of its list, by index, UUID or MIG
-name. If it is too short to be shared, it counts as the process's own where the launcher says so, see own_gpus.
+name. A launcher may also have given each process a list of its own, which is then too short for all of them: own_gpus
+says when such a list is not shared.
 
 The order of the indices is CUDA's own. TensorFlow neither sets nor reads CUDA_DEVICE_ORDER (no library of 2.21 contains
 the name), so by default the fastest GPU is the first, and with CUDA_DEVICE_ORDER=PCI_BUS_ID the order is that of
@@ -15,6 +16,7 @@ nvidia-smi. It is the same in all processes of a host, which is all that shares 
 """
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,7 +33,7 @@ def has_visible_gpus(environ: Environment) -> bool:
     """Whether this host has GPUs, and CUDA_VISIBLE_DEVICES does not hide them all."""
     if listed_gpus(environ) == []:
         return False
-    # The second question costs a process where nvidia-smi is installed, but no device file is there.
+    # Where no device file is there, but nvidia-smi is installed, count_gpus() starts that program.
     return has_nvidia_gpu(environ) or bool(count_gpus())
 
 
@@ -54,8 +56,10 @@ def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int |
 
     Raises:
       UsageError: there are fewer GPUs than all workers of the host need. One worker gets what there is: it is for
-        TensorFlow to say how many it can use.
+        TensorFlow to say how many it can use. Or the list has an entry twice.
     """
+    if not needed:
+        return ''
     rank, size = place
     names = _names(environ, size * needed if count is None else count)
     is_short = len(names) < size * needed
@@ -77,10 +81,12 @@ def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> li
       needed, environ: as for own_gpus, except that the list of environ is never taken for that of one worker.
 
     Raises:
-      UsageError: there are fewer GPUs than the workers need.
+      UsageError: there are fewer GPUs than the workers need, or the list has an entry twice.
     """
     if not has_visible_gpus(environ):
         return None
+    if not needed:
+        return [''] * num_workers
     count = _count(needed, num_workers, environ)
     names = _names(environ, num_workers * needed if count is None else count)
     if len(names) < num_workers * needed and num_workers > 1:
@@ -214,7 +220,14 @@ def _count(needed: int, size: int, environ: Environment) -> int | None:
 
 def _names(environ: Environment, count: int) -> list[str]:
     listed = listed_gpus(environ)
-    return [str(index) for index in range(count)] if listed is None else listed
+    if listed is None:
+        return [str(index) for index in range(count)]
+    if twice := next((name for name, number in Counter(listed).items() if number > 1), None):
+        raise UsageError(
+            f'{VISIBLE}={environ[VISIBLE]}: it lists {twice} more than once, and each entry has to be another GPU; '
+            'list each GPU once'
+        )
+    return listed
 
 
 def _part(names: list[str], rank: int, needed: int) -> str:

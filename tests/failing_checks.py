@@ -36,6 +36,10 @@ def fine(context: Context) -> Verdict:
     return ok('all is well', pid=os.getpid(), num_gpus=context.num_gpus, time_limit=context.time_limit)
 
 
+def tells_its_environment(context: Context) -> Verdict:
+    return ok('it has one', **os.environ)
+
+
 def slow(context: Context) -> Verdict:
     return warning('it is slow', 'wait')
 

@@ -42,6 +42,8 @@ def document_of(ran: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     ('argv', 'facts'),
     [
         (['--only=host/corse'], ['--only=host/corse', 'host/cores']),
+        (['--only=host/cores, host/laod,gpu'], ['--only=', "'host/laod'", 'host/load']),
+        (['--only=host/cores,'], ['--only=host/cores,', "''", '--list']),
         (['--only=resnet50', '--quick'], ['--only=resnet50', '--quick']),
         (['--device=tpu'], ['--device=tpu', 'cpu', 'gpu']),
         (['--time_limit=0'], ['--time_limit=0']),
@@ -74,6 +76,13 @@ def test_a_part_of_the_checks_runs_without_tensorflow_and_is_a_table() -> None:
     assert [row[1] for row in words[2:-1] if row[0] in ('ok', 'warning')] == ['host/cores', 'host/memory']
     assert ['skipped', 'gpu/architecture', '--device=cpu'] in words
     assert words[-1][:2] == ['3', 'checks']
+
+
+def test_what_is_wrong_is_looked_at_again_under_the_same_flags() -> None:
+    ran = run_doctor('--only=host/load', '--device=cpu', '--time_limit=0.01')
+    assert ran.returncode == 1
+    again = ran.stdout.splitlines()[-1]
+    assert again.endswith('doctor --only=host/load --device=cpu --time_limit=0.01 --json')
 
 
 def test_json_goes_to_standard_output_and_the_table_to_standard_error() -> None:

@@ -3,6 +3,8 @@
 import importlib
 import os
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from captured_machines import CONTAINER_V2, epyc_2_sockets, write_files
 
-from doctor import host, start, sums
+from doctor import host, photographs, start, sums
 from doctor.checks import CHECKS, Check
 from doctor.placement import list_moved
 from doctor.verdicts import Context, Outcome
@@ -66,6 +68,11 @@ def test_a_container_with_little_memory_is_a_warning(tmp_path: Path) -> None:
     root = write_files(tmp_path, {**CONTAINER_V2, **meminfo})
     found = host.memory(HERE, str(root))
     assert (found.outcome, found.figures['cgroup_bytes']) == (Outcome.WARNING, 4 * 2**30)
+    (root / 'sys/fs/cgroup/memory.max').write_text(f'{8 * 2**30}\n')
+    assert host.memory(HERE, str(root)).outcome is Outcome.OK
+    (root / 'sys/fs/cgroup/memory.current').write_text(f'{5 * 2**30}\n')
+    found = host.memory(HERE, str(root))
+    assert (found.outcome, found.found.startswith('3.0 GiB of')) == (Outcome.WARNING, True)
     (root / 'sys/fs/cgroup/memory.max').write_text('max\n')
     assert host.memory(HERE, str(root)).outcome is Outcome.OK
 
@@ -113,6 +120,38 @@ def test_tensorflow_computes_here() -> None:
     assert '/cpu:0' in found.found
 
 
+def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning_with_the_variables_to_set() -> None:
+    assert start.compare_counts('it computes', 2, 2, {}, {}).outcome is Outcome.OK
+    found = start.compare_counts('it computes', 1, 3, {'TF_MIN_GPU_MULTIPROCESSOR_COUNT': '20'}, {'num_gpus': 1})
+    assert (found.outcome, found.figures) == (Outcome.WARNING, {'num_gpus': 1})
+    assert 'ignores 2 of 3' in found.found
+    facts = ['fewer than 20', 'TF_MIN_GPU_MULTIPROCESSOR_COUNT=1', 'CUDA_VISIBLE_DEVICES']
+    assert [fact for fact in facts if fact not in (found.advice or '')] == []
+
+
+OPENS_NO_DEVICE = """
+import sys
+from doctor import photographs
+from tensorflow.python.eager import context
+photographs._NUM_SHARDS, photographs._IMAGES_PER_SHARD = 1, 1
+photographs.write_shards(sys.argv[1])
+assert not context.context()._initialized, 'devices are open'
+"""
+
+
+def test_photographs_are_as_large_as_those_of_imagenet_and_making_them_opens_no_gpu(tmp_path: Path) -> None:
+    # In this process, other tests have opened what there is.
+    root = Path(photographs.__file__).parent.parent
+    subprocess.run([sys.executable, '-c', OPENS_NO_DEVICE, str(tmp_path)], cwd=root, check=True)
+    (record,) = tf.io.tf_record_iterator(str(tmp_path / 'train-00000-of-00001'))
+    features = tf.train.Example.FromString(record).features.feature
+    assert 1 <= features['image/class/label'].int64_list.value[0] <= 1000
+    (jpeg,) = features['image/encoded'].bytes_list.value
+    assert 90e3 < len(jpeg) < 140e3
+    with tf.Graph().as_default(), tf.Session() as session:
+        assert session.run(tf.io.decode_jpeg(jpeg)).shape == (375, 500, 3)
+
+
 TOWERS = ('/cpu:0', '/cpu:1', '/cpu:2')
 
 
@@ -126,6 +165,16 @@ def test_what_nccl_cannot_sum_is_not_asked_of_it(algorithm: str) -> None:
     found = sums.exact_sums(Context(num_gpus=2), algorithm, 'bfloat16')
     assert found.outcome is Outcome.SKIPPED
     assert 'bfloat16' in found.found
+
+
+def test_collective_sums_have_the_order_of_a_run() -> None:
+    with tf.Graph().as_default() as graph:
+        reduce = sums.algorithm_over(TOWERS, sums.COLLECTIVE)
+        for index in range(2):
+            reduce([tf.ones([1])] * len(TOWERS), index)
+    ops = [op for op in graph.get_operations() if op.type == 'CollectiveReduce']
+    (first, second) = (ops[: len(TOWERS)], ops[len(TOWERS) :])
+    assert {tuple(op.get_attr('wait_for')) for op in second} == {(first[0].get_attr('instance_key'),)}
 
 
 def test_sums_that_miss_a_tower_are_found_on_its_device() -> None:

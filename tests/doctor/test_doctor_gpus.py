@@ -57,6 +57,7 @@ def _nvidia(compiled: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv('PATH', str(programs), prepend=':')
     monkeypatch.setenv('LD_LIBRARY_PATH', compiled['LD_LIBRARY_PATH'])
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    monkeypatch.delenv('SLURM_JOB_ID', raising=False)
 
 
 def driver_of(tmp_path: Path, files: dict[str, str]) -> Verdict:
@@ -84,11 +85,42 @@ def test_a_driver_that_starts_is_told_with_its_gpus(tmp_path: Path) -> None:
     assert found.figures['driver']['capabilities'] == ('8.0', '8.0')
 
 
+FIRST_DRIVEN = {'proc/driver/nvidia/gpus/0000:07:00.0/information': ''}
+BOTH_DRIVEN = {**FIRST_DRIVEN, 'proc/driver/nvidia/gpus/0000:09:00.0/information': ''}
+
+
 @pytest.mark.usefixtures('_nvidia')
-def test_a_gpu_that_the_driver_does_not_show_is_a_warning(tmp_path: Path) -> None:
-    found = driver_of(tmp_path, {**WITH_DRIVER, **SECOND})
+@pytest.mark.parametrize('driven', [FIRST_DRIVEN, BOTH_DRIVEN], ids=['not driven', 'not listed'])
+def test_a_gpu_that_the_driver_has_lost_is_a_warning(tmp_path: Path, driven: dict[str, str]) -> None:
+    found = driver_of(tmp_path, {**WITH_DRIVER, **SECOND, **driven})
     assert found.outcome is Outcome.WARNING
-    assert '2 on the PCI bus' in found.found
+    assert 'Xid' in (found.advice or '')
+
+
+@pytest.mark.usefixtures('_nvidia')
+@pytest.mark.parametrize(
+    ('files', 'environ'),
+    [
+        ({'.dockerenv': ''}, {}),
+        ({'run/.containerenv': ''}, {}),
+        ({'proc/1/cgroup': '0::/kubepods/burstable/pod1/abc\n'}, {}),
+        ({}, {'SLURM_JOB_ID': '7'}),
+    ],
+    ids=str,
+)
+def test_gpus_that_are_kept_from_a_container_or_a_job_are_not_missed(
+    tmp_path: Path, files: dict[str, str], environ: dict[str, str]
+) -> None:
+    root = write_files(tmp_path / 'root', {**WITH_DRIVER, **SECOND, **BOTH_DRIVEN, **files})
+    assert gpus.driver(HERE, str(root), environ).outcome is Outcome.OK
+
+
+@pytest.mark.usefixtures('_nvidia')
+def test_a_gpu_that_a_virtual_machine_has_is_not_missed(tmp_path: Path) -> None:
+    root = write_files(tmp_path / 'root', {**WITH_DRIVER, **SECOND, **FIRST_DRIVEN})
+    (root / 'sys/bus/pci/drivers/vfio-pci').mkdir(parents=True)
+    (root / 'sys/bus/pci/devices/0000:09:00.0/driver').symlink_to('../../drivers/vfio-pci')
+    assert gpus.driver(HERE, str(root), {}).outcome is Outcome.OK
 
 
 @pytest.mark.usefixtures('_nvidia')
@@ -128,6 +160,19 @@ def test_a_gpu_needs_kernels_of_its_architecture(
     assert found.outcome is outcome
     assert f'{capability[:-1]}.{capability[-1]}' in found.found
     assert ('CUDA_CACHE_MAXSIZE' in (found.advice or '')) == (outcome is Outcome.WARNING)
+
+
+@pytest.mark.usefixtures('_nvidia')
+def test_where_most_is_machine_code_compiling_takes_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    advice = {}
+    for capability in ('90', '120'):
+        monkeypatch.setenv('STAND_IN_CAPABILITY', capability)
+        found = gpus.architecture(HERE)
+        assert found.outcome is Outcome.WARNING
+        advice[capability] = found.advice or ''
+    assert 'minutes' in advice['90']
+    assert 'hour' not in advice['90']
+    assert 'half an hour' in advice['120']
 
 
 @pytest.mark.usefixtures('_nvidia')

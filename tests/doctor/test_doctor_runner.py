@@ -42,6 +42,8 @@ def test_each_check_has_a_process_of_its_own() -> None:
 def test_what_a_check_is_told_and_what_it_finds_are_passed_on() -> None:
     (found,) = run_checks([check('fine')], num_gpus=3, time_limit=2.0)
     assert (found.verdict.figures['num_gpus'], found.verdict.figures['time_limit']) == (3, 2.0)
+    (found,) = run_checks([check('fine')], time_limit=2.0, patience=8.0)
+    assert found.verdict.figures['time_limit'] == 16.0
     (found,) = findings_of(check('slow'))
     assert (found.verdict.outcome, found.verdict.found, found.verdict.advice) == (Outcome.WARNING, 'it is slow', 'wait')
 
@@ -89,6 +91,23 @@ def test_a_check_that_hangs_is_wrong_and_its_log_says_where() -> None:
     assert 'waiting for a library' in hung.verdict.found
     assert '--time_limit' in (hung.verdict.advice or '')
     assert any('hangs' in line and 'failing_checks.py' in line for line in hung.log)
+
+
+def test_a_limit_is_as_patient_as_the_gpus_need_and_the_flag_to_write_is_the_users_alone() -> None:
+    (hung,) = run_checks([check('hangs', limit_secs=0.25)], time_limit=2.0, patience=3.0)
+    assert '1.5 s' in hung.verdict.found
+    assert (hung.verdict.advice or '').endswith('--time_limit=8')
+
+
+@pytest.mark.parametrize(('own', 'expected'), [(None, '4294967296'), ('1000', '1000')])
+def test_compiled_kernels_are_kept_for_the_next_check(
+    monkeypatch: pytest.MonkeyPatch, own: str | None, expected: str
+) -> None:
+    monkeypatch.delenv('CUDA_CACHE_MAXSIZE', raising=False)
+    if own:
+        monkeypatch.setenv('CUDA_CACHE_MAXSIZE', own)
+    (found,) = findings_of(check('tells_its_environment'))
+    assert found.verdict.figures['CUDA_CACHE_MAXSIZE'] == expected
 
 
 def test_nothing_is_left_of_a_check_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,30 @@ def test_the_limit_of_a_group_holds_for_the_groups_in_it(tmp_path: Path) -> None
     assert cgroups.cpu_seconds(root) == pytest.approx(8.0)
 
 
+@pytest.mark.parametrize(
+    ('machine', 'files'),
+    [
+        (CONTAINER_V2, {'memory.current': '3221225472\n', 'memory.stat': 'inactive_file 1000\nactive_file 24\n'}),
+        (
+            CONTAINER_V1,
+            {
+                'memory/memory.usage_in_bytes': '3221225472\n',
+                'memory/memory.stat': 'inactive_file 7\ntotal_inactive_file 1000\ntotal_active_file 24\n',
+            },
+        ),
+    ],
+    ids=['version 2', 'version 1'],
+)
+def test_what_a_group_uses_is_not_left_but_for_pages_of_files(
+    tmp_path: Path, machine: dict[str, str], files: dict[str, str]
+) -> None:
+    assert cgroups.memory_left(write_files(tmp_path / 'idle', machine)) == 2**32
+    root = write_files(tmp_path, {**machine, **{f'sys/fs/cgroup/{name}': text for name, text in files.items()}})
+    assert cgroups.memory_left(root) == 2**30 + 1024
+    (root / 'proc/self/cgroup').unlink()
+    assert cgroups.memory_left(root) is None
+
+
 def test_no_limit_is_none(tmp_path: Path) -> None:
     unlimited = CONTAINER_V1 | {
         'sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us': '-1\n',

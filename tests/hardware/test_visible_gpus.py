@@ -74,6 +74,17 @@ def test_too_few_gpus_are_refused_with_both_numbers(
         own_gpus(needed, place, listing(listed), count)
 
 
+@pytest.mark.parametrize(('text', 'twice'), [('0,0', 'lists 0 '), ('1, GPU-5a,2,GPU-5a', 'lists GPU-5a ')])
+def test_a_list_with_a_gpu_twice_is_refused(text: str, twice: str) -> None:
+    for place in ((0, 1), (1, 2)):
+        with refused(f'CUDA_VISIBLE_DEVICES={text}', twice):
+            own_gpus(1, place, listing(text), None)
+    # It computes on none of them.
+    assert own_gpus(0, (0, 1), listing(text), None) == ''
+    # CUDA does not read what follows an entry that names no GPU.
+    assert own_gpus(1, (0, 1), listing('0,-1,0'), None) == '0'
+
+
 # Tasks that a launcher gave GPUs of their own keep these: (GPUs needed, place, environment, expected).
 PINNED: dict[str, tuple[int, tuple[int, int], Mapping[str, str], str]] = {
     'a script chose as many as are needed': (1, (2, 4), listing('2'), '2'),
@@ -195,6 +206,9 @@ def test_the_launcher_shares_out_all_gpus_of_the_machine(monkeypatch: pytest.Mon
     assert shares_of_workers(0, 2, os.environ) == ['', '']
     with refused('--num_gpus=2', '3 workers', '6 GPUs', '4', '--workers=2', '--num_gpus=1'):
         shares_of_workers(2, 3, os.environ)
+    with refused('CUDA_VISIBLE_DEVICES=3,3', 'lists 3 '):
+        shares_of_workers(1, 2, listing('3,3'))
+    assert shares_of_workers(0, 2, listing('3,3')) == ['', '']
     # As many as one worker needs are not the own GPUs of each.
     with refused('--num_gpus=1', '2 GPUs', 'CUDA_VISIBLE_DEVICES=3'):
         shares_of_workers(1, 2, listing('3'))
