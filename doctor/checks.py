@@ -46,6 +46,7 @@ class Check:
 
 
 DEVICES = 'tensorflow/devices'
+ARCHITECTURE = 'gpu/architecture'
 RESNET50 = 'resnet50/'
 _NCCL = 'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then --all_reduce_spec=xring'
 _DTYPES = {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}
@@ -134,7 +135,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check('gpu/libraries', 'all libraries of CUDA can be opened', 'doctor.gpus:libraries', {}, Needs.DRIVER, 200),
     Check(DEVICES, 'TensorFlow sees all devices and computes', 'doctor.start:devices', limit_secs=300),
-    Check('gpu/architecture', 'TensorFlow has kernels for the GPUs', 'doctor.gpus:architecture', {}, Needs.GPU, 90),
+    Check(ARCHITECTURE, 'TensorFlow has kernels for the GPUs', 'doctor.gpus:architecture', {}, Needs.GPU, 90),
     Check('host/shared_memory', '/dev/shm is large enough for NCCL', 'doctor.host:shared_memory', {}, Needs.TWO_GPUS),
     *(_placement(name, variable_update=name) for name in _ALONE.values()),
     *(_placement(name, precision=name) for name in ('fp16', 'bf16')),

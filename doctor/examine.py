@@ -2,15 +2,13 @@
 
 import fnmatch
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
-from doctor.checks import CHECKS, DEVICES, Check, Needs
+from doctor.checks import ARCHITECTURE, CHECKS, DEVICES, Check, Needs
 from doctor.runner import run_checks
-from doctor.verdicts import NO_GPU, Finding, skipped
-from hardware.gpus import gpu_facts, has_nvidia_gpu
-from hardware.tensorflow_build import runs_on, tensorflow_build
+from doctor.verdicts import NO_GPU, Finding, Outcome, skipped
+from hardware.gpus import has_nvidia_gpu
 
 # Compiling all kernels takes the driver half an hour, on one core; the shortest limit of a check that uses a GPU is a
 # minute, the usual one two to five.
@@ -64,31 +62,31 @@ def examine(
     run = functools.partial(run_checks, hides_gpus=device == 'cpu', time_limit=time_limit, show=show)
     num_gpus, waiting = 0, list(checks)
     if device == 'gpu' or (device is None and has_nvidia_gpu()):
-        run = functools.partial(run, patience=patience_with(gpu_facts()[0]))
         names = {check.name for check in checks} | {DEVICES}
         in_order = [check for check in CHECKS if check.name in names]
         count = next(index for index, check in enumerate(in_order) if check.name == DEVICES)
         asks_devices = replace(in_order[count], arguments={'expects_gpu': device == 'gpu'})
         yield from _skipped(in_order[:count], device, num_gpus)
-        for finding in run([*_applying(in_order[:count], device, num_gpus), asks_devices]):
-            yield finding
+        yield from run(_applying(in_order[:count], device, num_gpus))
+        run = functools.partial(run, patience=patience(time_limit, show))
+        (finding,) = run([asks_devices])
+        yield finding
         num_gpus, waiting = finding.verdict.figures.get('num_gpus', 0), in_order[count + 1 :]
     yield from _skipped(waiting, device, num_gpus)
     yield from run(_applying(waiting, device, num_gpus), num_gpus)
 
 
-def patience_with(gpus: Iterable[Mapping[str, Any]]) -> float:
+def patience(time_limit: float = 1.0, show: Callable[[str, str], None] = lambda name, doing: None) -> float:
     """The factor of all time limits with these GPUs: a large one if the driver has to compile kernels for one of them.
 
-    Any check may be the first to use a kernel.
+    Any check may be the first to use a kernel. A check tells, since this process itself must not wait for a driver.
 
     Args:
-      gpus: as gpu_facts() has them.
+      time_limit, show: as for run_checks.
     """
-    build = tensorflow_build()
-    capabilities = {gpu['compute_capability'] for gpu in gpus} - {None}
-    compiles = build and any(runs_on(capability, build.architectures) is None for capability in capabilities)
-    return _PATIENCE if compiles else 1.0
+    asks_driver = next(check for check in CHECKS if check.name == ARCHITECTURE)
+    (finding,) = run_checks([asks_driver], time_limit=time_limit, show=show)
+    return _PATIENCE if finding.verdict.outcome is Outcome.WARNING else 1.0
 
 
 def _applying(checks: Sequence[Check], device: str | None, num_gpus: int) -> list[Check]:

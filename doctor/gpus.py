@@ -54,7 +54,8 @@ def driver(context: Context, root: str = '/', environ: Mapping[str, str] = os.en
         shown += f' for CUDA {".".join(map(str, found.cuda_version))}'
     shown += f'; {list_gpus(gpus)}' if gpus else ''
     if lost := _lost(len(gpus), on_bus, folder, environ):
-        return warning(f'{shown}, but {lost}', 'look for Xid errors in dmesg, and restart', **figures)
+        advice = 'look for Xid errors in dmesg, and restart, unless something keeps the others from this process'
+        return warning(f'{shown}, but {lost}', advice, **figures)
     return ok(shown, **figures)
 
 

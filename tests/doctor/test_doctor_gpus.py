@@ -7,6 +7,7 @@ from captured_machines import write_files
 from compiled_libraries import NEEDED, compile_driver, compile_library, folder_with
 
 from doctor import copies, gpus
+from doctor.examine import patience
 from doctor.verdicts import Context, Outcome, Verdict
 from hardware.cuda_libraries import check_libraries
 
@@ -173,6 +174,15 @@ def test_where_most_is_machine_code_compiling_takes_minutes(monkeypatch: pytest.
     assert 'minutes' in advice['90']
     assert 'hour' not in advice['90']
     assert 'half an hour' in advice['120']
+
+
+@pytest.mark.usefixtures('_nvidia')
+@pytest.mark.parametrize(('capability', 'is_patient'), [('80', False), ('90', True), ('120', True), ('52', False)])
+def test_limits_are_longer_where_the_driver_compiles_kernels(
+    monkeypatch: pytest.MonkeyPatch, capability: str, is_patient: bool
+) -> None:
+    monkeypatch.setenv('STAND_IN_CAPABILITY', capability)
+    assert (patience() > 1) == is_patient
 
 
 @pytest.mark.usefixtures('_nvidia')

@@ -9,7 +9,7 @@ import pytest
 
 import doctor
 from doctor.checks import CHECKS, DEVICES, Needs
-from doctor.examine import examine, matching, patience_with, why_not
+from doctor.examine import examine, matching, why_not
 from doctor.report import exit_code, format_again, format_fastest, format_summary, make_document, make_table, rows_of
 from doctor.verdicts import Finding, Outcome, Verdict, ok, skipped, verdict_of, warning, wrong
 
@@ -160,13 +160,3 @@ def test_checks_of_gpus_are_skipped_on_a_cpu_each_with_the_reason() -> None:
         (Outcome.SKIPPED, '--device=cpu')
     }
     assert DEVICES not in {finding.name for finding in found}
-
-
-@pytest.mark.parametrize(
-    ('capabilities', 'is_patient'),
-    [(['8.0', '8.6'], False), (['8.0', '9.0'], True), (['12.0'], True), (['5.2'], False), ([None], False), ([], False)],
-    ids=str,
-)
-def test_limits_are_longer_where_the_driver_compiles_kernels(capabilities: list[str | None], is_patient: bool) -> None:
-    factor = patience_with([{'compute_capability': capability} for capability in capabilities])
-    assert (factor > 1) == is_patient
