@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr
 from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
-from managers.staged import StagedGradients, StagedValues
+from managers.staged import AppliesGradientsOfStepBefore, StagedValues
 from managers.synchronous_step import SynchronousStep
 from models.layers import Initializer
 from training.checkpoints import Slice
@@ -165,7 +165,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return read * self._servers.num_workers
 
 
-class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS):
+class VariableMgrDistributedFetchFromStagedPS(AppliesGradientsOfStepBefore, VariableMgrDistributedFetchFromPS):
     """--staged_vars: as above, but reads and updates overlap with the computation of the same step.
 
     step k: compute gradients with the staged values -> staged, for step k + 1
@@ -190,14 +190,12 @@ class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS)
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        averages = step.when_finite([gradient for tower in device_grads for gradient in tower], self.assign_ops)
         applies = self._servers.is_chief or not self.synchronous_step
-        gradients = StagedGradients(self._devices, device_grads, step if applies else None)
-        self.prologue += gradients.puts
+        gradients = self._stage(step, device_grads, applies=applies)
         # The chief may change the loss scale as soon as it has all gradients, which are those of the step before.
         self._before_push.append(step.scale_read)
         updated, pairs = super().build_update(step, global_step, gradients.of_step_before)
-        puts = [*gradients.puts, *averages]
+        puts = list(gradients.puts)
         for variable in self.trainable_variables_on_device(0):
             after = [updated]
             if not self.synchronous_step:
@@ -206,10 +204,6 @@ class VariableMgrDistributedFetchFromStagedPS(VariableMgrDistributedFetchFromPS)
             with tf.control_dependencies(after):
                 puts += self._staged.puts(variable.name, self._fetch(variable.name))
         return tf.group(updated, *puts), pairs
-
-    def _updates_of_step(self) -> list[tf.Operation]:
-        # Moving averages need the computation of this step, for which the update does not wait.
-        return []
 
     def savable_variables(self) -> dict[str, Variable]:
         # Not the variables of a tower: their values are the staged ones.

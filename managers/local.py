@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from managers.all_reduce import Algorithm, all_reduce
 from managers.base import VariableMgr
 from managers.buckets import Packing
-from managers.staged import StagedGradients, StagedValues
+from managers.staged import AppliesGradientsOfStepBefore, StagedValues
 from models.layers import Initializer
 from training.optimizers import OptimizerStep, Slots
 from training.variables import Variable, num_bytes
@@ -98,7 +98,7 @@ class VariableMgrLocalFetchFromPS(VariableMgr):
         return [sums]
 
 
-class VariableMgrLocalFetchFromStagedPS(VariableMgrLocalFetchFromPS):
+class VariableMgrLocalFetchFromStagedPS(AppliesGradientsOfStepBefore, VariableMgrLocalFetchFromPS):
     """--variable_update=parameter_server --staged_vars: as above, but reads and updates overlap with the computation.
 
     step k: compute gradients with the staged values -> staged, for step k + 1
@@ -123,20 +123,14 @@ class VariableMgrLocalFetchFromStagedPS(VariableMgrLocalFetchFromPS):
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        averages = step.when_finite([gradient for tower in device_grads for gradient in tower], self.assign_ops)
-        gradients = StagedGradients(self._devices, device_grads, step)
-        self.prologue += gradients.puts
+        gradients = self._stage(step, device_grads)
         updated, pairs = super().build_update(step, global_step, gradients.of_step_before)
-        puts = [*gradients.puts, *averages]
+        puts = list(gradients.puts)
         for variable in self.trainable_variables_on_device(0):
             with tf.control_dependencies([step.updates[variable.handle.ref()]]):
                 value = variable.read_again()
             puts += self._staged.puts(variable.name, value)
         return tf.group(updated, *puts), pairs
-
-    def _updates_of_step(self) -> list[tf.Operation]:
-        # Moving averages need the computation of this step, for which the update does not wait.
-        return []
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         return list(self._staged.first_puts)
@@ -167,7 +161,7 @@ class VariableMgrLocalReplicated(_OwnVariables):
         return all_reduce(device_grads, self._devices, self._algorithm, self._packing)
 
 
-class VariableMgrLocalRelaxedReplicated(VariableMgrLocalReplicated):
+class VariableMgrLocalRelaxedReplicated(AppliesGradientsOfStepBefore, VariableMgrLocalReplicated):
     """--variable_update=replicated --variable_consistency=relaxed: applies the gradients of the step before.
 
     step k: compute gradients with the values v_k -> staged, for step k + 1
@@ -179,8 +173,7 @@ class VariableMgrLocalRelaxedReplicated(VariableMgrLocalReplicated):
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        gradients = StagedGradients(self._devices, device_grads, step)
-        self.prologue += gradients.puts
+        gradients = self._stage(step, device_grads)
         updated, pairs = super().build_update(step, global_step, gradients.of_step_before)
         return tf.group(updated, *gradients.puts), pairs
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from managers.base import VariableMgr
 from training.optimizers import OptimizerStep
 from training.staging import StagingArea
 from training.variables import HOST_DEVICE, Variable
@@ -63,3 +64,26 @@ class StagedGradients:
             area = StagingArea(device, gradients)
             self.of_step_before.append(area.get())
             self.puts.append(area.put(gradients))
+
+
+class AppliesGradientsOfStepBefore(VariableMgr):
+    """A manager whose steps apply the gradients of the step before."""
+
+    def _stage(
+        self, step: OptimizerStep, device_grads: Sequence[Sequence[Tensor]], *, applies: bool = True
+    ) -> StagedGradients:
+        """Stages the gradients of this step. Its puts assign the moving averages as well.
+
+        These need the computation of this step, for which the update does not wait, and belong to its gradients.
+
+        Args:
+          applies: whether this process applies gradients.
+        """
+        averages = step.when_finite([gradient for tower in device_grads for gradient in tower], self.assign_ops)
+        gradients = StagedGradients(self._devices, device_grads, step if applies else None)
+        self.prologue += gradients.puts
+        gradients.puts = [*gradients.puts, *averages]
+        return gradients
+
+    def _updates_of_step(self) -> list[tf.Operation]:
+        return []

@@ -3,7 +3,7 @@
 from typing import Any
 
 import tensorflow.compat.v1 as tf
-from google.protobuf import text_format  # type: ignore[import-untyped]
+from google.protobuf import text_format  # type: ignore[import-untyped]  # protobuf ships no types
 
 from errors import UsageError, spelled
 from hardware.gpu_memory import GpuMemory

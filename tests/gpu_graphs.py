@@ -32,6 +32,7 @@ WAYS: Mapping[str, Flags] = {
     'replicated': {'variable_update': 'replicated'},
     'replicated by NCCL': {'variable_update': 'replicated', 'all_reduce_spec': 'nccl'},
     'replicated by rings': {'variable_update': 'replicated', 'all_reduce_spec': 'pscpu:2k:xring'},
+    'replicated, relaxed': {'variable_update': 'replicated', 'variable_consistency': 'relaxed'},
     'independent': {'variable_update': 'independent'},
     'collective_all_reduce': {'variable_update': 'collective_all_reduce', **_WORKERS},
     'distributed_all_reduce': {

@@ -253,8 +253,17 @@ def test_no_update_and_no_fetch_waits_for_the_computation_of_its_step(way: str, 
         assert not convolutions & needed_by([op]), op.name
 
 
+@pytest.mark.parametrize('precision', ['fp32', 'fp16'])
+def test_a_relaxed_update_does_not_wait_for_the_computation_of_its_step(precision: str) -> None:
+    built = build_on_gpus(2, **SMALL, **WAYS['replicated, relaxed'], **PRECISIONS[precision])
+    convolutions = set(built.of_type('Conv2D', 'Conv2DBackpropFilter'))
+    updates = built.of_type('ResourceApplyGradientDescent')
+    assert len(updates) == 2 * 59
+    assert not [op.name for op in updates if convolutions & needed_by([op])]
+
+
 @pytest.mark.parametrize('task_index', [0, 1])
-@pytest.mark.parametrize('way', STAGED)
+@pytest.mark.parametrize('way', [*STAGED, 'replicated, relaxed'])
 def test_what_a_step_stages_the_next_one_takes(way: str, task_index: int) -> None:
     """On the worker itself: what it stages on a server would stay there when the worker is lost."""
     if 'worker_hosts' not in WAYS[way] and task_index:
