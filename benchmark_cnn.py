@@ -31,6 +31,7 @@ from run.session import Stepper, open_session
 from run.state import RunState, restart_number, step_to_offer
 from run.step_graph import StepGraph
 from run.step_loop import run_steps
+from run.steps_in_graph import StepsInGraph
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class _Built:
 
     graph: tf.Graph
     step_graph: StepGraph
+    in_graph: StepsInGraph | None
     state: RunState
     summaries: SummaryWriter | None
     evaluation: Evaluation | None
@@ -84,7 +86,9 @@ class BenchmarkCNN:
         return self._measurement.result(is_complete=True)
 
     def steps(self) -> Generator[Step[StepValues], None, None]:
-        """Runs one step each time the generator is advanced. Handles faults and signals as run() does.
+        """Runs one step, or --steps_per_run at once, each time the generator is advanced.
+
+        Handles faults and signals as run() does.
 
         Closing the generator ends the run: it saves the trained variables and prints the result so far. Close it
         explicitly (contextlib.closing), not by ending the program.
@@ -142,6 +146,9 @@ class BenchmarkCNN:
             if instruments.summaries:
                 summaries = SummaryWriter(instruments.summaries, step_graph.variables, step_graph.gradients)
             evaluation = self._build_evaluation(step_graph, worker)
+            in_graph = None
+            if plan.counts.steps_per_run > 1:
+                in_graph = StepsInGraph(step_graph.fetches, plan.machine.towers[0])
             state = RunState(plan.checkpoints, step_graph, worker, self._console.warning, self._console.note)
             model_values = ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
         self._measurement.recording.bytes_of_servers = tuple(step_graph.bytes_of_servers.values())
@@ -152,7 +159,7 @@ class BenchmarkCNN:
         if instruments.graph_file:
             write_graph(graph, instruments.graph_file)
         self._state = state
-        return _Built(graph, step_graph, state, summaries, evaluation, model_values)
+        return _Built(graph, step_graph, in_graph, state, summaries, evaluation, model_values)
 
     def _build_evaluation(self, step_graph: StepGraph, worker: Worker) -> Evaluation | None:
         """Builds the evaluation during training, if there is one; in asynchronous modes only the chief evaluates."""
@@ -185,7 +192,9 @@ class BenchmarkCNN:
         """Runs the steps, and between them whatever is due: summaries, checkpoints, evaluations."""
         state, worker, images_of_step = built.state, self._process.worker, self.plan.counts.images_of_step
         tracer = StepTracer(self.plan.instruments)
-        stepper = Stepper(session, built.step_graph.fetches, tracer, schedule.num_warmup, built.summaries)
+        stepper = Stepper(
+            session, built.step_graph.fetches, tracer, schedule.num_warmup, built.summaries, built.in_graph
+        )
         self._console.progress(f'Running {counted(schedule.num_warmup, "warm-up step")}')
         self._measurement.recording.begin('warm_up')
         if worker.agreed['end'] is not None:
@@ -196,34 +205,37 @@ class BenchmarkCNN:
             self._measurement.recording.begin_timed_steps()
         num_timed = 0
         is_over = functools.partial(self._is_over, schedule, state)
-        marked_step = profiler.marked(stepper.run)
+        marked_steps = profiler.marked(stepper.run)
 
-        def run_step(phase: Phase, index: int) -> StepValues:
+        def take_steps(phase: Phase, indices: range) -> list[StepValues]:
             self._process.begin_step()
-            return marked_step(phase, index)
+            return marked_steps(phase, indices)
 
-        for step in run_steps(run_step, schedule.num_warmup, schedule.num_timed, is_over=is_over):
-            num_timed = step.index - (schedule.num_warmup if step.phase is Phase.WARMUP else 0)
+        steps_per_run = self.plan.counts.steps_per_run
+        for steps in run_steps(take_steps, schedule.num_warmup, schedule.num_timed, steps_per_run, is_over=is_over):
+            last = steps[-1]
+            num_timed = last.index - (schedule.num_warmup if last.phase is Phase.WARMUP else 0)
             taken_before, state.steps_taken = state.steps_taken, stepper.steps_after
-            self._measurement.add_step(step)
+            self._measurement.add_steps(steps)
             self._process.end_step()
             self._measurement.num_skipped = stepper.num_skipped
-            self._check_loss(step.values, state.steps_taken)
-            if step.phase is Phase.TIMED and built.summaries and built.summaries.is_due(step.index):
-                with self._measurement.doing(Cause.SUMMARY):
-                    scalars = scalars_of(step, self.plan.losses.name, images_of_step)
-                    built.summaries.write(state.steps_taken, scalars, session, stepper.gradient_summary)
+            for step in steps:
+                self._check_loss(step.values)
+                if step.phase is Phase.TIMED and built.summaries and built.summaries.is_due(step.index):
+                    with self._measurement.doing(Cause.SUMMARY):
+                        scalars = scalars_of(step, self.plan.losses.name, images_of_step)
+                        built.summaries.write(step.values.steps_after, scalars, session, stepper.gradient_summary)
             profiler.between(num_timed)
-            if step.phase is Phase.WARMUP and step.index == schedule.num_warmup:
+            if last.phase is Phase.WARMUP and last.index == schedule.num_warmup:
                 self._measurement.agree_on_end()
                 self._measurement.recording.begin_timed_steps()
             if state.is_save_due(taken_before):
                 with self._measurement.doing(Cause.CHECKPOINT):
                     state.save(session)
-            self._measurement.show_step()
-            yield step
+            self._measurement.show_steps(steps)
+            yield from steps
             self._evaluate_if_due(session, built, taken_before)
-            self._process.end_if_stopped(step.seconds)
+            self._process.end_if_stopped(last.end - steps[0].start)
         self._measurement.recording.end_timed_steps()
         self._warn(profiler.warning(num_timed))
         if built.step_graph.num_skipped is not None:
@@ -237,14 +249,14 @@ class BenchmarkCNN:
         has_ended = self._has_reached_goal or self._measurement.has_reached_target
         return has_ended or schedule.is_over(state.steps_taken)
 
-    def _check_loss(self, values: StepValues, number: int) -> None:
-        """Raises RunError if the loss of step `number` is not finite and --continue_on_nan is not set."""
+    def _check_loss(self, values: StepValues) -> None:
+        """Raises RunError if the loss of a step is not finite and --continue_on_nan is not set."""
         losses, rate = self.plan.losses, values.learning_rate
         if math.isfinite(values.loss) or losses.continue_on_nan:
             return
         advice = [] if rate is None else [f'a lower learning rate than {rate:g} (--init_learning_rate)']
         raise RunError(
-            f'the loss is {values.loss} at step {number}, counted from the start of training with warm-up; '
+            f'the loss is {values.loss} at step {values.steps_after}, counted from the start of training with warm-up; '
             f'write {", ".join([*advice, *losses.advice, "or --continue_on_nan to go on with it"])}'
         )
 

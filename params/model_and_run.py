@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from errors import UsageError, spelled
-from params.rules import Idle, Rule, idle_in_eval, idle_in_forward_only
+from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only
 from params.spec import MOST_EPOCHS, flag
 
 if TYPE_CHECKING:
@@ -38,6 +38,13 @@ class ModelAndRun:
     )
     num_warmup_batches: int = flag(
         10, 'Steps before the timed ones; they train but do not count in any rate.', lower_bound=0, unit='steps'
+    )
+    steps_per_run: int = flag(
+        1,
+        'Steps that one call of the session takes, by a loop in the graph. The time of a call is divided equally among '
+        'its steps; what is due after one of them (lines, checkpoints, evaluations) comes after the call.',
+        lower_bound=1,
+        unit='steps',
     )
     display_every: int = flag(10, 'Steps between two printed lines.', lower_bound=1, unit='steps')
     display_perf_ewma: float | None = flag(
@@ -89,10 +96,40 @@ def _the_end_is_given_once(params: 'Params') -> str | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (_the_model_exists, _the_end_is_given_once)
+def _a_loop_is_recorded_as_a_whole(params: 'Params') -> str | None:
+    if params.steps_per_run == 1 or params.eval:
+        return None
+    written = spelled('steps_per_run', params.steps_per_run)
+    if params.profile_steps is not None:
+        other = spelled('profile_steps', params.profile_steps)
+        return f'{written} clashes with {other}: single steps of a loop cannot be profiled; leave one out'
+    if params.summary_verbosity == 3 and params.save_summaries_steps:
+        return (
+            f'{written} clashes with --summary_verbosity=3: gradients do not leave the loop; '
+            'write --summary_verbosity=2'
+        )
+    return None
+
+
+def _a_loop_runs_in_one_process(params: 'Params', run: RunFacts) -> str | None:
+    if params.steps_per_run == 1 or run.alone or params.eval:
+        return None
+    return (
+        f'{spelled("steps_per_run", params.steps_per_run)}: the workers of a cluster meet after each step, '
+        'so that a lost one is noticed; leave it out'
+    )
+
+
+RULES: tuple[Rule, ...] = (_the_model_exists, _the_end_is_given_once, _a_loop_is_recorded_as_a_whole)
+RUN_RULES: tuple[RunRule, ...] = (_a_loop_runs_in_one_process,)
 IDLE: tuple[Idle, ...] = (
     idle_in_eval(
-        'num_warmup_batches', 'display_every', 'display_perf_ewma', 'loss_type_to_report', 'print_training_accuracy'
+        'num_warmup_batches',
+        'steps_per_run',
+        'display_every',
+        'display_perf_ewma',
+        'loss_type_to_report',
+        'print_training_accuracy',
     ),
     Idle(
         ('tf_random_seed',),

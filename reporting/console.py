@@ -18,6 +18,8 @@ _LABEL_WIDTH = 13
 # After the precision, whose first word others read.
 IN_TF32 = ' (computed in TF32)'
 PERHAPS_IN_TF32 = ' (computed in TF32 if the GPUs of the workers have it)'
+# What the times of steps are if one call of the session takes several.
+_EQUAL_PARTS = 'the time of a step is an equal part of that of its run'
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Banner:
     batch_size is per device. num_batches is None if all images are evaluated, and a text if no number is known.
     num_epochs are passes over the data set; None if unknown. machine: the processor and versions, the GPUs.
     data_format_reason is empty if the run did not choose. tf32: whether fp32 is computed in TF32; None if
-    that is unknown.
+    that is unknown. steps_per_run: how many steps one call of the session takes.
     bytes_of_servers are those of the variables on each parameter server; bytes_of_step are those that a step transfers.
     """
 
@@ -55,6 +57,7 @@ class Banner:
     tf32: bool | None = False
     data_format_reason: str = ''
     machine: tuple[str, ...] = ()
+    steps_per_run: int = 1
 
 
 def format_banner(banner: Banner) -> str:
@@ -69,6 +72,7 @@ def format_banner(banner: Banner) -> str:
         ('', f'{banner.batch_size} per device'),
         ('Num batches', 'all' if banner.num_batches is None else banner.num_batches),
         ('Num epochs', 'unknown' if banner.num_epochs is None else f'{banner.num_epochs:.2f}'),
+        *([('Steps per run', f'{banner.steps_per_run}; {_EQUAL_PARTS}')] if banner.steps_per_run > 1 else []),
         ('Devices', list(banner.devices)),
         ('NUMA bind', banner.numa_bind),
         (

@@ -134,6 +134,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         precision=str(plan.step.precision),
         tf32=machine.tf32,
         machine=tuple(format_machine(plan.surroundings.machine)),
+        steps_per_run=1 if plan.role is Role.EVALUATION else counts.steps_per_run,
     )
 
 

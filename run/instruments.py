@@ -66,7 +66,7 @@ class StepTracer:
     def is_wanted(self) -> bool:
         return any((self._trace_file, self._tfprof_file, self._partitioned_graph_prefix))
 
-    def run(self, session: tf.Session, fetches: Any) -> Any:
+    def run(self, session: tf.Session, fetches: Any, feeds: Mapping[Tensor, Any] | None = None) -> Any:
         """Runs the step, writes the files and returns the fetched values.
 
         Raises:
@@ -78,7 +78,7 @@ class StepTracer:
             output_partition_graphs=self._partitioned_graph_prefix is not None,
         )
         metadata = tf.RunMetadata()
-        values = session.run(fetches, options=options, run_metadata=metadata)
+        values = session.run(fetches, feeds, options=options, run_metadata=metadata)
         if self._trace_file:
             trace = self._format_trace(metadata)
             with writing('trace_file', self._trace_file):
@@ -135,14 +135,14 @@ class StepProfiler:
             return None
         return f'training ended after {counted(num_timed, "timed step")}, before the last one of --profile_steps'
 
-    def marked(self, run_step: Callable[..., Values]) -> Callable[..., Values]:
-        """Wraps run_step, which gets the phase and index of a step, so that profiles show the number of the step."""
+    def marked(self, take_steps: Callable[..., Values]) -> Callable[..., Values]:
+        """Wraps take_steps, which gets the phase and indices of steps, so that profiles show that of the first."""
 
-        def run(phase: Phase, index: int) -> Values:
+        def run(phase: Phase, indices: range) -> Values:
             if not self._is_running:
-                return run_step(phase, index)
-            with tf.compat.v2.profiler.experimental.Trace('step', step_num=index, _r=1):
-                return run_step(phase, index)
+                return take_steps(phase, indices)
+            with tf.compat.v2.profiler.experimental.Trace('step', step_num=indices[0], _r=1):
+                return take_steps(phase, indices)
 
         return run
 

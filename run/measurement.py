@@ -101,17 +101,20 @@ class Measurement:
 
     # ---- steps ----------------------------------------------------------------------------------------------------
 
-    def add_step(self, step: Step[StepValues]) -> None:
-        """Stores a step, as soon as it is done."""
-        if self._steps:
-            self._close_gap(step.start)
-        self._steps.append(replace(step, generation=self._generation))
-        self._between.append({})
-        self.recording.note_step(step)
+    def add_steps(self, steps: Sequence[Step[StepValues]]) -> None:
+        """Stores the steps of one run of the session, as soon as it is done."""
+        for step in steps:
+            if self._steps:
+                self._close_gap(step.start)
+            self._steps.append(replace(step, generation=self._generation))
+            self._between.append({})
+            self.recording.note_step(step)
+        step = steps[-1]
         if step.phase is Phase.TIMED:
+            # One value for a run: its steps were not measured separately, and would look like more data than they are.
             self._rate.add(step.seconds)
             if self._timed_start is None:
-                self._timed_start = step.start
+                self._timed_start = steps[0].start
         # Statistics of thousands of steps at each step would take longer than some steps do.
         if self._console.is_live and step.end >= self._live_until:
             self._live_until = step.end + _LIVE_SECS
@@ -183,14 +186,14 @@ class Measurement:
         phase = 'warm-up step' if last.phase is Phase.WARMUP else 'step'
         return f'{phase} {last.index} (global step {global_step})'
 
-    def show_step(self) -> None:
-        """Prints the line of the last step, if one is due."""
-        step = self._steps[-1]
-        if step.phase is not Phase.TIMED:
-            return
-        if step.index == 1 or step.index % self._plan.counts.display_every == 0:
-            with self.doing(Cause.PRINTING):
-                self._print_step(step)
+    def show_steps(self, steps: Sequence[Step[StepValues]]) -> None:
+        """Prints the lines that are due among the steps of a run; the rates are those up to its end."""
+        for step in steps:
+            if step.phase is not Phase.TIMED:
+                return
+            if step.index == 1 or step.index % self._plan.counts.display_every == 0:
+                with self.doing(Cause.PRINTING):
+                    self._print_step(step)
 
     def _print_step(self, step: Step[StepValues]) -> None:
         if not self._num_shown:

@@ -120,6 +120,7 @@ class Counts:
       display_every: number of steps between printed lines.
       newest_weight: of the last step in the printed rates, see reporting.statistics.summarize.
       target_secs: how long timed steps are taken, in seconds; num_timed is then more than there will be.
+      steps_per_run: how many steps one run of the session takes.
     """
 
     batch_size: int
@@ -131,6 +132,7 @@ class Counts:
     display_every: int
     newest_weight: float | None = None
     target_secs: float | None = None
+    steps_per_run: int = 1
 
 
 @dataclass(frozen=True)

@@ -244,6 +244,7 @@ class Recording:
             'num_timed': None if counts.target_secs else counts.num_timed,
             'num_epochs': None if counts.target_secs else _number(counts.num_epochs),
             'display_every': counts.display_every,
+            'steps_per_run': counts.steps_per_run,
             'num_missing_shards': result.num_missing_shards,
             'num_skipped_steps': result.num_skipped_steps,
         }

@@ -42,6 +42,7 @@ def count_steps(params: Params, model: ModelFacts, data: Data, processes: Proces
         display_every=params.display_every,
         newest_weight=params.display_perf_ewma,
         target_secs=None if params.eval else params.target_seconds,
+        steps_per_run=params.steps_per_run,
     )
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from reporting.result import Phase, StepValues
 from run.instruments import StepTracer, SummaryWriter
 from run.process_settings import keep_threads
 from run.step_graph import Fetches
+from run.steps_in_graph import StepsInGraph
 
 
 @contextlib.contextmanager
@@ -35,7 +36,7 @@ class _Fetched:
 
     loss: float
     global_step: int
-    ops: Any
+    ops: Any = None
     steps_after: int | None = None
     updated_at: float | None = None
     learning_rate: float | None = None
@@ -46,6 +47,9 @@ class _Fetched:
 
 class Stepper:
     """Runs steps in a session: the last warm-up step with tracing if requested, some steps with a gradient summary.
+
+    Args:
+      in_graph: the loop that takes the steps of a run; None if each run takes one step.
 
     Attributes:
       gradient_summary: the summary of the last step that had one.
@@ -60,6 +64,7 @@ class Stepper:
         tracer: StepTracer,
         num_warmup: int,
         summaries: SummaryWriter | None,
+        in_graph: StepsInGraph | None = None,
     ) -> None:
         self.gradient_summary: bytes | None = None
         self.steps_after = 0
@@ -67,7 +72,11 @@ class Stepper:
         self._skipped_at_start: int | None = None
         self._session = session
         self._fetches = fetches.present()
-        self._plain_step = session.make_callable(self._fetches)
+        self._in_graph = in_graph
+        if in_graph:
+            self._loop = session.make_callable(dict(in_graph.values), feed_list=[in_graph.num_steps])
+        else:
+            self._plain_step = session.make_callable(self._fetches)
         self._traced_index = num_warmup if tracer.is_wanted else None
         self._tracer = tracer
         self._summaries = summaries
@@ -75,8 +84,20 @@ class Stepper:
         if summaries and summaries.gradient_summary is not None:
             self._summarized_step = session.make_callable([self._fetches, summaries.gradient_summary])
 
-    def run(self, phase: Phase, index: int) -> StepValues:
-        """Runs one step and returns its values."""
+    def run(self, phase: Phase, indices: range) -> list[StepValues]:
+        """Takes the steps with these indices in one run of the session, and returns the values of each."""
+        if self._in_graph is None:
+            return [self._run_one(phase, index) for index in indices]
+        if phase is Phase.WARMUP and self._traced_index in indices:
+            values = self._tracer.run(self._session, self._in_graph.values, {self._in_graph.num_steps: len(indices)})
+        else:
+            values = self._loop(len(indices))
+        return [
+            self._note({name: of_steps[number] for name, of_steps in values.items()}, None)
+            for number in range(len(indices))
+        ]
+
+    def _run_one(self, phase: Phase, index: int) -> StepValues:
         if phase is Phase.WARMUP and index == self._traced_index:
             values = self._tracer.run(self._session, self._fetches)
         elif self._summarized_step and self._is_summarized(phase, index):
@@ -85,6 +106,10 @@ class Stepper:
             values = self._plain_step()
         # By the clock of the graph's Timestamp op.
         ended_at = time.time()
+        return self._note(values, ended_at)
+
+    def _note(self, values: Mapping[str, Any], ended_at: float | None) -> StepValues:
+        """The values of a step from those fetched; ended_at is the Unix time in seconds when it ended, if known."""
         fetched = _Fetched(**values)
         before = int(fetched.global_step)
         self.steps_after = before + 1 if fetched.steps_after is None else int(fetched.steps_after)
@@ -95,7 +120,7 @@ class Stepper:
             top_1=_as_float(fetched.top_1),
             top_5=_as_float(fetched.top_5),
             learning_rate=_as_float(fetched.learning_rate),
-            input_wait=None if fetched.updated_at is None else max(0.0, ended_at - float(fetched.updated_at)),
+            input_wait=_wait(fetched.updated_at, ended_at),
             steps_before=before,
             steps_after=self.steps_after,
         )
@@ -109,6 +134,10 @@ class Stepper:
     def _is_summarized(self, phase: Phase, index: int) -> bool:
         # The first warm-up step too, so that TensorFlow prepares this graph outside the timed steps.
         return index == 1 if phase is Phase.WARMUP else self._summaries is not None and self._summaries.is_due(index)
+
+
+def _wait(updated_at: float | None, ended_at: float | None) -> float | None:
+    return None if updated_at is None or ended_at is None else max(0.0, ended_at - float(updated_at))
 
 
 def _as_float(value: float | None) -> float | None:

@@ -1,31 +1,40 @@
 """Runs steps and measures their seconds. Independent of TensorFlow and of what a step does."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from reporting.result import Phase, Step, Values
 
 
 def run_steps(
-    run_step: Callable[[Phase, int], Values],
+    take_steps: Callable[[Phase, range], Sequence[Values]],
     num_warmup: int,
     num_batches: int,
+    steps_per_run: int = 1,
     clock: Callable[[], float] = time.perf_counter,
     is_over: Callable[[], bool] = lambda: False,
-) -> Iterator[Step[Values]]:
-    """Runs num_warmup warm-up steps, then num_batches timed ones, and yields each as soon as it is done.
+) -> Iterator[list[Step[Values]]]:
+    """Takes num_warmup warm-up steps, then num_batches timed ones, and yields those of each run as soon as it is done.
 
-    The work of the consumer (printing, summaries, traces) happens between two steps and is not timed.
+    The work of the consumer (printing, summaries, traces) happens between two runs and is not timed. The time of a run
+    is divided equally among its steps, as nobody sees when one of several ends.
 
     Args:
-      run_step: runs the step with this phase and index within the phase (from 1); returns when the step is done.
+      take_steps: takes the steps with this phase and these indices within the phase (from 1); returns the values of
+        each when all are done.
+      steps_per_run: how many steps a run takes; the last one of a phase takes those that are left.
       clock: returns the seconds since any fixed moment.
-      is_over: called before each timed step; returns True to stop.
+      is_over: called before each run of timed steps; returns True to stop.
     """
     for phase, count in ((Phase.WARMUP, num_warmup), (Phase.TIMED, num_batches)):
-        for index in range(1, count + 1):
+        for first in range(1, count + 1, steps_per_run):
             if phase is Phase.TIMED and is_over():
                 return
+            indices = range(first, min(first + steps_per_run, count + 1))
             start = clock()
-            values = run_step(phase, index)
-            yield Step(phase, index, clock() - start, values, start)
+            values = take_steps(phase, indices)
+            seconds = (clock() - start) / len(indices)
+            yield [
+                Step(phase, index, seconds, of_step, start + number * seconds)
+                for number, (index, of_step) in enumerate(zip(indices, values, strict=True))
+            ]

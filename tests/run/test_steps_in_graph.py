@@ -1,0 +1,135 @@
+"""A loop in the graph takes the same steps, bit for bit, as single runs of the session."""
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from array_writers import write_mnist
+from gpu_graphs import build_on_gpus, is_on_gpu
+from refusals import refused
+
+from benchmark_cnn import BenchmarkCNN
+from models.registry import register_model
+from params import make_params
+from reporting.console import Console
+from reporting.result import Result
+from run.steps_in_graph import StepsInGraph
+from training.checkpoint_files import latest_checkpoint
+
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
+
+# Ways to train whose steps leave something to the next, or branch, or draw random numbers.
+WAYS: dict[str, dict[str, Any]] = {
+    'parameter_server': {'num_gpus': 2},
+    'staged': {'num_gpus': 2, 'staged_vars': True, 'optimizer': 'adam'},
+    'replicated by rings': {'num_gpus': 3, 'variable_update': 'replicated', 'all_reduce_spec': 'xring'},
+    'relaxed': {'num_gpus': 2, 'variable_update': 'replicated', 'variable_consistency': 'relaxed'},
+    'independent': {'num_gpus': 2, 'variable_update': 'independent'},
+    'skipped steps': {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True, 'fp16_loss_scale': 2.0**60},
+    'forward only': {'num_gpus': 2, 'forward_only': True},
+    'dropout and accuracy': {'model': 'dropping', 'data_name': 'cifar10', 'print_training_accuracy': True},
+}
+
+
+def dropping(cnn: Any, images: Any, num_classes: int) -> Any:
+    return cnn.dense(cnn.dropout(cnn.flatten(images), 0.5), num_classes, 'logits')
+
+
+def trained(out: io.StringIO | None = None, **flags: Any) -> Result:
+    settings = {'model': 'lenet', 'device': 'cpu', 'batch_size': 4, 'num_warmup_batches': 3, 'num_batches': 7}
+    console = Console(out or io.StringIO(), io.StringIO())
+    return BenchmarkCNN(make_params(**{**settings, 'init_learning_rate': 0.01, **flags}), console).run()
+
+
+def values_of(result: Result) -> list[tuple[Any, ...]]:
+    """What each step computed; that an input waits is not seen in a loop."""
+    rows = [(step.phase, step.index, *vars(step.values).values()) for step in result.steps]
+    return [tuple(repr(value) for value in row) for row in rows]
+
+
+@pytest.mark.parametrize('way', WAYS)
+def test_the_steps_are_those_of_single_runs(way: str) -> None:
+    register_model('dropping', dropping, data_set='cifar10', image_size=8, batch_size=4)
+    single, looped = (trained(steps_per_run=number, **WAYS[way]) for number in (1, 4))
+    assert values_of(looped) == values_of(single)
+    assert looped.num_skipped_steps == single.num_skipped_steps
+    assert len({step.seconds for step in looped.steps}) == 3  # warm-up, 4 steps and 3
+
+
+def test_images_of_a_data_set_come_in_the_same_order(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    write_mnist(tmp_path, rng.integers(256, size=(20, 28, 28)), rng.integers(10, size=20))
+    flags: dict[str, Any] = {'model': 'mnist', 'data_name': 'mnist', 'data_dir': str(tmp_path)}
+    single, looped = (trained(steps_per_run=number, **flags) for number in (1, 3))
+    losses = [[step.values.loss for step in result.steps] for result in (single, looped)]
+    assert losses[0] == losses[1]
+    assert len(set(losses[0])) == len(losses[0])
+
+
+def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path: Path) -> None:
+    out = io.StringIO()
+    flags = {'train_dir': str(tmp_path), 'save_model_steps': 4, 'display_every': 2, 'summary_verbosity': 1}
+    result = trained(out, steps_per_run=5, save_summaries_steps=3, **flags)
+    lines = out.getvalue().splitlines()
+    assert [line.split('\t')[0] for line in lines if 'images/sec:' in line and '+/-' in line] == [
+        '1',
+        '2',
+        '4',
+        '6',
+        '7',
+    ]
+    assert any(line.startswith('Steps per run:') and '5' in line for line in lines)
+    assert result.timed_steps[-1].values.steps_after == 10
+    # 4 and 8 are reached by the first five timed steps, which follow three of the warm-up.
+    assert {path.name for path in tmp_path.glob('*.index')} == {f'model.ckpt-{step}.index' for step in (0, 8, 10)}
+    assert str(latest_checkpoint(str(tmp_path))).endswith('-10')
+    events = [event for path in tmp_path.glob('events*') for event in tf.train.summary_iterator(str(path))]
+    assert [event.step for event in events if event.summary.value] == [6, 9]
+
+
+@pytest.mark.parametrize(
+    ('flags', 'named'),
+    [
+        ({'profile_steps': '1,2', 'profile_dir': 'profile'}, 'profile_steps'),
+        ({'summary_verbosity': 3, 'save_summaries_steps': 2, 'train_dir': 'train'}, 'summary_verbosity'),
+    ],
+)
+def test_what_needs_single_steps_is_refused(flags: dict[str, Any], named: str) -> None:
+    with refused('--steps_per_run=2', f'--{named}'):
+        make_params(steps_per_run=2, **flags)
+
+
+def test_on_gpus_one_signal_for_each_device_starts_a_step() -> None:
+    built = build_on_gpus(2, variable_update='replicated', all_reduce_spec='nccl')
+    with built.graph.as_default():
+        loop = StepsInGraph(built.step_graph.fetches, built.plan.machine.towers[0])
+    assert loop.num_steps.device.endswith('CPU:0')
+    (counting,) = [op for op in built.graph.get_operations() if op.type in ('While', 'StatelessWhile')]
+    assert is_on_gpu(counting)
+    body = next(
+        function
+        for function in built.graph.as_graph_def().library.function
+        if function.signature.name == counting.get_attr('body').name
+    )
+    copies = [node for node in body.node_def if node.name.startswith('step/')]
+    gates = [node for node in copies if not node.input]
+    assert {node.op for node in gates} == {'NoOp'}
+    assert sorted(node.device for node in gates) == sorted({node.device for node in gates})
+    assert len(gates) <= 3
+    assert len(copies) > len(gates)
+
+
+def test_a_trace_holds_the_steps_of_the_last_warm_up_run(tmp_path: Path) -> None:
+    trained(steps_per_run=2, trace_file=str(tmp_path / 'trace.json'))
+    assert 'steps' in (tmp_path / 'trace.json').read_text()
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_at_its_step() -> None:
+    result = trained(steps_per_run=3, init_learning_rate=1e30, continue_on_nan=True)
+    first = next(step for step in result.steps if not math.isfinite(step.values.loss))
+    with pytest.raises(Exception, match=f'step {first.values.steps_after}'):
+        trained(steps_per_run=3, init_learning_rate=1e30)
