@@ -80,6 +80,7 @@ class Data:
       image_size: height and width in pixels of the images given to the model.
       augmentation, distortions, resize_method: see preprocessing.ImageOptions.
       seed: of all random draws. distinct_workers: whether each worker draws different images.
+      deterministic: whether the seed alone decides the order of the images.
     """
 
     data_set: DataSet
@@ -92,6 +93,7 @@ class Data:
     resize_method: str
     seed: int
     distinct_workers: bool
+    deterministic: bool
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

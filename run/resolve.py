@@ -311,6 +311,7 @@ def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, war
         resize_method=params.resize_method,
         seed=params.tf_random_seed,
         distinct_workers=params.distinct_worker_data,
+        deterministic=params.deterministic,
     )
 
 
