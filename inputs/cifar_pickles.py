@@ -11,7 +11,7 @@ import pickle
 import pickletools
 import reprlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -156,7 +156,7 @@ def _check_operations(content: bytes) -> None:
     for operation, argument, _ in pickletools.genops(content):
         if operation.name not in known:
             raise ValueError(f'it has the operation {operation.name}, which no file of CIFAR-10 needs')
-        if operation.name in _MEMO and argument > len(content):
+        if operation.name in _MEMO and cast(int, argument) > len(content):
             raise ValueError(f'it numbers an object {argument}')
 
 
@@ -176,7 +176,7 @@ def _rows_of(path: str, data: object) -> np.ndarray:
     if name not in (b'u1', 'u1', b'|u1', '|u1'):
         raise _unlike(path, f"values of the type {reprlib.repr(name)} instead of 'u1' (uint8) in its entry 'data'")
     sizes: tuple[Any, ...] = shape if isinstance(shape, tuple) else ()
-    if len(sizes) != 2 or type(sizes[0]) is not int or sizes[0] < 1 or sizes[1] != _ROW_BYTES:
+    if len(sizes) != 2 or not isinstance(sizes[0], int) or sizes[0] < 1 or sizes[1] != _ROW_BYTES:
         raise _unlike(path, f"the shape {reprlib.repr(shape)} instead of (10000, {_ROW_BYTES}) in its entry 'data'")
     if not isinstance(pixels, bytes | bytearray) or len(pixels) != sizes[0] * _ROW_BYTES:
         raise _unlike(path, f"not the {sizes[0] * _ROW_BYTES} bytes of its entry 'data'")

@@ -87,6 +87,8 @@ WITHOUT_TENSORFLOW = [
     'inputs.cifar_pickles',
     'inputs.data_folder',
     'inputs.data_sets',
+    'inputs.preprocessors',
+    'inputs.tf_data_settings',
     'models.costs',
     'models.facts',
     'models.registry',
