@@ -1,5 +1,7 @@
 """The flags about input: what they choose, which clash, and when they have no effect."""
 
+from typing import Any
+
 import pytest
 from refusals import check_line, refused
 
@@ -13,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 RECORDS = RunFacts(alone=True, residual=False)
 ARRAYS = RunFacts(alone=True, residual=False, has_records=False)
-OF_TF_DATA = {
+OF_TF_DATA: dict[str, tuple[str, Any]] = {
     '--nodatasets_use_prefetch': ('prefetched_batches', 0),
     '--datasets_prefetch_buffer_size=3': ('prefetched_batches', 3),
     '--multi_device_iterator_max_buffer_size=4': ('batches_per_device', 4),
