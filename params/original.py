@@ -83,14 +83,6 @@ _OTHERS = (
     _no_effect('use_tf_layers', bool, True, 'layers are made of operations of TensorFlow in every run'),
     Row(
         Fate.REFUSED,
-        FlagSpec('freeze_when_forward_only', bool, optional=True),
-        'it measures inference with constant weights, and this program reads variables in each step; leave it out',
-        silent=False,
-        refused_when=lambda params: params.forward_only,
-        idle='only --forward_only has used it',
-    ),
-    Row(
-        Fate.REFUSED,
         FlagSpec('input_preprocessor', str, optional=True),
         f'it names code of another program, {_PREPROCESSING}',
         silent='default',
@@ -140,8 +132,8 @@ _WORKS = """
     enable_optimizations eval eval_batch_size eval_dir eval_during_training_at_specified_epochs
     eval_during_training_at_specified_steps eval_during_training_every_n_epochs eval_during_training_every_n_steps
     eval_interval_secs force_gpu_compatible forward_only fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n
-    fp16_loss_scale fp16_vars gpu_indices gpu_kt_max_bytes gpu_kt_max_interval gpu_kt_max_pending
-    gpu_memory_frac_for_testing gpu_thread_mode gradient_clip gradient_repacking graph_file hierarchical_copy
+    fp16_loss_scale fp16_vars freeze_when_forward_only gpu_indices gpu_kt_max_bytes gpu_kt_max_interval
+    gpu_kt_max_pending gpu_memory_frac_for_testing gpu_thread_mode gradient_clip gradient_repacking graph_file hierarchical_copy
     horovod_device init_learning_rate job_name kmp_affinity kmp_blocktime kmp_settings learning_rate_decay_factor
     local_parameter_device log_device_placement loss_type_to_report max_ckpts_to_keep minimum_learning_rate model
     momentum network_topology num_batches num_epochs num_epochs_per_decay num_eval_batches num_eval_epochs

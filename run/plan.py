@@ -294,6 +294,7 @@ class Plan:
       model: the facts of the model.
       machine: the devices. config: the settings of sessions.
       step: what a step computes. optimizer: the update rule.
+      freezes: whether the network computes with constants instead of variables.
       shape: the numbers of workers, their devices, and parameter servers.
     """
 
@@ -307,6 +308,7 @@ class Plan:
     config: 'tf.ConfigProto'
     counts: Counts
     step: 'StepSettings'
+    freezes: bool
     optimizer: OptimizerFacts
     variables: VariableFacts
     evaluations: Evaluations | None

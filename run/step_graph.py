@@ -10,6 +10,7 @@ from inputs.pipeline import Batch, InputPipeline
 from managers.synchronous_step import SynchronousStep
 from models.facts import Network
 from models.networks import build_network, is_among_best
+from run.frozen import FrozenNetwork
 from training.checkpoints import Slice, whole
 from training.optimizers import Optimizer, OptimizerStep, Slots
 from training.precision import FP32, LossScale, Precision, make_loss_scale
@@ -142,9 +143,16 @@ class _Tower:
 
 
 def build_step_graph(
-    settings: StepSettings, optimizer: Optimizer, manager: VariableMgr, pipeline: InputPipeline
+    settings: StepSettings,
+    optimizer: Optimizer,
+    manager: VariableMgr,
+    pipeline: InputPipeline,
+    frozen: FrozenNetwork | None = None,
 ) -> StepGraph:
     """Adds a step to the current graph.
+
+    Args:
+      frozen: the constants that the towers compute with instead of variables, if the step is forward-only.
 
     Raises:
       ValueError: the network has no trainable variables, or its loss does not depend on one of them.
@@ -152,7 +160,7 @@ def build_step_graph(
     with tf.device(HOST_DEVICE):
         loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
     towers = [
-        _build_tower(settings, optimizer, manager, number, pipeline.tower_batch(number), loss_scale)
+        _build_tower(settings, optimizer, manager, number, pipeline.tower_batch(number), loss_scale, frozen)
         for number in range(len(manager.get_devices()))
     ]
     ops = list(pipeline.per_step_ops)
@@ -241,19 +249,21 @@ def _build_tower(
     number: int,
     batch: Batch,
     loss_scale: LossScale,
+    frozen: FrozenNetwork | None,
 ) -> _Tower:
     with manager.create_outer_variable_scope(number) as variables:
         logits, auxiliary = build_network(
             settings.network,
             batch.images,
             settings.num_classes,
-            variables,
+            frozen.constants_for(manager.get_devices()[number]) if frozen else variables,
             settings.data_format,
             is_training=not settings.forward_only,
             keep_statistics=manager.keeps_statistics(number),
             # Each tower has its own dropout seeds; networks have fewer than 1000 dropout layers.
             seed=settings.seed + 1000 * (settings.first_tower + number),
             dtype=settings.precision.compute,
+            norms=frozen.norms if frozen else None,
         )
         smoothing = 0.0 if settings.forward_only else settings.label_smoothing
         base_loss = _cross_entropy(logits, batch.labels, smoothing)
