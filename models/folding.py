@@ -25,6 +25,16 @@ class ConstantNorm:
     factor: Array | None
     shift: Array | None
 
+    def apply(self, x: Tensor, data_format: str) -> Tensor:
+        """Adds it to the current graph, for activations of this data format."""
+        kind = x.dtype.as_numpy_dtype
+        if self.factor is not None:
+            shape = [-1, 1, 1] if data_format == 'NCHW' else [-1]
+            x *= tf.constant(self.factor.astype(kind).reshape(shape))
+        if self.shift is not None:
+            x = tf.nn.bias_add(x, tf.constant(self.shift.astype(kind)), data_format=data_format)
+        return x
+
 
 @dataclass(frozen=True)
 class Folded:

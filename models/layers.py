@@ -193,7 +193,7 @@ class LayerBuilder:
         averages of fresh weights are 0 and 1, which normalises nothing.
         """
         if self._norms is not None:
-            return self._constant_norm(x, self._norms[self._scoped(name)])
+            return self._norms[self._scoped(name)].apply(x, self._data_format)
         config, shape = self._batch_norm, [self._num_channels(x)]
         first = ones if self.is_training else constant(untrained_scale)
         scale = self._variable(f'{name}/gamma', shape, first, dtype=tf.float32) if config.scale else tf.ones(shape)
@@ -223,14 +223,6 @@ class LayerBuilder:
         self._variables.assign(self._scoped(f'{name}/moving_mean'), normalised.batch_mean)
         self._variables.assign(self._scoped(f'{name}/moving_variance'), normalised.batch_variance)
         return normalised.y
-
-    def _constant_norm(self, x: Tensor, norm: ConstantNorm) -> Tensor:
-        kind = self._dtype.as_numpy_dtype
-        if norm.factor is not None:
-            x *= self._per_channel(tf.constant(norm.factor.astype(kind)))
-        if norm.shift is not None:
-            x = tf.nn.bias_add(x, tf.constant(norm.shift.astype(kind)), data_format=self._data_format)
-        return x
 
     def layer_norm(self, x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
         """Layer normalisation over the channels of each pixel, or of [N, C]: Ba et al. 2016 (arXiv:1607.06450).

@@ -120,7 +120,6 @@ def test_each_flag_of_the_original_changes_the_settings_or_is_named(name: str) -
     [
         ('--ml_perf --data_dir=d', ['--ml_perf=true', 'github.com/mlcommons/training']),
         ('--input_preprocessor=imagenet --data_dir=d', ['--input_preprocessor=imagenet', 'leave it out']),
-        ('--freeze_when_forward_only --forward_only', ['--freeze_when_forward_only=true', 'leave it out']),
         ('--trt_mode=fp16', ['--trt_mode=fp16', 'TensorRT', 'trtexec']),
         ('--xla_compile --noxla', ['--xla_compile', '--xla=False']),
     ],
