@@ -74,6 +74,17 @@ _COLOR_OPS: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
 
 
 @dataclass(frozen=True)
+class Scale:
+    """What the pixels of an image, 0 to 255, become: factor * pixel - offset.
+
+    By default they are in [-1, 1]. offsets are for the channels, or one for all.
+    """
+
+    factor: float = 1 / 127.5
+    offsets: tuple[float, ...] = (1.0,)
+
+
+@dataclass(frozen=True)
 class ImageOptions:
     """How to convert an encoded image to [height, width, channels].
 
@@ -85,6 +96,9 @@ class ImageOptions:
       augmentation: 'resized_crop' crops and flips at random in training, and crops centrally otherwise. 'padded_crop'
         and 'none' only crop to the aspect ratio of the output; 'padded_crop' also shifts and flips at random in
         training.
+      scale: how the caller normalises the images.
+      shorter_side: the central part is what remains if the shorter side is resized to this many pixels and as many as
+        the output has are cut out of the middle; None: 87.5 % of the sides.
 
     Raises:
       ValueError: the resize method is unknown, or distortions are requested for images without colours.
@@ -98,6 +112,8 @@ class ImageOptions:
     resize_method: str = 'bilinear'
     seed: int = 0
     augmentation: str = 'resized_crop'
+    scale: Scale = Scale()
+    shorter_side: int | None = None
 
     def __post_init__(self) -> None:
         if self.resize_method not in RESIZE_METHODS:
@@ -109,6 +125,15 @@ class ImageOptions:
     def uses_boxes(self) -> bool:
         """Whether preprocess uses the bounding boxes."""
         return self.training and self.augmentation == 'resized_crop'
+
+    @property
+    def central_fraction(self) -> float:
+        """How much of the largest window of the output's shape is used outside training, as a fraction of its sides."""
+        if self.augmentation != 'resized_crop':
+            return 1.0
+        if self.shorter_side is None:
+            return CENTRAL_FRACTION
+        return min(1.0, max(self.height, self.width) / self.shorter_side)
 
     @property
     def shifts(self) -> bool:
@@ -154,10 +179,14 @@ def parse_example(serialized: tf.Tensor, num_classes: int, with_boxes: bool) -> 
 
 @dataclass(frozen=True)
 class Draws:
-    """Random numbers for an image: a scalar bool, and a scalar in [0, 1) for each colour distortion, if any."""
+    """Random numbers for an image: a scalar bool, and a scalar in [0, 1) for each colour distortion, if any.
+
+    window_seeds, [2] int64, determine the random crop; None: it draws the next numbers of the seed and the position.
+    """
 
     mirrored: tf.Tensor
     colors: Sequence[tf.Tensor]
+    window_seeds: tf.Tensor | None = None
 
 
 def draw(
@@ -201,7 +230,12 @@ def preprocess(
     """
     shape = tf.raw_ops.ExtractJpegShape(contents=encoded)
     by_boxes = options.uses_boxes
-    window = random_window(shape, boxes, options.seed, position) if by_boxes else central_window(shape, options)
+    window_seeds = draws.window_seeds if draws else None
+    window = (
+        random_window(shape, boxes, options.seed, position, window_seeds)
+        if by_boxes
+        else central_window(shape, options)
+    )
     # Only the window is decoded. The fast DCT would save 3 % of the decoding time but darken every image by 0.8 of 255
     # levels; fancy upscaling of the colour planes would cost 6 %, and the resize removes its effect.
     cropped = tf.raw_ops.DecodeAndCropJpeg(
@@ -226,18 +260,29 @@ def resize_and_distort(image: tf.Tensor, options: ImageOptions, position: int, d
     return image if image.dtype == tf.uint8 else _rounded(image)
 
 
-def random_window(shape: tf.Tensor, boxes: tf.Tensor, seed: int, position: int) -> tf.Tensor:
-    """Returns the window y, x, height, width ([4] int32) of a random crop. shape: [3] int32 (h, w, channels)."""
-    begin, size, _ = tf.raw_ops.SampleDistortedBoundingBoxV2(
-        image_size=shape,
-        bounding_boxes=boxes,
-        min_object_covered=_shared(MIN_OBJECT_COVERED, tf.float32),
-        aspect_ratio_range=ASPECT_RANGE,
-        area_range=AREA_RANGE,
-        use_image_if_no_bounding_boxes=True,
-        seed=seed,
-        seed2=position + 1,  # if both seeds were 0, the op would choose a random seed
-    )
+def random_window(
+    shape: tf.Tensor, boxes: tf.Tensor, seed: int, position: int, window_seeds: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Returns the window y, x, height, width ([4] int32) of a random crop.
+
+    Args:
+      shape: [3] int32 (h, w, channels).
+      seed, position: each step draws their next numbers.
+      window_seeds: [2] int64, determines the window instead.
+    """
+    facts: dict[str, object] = {
+        'image_size': shape,
+        'bounding_boxes': boxes,
+        'min_object_covered': _shared(MIN_OBJECT_COVERED, tf.float32),
+        'aspect_ratio_range': ASPECT_RANGE,
+        'area_range': AREA_RANGE,
+        'use_image_if_no_bounding_boxes': True,
+    }
+    if window_seeds is None:
+        # If both seeds were 0, the op would choose a random seed.
+        begin, size, _ = tf.raw_ops.SampleDistortedBoundingBoxV2(**facts, seed=seed, seed2=position + 1)
+    else:
+        begin, size, _ = tf.raw_ops.StatelessSampleDistortedBoundingBox(**facts, seed=window_seeds)
     y_x_height_width = [0, 1, 3, 4]
     return tf.gather(tf.concat([begin, size], _shared(0)), _shared(y_x_height_width), axis=_shared(0))
 
@@ -245,14 +290,13 @@ def random_window(shape: tf.Tensor, boxes: tf.Tensor, seed: int, position: int) 
 def central_window(shape: tf.Tensor, options: ImageOptions) -> tf.Tensor:
     """Returns the window y, x, height, width ([4] int32) in the centre. shape: [3] int32 (h, w, channels).
 
-    The window has the aspect ratio of the output. With the augmentation 'resized_crop' its sides are 87.5 % of those of
-    the largest such window, else 100 %.
+    The window has the aspect ratio of the output; its sides are options.central_fraction of those of the largest such
+    window.
     """
-    central_fraction = CENTRAL_FRACTION if options.augmentation == 'resized_crop' else 1.0
     target = _shared([options.height, options.width], tf.float32)
     whole = tf.slice(shape, _shared([0]), _shared([2]))
     scale = tf.reduce_min(tf.cast(whole, tf.float32) / target, axis=_shared(0))
-    size = tf.cast(tf.round(_shared(central_fraction, tf.float32) * scale * target), tf.int32)
+    size = tf.cast(tf.round(_shared(options.central_fraction, tf.float32) * scale * target), tf.int32)
     size = tf.maximum(size, _shared(1))
     return tf.concat([(whole - size) // _shared(2), size], _shared(0))
 
@@ -270,29 +314,33 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
 
 
 def at_position(options: ImageOptions, number: tf.Tensor, make: Callable[[int], tf.Tensor]) -> tf.Tensor:
-    """Returns make(position) for a position that is a tensor (scalar int64), without random numbers.
+    """Returns make(position) for a position that is a tensor (scalar int64).
 
-    Then the position only selects the resize method of round_robin.
+    Random numbers must have been drawn already. Then the position only selects the resize method of round_robin and the
+    order of the colour distortions.
     """
-    if options.resize_method != 'round_robin':
+    if options.resize_method == 'round_robin':
+        num_ways = len(_RESIZE)
+    elif options.training and options.distortions:
+        num_ways = len(_COLOR_ORDERS)
+    else:
         return make(0)
-    branches = [functools.partial(make, position) for position in range(len(_RESIZE))]
+    branches = [functools.partial(make, position) for position in range(num_ways)]
     return tf.switch_case(tf.cast(number % len(branches), tf.int32), branches)
 
 
-def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor, padding_value: float = 0) -> tf.Tensor:
-    """Pads images by 4 pixels on each side, crops each at random to its size, and mirrors half of them.
+def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Pads images with black by 4 pixels on each side, crops each at random to its size, and mirrors half of them.
 
     He et al. 2016 (arXiv:1512.03385), section 4.2. Two gathers process the whole batch.
 
     Args:
-      images: [N, H, W, C].
+      images: [N, H, W, C] with pixels from 0, which is black.
       uniform: [N, 3] float32 in [0, 1): random numbers for the row offset, the column offset and the mirroring.
-      padding_value: the value of the padding; black is 0 in uint8 images and -1 in normalised images.
     """
     height, width = images.shape.as_list()[1:3]
     pads = [PADDING, PADDING]
-    padded = tf.pad(images, [[0, 0], pads, pads, [0, 0]], constant_values=padding_value)
+    padded = tf.pad(images, [[0, 0], pads, pads, [0, 0]])
     offsets = tf.cast(uniform[:, :2] * (2 * PADDING + 1), tf.int32)
     rows = offsets[:, :1] + tf.range(height)
     order = tf.range(width)
@@ -300,10 +348,19 @@ def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor, padding_value: float =
     return tf.gather(tf.gather(padded, rows, axis=1, batch_dims=1), columns, axis=2, batch_dims=1)
 
 
-def normalize(images: tf.Tensor, *, is_record: bool = False) -> tf.Tensor:
-    """uint8 of any shape -> float32 in [-1, 1] of the same shape. is_record: share constants with the other records."""
+def normalize(images: tf.Tensor, scale: Scale | None = None, *, is_record: bool = False) -> tf.Tensor:
+    """uint8 [..., C] -> float32 of the same shape, by default in [-1, 1].
+
+    Args:
+      is_record: share constants with the other records.
+    """
+    scale = scale or Scale()
     constant = _shared if is_record else tf.constant
-    return tf.cast(images, tf.float32) * constant(1 / 127.5, tf.float32) - constant(1.0, tf.float32)
+    pixels = tf.cast(images, tf.float32)
+    if scale.factor != 1:
+        pixels *= constant(scale.factor, tf.float32)
+    offsets = scale.offsets if len(scale.offsets) > 1 else scale.offsets[0]
+    return pixels - constant(offsets, tf.float32)
 
 
 def distort_colors(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int) -> tf.Tensor:

@@ -5,13 +5,13 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from errors import UsageError, counted
+from inputs.cifar_pickles import read_batch
 from inputs.data_sets import DATA_SETS, list_folder
 
 # Krizhevsky's "binary version" of CIFAR-10 (www.cs.toronto.edu/~kriz/cifar.html): each image is one label byte, then
@@ -22,6 +22,11 @@ _CIFAR_FOLDER = 'cifar-10-batches-bin'
 _CIFAR_FILES = {
     'train': tuple(f'data_batch_{number}.bin' for number in range(1, 6)),
     'validation': ('test_batch.bin',),
+}
+# The same images in pickles: see cifar_pickles.
+_CIFAR_PYTHON_FOLDER = 'cifar-10-batches-py'
+_CIFAR_PYTHON_FILES = {
+    subset: tuple(name.removesuffix('.bin') for name in names) for subset, names in _CIFAR_FILES.items()
 }
 
 # The IDX format (yann.lecun.com/exdb/mnist): a magic number, whose last two bytes are the type of the values (8:
@@ -42,27 +47,28 @@ def load_arrays(data_set: str, data_dir: str, subset: str) -> tuple[np.ndarray, 
     Raises:
       UsageError: as count_images; also if a file's content does not match its header, or a label is out of range.
     """
-    images, labels = _FORMATS[data_set].load(_find(data_set, data_dir, subset))
+    layout, paths = _find(data_set, data_dir, subset)
+    images, labels = layout.load(paths)
     return images, labels.astype(np.int32)
 
 
 def count_images(data_set: str, data_dir: str, subset: str) -> int:
-    """Returns the number of images that load_arrays would load, from the sizes and headers of the files.
+    """Returns the number of images that load_arrays would load, from the sizes and headers of files that have them.
 
     Raises:
       UsageError: a file is missing, unreadable or truncated, or its header is not that of its format.
     """
-    return _FORMATS[data_set].count(_find(data_set, data_dir, subset))
+    layout, paths = _find(data_set, data_dir, subset)
+    return layout.count(paths)
 
 
 def holds(data_set: str, data_dir: str, subset: str) -> bool:
     """Whether a folder contains at least one of the files of a subset."""
-    return any(_locate(data_set, data_dir, subset).values())
+    return any(any(_locate(layout, data_dir, subset).values()) for layout in _FORMATS[data_set])
 
 
-def _locate(data_set: str, data_dir: str, subset: str) -> dict[str, str | None]:
+def _locate(layout: '_Format', data_dir: str, subset: str) -> dict[str, str | None]:
     """Maps the name of each file of a subset to its path, or to None if the file is missing."""
-    layout = _FORMATS[data_set]
     folders = [data_dir, *(os.path.join(data_dir, folder) for folder in layout.folders)]
     return {
         name: next((path for folder in folders for path in layout.paths_of(folder, name) if os.path.exists(path)), None)
@@ -70,26 +76,22 @@ def _locate(data_set: str, data_dir: str, subset: str) -> dict[str, str | None]:
     }
 
 
-def _find(data_set: str, data_dir: str, subset: str) -> list[str]:
-    """Returns the paths of all files of a subset. Raises UsageError if one is missing."""
-    content = _FORMATS[data_set].description
+def _find(data_set: str, data_dir: str, subset: str) -> tuple['_Format', list[str]]:
+    """Returns the format of which most files of a subset are there, and their paths. Raises UsageError if one is not.
+
+    Of several complete formats it is the first.
+    """
+    layouts = _FORMATS[data_set]
+    content = ' or '.join(layout.description for layout in layouts)
     list_folder(data_dir, content)
-    located = _locate(data_set, data_dir, subset)
-    found = [path for path in located.values() if path]
-    if len(found) == len(located):
-        return found
-    missing = [name for name, path in located.items() if not path]
-    others = f' (and {len(missing) - 1} more of the {len(located)} {subset} files)' if len(missing) > 1 else ''
-    raise UsageError(
-        f'--data_dir={data_dir}: {missing[0]} is missing{others}; give the folder that contains '
-        f'{content}{_hint(data_dir)}'
-    )
-
-
-def _hint(data_dir: str) -> str:
-    if any((Path(data_dir) / name).exists() for name in ('data_batch_1', 'cifar-10-batches-py')):
-        return ' (this is the Python version: pickle files, which can execute any code when they are loaded)'
-    return ''
+    located = [(layout, _locate(layout, data_dir, subset)) for layout in layouts]
+    layout, paths = max(located, key=lambda pair: sum(path is not None for path in pair[1].values()))
+    found = [path for path in paths.values() if path]
+    if len(found) == len(paths):
+        return layout, found
+    missing = [name for name, path in paths.items() if not path]
+    others = f' (and {len(missing) - 1} more of the {len(paths)} {subset} files)' if len(missing) > 1 else ''
+    raise UsageError(f'--data_dir={data_dir}: {missing[0]} is missing{others}; give the folder that contains {content}')
 
 
 def _size_of(path: str) -> int:
@@ -134,17 +136,27 @@ def _count_cifar(paths: list[str]) -> int:
 
 def _load_cifar(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
     _count_cifar(paths)
-    images, labels = [], []
+    rows, labels = [], []
     for path in paths:
         try:
-            rows = np.fromfile(path, np.uint8).reshape(-1, _CIFAR_BYTES)
+            content = np.fromfile(path, np.uint8).reshape(-1, _CIFAR_BYTES)
         except OSError as error:
             raise _unreadable(path, error) from error
-        _check_labels(path, rows[:, 0], DATA_SETS['cifar10'].num_classes)
-        labels.append(rows[:, 0])
-        planes = rows[:, 1:].reshape(-1, _CIFAR_CHANNELS, _CIFAR_SIZE, _CIFAR_SIZE)
-        images.append(planes.transpose(0, 2, 3, 1))
-    return np.ascontiguousarray(np.concatenate(images)), np.concatenate(labels)
+        _check_labels(path, content[:, 0], DATA_SETS['cifar10'].num_classes)
+        labels.append(content[:, 0])
+        rows.append(content[:, 1:])
+    return _images_of_planes(rows), np.concatenate(labels)
+
+
+def _load_cifar_pickles(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    rows, labels = zip(*map(read_batch, paths), strict=True)
+    return _images_of_planes(rows), np.concatenate(labels)
+
+
+def _images_of_planes(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays [N, 3072] uint8 of red, green and blue planes -> [N, 32, 32, 3] uint8."""
+    planes = np.concatenate(rows).reshape(-1, _CIFAR_CHANNELS, _CIFAR_SIZE, _CIFAR_SIZE)
+    return np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
 
 
 def _read_idx(path: str, num_dimensions: int, *, header_only: bool = False) -> tuple[tuple[int, ...], bytes]:
@@ -241,15 +253,25 @@ class _Format:
 
 
 _FORMATS = {
-    'cifar10': _Format(
-        'the binary version of CIFAR-10', _CIFAR_FILES, _count_cifar, _load_cifar, _path_of, (_CIFAR_FOLDER,)
+    'cifar10': (
+        _Format('the binary version of CIFAR-10', _CIFAR_FILES, _count_cifar, _load_cifar, _path_of, (_CIFAR_FOLDER,)),
+        _Format(
+            'its Python version',
+            _CIFAR_PYTHON_FILES,
+            lambda paths: sum(len(read_batch(path)[1]) for path in paths),
+            _load_cifar_pickles,
+            _path_of,
+            (_CIFAR_PYTHON_FOLDER,),
+        ),
     ),
-    'mnist': _Format(
-        'the idx files of MNIST, plain or .gz',
-        _IDX_FILES,
-        lambda paths: _shapes_of_idx(paths)[0],
-        _load_idx,
-        _idx_paths,
+    'mnist': (
+        _Format(
+            'the idx files of MNIST, plain or .gz',
+            _IDX_FILES,
+            lambda paths: _shapes_of_idx(paths)[0],
+            _load_idx,
+            _idx_paths,
+        ),
     ),
 }
 ARRAY_DATA_SETS = tuple(_FORMATS)

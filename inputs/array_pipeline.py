@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from inputs.data_folder import Arrays
+from inputs.data_sets import Arrays
 from inputs.staged import HostBatch, StagedInput
 
 

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inputs.data_folder import Arrays
-from inputs.data_sets import Shards
+from inputs.data_sets import Arrays, Shards
 
 if TYPE_CHECKING:
     from inputs.pipeline import InputPipeline
 
+# The values of --input_pipeline.
+RECORD_INPUT, TF_DATA = 'record_input', 'tf_data'
 # What a run reads: TFRecord shards, arrays in memory, or nothing.
 Source = Shards | Arrays | None
 
@@ -24,31 +25,49 @@ class InputRow:
     """One way to bring batches to the devices.
 
     Attributes:
-      name: the name in the documentation.
+      name: the value of --input_pipeline, or the name in the documentation if it cannot be chosen.
       reads: the type of the source that the pipeline reads.
       pipeline: the class of the pipeline, as 'module:name'. Its constructor takes some of these keyword arguments:
         source, devices, batch_size, num_classes, options (preprocessing.ImageOptions), height, width, channels, seed,
-        normalize_on_device, host_device, shift.
+        normalize_on_device, host_device, shift, tf_data (TfDataSettings).
       examples: the function that lists the examples of a source for an evaluation, as 'module:name', see
         inputs.validation; None if evaluations use the pipeline itself.
+      repeatable: whether the seed alone determines the order of the images.
     """
 
     name: str
     reads: type
     pipeline: str
     examples: str | None
+    repeatable: bool = True
 
 
+_RECORD_EXAMPLES = 'inputs.validation:record_examples'
 INPUTS = (
     InputRow('synthetic', type(None), 'inputs.synthetic:SyntheticInput', None),
-    InputRow('records', Shards, 'inputs.record_pipeline:RecordPipeline', 'inputs.validation:record_examples'),
+    # Which of several readers is faster, and when a batch is taken, has its part in the order of RecordInput.
+    InputRow(RECORD_INPUT, Shards, 'inputs.record_pipeline:RecordPipeline', _RECORD_EXAMPLES, repeatable=False),
+    InputRow(TF_DATA, Shards, 'inputs.tf_data_pipeline:TfDataPipeline', _RECORD_EXAMPLES),
     InputRow('arrays', Arrays, 'inputs.array_pipeline:ArrayPipeline', 'inputs.validation:array_examples'),
 )
 
 
-def input_for(source: Source) -> InputRow:
-    """Returns the row of the pipeline that reads a source."""
-    return next(row for row in INPUTS if isinstance(source, row.reads))
+# The names that can be chosen, for records. The first is the default.
+RECORD_PIPELINES = tuple(row.name for row in INPUTS if row.reads is Shards)
+
+
+def record_pipeline(name: str | None, *, deterministic: bool) -> InputRow:
+    """Returns the row of the pipeline for records: that of a name, else the first, or the first repeatable one."""
+    rows = [row for row in INPUTS if row.reads is Shards]
+    if name is not None:
+        return next(row for row in rows if row.name == name)
+    return next(row for row in rows if row.repeatable or not deterministic)
+
+
+def input_for(source: Source, name: str | None = None) -> InputRow:
+    """Returns the row of the pipeline that reads a source: the first of this name, else the first."""
+    rows = [row for row in INPUTS if isinstance(source, row.reads)]
+    return next((row for row in rows if row.name == name), rows[0])
 
 
 def make_pipeline(row: InputRow, **parts: Any) -> 'InputPipeline':

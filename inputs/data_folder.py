@@ -4,15 +4,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-import numpy.typing as npt
-
 from errors import RunError, UsageError, counted
 from inputs import array_files
 from inputs.data_sets import (
     DATA_SETS,
     RECORDS,
     SUBSETS,
+    Arrays,
     DataSet,
     Shards,
     check_shards,
@@ -22,19 +20,6 @@ from inputs.data_sets import (
 )
 from records.framing import count_records
 from records.layout import LABELS_FILE, read_facts, read_labels
-
-
-@dataclass(frozen=True)
-class Arrays:
-    """The images of a subset, [N, H, W, C] uint8, and their labels, [N] int32."""
-
-    subset: str
-    images: npt.NDArray[np.uint8]
-    labels: npt.NDArray[np.int32]
-
-    @property
-    def num_images(self) -> int:
-        return len(self.images)
 
 
 @dataclass(frozen=True)

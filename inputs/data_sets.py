@@ -5,8 +5,14 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from errors import UsageError, counted
+
+if TYPE_CHECKING:
+    # NumPy would take longer to import than everything else that parsing a command line needs.
+    import numpy as np
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,19 @@ class Shards:
         special = {',': '?'} | {letter: f'\\{letter}' for letter in '*?[]\\'}
         folder = ''.join(special.get(letter, letter) for letter in str(self.folder))
         return ','.join(f'{folder}/{Path(path).name}' for path in self.paths)
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The images of a subset, [N, H, W, C] uint8, and their labels, [N] int32."""
+
+    subset: str
+    images: 'npt.NDArray[np.uint8]'
+    labels: 'npt.NDArray[np.int32]'
+
+    @property
+    def num_images(self) -> int:
+        return len(self.images)
 
 
 def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[str]:

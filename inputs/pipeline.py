@@ -9,7 +9,10 @@ import tensorflow.compat.v1 as tf
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch of one tower: images [N, H, W, C] float32 in [-1, 1], labels [N] int32, on the device of the tower."""
+    """The batch of one tower, on its device: normalised images [N, H, W, C] float32, labels [N] int32.
+
+    Pixels are in [-1, 1] unless preprocessing.Scale says otherwise.
+    """
 
     images: tf.Tensor
     labels: tf.Tensor

@@ -53,12 +53,16 @@ class RecordPipeline(StagedInput):
           readers: number of shards that are read at the same time.
         """
         global_batch = batch_size * len(devices)
+        # Images that are shifted are normalised afterwards, so that black is 0 in all of them.
+        normalizes_each = not normalize_on_device and not options.shifts
 
         def example(record: tf.Tensor, position: int, draws: preprocessing.Draws | None) -> tuple[tf.Tensor, tf.Tensor]:
             with tf.name_scope(f'record_{position}'):
                 encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
                 image = preprocessing.preprocess(encoded, boxes, options, position, draws)
-                return image if normalize_on_device else preprocessing.normalize(image, is_record=True), label
+                return preprocessing.normalize(
+                    image, options.scale, is_record=True
+                ) if normalizes_each else image, label
 
         def make_host_batches() -> list[HostBatch]:
             """For each device its images, then their labels, and then, if images are shifted, random numbers [N, 3]."""
@@ -86,8 +90,9 @@ class RecordPipeline(StagedInput):
             size = batch_size
             images, labels = tf.stack(host_batch[:size]), tf.stack(host_batch[size : 2 * size])
             if options.shifts:
-                black = 0 if images.dtype == tf.uint8 else -1
-                images = preprocessing.shift_and_flip(images, host_batch[2 * size], black)
+                images = preprocessing.shift_and_flip(images, host_batch[2 * size])
+                if not normalize_on_device:
+                    images = preprocessing.normalize(images, options.scale)
             return images, labels
 
-        super().__init__(devices, make_host_batches, assemble, host_device)
+        super().__init__(devices, make_host_batches, assemble, host_device, options.scale)

@@ -33,14 +33,16 @@ class StagedInput(InputPipeline):
         make_host_batches: Callable[[], Sequence[HostBatch]],
         assemble: Callable[[HostBatch], tuple[tf.Tensor, tf.Tensor]] = _unpack,
         host_device: str = '/cpu:0',
+        scale: preprocessing.Scale | None = None,
     ) -> None:
         """Builds the ops of all stages.
 
         Args:
           make_host_batches: builds stage A on the host device; returns the tensors of a batch for each device.
           assemble: builds stage B of a device on the host device: turns these tensors into images and labels; by
-            default they are images and labels already. images are [N, H, W, C]: float32 in [-1, 1], or uint8, which
+            default they are images and labels already. images are [N, H, W, C]: normalised float32, or uint8, which
             stage C normalises on the device. labels are [N] int32.
+          scale: how stage C normalises; by default to [-1, 1].
         """
         super().__init__()
         with tf.name_scope('stage_a'), tf.device(host_device):
@@ -64,9 +66,9 @@ class StagedInput(InputPipeline):
                 images, labels = area.get()
                 # Empties the area also in a run that does not use this tower.
                 self.per_step_ops.append(labels.op)
-                self._batches.append(
-                    Batch(preprocessing.normalize(images) if images.dtype == tf.uint8 else images, labels)
-                )
+                if images.dtype == tf.uint8:
+                    images = preprocessing.normalize(images, scale)
+                self._batches.append(Batch(images, labels))
         self._warm_up = (
             [area.clear() for area in (self.host_area, *self.device_areas)],
             [stage_a],

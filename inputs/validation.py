@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from inputs.data_folder import Arrays
-from inputs.data_sets import Shards
+from inputs.data_sets import Arrays, Shards
 from inputs.pipeline import Batch, InputPipeline
 from training.variables import HOST_DEVICE
 
@@ -45,9 +44,16 @@ class ValidationInput(InputPipeline):
     Args:
       devices: one for each tower; batch k of a step goes to the k-th.
       make_examples: adds a Dataset to the graph: pairs of an image [H, W, C] uint8 and its label, a scalar int32.
+      scale: how the images are normalised; by default to [-1, 1].
     """
 
-    def __init__(self, devices: Sequence[str], batch_size: int, make_examples: Callable[[], Dataset]) -> None:
+    def __init__(
+        self,
+        devices: Sequence[str],
+        batch_size: int,
+        make_examples: Callable[[], Dataset],
+        scale: preprocessing.Scale | None = None,
+    ) -> None:
         super().__init__()
         with tf.device(HOST_DEVICE), tf.name_scope('validation_input'):
             examples = make_examples()
@@ -60,7 +66,7 @@ class ValidationInput(InputPipeline):
         self._batches = []
         for device, (images, labels) in zip(devices, made, strict=True):
             with tf.device(device), tf.name_scope('validation_batch'):
-                self._batches.append(Batch(preprocessing.normalize(images), tf.identity(labels)))
+                self._batches.append(Batch(preprocessing.normalize(images, scale), tf.identity(labels)))
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]

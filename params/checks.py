@@ -7,6 +7,7 @@ from params import (
     devices,
     evaluation,
     files,
+    input_pipeline,
     model_and_run,
     optimization,
     precision,
@@ -21,6 +22,7 @@ _GROUPS = (
     model_and_run,
     devices,
     data,
+    input_pipeline,
     variables,
     optimization,
     precision,
@@ -32,6 +34,8 @@ _GROUPS = (
 )
 _RULES: list[Rule] = [rule for group in _GROUPS for rule in group.RULES]
 _RUN_RULES: tuple[RunRule, ...] = (
+    *data.RUN_RULES,
+    *input_pipeline.RUN_RULES,
     *optimization.RUN_RULES,
     *cluster.RUN_RULES,
     *evaluation.RUN_RULES,

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from errors import spelled
 from inputs.data_sets import DATA_NAMES, RECORDS
-from params.rules import Idle, Rule, idle_in_eval, idle_in_forward_only
+from inputs.preprocessors import DEFAULT, PREPROCESSORS
+from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only
 from params.spec import flag
 
 if TYPE_CHECKING:
@@ -41,6 +43,17 @@ class Data:
         'Interpolation that brings images to the size of the model; round_robin alternates between the others.',
         choices=('nearest', 'bilinear', 'bicubic', 'area', 'round_robin'),
     )
+    input_preprocessor: str = flag(
+        DEFAULT,
+        f'How the images of records are preprocessed. '
+        f'{"; ".join(f"{row.name}: {row.summary}" for row in PREPROCESSORS.values())}.',
+        choices=tuple(PREPROCESSORS),
+    )
+    ml_perf: bool = flag(
+        False,
+        'Normalise the images of records as the rules of MLPerf demand: the mean colour of ImageNet is subtracted, and '
+        'nothing divided.',
+    )
 
 
 def _records_have_a_folder(params: 'Params') -> str | None:
@@ -51,13 +64,34 @@ def _records_have_a_folder(params: 'Params') -> str | None:
     return None
 
 
+def _other_preprocessors_are_for_records(params: 'Params', run: RunFacts) -> str | None:
+    if params.data_dir is None or run.has_records or params.input_preprocessor == DEFAULT:
+        return None
+    return (
+        f'{spelled("input_preprocessor", params.input_preprocessor)}: it is for photographs in records, and '
+        f'--data_dir={params.data_dir} contains none; leave it out'
+    )
+
+
 RULES: tuple[Rule, ...] = (_records_have_a_folder,)
+RUN_RULES: tuple[RunRule, ...] = (_other_preprocessors_are_for_records,)
 IDLE: tuple[Idle, ...] = (
     idle_in_eval('distortions'),
     idle_in_forward_only('distortions', reason='--forward_only does not augment images'),
     Idle(
-        ('augmentation', 'distortions', 'resize_method'),
+        ('augmentation', 'distortions', 'resize_method', 'input_preprocessor', 'ml_perf'),
         lambda p, run: p.data_dir is None,
         'images are synthetic without --data_dir',
+    ),
+    Idle(('ml_perf',), lambda p, run: not run.has_records, 'it is about photographs in records'),
+    Idle(
+        ('ml_perf',),
+        lambda p, run: p.input_preprocessor != DEFAULT,
+        '--input_preprocessor normalises images in the same way',
+    ),
+    Idle(
+        ('distortions', 'resize_method'),
+        lambda p, run: PREPROCESSORS[p.input_preprocessor].plain,
+        '--input_preprocessor says how images are resized, and changes no colours',
     ),
 )

@@ -61,6 +61,9 @@ class ModelAndRun:
         1234,
         'Seed of weights, dropout, augmentation and image order (the order of records also depends on read timing).',
     )
+    deterministic: bool = flag(
+        False, 'The same losses bit for bit for the same --tf_random_seed: deterministic ops and order of records.'
+    )
     verbose: bool = flag(False, 'Print what TensorFlow prints when it starts, and a traceback after an error.')
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from errors import UsageError, spelled
+from inputs.catalog import RECORD_INPUT, TF_DATA
 from params.spec import FlagSpec, Value
 
 OLDER_NAMES: Mapping[str, FlagSpec] = {
@@ -10,6 +11,7 @@ OLDER_NAMES: Mapping[str, FlagSpec] = {
     for spec in (
         FlagSpec('learning_rate', float, optional=True, lower_bound=0),
         FlagSpec('use_nccl', bool, optional=True),
+        FlagSpec('use_datasets', bool, optional=True),
         FlagSpec('use_fp16', bool, optional=True),
         FlagSpec('xla_compile', bool, optional=True),
     )
@@ -52,6 +54,13 @@ def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) ->
         if use_fp16:
             values['precision'] = 'fp16'
             as_written['precision'] = spelled('use_fp16', use_fp16)
+    use_datasets = older.get('use_datasets')
+    if use_datasets is not None:
+        pipeline = TF_DATA if use_datasets else RECORD_INPUT
+        if values.get('input_pipeline') not in (None, pipeline):
+            raise _clash('use_datasets', use_datasets, 'input_pipeline', values)
+        values['input_pipeline'] = pipeline
+        as_written['input_pipeline'] = spelled('use_datasets', use_datasets)
     xla_compile = older.get('xla_compile')
     # The original has both, so that --xla --noxla_compile is no contradiction.
     if xla_compile and not values.get('xla'):

@@ -47,10 +47,7 @@ def _no_effect(name: str, kind: type, silent: Value, says: str) -> Row:
     return Row(Fate.NO_EFFECT, FlagSpec(name, kind, optional=True), says, silent)
 
 
-_RECORD_INPUT = 'records are read by RecordInput, not by tf.data'
-_MEMORY = 'records are read from --data_dir, which the system keeps in memory if it fits'
 _NO_TENSORRT = 'TensorFlow contains no TensorRT any more; use trtexec of TensorRT'
-_PREPROCESSING = 'which preprocesses images in another way; leave it out, or train with synthetic images'
 _RESULT = '--result_file=FILE writes the numbers of a run, and --history=FILE collects those of many'
 
 # Flags of the original that are not among ours.
@@ -59,42 +56,16 @@ _OTHERS = (
     _no_effect('batch_group_size', int, 1, 'batches are prepared one at a time, while a step computes'),
     _no_effect('collect_eval_results_async', bool, False, 'accuracies are collected between the steps of evaluations'),
     _no_effect('compute_lr_on_cpu', bool, True, 'the learning rate is computed on the CPU in every run'),
-    _no_effect('datasets_num_private_threads', int, None, f'{_RECORD_INPUT}; --num_inter_threads sets the threads'),
-    _no_effect('datasets_parallel_interleave_cycle_length', int, None, _RECORD_INPUT),
-    _no_effect('datasets_parallel_interleave_prefetch', int, None, _RECORD_INPUT),
-    _no_effect('datasets_prefetch_buffer_size', int, 1, f'{_RECORD_INPUT}; one batch is prepared ahead'),
-    _no_effect('datasets_repeat_cached_sample', bool, False, _MEMORY),
-    _no_effect('datasets_sloppy_parallel_interleave', bool, False, _RECORD_INPUT),
-    _no_effect('datasets_use_caching', bool, False, _MEMORY),
-    _no_effect('datasets_use_prefetch', bool, True, 'a batch is prepared ahead in every run'),
     _no_effect('debugger', str, None, 'no debugger is attached; --trace_file and --graph_file show what a step does'),
     _no_effect('distort_color_in_yiq', bool, False, '--distortions changes colours in HSV'),
     _no_effect('fuse_decode_and_crop', bool, True, 'an image is decoded and cropped by one operation in every run'),
     _no_effect('mkl', bool, False, 'oneDNN is built into TensorFlow; TF_ENABLE_ONEDNN_OPTS=0 turns it off'),
-    _no_effect('multi_device_iterator_max_buffer_size', int, 1, 'one batch is prepared ahead for each device'),
     _no_effect('sparse_to_dense_grads', bool, False, 'the gradients of these networks are dense'),
     # The default of the original has more than 31 bits.
     _no_effect('trt_max_workspace_size_bytes', float, 4294967296.0, _NO_TENSORRT),
-    _no_effect('use_datasets', bool, False, _RECORD_INPUT),
     _no_effect('use_python32_barrier', bool, False, 'no threads of Python wait for each other to prepare batches'),
     _no_effect('use_resource_vars', bool, True, 'variables are resource variables'),
     _no_effect('use_tf_layers', bool, True, 'layers are made of operations of TensorFlow in every run'),
-    Row(
-        Fate.REFUSED,
-        FlagSpec('input_preprocessor', str, optional=True),
-        f'it names code of another program, {_PREPROCESSING}',
-        silent='default',
-        refused_when=lambda params: params.data_dir is not None,
-        idle='synthetic images are not preprocessed',
-    ),
-    Row(
-        Fate.REFUSED,
-        FlagSpec('ml_perf', bool, optional=True),
-        f'it is for the rules of MLPerf, see github.com/mlcommons/training, {_PREPROCESSING}',
-        silent=False,
-        refused_when=lambda params: params.data_dir is not None,
-        idle='it is about how images are preprocessed, and synthetic images are not',
-    ),
     Row(
         Fate.REFUSED,
         FlagSpec('trt_mode', str, optional=True, choices=('FP32', 'FP16', 'INT8')),
@@ -104,7 +75,7 @@ _OTHERS = (
 # Flags of other versions of the original.
 _OF_OTHER_VERSIONS = (
     _no_effect('cache_data', bool, None, 'records are read from --data_dir as they are needed'),
-    _no_effect('datasets_prefetch_threadpool_size', int, None, 'TensorFlow sets the number of threads'),
+    _no_effect('datasets_prefetch_threadpool_size', int, None, '--datasets_num_private_threads sets the threads'),
     _no_effect('enable_layout_optimizer', bool, None, '--data_format sets the layout'),
     _no_effect('flush_stdout', bool, None, 'each line is flushed in every run'),
     _no_effect('gpu_pending_cap', int, None, 'TensorFlow manages the memory of a GPU'),
@@ -113,11 +84,12 @@ _OF_OTHER_VERSIONS = (
     _no_effect('ml_perf_compliance_logging', bool, False, f'the log of MLPerf is not written; {_RESULT}'),
     _no_effect('pretrain_dir', str, None, 'training starts from new weights, or from those of --backbone_model_path'),
     _no_effect('result_storage', str, None, 'the result is printed and not stored'),
-    _no_effect('use_data_sets', bool, None, 'there is one way to read records'),
+    _no_effect('use_data_sets', bool, None, '--input_pipeline says how records are read'),
     _no_effect('use_multi_device_iterator', bool, None, 'each device gets its own batches in every run'),
 )
 _RENAMED = {
     'learning_rate': 'init_learning_rate',
+    'use_datasets': 'input_pipeline',
     'use_fp16': 'precision',
     'use_nccl': 'all_reduce_spec',
     'xla_compile': 'xla',
@@ -127,15 +99,18 @@ _WORKS = """
     adam_beta1 adam_beta2 adam_epsilon agg_small_grads_max_bytes agg_small_grads_max_group all_reduce_spec
     allow_growth autotune_threshold backbone_model_path batch_size batchnorm_persistent benchmark_log_dir
     benchmark_test_id compact_gradient_transfer controller_host cross_replica_sync data_dir data_format data_name
-    device display_every display_perf_ewma distortions enable_optimizations eval eval_batch_size eval_dir
-    eval_during_training_at_specified_epochs eval_during_training_at_specified_steps
-    eval_during_training_every_n_epochs eval_during_training_every_n_steps eval_interval_secs force_gpu_compatible
-    forward_only fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n fp16_loss_scale fp16_vars
-    freeze_when_forward_only gpu_indices gpu_kt_max_bytes gpu_kt_max_interval gpu_kt_max_pending
-    gpu_memory_frac_for_testing gpu_thread_mode gradient_clip gradient_repacking graph_file hierarchical_copy
-    horovod_device init_learning_rate job_name kmp_affinity kmp_blocktime kmp_settings learning_rate_decay_factor
-    local_parameter_device log_device_placement loss_type_to_report max_ckpts_to_keep minimum_learning_rate model
-    momentum network_topology num_batches num_epochs num_epochs_per_decay num_eval_batches num_eval_epochs num_gpus
+    datasets_num_private_threads datasets_parallel_interleave_cycle_length datasets_parallel_interleave_prefetch
+    datasets_prefetch_buffer_size datasets_repeat_cached_sample datasets_sloppy_parallel_interleave
+    datasets_use_caching datasets_use_prefetch device display_every display_perf_ewma distortions
+    enable_optimizations eval eval_batch_size eval_dir eval_during_training_at_specified_epochs
+    eval_during_training_at_specified_steps eval_during_training_every_n_epochs eval_during_training_every_n_steps
+    eval_interval_secs force_gpu_compatible forward_only fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n
+    fp16_loss_scale fp16_vars freeze_when_forward_only gpu_indices gpu_kt_max_bytes gpu_kt_max_interval
+    gpu_kt_max_pending gpu_memory_frac_for_testing gpu_thread_mode gradient_clip gradient_repacking graph_file
+    hierarchical_copy horovod_device init_learning_rate input_preprocessor job_name kmp_affinity kmp_blocktime
+    kmp_settings learning_rate_decay_factor local_parameter_device log_device_placement loss_type_to_report
+    max_ckpts_to_keep minimum_learning_rate ml_perf model momentum multi_device_iterator_max_buffer_size
+    network_topology num_batches num_epochs num_epochs_per_decay num_eval_batches num_eval_epochs num_gpus
     num_inter_threads num_intra_threads num_learning_rate_warmup_epochs num_warmup_batches optimizer
     partitioned_graph_file_prefix per_gpu_thread_count piecewise_learning_rate_schedule print_training_accuracy
     ps_hosts resize_method resnet_base_lr rewriter_config rmsprop_decay rmsprop_epsilon rmsprop_momentum

@@ -17,10 +17,12 @@ class RunFacts:
       alone: whether no other process takes part. It is False under a launcher of a mode, such as horovodrun, even if
         that starts only one process.
       residual: whether the model is a residual network.
+      has_records: whether --data_dir, if there is one, contains records, and not arrays.
     """
 
     alone: bool
     residual: bool
+    has_records: bool = True
 
 
 # Each returns the message of the error, or None if the settings keep the rule.

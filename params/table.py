@@ -9,6 +9,7 @@ from params.data import Data
 from params.devices import Devices
 from params.evaluation import EVAL_DURING_TRAINING, Evaluation
 from params.files import Files
+from params.input_pipeline import InputPipeline
 from params.model_and_run import ModelAndRun
 from params.optimization import Optimization
 from params.precision import Precision
@@ -46,6 +47,7 @@ class Params(
     Precision,
     Optimization,
     Variables,
+    InputPipeline,
     Data,
     Devices,
     ModelAndRun,

@@ -15,7 +15,7 @@ from inputs.validation import Share, ValidationInput
 from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
-from preprocessing import ImageOptions
+from preprocessing import ImageOptions, Scale
 from reporting.console import Banner
 from reporting.summary import format_machine
 from run.evaluation import Evaluation, SavedVariables
@@ -76,7 +76,7 @@ def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int
         examples = functools.partial(
             list_examples, data.validation, data.data_set.num_classes, _image_options(plan, training=False), share
         )
-        pipeline = ValidationInput(devices, evaluations.batch_size, examples)
+        pipeline = ValidationInput(devices, evaluations.batch_size, examples, _scale(plan))
     return Evaluation(
         plan.step.network,
         data.data_set.num_classes,
@@ -96,7 +96,8 @@ def export(plan: Plan, values: Mapping[str, Array], folder: str) -> None:
     Raises:
       RunError: the folder cannot be written.
     """
-    export_saved_model(folder, values, plan.step.network, plan.data.data_set.num_classes, plan.data.image_shape)
+    num_classes, image_shape = plan.data.data_set.num_classes, plan.data.image_shape
+    export_saved_model(folder, values, plan.step.network, num_classes, image_shape, _scale(plan))
 
 
 def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = None) -> Banner:
@@ -206,7 +207,7 @@ def _make_share(
         # that it does not see the first ones more often.
         seed += _SEEDS_OF_RESTART * restart
     return make_pipeline(
-        input_for(data.images),
+        input_for(data.images, data.pipeline),
         source=data.images,
         devices=devices,
         batch_size=plan.counts.batch_size,
@@ -215,6 +216,7 @@ def _make_share(
         normalize_on_device=plan.machine.kind == 'gpu',
         host_device=host_device,
         shift=shift,
+        tf_data=data.tf_data,
     )
 
 
@@ -237,4 +239,10 @@ def _image_options(plan: Plan, *, training: bool, seed: int = 0) -> ImageOptions
         resize_method=data.resize_method,
         seed=seed,
         augmentation=data.augmentation,
+        scale=_scale(plan),
+        shorter_side=data.preprocessor.shorter_side,
     )
+
+
+def _scale(plan: Plan) -> Scale:
+    return Scale(plan.data.preprocessor.factor, plan.data.preprocessor.offsets)

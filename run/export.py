@@ -67,7 +67,12 @@ def _temporary(folder: Path) -> Iterator[None]:
 
 
 def export_saved_model(
-    folder: str, values: Mapping[str, Array], network: Network, num_classes: int, image_shape: tuple[int, int, int]
+    folder: str,
+    values: Mapping[str, Array],
+    network: Network,
+    num_classes: int,
+    image_shape: tuple[int, int, int],
+    scale: preprocessing.Scale | None = None,
 ) -> None:
     """Writes a SavedModel whose signature serving_default classifies images.
 
@@ -83,6 +88,7 @@ def export_saved_model(
       values: the variables of the model, float32 by name.
       network: how the network is built.
       image_shape: H, W, C.
+      scale: how training normalises images; by default to [-1, 1].
 
     Raises:
       RunError: the folder cannot be written.
@@ -90,7 +96,7 @@ def export_saved_model(
     variables = _Constants(values)
 
     def serve(images: Tensor) -> dict[str, Tensor]:
-        pixels = preprocessing.normalize(images)
+        pixels = preprocessing.normalize(images, scale)
         logits = build_network(network, pixels, num_classes, variables, 'NHWC', is_training=False).logits
         return {
             'logits': tf.identity(logits),

@@ -13,6 +13,8 @@ from cluster.shape import Shape
 from cluster.topology import Cluster, Timeout
 from inputs.catalog import Source
 from inputs.data_sets import DataSet, Shards
+from inputs.preprocessors import Preprocessor
+from inputs.tf_data_settings import TfDataSettings
 from models.facts import ModelFacts
 from params import Params
 from params.all_reduce_spec import Range
@@ -80,6 +82,9 @@ class Data:
       image_size: height and width in pixels of the images given to the model.
       augmentation, distortions, resize_method: see preprocessing.ImageOptions.
       seed: of all random draws. distinct_workers: whether each worker draws different images.
+      deterministic: whether the seed alone decides the order of the images.
+      preprocessor: how pixels become numbers. pipeline: the name of the input pipeline for records. tf_data: its
+        settings, if it is made of tf.data.
     """
 
     data_set: DataSet
@@ -92,6 +97,10 @@ class Data:
     resize_method: str
     seed: int
     distinct_workers: bool
+    deterministic: bool
+    preprocessor: Preprocessor
+    pipeline: str
+    tf_data: TfDataSettings
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

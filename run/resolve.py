@@ -19,14 +19,16 @@ from hardware.openmp import set_openmp
 from hardware.surroundings import environment_facts, git_commit, machine_facts
 from hardware.visible_gpus import ONLY_ONE, PlaceOnHost, show_gpus
 from inputs.catalog import Source
-from inputs.data_folder import Arrays, DataFolder, open_folder, recognise
-from inputs.data_sets import DATA_SETS
+from inputs.data_folder import DataFolder, open_folder, recognise
+from inputs.data_sets import DATA_SETS, Arrays
+from inputs.preprocessors import DEFAULT, PREPROCESSORS, preprocessor_for
 from models.facts import ModelFacts
 from models.registry import MODELS, load_model_file
 from params import Params
 from params.agreement import flags_to_agree_on
 from params.checks import check_run, find_idle
 from params.files import Output, outputs_that_are
+from params.input_pipeline import chosen_pipeline, tf_data_settings
 from params.modes import MODES, Mode
 from params.rules import RunFacts
 from params.tensorflow_settings import OPENMP, chosen_gpus
@@ -68,7 +70,7 @@ def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
     mode = MODES[params.variable_update]
     horovod, cluster = _find_processes(params, mode, environ)
     model, folder = _find_model(params, reads=not (cluster and cluster.job == 'ps'))
-    facts = RunFacts(alone=cluster is None and horovod is None, residual=model.residual)
+    facts = _run_facts(model, folder, alone=cluster is None and horovod is None)
     check_run(params, facts)
     warnings = [] if is_cluster_evaluator else find_idle(params, facts)
     warnings += set_openmp(_for_openmp(params))
@@ -117,6 +119,11 @@ def _find_model(params: Params, *, reads: bool) -> tuple[ModelFacts, DataFolder 
     return MODELS.find_model(params.model, name, source), folder
 
 
+def _run_facts(model: ModelFacts, folder: DataFolder | None, *, alone: bool) -> RunFacts:
+    has_records = folder is None or folder.data_set.has_records
+    return RunFacts(alone=alone, residual=model.residual, has_records=has_records)
+
+
 def _check_folder(params: Params, folder: DataFolder | None) -> None:
     if folder and not params.eval:
         folder.check(folder.subset_of_steps(forward_only=params.forward_only))
@@ -133,7 +140,7 @@ def check_launch(params: Params, *, alone: bool = False) -> None:
     if params.model_file:
         load_model_file(params.model_file)
     model, folder = _find_model(params, reads=True)
-    check_run(params, RunFacts(alone=alone, residual=model.residual))
+    check_run(params, _run_facts(model, folder, alone=alone))
     _check_folder(params, folder)
     check_outputs(params)
 
@@ -220,7 +227,7 @@ def _plan_run(
         )
     if params.device is None:
         # Which flags have no effect on the kind of device that the run has found.
-        facts = RunFacts(alone=cluster is None and horovod is None, residual=model.residual)
+        facts = _run_facts(model, folder, alone=cluster is None and horovod is None)
         known = find_idle(params, facts)
         warnings += [line for line in find_idle(replace(params, device=machine.kind), facts) if line not in known]
     if machine.kind == 'gpu' and machine.is_here:
@@ -291,6 +298,9 @@ def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, war
             warnings.append(warning)
         return images
 
+    preprocessor = PREPROCESSORS[DEFAULT]
+    if data_set.has_records:
+        preprocessor = preprocessor_for(params.input_preprocessor, ml_perf=params.ml_perf)
     images = validation = None
     if folder and not params.eval:
         images = open_subset(folder.subset_of_steps(forward_only=params.forward_only))
@@ -308,10 +318,14 @@ def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, war
         validation=validation,
         image_size=(model.any_size and data_set.image_size) or model.image_size,
         augmentation=augmentation,
-        distortions=params.distortions,
-        resize_method=params.resize_method,
+        distortions=params.distortions and not preprocessor.plain,
+        resize_method='bilinear' if preprocessor.plain else params.resize_method,
         seed=params.tf_random_seed,
         distinct_workers=params.distinct_worker_data,
+        deterministic=params.deterministic,
+        preprocessor=preprocessor,
+        pipeline=chosen_pipeline(params),
+        tf_data=tf_data_settings(params),
     )
 
 

@@ -127,15 +127,6 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert isinstance(error.value.__cause__, FileNotFoundError)
 
 
-def test_the_error_says_that_a_folder_holds_the_python_version_of_cifar10(tmp_path: Path) -> None:
-    with refused('data_batch_1.bin') as without:
-        load_arrays('cifar10', str(tmp_path), 'train')
-    (tmp_path / 'cifar-10-batches-py').mkdir()
-    with refused('data_batch_1.bin', 'Python'):
-        load_arrays('cifar10', str(tmp_path), 'train')
-    assert 'Python' not in str(without.value)
-
-
 def test_an_unreadable_file_is_named_with_the_reason_of_the_operating_system(tmp_path: Path) -> None:
     write_mnist(tmp_path, DIGITS, LABELS)
     path = tmp_path / 'train-images-idx3-ubyte'

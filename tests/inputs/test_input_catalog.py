@@ -3,16 +3,24 @@
 import inspect
 import pkgutil
 import typing
-from collections import Counter
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from sessions import cpus
 
-from inputs.catalog import INPUTS, InputRow, Source, input_for, make_pipeline
-from inputs.data_folder import Arrays
-from inputs.data_sets import Shards
+from inputs.catalog import (
+    INPUTS,
+    RECORD_INPUT,
+    RECORD_PIPELINES,
+    TF_DATA,
+    InputRow,
+    Source,
+    input_for,
+    make_pipeline,
+    record_pipeline,
+)
+from inputs.data_sets import Arrays, Shards
 from inputs.pipeline import InputPipeline
 from inputs.synthetic import SyntheticInput
 
@@ -31,14 +39,25 @@ PARTS = {
         'normalize_on_device',
         'host_device',
         'shift',
+        'tf_data',
     },
     False: {'devices', 'batch_size', 'num_classes', 'height', 'width', 'channels', 'seed'},
 }
 
 
-def test_each_type_of_source_has_one_row() -> None:
-    assert Counter(row.reads for row in INPUTS) == Counter(typing.get_args(Source))
-    assert len({row.name for row in INPUTS}) == len(INPUTS)
+def test_each_type_of_source_has_a_row_and_those_of_one_type_have_different_names() -> None:
+    assert {row.reads for row in INPUTS} == {*typing.get_args(Source)}
+    assert len({(row.name, row.reads) for row in INPUTS}) == len(INPUTS)
+
+
+def test_records_can_be_read_by_each_named_pipeline_and_in_a_repeatable_order_by_default_if_asked() -> None:
+    assert RECORD_PIPELINES == (RECORD_INPUT, TF_DATA)
+    shards = Shards('train', ('train-00000-of-00001',), num_missing=0)
+    assert [input_for(shards, name).name for name in (None, *RECORD_PIPELINES)] == [RECORD_INPUT, *RECORD_PIPELINES]
+    assert input_for(None, TF_DATA) == input_for(None)
+    assert record_pipeline(None, deterministic=False).name == RECORD_INPUT
+    assert record_pipeline(None, deterministic=True).name == TF_DATA
+    assert record_pipeline(RECORD_INPUT, deterministic=True).name == RECORD_INPUT
 
 
 def test_a_source_finds_the_row_of_its_type() -> None:

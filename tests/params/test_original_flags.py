@@ -21,7 +21,7 @@ OTHER_VALUES = {
     'gpu_indices': '0',
     'gpu_thread_mode': 'global',
     'horovod_device': 'cpu',
-    'input_preprocessor': 'imagenet',
+    'input_preprocessor': 'official_models_imagenet',
     'kmp_settings': '0',
     'model': 'lenet',
     'piecewise_learning_rate_schedule': '0.3;10;0.1',
@@ -87,11 +87,9 @@ def test_the_default_of_each_flag_of_the_original_is_accepted(name: str) -> None
         # It is for clusters only.
         default = ''
     parsed = parse_argv([f'--{name}={default}'] if default or TABLE[name].spec.optional else [])
-    # Four defaults ask for what this program does in another way.
+    # Three defaults ask for what this program does in another way.
     assert [line.partition('=')[0] for line in parsed.warnings] == (
-        [f'--{name}']
-        if name in ('compute_lr_on_cpu', 'distort_color_in_yiq', 'use_datasets', 'use_resource_vars')
-        else []
+        [f'--{name}'] if name in ('compute_lr_on_cpu', 'distort_color_in_yiq', 'use_resource_vars') else []
     )
 
 
@@ -118,8 +116,9 @@ def test_each_flag_of_the_original_changes_the_settings_or_is_named(name: str) -
 @pytest.mark.parametrize(
     ('argv', 'facts'),
     [
-        ('--ml_perf --data_dir=d', ['--ml_perf=true', 'github.com/mlcommons/training']),
-        ('--input_preprocessor=imagenet --data_dir=d', ['--input_preprocessor=imagenet', 'leave it out']),
+        ('--input_preprocessor=inception', ['--input_preprocessor=inception', 'default', 'official_models_imagenet']),
+        ('--use_datasets --input_pipeline=record_input', ['--use_datasets=True', '--input_pipeline=record_input']),
+        ('--nouse_datasets --input_pipeline=tf_data', ['--use_datasets=False', '--input_pipeline=tf_data']),
         ('--trt_mode=fp16', ['--trt_mode=fp16', 'TensorRT', 'trtexec']),
         ('--xla_compile --noxla', ['--xla_compile', '--xla=False']),
     ],

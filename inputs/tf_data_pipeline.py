@@ -1,0 +1,135 @@
+"""The input pipeline for TFRecord shards that is made of tf.data."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+import preprocessing
+from inputs.data_sets import Shards
+from inputs.staged import HostBatch, StagedInput
+from inputs.tf_data_settings import TfDataSettings
+
+Dataset = Any
+
+
+class TfDataPipeline(StagedInput):
+    """Reads and preprocesses the images of TFRecord shards with tf.data, and stages them.
+
+    The threads of tf.data prepare batches also between the steps. Stage A takes one batch for each device from them,
+    in the order of the devices; stages B and C are those of every staged pipeline. Every record occurs once per epoch,
+    in random order; epochs follow each other without end, and a batch may span two.
+
+    The order of the records and the random changes of each image depend on the seed alone, unless settings.sloppy is
+    true: the k-th image of a run always has the same random numbers. Reading cannot begin in the middle of an epoch: a
+    continued training needs another seed.
+
+    Faults in the data fail the step with the TensorFlow errors that RecordPipeline has.
+    """
+
+    def __init__(
+        self,
+        source: Shards,
+        devices: Sequence[str],
+        batch_size: int,
+        num_classes: int,
+        options: preprocessing.ImageOptions,
+        *,
+        normalize_on_device: bool,
+        host_device: str = '/cpu:0',
+        shift: float = 0.0,
+        pool_records: int | None = None,
+        tf_data: TfDataSettings | None = None,
+    ) -> None:
+        """Builds the ops.
+
+        Args:
+          batch_size, normalize_on_device, shift, pool_records: as RecordPipeline.
+          tf_data: the settings of tf.data; by default those of the flags' defaults.
+        """
+        settings = tf_data or TfDataSettings()
+        pool = max(512, 2 * batch_size * len(devices)) if pool_records is None else pool_records
+        initializers = []
+
+        def example(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
+            image = preprocess_numbered(encoded, boxes, options, number)
+            return image if normalize_on_device else preprocessing.normalize(image, options.scale), label
+
+        def make_host_batches() -> list[HostBatch]:
+            records = _shuffled_records(source.paths, options.seed, shift, pool, settings)
+            examples = records.enumerate().map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+            batches = examples.batch(batch_size, drop_remainder=True)
+            if settings.prefetched_batches:
+                batches = batches.prefetch(settings.prefetched_batches)
+            batches = batches.prefetch(settings.batches_per_device * len(devices))
+            iterator = tf.data.make_initializable_iterator(batches.with_options(_options(settings)))
+            initializers.append(iterator.initializer)
+            host_batches: list[HostBatch] = []
+            for _ in devices:
+                # Ops without such an order would take the batches in any.
+                with tf.control_dependencies([tensor for batch in host_batches[-1:] for tensor in batch]):
+                    host_batches.append(list(iterator.get_next()))
+            return host_batches
+
+        super().__init__(devices, make_host_batches, host_device=host_device, scale=options.scale)
+        self.initializers += initializers
+
+
+def preprocess_numbered(
+    encoded: tf.Tensor, boxes: tf.Tensor, options: preprocessing.ImageOptions, number: tf.Tensor
+) -> tf.Tensor:
+    """As preprocessing.preprocess, with shift_and_flip too; the random numbers depend on options.seed and number only.
+
+    Args:
+      number: scalar int64: which image of the run it is, from 0.
+    """
+    draws = None
+    if options.training:
+        [draws] = preprocessing.draw(1, options, seeds=tf.stack([options.seed, number]))
+        draws = replace(draws, window_seeds=tf.stack([-1 - options.seed, number]))
+    make = functools.partial(preprocessing.preprocess, encoded, boxes, options, draws=draws)
+    image = preprocessing.at_position(options, number, make)
+    if options.shifts:
+        # Each kind of number has seeds of its own.
+        uniform = tf.random.stateless_uniform([1, 3], tf.stack([options.seed, -1 - number]))
+        [image] = tf.unstack(preprocessing.shift_and_flip(image[tf.newaxis], uniform))
+    return image
+
+
+def _shuffled_records(paths: Sequence[str], seed: int, shift: float, pool: int, settings: TfDataSettings) -> Dataset:
+    """The records of all shards, scalar strings, without end; each epoch in another order."""
+    count = len(paths)
+    files = tf.data.Dataset.from_tensor_slices(list(paths)).shuffle(count, seed)
+    if first := int(shift * count):
+        files = files.batch(count).map(lambda names: tf.roll(names, -first, axis=0)).unbatch()
+    cycle_length = min(settings.cycle_length, count)
+    if settings.prefetched_shards is None:
+        records = files.interleave(
+            tf.data.TFRecordDataset, cycle_length, num_parallel_calls=cycle_length, deterministic=not settings.sloppy
+        )
+    else:
+        # Dataset.interleave, which is to replace it, opens as many shards ahead as it thinks best.
+        parallel = tf.data.experimental.parallel_interleave(
+            tf.data.TFRecordDataset,
+            cycle_length,
+            sloppy=settings.sloppy,
+            prefetch_input_elements=settings.prefetched_shards,
+        )
+        records = files.apply(parallel)
+    if settings.repeats_one:
+        return records.take(1).cache().repeat()
+    if settings.caches:
+        records = records.cache()
+    # Repeated after the shuffling, so that no record of the next epoch comes before the last of this one.
+    return records.shuffle(pool, seed).repeat()
+
+
+def _options(settings: TfDataSettings) -> Any:
+    options = tf.data.Options()
+    options.deterministic = not settings.sloppy
+    if settings.private_threads is not None:
+        options.threading.private_threadpool_size = settings.private_threads
+    return options
