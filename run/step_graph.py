@@ -28,6 +28,7 @@ _AUXILIARY_WEIGHT = 0.4
 class StepSettings:
     """What a step computes. The names are those of the flags; with_accuracy adds top-1 and top-5 accuracy.
 
+    deterministic: whether each op must repeat its results, which excludes reading the clock.
     first_tower is the number of this process's first tower, counted over the towers of all processes.
     """
 
@@ -45,6 +46,7 @@ class StepSettings:
     precision: Precision = FP32
     single_l2_loss_op: bool = False
     label_smoothing: float = 0.0
+    deterministic: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Fetches:
       ops: further ops to run, such as the update.
       steps_after: scalar int64, the global step after this step, if other workers may increment it meanwhile.
       updated_at: scalar float64, the Unix time in seconds when the update was done and only the input pipeline was
-        still working; None if the input takes no work.
+        still working; None if the input takes no work, and in deterministic runs.
       learning_rate: scalar float32, the learning rate of the update.
       top_1, top_5: scalar float32, the top-1 and top-5 accuracy on the images of the step.
       num_skipped: scalar int64, how many steps the loss scale had skipped before this one.
@@ -194,7 +196,7 @@ def build_step_graph(
         if settings.forward_only or manager.synchronous_step is None:
             with tf.device(global_step.device), tf.control_dependencies([counted]):
                 steps_after = tf.raw_ops.ReadVariableOp(resource=global_step.handle, dtype=tf.int64)
-        if pipeline.per_step_ops:
+        if pipeline.per_step_ops and not settings.deterministic:
             with tf.control_dependencies([counted]):
                 updated_at = tf.timestamp()
         fractions = [tower.top_k for tower in towers if tower.top_k]
