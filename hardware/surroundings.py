@@ -133,6 +133,12 @@ def _memory_bytes(root: Path) -> int | None:
     return int(words[0]) * _KIBIBYTE if words else None
 
 
+def available_memory(root: Path = ROOT) -> int | None:
+    """The bytes that programs can still take without swapping; None where the system does not tell."""
+    words = read_table(root / 'proc/meminfo').get('MemAvailable', '').split()
+    return int(words[0]) * _KIBIBYTE if words else None
+
+
 def _affinity(root: Path) -> list[int] | None:
     """The logical cores that this process may use."""
     listed = read_table(root / 'proc/self/status').get('Cpus_allowed_list')

@@ -251,4 +251,9 @@ class VariableMgr(ABC):
         return variable
 
     def _initial_value(self, name: str, shape: Sequence[int], initializer: Initializer) -> Tensor:
-        return initializer(shape, (zlib.crc32(name.encode()) + self._seed) & 0x7FFFFFFF)
+        return initializer(shape, seed_of(name, self._seed))
+
+
+def seed_of(name: str, seed: int) -> int:
+    """The seed of a variable's initial value in a run with this --tf_random_seed."""
+    return (zlib.crc32(name.encode()) + seed) & 0x7FFFFFFF

@@ -2,12 +2,13 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
 
 from models.facts import BatchNorm
+from models.folding import ConstantNorm
 
 Tensor = Any  # TensorFlow ships no types
 Initializer = Callable[[Sequence[int], int], Tensor]  # (shape, seed) -> float32 tensor of that shape
@@ -95,6 +96,7 @@ class LayerBuilder:
       seed: the seed of the dropout layers; each one adds its number to it, so the seeds of two towers must differ by
         more than the number of dropout layers.
       dtype: the type that layers compute in, except the arithmetic of batch norm, which is always float32.
+      norms: of constant weights, what is left of each batch norm, by name; None: batch norm is computed.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class LayerBuilder:
         batch_norm: BatchNorm | None = None,
         seed: int = 0,
         dtype: tf.DType = tf.float32,
+        norms: Mapping[str, ConstantNorm] | None = None,
     ) -> None:
         self.is_training = is_training
         self._variables = variables
@@ -116,6 +119,7 @@ class LayerBuilder:
         self._batch_norm = batch_norm or BatchNorm()
         self._seed = seed
         self._dtype = dtype
+        self._norms = norms
         self._scopes: list[str] = []
         self._num_dropouts = 0
         self._no_statistics: Tensor = None
@@ -188,6 +192,8 @@ class LayerBuilder:
         The first value of the factors is 1 while training, and untrained_scale otherwise: without training the moving
         averages of fresh weights are 0 and 1, which normalises nothing.
         """
+        if self._norms is not None:
+            return self._norms[self._scoped(name)].apply(x, self._data_format)
         config, shape = self._batch_norm, [self._num_channels(x)]
         first = ones if self.is_training else constant(untrained_scale)
         scale = self._variable(f'{name}/gamma', shape, first, dtype=tf.float32) if config.scale else tf.ones(shape)

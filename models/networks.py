@@ -1,12 +1,13 @@
 """Adds a network to the graph."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 from errors import counted
 from models.facts import Network
+from models.folding import ConstantNorm
 from models.layers import Initializer, LayerBuilder, Tensor, VariableSource
 
 
@@ -44,6 +45,7 @@ def build_network(
     keep_statistics: bool = True,
     seed: int = 0,
     dtype: tf.DType = tf.float32,
+    norms: Mapping[str, ConstantNorm] | None = None,
 ) -> Logits:
     """Adds a network to the current graph.
 
@@ -51,7 +53,7 @@ def build_network(
       network: as in ModelFacts.network.
       images: [N, H, W, C] float32, whatever the data format.
       num_classes: the number of logits for an image.
-      variables, data_format, is_training, keep_statistics, seed, dtype: see LayerBuilder.
+      variables, data_format, is_training, keep_statistics, seed, dtype, norms: see LayerBuilder.
 
     Raises:
       NotLogitsError: the network's builder does not return logits.
@@ -64,6 +66,7 @@ def build_network(
         batch_norm=network.batch_norm,
         seed=seed,
         dtype=dtype,
+        norms=norms,
     )
     logits, auxiliary = _heads(network.build(cnn, cnn.images(images), num_classes), num_classes)
     # The softmax sums many exponentials, which needs the precision of float32.

@@ -21,8 +21,8 @@ _OF_ONE_PROCESS = {
     *('model_file', 'eval_dir', 'eval_interval_secs', 'display_every', 'print_training_accuracy'),
     *('loss_type_to_report', 'tf_random_seed', 'verbose', 'continue_on_nan', 'tf32'),
 }
-# A parameter server only waits for the others; it often gets few flags.
-_OF_SERVERS = ('cross_replica_sync', 'forward_only')
+# A parameter server only waits for the others; it often gets few flags. The workers of a controller compute, too.
+_OF_SERVERS = ('cross_replica_sync', 'deterministic', 'forward_only')
 
 
 def flags_to_agree_on(params: 'Params', *, serves: bool) -> Mapping[str, Any]:

@@ -79,8 +79,18 @@ def _tensorflow_has_the_protocol(params: 'Params', facts: RunFacts) -> str | Non
     )
 
 
+def _sums_have_one_order(params: 'Params', facts: RunFacts) -> str | None:
+    mode = MODES[params.variable_update]
+    if facts.alone or not params.deterministic or not params.trains or mode.sums_in_one_order:
+        return None
+    return (
+        f'--deterministic clashes with {spelled("variable_update", mode.name)} in several processes, whose gradients '
+        f'are summed as they arrive; write {modes_that(lambda other: other.sums_in_one_order)}, or leave it out'
+    )
+
+
 RULES: tuple[Rule, ...] = (_a_launcher_names_the_processes,)
-RUN_RULES: tuple[RunRule, ...] = (_tensorflow_has_the_protocol,)
+RUN_RULES: tuple[RunRule, ...] = (_tensorflow_has_the_protocol, _sums_have_one_order)
 IDLE: tuple[Idle, ...] = (
     Idle(
         ('server_protocol',),

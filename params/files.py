@@ -89,6 +89,7 @@ OUTPUTS: Mapping[str, Output] = {
     'train_dir': Output.FOLDER,
     'eval_dir': Output.FOLDER,
     'profile_dir': Output.CHIEF_FOLDER,
+    'benchmark_log_dir': Output.CHIEF_FOLDER,
     'export_saved_model': Output.NEW_FOLDER,
     'result_file': Output.CHIEF_FILE,
     'history': Output.CHIEF_FILE,

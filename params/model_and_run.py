@@ -55,6 +55,9 @@ class ModelAndRun:
         upper_bound=1,
     )
     forward_only: bool = flag(False, 'Compute only the loss and the accuracy: no gradients, no updates.')
+    freeze_when_forward_only: bool = flag(
+        False, 'With --forward_only, make the weights constants, and fold batch norm into the convolution before it.'
+    )
     print_training_accuracy: bool = flag(False, 'Compute and print top-1 and top-5 accuracy while training.')
     loss_type_to_report: str = flag(
         'total_loss',
@@ -150,6 +153,7 @@ IDLE: tuple[Idle, ...] = (
         lambda p, run: p.eval and (p.data_dir is not None or p.num_eval_batches is not None),
         '--num_eval_batches and --num_eval_epochs set how many images --eval evaluates',
     ),
+    Idle(('freeze_when_forward_only',), lambda p, run: not p.forward_only, 'only --forward_only freezes weights'),
     idle_in_forward_only(
         'loss_type_to_report', reason='--forward_only computes no weight decay, so that both losses are the same'
     ),

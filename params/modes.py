@@ -57,6 +57,7 @@ class Mode:
       parameter_device: what --local_parameter_device places in one process: 'variables', 'sums' of gradients, or None.
       transfer_dtypes: the types of 16 bits in which gradients can travel, except where NCCL sums them, which has
         NCCL_TRANSFER_DTYPES of params.all_reduce_spec.
+      sums_in_one_order: whether several processes sum gradients in the same order in each run.
       nccl_between_gpus: whether its workers sum by NCCL if their towers are GPUs.
       launcher: the program that starts and numbers its processes, where not any will do.
     """
@@ -72,6 +73,7 @@ class Mode:
     takes_hierarchy: bool = False
     parameter_device: str | None = None
     transfer_dtypes: tuple[str, ...] = ('float16', 'bfloat16')
+    sums_in_one_order: bool = False
     nccl_between_gpus: bool = False
     launcher: str | None = None
 
@@ -210,6 +212,7 @@ _ROWS = (
         forward_only_in_cluster=False,
         sums_towers=True,
         parameter_device='sums',
+        sums_in_one_order=True,
         nccl_between_gpus=True,
     ),
     Mode(
@@ -231,6 +234,7 @@ _ROWS = (
         always_synchronous=True,
         sums_towers=True,
         takes_all_reduce_spec=True,
+        sums_in_one_order=True,
     ),
     Mode(
         'horovod',

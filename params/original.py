@@ -59,8 +59,6 @@ _OTHERS = (
         1,
         'batches are prepared one at a time, while a step computes; --datasets_prefetch_buffer_size prepares more',
     ),
-    _no_effect('benchmark_log_dir', str, None, _RESULT),
-    _no_effect('benchmark_test_id', str, None, _RESULT),
     _no_effect('collect_eval_results_async', bool, False, 'accuracies are collected between the steps of evaluations'),
     _no_effect('compute_lr_on_cpu', bool, True, 'the learning rate is computed on the CPU in every run'),
     _no_effect('debugger', str, None, 'no debugger is attached; --trace_file and --graph_file show what a step does'),
@@ -73,14 +71,6 @@ _OTHERS = (
     _no_effect('use_python32_barrier', bool, False, 'no threads of Python wait for each other to prepare batches'),
     _no_effect('use_resource_vars', bool, True, 'variables are resource variables'),
     _no_effect('use_tf_layers', bool, True, 'layers are made of operations of TensorFlow in every run'),
-    Row(
-        Fate.REFUSED,
-        FlagSpec('freeze_when_forward_only', bool, optional=True),
-        'it measures inference with constant weights, and this program reads variables in each step; leave it out',
-        silent=False,
-        refused_when=lambda params: params.forward_only,
-        idle='only --forward_only has used it',
-    ),
     Row(
         Fate.REFUSED,
         FlagSpec('trt_mode', str, optional=True, choices=('FP32', 'FP16', 'INT8')),
@@ -112,22 +102,21 @@ _RENAMED = {
 # Flags that are ours by the same name.
 _WORKS = """
     adam_beta1 adam_beta2 adam_epsilon agg_small_grads_max_bytes agg_small_grads_max_group all_reduce_spec
-    allow_growth autotune_threshold backbone_model_path batch_size batchnorm_persistent compact_gradient_transfer
-    controller_host cross_replica_sync data_dir data_format data_name
+    allow_growth autotune_threshold backbone_model_path batch_size batchnorm_persistent benchmark_log_dir
+    benchmark_test_id compact_gradient_transfer controller_host cross_replica_sync data_dir data_format data_name
     datasets_num_private_threads datasets_parallel_interleave_cycle_length datasets_parallel_interleave_prefetch
-    datasets_prefetch_buffer_size datasets_repeat_cached_sample datasets_sloppy_parallel_interleave datasets_use_caching
-    datasets_use_prefetch device display_every display_perf_ewma distortions
+    datasets_prefetch_buffer_size datasets_repeat_cached_sample datasets_sloppy_parallel_interleave
+    datasets_use_caching datasets_use_prefetch device display_every display_perf_ewma distortions
     enable_optimizations eval eval_batch_size eval_dir eval_during_training_at_specified_epochs
     eval_during_training_at_specified_steps eval_during_training_every_n_epochs eval_during_training_every_n_steps
     eval_interval_secs force_gpu_compatible forward_only fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n
-    fp16_loss_scale fp16_vars gpu_indices gpu_kt_max_bytes gpu_kt_max_interval gpu_kt_max_pending
-    gpu_memory_frac_for_testing gpu_thread_mode gradient_clip gradient_repacking graph_file hierarchical_copy
-    horovod_device init_learning_rate input_preprocessor job_name kmp_affinity kmp_blocktime kmp_settings
-    learning_rate_decay_factor
-    local_parameter_device log_device_placement loss_type_to_report max_ckpts_to_keep minimum_learning_rate ml_perf
-    model momentum multi_device_iterator_max_buffer_size
-    network_topology num_batches num_epochs num_epochs_per_decay num_eval_batches num_eval_epochs
-    num_gpus num_inter_threads num_intra_threads num_learning_rate_warmup_epochs num_warmup_batches optimizer
+    fp16_loss_scale fp16_vars freeze_when_forward_only gpu_indices gpu_kt_max_bytes gpu_kt_max_interval
+    gpu_kt_max_pending gpu_memory_frac_for_testing gpu_thread_mode gradient_clip gradient_repacking graph_file
+    hierarchical_copy horovod_device init_learning_rate input_preprocessor job_name kmp_affinity kmp_blocktime
+    kmp_settings learning_rate_decay_factor local_parameter_device log_device_placement loss_type_to_report
+    max_ckpts_to_keep minimum_learning_rate ml_perf model momentum multi_device_iterator_max_buffer_size
+    network_topology num_batches num_epochs num_epochs_per_decay num_eval_batches num_eval_epochs num_gpus
+    num_inter_threads num_intra_threads num_learning_rate_warmup_epochs num_warmup_batches optimizer
     partitioned_graph_file_prefix per_gpu_thread_count piecewise_learning_rate_schedule print_training_accuracy
     ps_hosts resize_method resnet_base_lr rewriter_config rmsprop_decay rmsprop_epsilon rmsprop_momentum
     save_model_secs save_model_steps save_summaries_steps server_protocol single_l2_loss_op staged_vars

@@ -61,6 +61,12 @@ class Results:
         '{date}, {time} and, with --repeat, {run}.',
     )
     history: str | None = flag(None, 'SQLite file to which the result is added; made if missing.')
+    benchmark_log_dir: str | None = flag(
+        None,
+        "Folder for benchmark_run.log and metric.log, in the format of the benchmark logger of TensorFlow's official "
+        'models; created if missing.',
+    )
+    benchmark_test_id: str | None = flag(None, 'The test_id in benchmark_run.log, for people who read it.')
     repeat: int = flag(1, 'Runs, each in processes of its own; the total is that of all.', lower_bound=1, unit='runs')
     target_seconds: float | None = flag(
         None,
@@ -147,6 +153,7 @@ RULES: tuple[Rule, ...] = (
 )
 RUN_RULES: tuple[RunRule, ...] = (_workers_have_a_pace, _a_cluster_is_repeated_by_a_sweep)
 IDLE: tuple[Idle, ...] = (
+    Idle(('benchmark_test_id',), lambda p, run: p.benchmark_log_dir is None, 'only --benchmark_log_dir uses it'),
     idle_in_eval('target_seconds', 'measure_peak', reason='it is about training steps, and --eval takes none'),
     Idle(
         ('measure_peak',),

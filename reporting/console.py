@@ -56,6 +56,7 @@ class Banner:
     precision: str = 'fp32'
     tf32: bool | None = False
     data_format_reason: str = ''
+    has_constant_weights: bool = False
     machine: tuple[str, ...] = ()
     steps_per_run: int = 1
 
@@ -84,6 +85,7 @@ def format_banner(banner: Banner) -> str:
         *([('Precision', f'{banner.precision}{PERHAPS_IN_TF32}')] if banner.tf32 is None else []),
         ('Optimizer', banner.optimizer),
         ('Variables', banner.variable_update),
+        *([('Weights', 'constant, batch norm is folded')] if banner.has_constant_weights else []),
         *([('AllReduce', banner.all_reduce_spec)] if banner.all_reduce_spec else []),
         ('Sync', banner.sync),
     ]

@@ -33,6 +33,8 @@ _NO_SETTING = frozenset(
     {
         'result_file',
         'history',
+        'benchmark_log_dir',
+        'benchmark_test_id',
         'repeat',
         'verbose',
         'num_batches',

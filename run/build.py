@@ -20,6 +20,7 @@ from reporting.console import Banner
 from reporting.summary import format_machine
 from run.evaluation import Evaluation, SavedVariables
 from run.export import Array, export_saved_model
+from run.frozen import freeze
 from run.plan import Plan, Role
 from run.step_graph import StepGraph, build_step_graph
 from training.optimizers import Optimizer
@@ -42,7 +43,12 @@ def build_step(plan: Plan, root: int, restart: int = 0) -> StepGraph:
     optimizer: Optimizer = pkgutil.resolve_name(plan.optimizer.rule)(*plan.optimizer.arguments)
     # Random ops begin anew in each session. A continued training drops other units than its first steps did.
     settings = replace(plan.step, seed=plan.step.seed + _SEEDS_OF_RESTART * restart)
-    return build_step_graph(settings, optimizer, manager, _make_pipeline(plan, manager.get_devices(), restart))
+    frozen = None
+    if plan.freezes:
+        batch_shape = plan.counts.batch_size, *plan.data.image_shape
+        num_classes = plan.data.data_set.num_classes
+        frozen = freeze(plan.step.network, batch_shape, num_classes, plan.step.seed, plan.step.precision, plan.config)
+    return build_step_graph(settings, optimizer, manager, _make_pipeline(plan, manager.get_devices(), restart), frozen)
 
 
 def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int, num_processes: int) -> Evaluation:
@@ -133,6 +139,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
         bytes_of_step=built.bytes_of_step if built else 0,
         precision=str(plan.step.precision),
+        has_constant_weights=plan.freezes,
         tf32=machine.tf32,
         machine=tuple(format_machine(plan.surroundings.machine)),
         steps_per_run=1 if plan.role is Role.EVALUATION else counts.steps_per_run,

@@ -17,6 +17,7 @@ from errors import BenchmarkError, RunError, spelled
 from params.results import STDOUT
 from reporting import console as lines
 from reporting import history
+from reporting.benchmark_log import BenchmarkLog
 from reporting.console import Console
 from reporting.record import write_document
 from reporting.result import Accuracy, Between, Cause, ClusterTotal, Ending, Phase, Result, Step, StepValues
@@ -57,6 +58,7 @@ class Measurement:
         self._console = console
         self._clock = clock
         self._worker: Worker | None = None
+        self._log = BenchmarkLog(plan.reports.log_folder) if plan.reports.log_folder else None
         # Counted here: the number of a generation of workers begins at 1 again if the chief was replaced.
         self._generation = 1
         self._steps: list[Step[StepValues]] = []
@@ -85,6 +87,8 @@ class Measurement:
             self._generation = inherited['generation'] + 1
             self._evaluations = [Accuracy(**found) for found in inherited['evaluations']]
             self._between = [{Cause(cause): secs for cause, secs in gap.items()} for gap in inherited['between']]
+        elif self._log:
+            self._log.begin(self.recording.log_header())
 
     def _handed_on(self) -> dict[str, Any]:
         """What join needs in the process that replaces this one. Its clock is that of the machine, so it goes on."""
@@ -194,6 +198,7 @@ class Measurement:
             if step.index == 1 or step.index % self._plan.counts.display_every == 0:
                 with self.doing(Cause.PRINTING):
                     self._print_step(step)
+                    self._log_step(step)
 
     def _print_step(self, step: Step[StepValues]) -> None:
         if not self._num_shown:
@@ -203,6 +208,17 @@ class Measurement:
         rate = self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight)
         self._console.result(lines.format_step(step.index, rate, step.values))
 
+    def _log_step(self, step: Step[StepValues]) -> None:
+        rate, values = self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight), step.values
+        accuracies = {'top_1_accuracy': values.top_1, 'top_5_accuracy': values.top_5}
+        losses = {self._plan.losses.name: values.loss}
+        self._add_to_log(step.index, {'current_examples_per_sec': rate.images_per_second, **losses, **accuracies})
+
+    def _add_to_log(self, global_step: int, metrics: Mapping[str, float | None]) -> None:
+        for name, value in metrics.items():
+            if self._log and value is not None:
+                self._log.add(name, value, global_step)
+
     # ---- evaluations ----------------------------------------------------------------------------------------------
 
     def add_evaluation(self, found: Accuracy) -> None:
@@ -210,6 +226,8 @@ class Measurement:
         self._evaluations.append(found)
         is_asked_for = self._plan.role is Role.EVALUATION
         self._console.result((lines.format_accuracy if is_asked_for else lines.format_interim_accuracy)(found))
+        accuracies = {'eval_top_1_accuracy': found.top_1, 'eval_top_5_accuracy': found.top_5}
+        self._add_to_log(found.step, {**accuracies, 'eval_average_examples_per_sec': found.images_per_second})
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
@@ -235,7 +253,7 @@ class Measurement:
         try:
             document = self._make_document(result, ending)
             # First the file: the reader of standard output may have left.
-            faults = self._write(document) if document else []
+            faults = self._write(document, result) if document else []
         finally:
             # Whatever happens to the document, the total is not lost.
             if prints:
@@ -263,9 +281,17 @@ class Measurement:
             workers = self._worker.collect('steps', own, is_complete=ending.is_complete)
         return self.recording.document(result, ending, workers) if self._plan.processes.is_chief else None
 
-    def _write(self, document: Mapping[str, Any]) -> list[RunError]:
-        """Writes the document to each place that the flags say; returns what went wrong."""
+    def _write(self, document: Mapping[str, Any], result: Result) -> list[RunError]:
+        """Writes the result to each place that the flags say; returns what went wrong."""
         faults = []
+        timed = result.timed_steps
+        try:
+            if self._is_line_due(result):
+                self._log_step(timed[-1])
+            if result.images:
+                self._add_to_log(timed[-1].index, {'average_examples_per_sec': result.images_per_second})
+        except RunError as error:
+            faults.append(error)
         reports = self._plan.reports
         if reports.result_file:
             try:
@@ -301,8 +327,7 @@ class Measurement:
 
     def _print(self, result: Result, ending: Ending) -> None:
         timed = result.timed_steps
-        # The line of the last step, where --display_every does not divide their number, or the run ended early.
-        if timed and timed[-1].index != self._num_shown:
+        if self._is_line_due(result):
             self._print_step(timed[-1])
         # In asynchronous modes a worker may still be warming up when the others have taken all timed steps.
         if result.images:
@@ -314,6 +339,10 @@ class Measurement:
             asked = f'in {counts.target_secs:g} seconds' if counts.target_secs else f'of {counts.num_timed}'
             global_step = result.steps[-1].values.steps_after if result.steps else None
             self._console.warning(lines.format_incomplete(len(timed), asked, global_step))
+
+    def _is_line_due(self, result: Result) -> bool:
+        """Whether the last step has no line: --display_every does not divide their number, or the run ended early."""
+        return bool(result.timed_steps) and result.timed_steps[-1].index != self._num_shown
 
     def own_total(self) -> ClusterTotal:
         """The images of all workers in the time of this process's timed steps, by its own clock."""

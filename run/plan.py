@@ -287,11 +287,14 @@ class Reports:
     Attributes:
       result_file: the path of the JSON document, '-' for standard output; None if this process writes none.
       history: the path of the SQLite file; None if this process adds nothing to one.
+      log_folder: the folder of reporting.benchmark_log; None if this process writes none. test_id: what stands in it.
       measures_peak: whether the peak of the devices is measured after the steps.
     """
 
     result_file: str | None
     history: str | None
+    log_folder: str | None
+    test_id: str | None
     measures_peak: bool
 
 
@@ -305,6 +308,7 @@ class Plan:
       model: the facts of the model.
       machine: the devices. config: the settings of sessions.
       step: what a step computes. optimizer: the update rule.
+      freezes: whether the network computes with constants instead of variables.
       shape: the numbers of workers, their devices, and parameter servers.
     """
 
@@ -318,6 +322,7 @@ class Plan:
     config: 'tf.ConfigProto'
     counts: Counts
     step: 'StepSettings'
+    freezes: bool
     optimizer: OptimizerFacts
     variables: VariableFacts
     evaluations: Evaluations | None

@@ -30,6 +30,19 @@ def fix_for_process(name: str, value: object) -> None:
         )
 
 
+def use_deterministic_ops(wanted: bool) -> None:
+    """Makes all later ops of the process repeat their results bit for bit, where TensorFlow has kernels that do.
+
+    Raises:
+      UsageError: it is not wanted, and an earlier run in this process wanted it.
+    """
+    if wanted:
+        _fixed['deterministic'] = True
+        tf.compat.v2.config.experimental.enable_op_determinism()
+    elif 'deterministic' in _fixed:
+        fix_for_process('deterministic', False)
+
+
 def fixed_for_process(name: str) -> Any:
     """The value of a flag that an earlier run in this process set; None if none did."""
     return _fixed.get(name)

@@ -12,10 +12,12 @@ import tensorflow.compat.v1 as tf
 
 from errors import counted
 from hardware.meters import Disturbances, EnergyMeter, host_peak_bytes
+from hardware.surroundings import available_memory
 from inputs.data_sets import DATA_SETS
 from models.costs import read_table
 from models.counting import network_cost
 from reporting.advice import advise
+from reporting.benchmark_log import run_info
 from reporting.program import VERSION
 from reporting.record import RESULT, SCHEMA_VERSION
 from reporting.result import Accuracy, Between, Cause, Ending, Phase, Result, Step, StepValues
@@ -200,7 +202,27 @@ class Recording:
             warnings.append({'code': 'workers_missing', 'text': text})
         return {**document, 'warnings': [*warnings, *advise(document)]}
 
+    def log_header(self) -> dict[str, Any]:
+        """What benchmark_run.log has, see reporting.benchmark_log."""
+        plan = self._plan
+        return run_info(
+            model=plan.model.name,
+            data_set=plan.data.data_set.name,
+            flags=self._flags(),
+            machine=plan.surroundings.machine,
+            environment=plan.surroundings.environment,
+            tensorflow_version=tf.version.VERSION,
+            tensorflow_git=tf.version.GIT_VERSION,
+            test_id=plan.reports.test_id,
+            available_memory=available_memory(),
+        )
+
     def _command(self) -> dict[str, Any]:
+        given = dict(self._plan.params.given)
+        return {'argv': list(self._invocation.argv), 'flags': self._flags(), 'given': given}
+
+    def _flags(self) -> dict[str, Any]:
+        """The value of each flag, as the run uses it."""
         plan, params = self._plan, self._plan.params
         # Instead of None or 0 what the run decided.
         resolved = {
@@ -212,11 +234,7 @@ class Recording:
             'all_reduce_spec': plan.machine.all_reduce_spec,
             'init_learning_rate': plan.step.learning_rate.rates[0],
         }
-        return {
-            'argv': list(self._invocation.argv),
-            'flags': {name: resolved.get(name, value) for name, value in vars(params).items() if name != 'given'},
-            'given': dict(params.given),
-        }
+        return {name: resolved.get(name, value) for name, value in vars(params).items() if name != 'given'}
 
     def _run(self, result: Result) -> dict[str, Any]:
         plan, counts, variables = self._plan, self._plan.counts, self._plan.variables

@@ -250,6 +250,7 @@ def _plan_run(
         config=config,
         counts=counts,
         step=step,
+        freezes=params.forward_only and params.freeze_when_forward_only,
         optimizer=find_optimizer(params),
         variables=place_variables(
             params,

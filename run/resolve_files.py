@@ -1,11 +1,14 @@
 """Plans the files of a run: checkpoints, exported model, profiles, summaries, results, and what it starts from."""
 
+from pathlib import Path
+
 from cluster.shape import Shape
 from errors import UsageError, counted, spelled
 from models.facts import ModelFacts
 from params import Params
 from params.results import field_values, fill
 from params.spec import numbers_of
+from reporting.benchmark_log import METRIC_LOG, RUN_LOG
 from run.outputs import check_file
 from run.plan import Checkpoints, Counts, Instruments, Processes, Reports, Summaries
 
@@ -57,9 +60,14 @@ def find_reports(params: Params, model: ModelFacts, counts: Counts, shape: Shape
         check_file(name, path)
         return path
 
+    log_folder = params.benchmark_log_dir if processes.is_chief else None
+    for name in (RUN_LOG, METRIC_LOG) if log_folder else ():
+        check_file('benchmark_log_dir', str(Path(log_folder or '', name)))
     return Reports(
         result_file=filled('result_file'),
         history=filled('history'),
+        log_folder=log_folder,
+        test_id=params.benchmark_test_id,
         measures_peak=params.measure_peak and not params.eval and processes.cluster is None,
     )
 

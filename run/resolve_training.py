@@ -73,6 +73,7 @@ def describe_step(
         weight_decay=params.weight_decay,
         single_l2_loss_op=params.single_l2_loss_op,
         label_smoothing=params.label_smoothing,
+        deterministic=params.deterministic,
         gradient_clip=params.gradient_clip,
         learning_rate=_make_learning_rate(params, mode, model, data, counts),
         seed=params.tf_random_seed,

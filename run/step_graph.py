@@ -10,6 +10,7 @@ from inputs.pipeline import Batch, InputPipeline
 from managers.synchronous_step import SynchronousStep
 from models.facts import Network
 from models.networks import build_network, is_among_best
+from run.frozen import FrozenNetwork
 from training.checkpoints import Slice, whole
 from training.optimizers import Optimizer, OptimizerStep, Slots
 from training.precision import FP32, LossScale, Precision, make_loss_scale
@@ -27,6 +28,7 @@ _AUXILIARY_WEIGHT = 0.4
 class StepSettings:
     """What a step computes. The names are those of the flags; with_accuracy adds top-1 and top-5 accuracy.
 
+    deterministic: whether each op must repeat its results, which excludes reading the clock.
     first_tower is the number of this process's first tower, counted over the towers of all processes.
     """
 
@@ -44,6 +46,7 @@ class StepSettings:
     precision: Precision = FP32
     single_l2_loss_op: bool = False
     label_smoothing: float = 0.0
+    deterministic: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Fetches:
       ops: further ops to run, such as the update.
       steps_after: scalar int64, the global step after this step, if other workers may increment it meanwhile.
       updated_at: scalar float64, the Unix time in seconds when the update was done and only the input pipeline was
-        still working; None if the input takes no work.
+        still working; None if the input takes no work, and in deterministic runs.
       learning_rate: scalar float32, the learning rate of the update.
       top_1, top_5: scalar float32, the top-1 and top-5 accuracy on the images of the step.
       num_skipped: scalar int64, how many steps the loss scale had skipped before this one.
@@ -142,9 +145,16 @@ class _Tower:
 
 
 def build_step_graph(
-    settings: StepSettings, optimizer: Optimizer, manager: VariableMgr, pipeline: InputPipeline
+    settings: StepSettings,
+    optimizer: Optimizer,
+    manager: VariableMgr,
+    pipeline: InputPipeline,
+    frozen: FrozenNetwork | None = None,
 ) -> StepGraph:
     """Adds a step to the current graph.
+
+    Args:
+      frozen: the constants that the towers compute with instead of variables, if the step is forward-only.
 
     Raises:
       ValueError: the network has no trainable variables, or its loss does not depend on one of them.
@@ -152,7 +162,7 @@ def build_step_graph(
     with tf.device(HOST_DEVICE):
         loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
     towers = [
-        _build_tower(settings, optimizer, manager, number, pipeline.tower_batch(number), loss_scale)
+        _build_tower(settings, optimizer, manager, number, pipeline.tower_batch(number), loss_scale, frozen)
         for number in range(len(manager.get_devices()))
     ]
     ops = list(pipeline.per_step_ops)
@@ -186,7 +196,7 @@ def build_step_graph(
         if settings.forward_only or manager.synchronous_step is None:
             with tf.device(global_step.device), tf.control_dependencies([counted]):
                 steps_after = tf.raw_ops.ReadVariableOp(resource=global_step.handle, dtype=tf.int64)
-        if pipeline.per_step_ops:
+        if pipeline.per_step_ops and not settings.deterministic:
             with tf.control_dependencies([counted]):
                 updated_at = tf.timestamp()
         fractions = [tower.top_k for tower in towers if tower.top_k]
@@ -241,19 +251,21 @@ def _build_tower(
     number: int,
     batch: Batch,
     loss_scale: LossScale,
+    frozen: FrozenNetwork | None,
 ) -> _Tower:
     with manager.create_outer_variable_scope(number) as variables:
         logits, auxiliary = build_network(
             settings.network,
             batch.images,
             settings.num_classes,
-            variables,
+            frozen.constants_for(manager.get_devices()[number]) if frozen else variables,
             settings.data_format,
             is_training=not settings.forward_only,
             keep_statistics=manager.keeps_statistics(number),
             # Each tower has its own dropout seeds; networks have fewer than 1000 dropout layers.
             seed=settings.seed + 1000 * (settings.first_tower + number),
             dtype=settings.precision.compute,
+            norms=frozen.norms if frozen else None,
         )
         smoothing = 0.0 if settings.forward_only else settings.label_smoothing
         base_loss = _cross_entropy(logits, batch.labels, smoothing)

@@ -99,6 +99,7 @@ WITHOUT_TENSORFLOW = [
     'records',
     'records.framing',
     'reporting.advice',
+    'reporting.benchmark_log',
     'reporting.change_points',
     'reporting.comparison',
     'reporting.comparison_text',

@@ -119,7 +119,6 @@ def test_each_flag_of_the_original_changes_the_settings_or_is_named(name: str) -
         ('--input_preprocessor=inception', ['--input_preprocessor=inception', 'default', 'official_models_imagenet']),
         ('--use_datasets --input_pipeline=record_input', ['--use_datasets=True', '--input_pipeline=record_input']),
         ('--nouse_datasets --input_pipeline=tf_data', ['--use_datasets=False', '--input_pipeline=tf_data']),
-        ('--freeze_when_forward_only --forward_only', ['--freeze_when_forward_only=true', 'leave it out']),
         ('--trt_mode=fp16', ['--trt_mode=fp16', 'TensorRT', 'trtexec']),
         ('--xla_compile --noxla', ['--xla_compile', '--xla=False']),
     ],

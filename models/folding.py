@@ -1,0 +1,123 @@
+"""Batch norm of inference as constants: folded into the convolution before it, or one factor and one shift.
+
+In inference batch norm is y = factor * x + shift of each channel, with factor = gamma / sqrt(variance + epsilon) and
+shift = beta - factor * mean: Ioffe & Szegedy 2015 (arXiv:1502.03167), algorithm 2. If x is the output of a convolution,
+its kernel takes the factor: section 3.2 of Jacob et al. 2018 (arXiv:1712.05877).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+Tensor = Any
+Array = np.ndarray[Any, Any]
+
+_CONVOLUTIONS = ('Conv2D', 'DepthwiseConv2dNative')
+
+
+@dataclass(frozen=True)
+class ConstantNorm:
+    """What is left of a batch norm: [C] float32 each; None: the convolution before it does that already."""
+
+    factor: Array | None
+    shift: Array | None
+
+    def apply(self, x: Tensor, data_format: str) -> Tensor:
+        """Adds it to the current graph, for activations of this data format."""
+        kind = x.dtype.as_numpy_dtype
+        if self.factor is not None:
+            shape = [-1, 1, 1] if data_format == 'NCHW' else [-1]
+            x *= tf.constant(self.factor.astype(kind).reshape(shape))
+        if self.shift is not None:
+            x = tf.nn.bias_add(x, tf.constant(self.shift.astype(kind)), data_format=data_format)
+        return x
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The constants of a network.
+
+    Attributes:
+      values: each variable that is left, float32 by name. norms: each batch norm, by name.
+    """
+
+    values: Mapping[str, Array]
+    norms: Mapping[str, ConstantNorm]
+
+
+def fold(graph: tf.Graph, reads: Mapping[str, Tensor], values: Mapping[str, Array]) -> Folded:
+    """Folds the batch norms of a network.
+
+    A convolution takes a factor only if nothing else uses its output or its kernel; other batch norms, such as those
+    before a convolution, keep their factor.
+
+    Args:
+      graph: the network for inference in float32.
+      reads: the tensor that the network got for each variable, by name.
+      values: the value of each, float32.
+    """
+    names = {tensor.ref(): name for name, tensor in reads.items()}
+    left = dict(values)
+    norms: dict[str, ConstantNorm] = {}
+    for name, ops in _by_name(graph.get_operations(), names).items():
+        factor, shift = _affine(ops[0], names, values)
+        taken = _take(ops[0], names, left, factor, shift) if len(ops) == 1 else None
+        norms[name] = taken or ConstantNorm(factor, shift)
+        for suffix in ('gamma', 'beta', 'moving_mean', 'moving_variance'):
+            left.pop(f'{name}/{suffix}', None)
+    return Folded(left, norms)
+
+
+def _by_name(ops: Iterable[Any], names: Mapping[Any, str]) -> dict[str, list[Any]]:
+    """The ops of each batch norm, by its name; a network may use one several times."""
+    found: dict[str, list[Any]] = {}
+    for op in ops:
+        if op.type == 'FusedBatchNormV3':
+            found.setdefault(names[op.inputs[2].ref()].removesuffix('/beta'), []).append(op)
+    return found
+
+
+def _affine(op: Any, names: Mapping[Any, str], values: Mapping[str, Array]) -> tuple[Array, Array]:
+    """The factor and the shift of a batch norm, [C] float32."""
+    _, scale, beta, mean, variance = op.inputs
+    # In float64, so that folding rounds once.
+    exact = [values[names[tensor.ref()]].astype(np.float64) for tensor in (beta, mean, variance)]
+    factor = 1 / np.sqrt(exact[2] + op.get_attr('epsilon'))
+    if scale.ref() in names:
+        factor *= values[names[scale.ref()]]
+    return factor.astype(np.float32), (exact[0] - factor * exact[1]).astype(np.float32)
+
+
+def _take(
+    op: Any, names: Mapping[Any, str], values: dict[str, Array], factor: Array, shift: Array
+) -> ConstantNorm | None:
+    """Gives the factor to the convolution before a batch norm; None if there is none that can take it."""
+    source, bias, user = op.inputs[0].op, None, op
+    if source.type == 'BiasAdd':
+        bias, user, source = source, source, source.inputs[0].op
+        if not _is_only_user(bias.outputs[0], op) or not _is_only_variable(bias.inputs[1], names, bias):
+            return None
+    if source.type not in _CONVOLUTIONS or not _is_only_user(source.outputs[0], user):
+        return None
+    if not _is_only_variable(source.inputs[1], names, source):
+        return None
+    kernel = names[source.inputs[1].ref()]
+    # The last axis of a depthwise kernel [H, W, C, M] counts the outputs of a channel.
+    per_output = factor.reshape(values[kernel].shape[2:]) if source.type == 'DepthwiseConv2dNative' else factor
+    values[kernel] = values[kernel] * per_output
+    if bias is None:
+        return ConstantNorm(None, shift)
+    name = names[bias.inputs[1].ref()]
+    values[name] = values[name] * factor + shift
+    return ConstantNorm(None, None)
+
+
+def _is_only_user(tensor: Tensor, op: Any) -> bool:
+    return [user.name for user in tensor.consumers()] == [op.name]
+
+
+def _is_only_variable(tensor: Tensor, names: Mapping[Any, str], op: Any) -> bool:
+    return tensor.ref() in names and _is_only_user(tensor, op)

@@ -1,0 +1,178 @@
+"""--freeze_when_forward_only: constant weights with folded batch norm compute what variables and batch norm do."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from refusals import check_line, refused
+from sessions import DATA_FORMATS, open_session
+from single_tower import random_images
+
+import run.frozen
+from benchmark_cnn import BenchmarkCNN
+from models.facts import Network
+from models.folding import Folded, fold
+from models.networks import build_network
+from models.registry import MODELS, register_model
+from params import make_params
+from params.checks import find_idle
+from params.rules import RunFacts
+from run.build import build_step
+from run.evaluation import FixedVariables
+from run.frozen import FrozenNetwork
+from run.resolve import resolve
+
+pytestmark = pytest.mark.graph
+
+NUM_CLASSES = 7
+
+
+class RandomWeights(FixedVariables):
+    """Values that no fresh network has: factors, shifts and statistics of batch norm that are not 1 and 0."""
+
+    def __init__(self) -> None:
+        self.reads: dict[str, Any] = {}
+        self.values: dict[str, np.ndarray[Any, Any]] = {}
+
+    def read(self, name: str, shape: Sequence[int], initializer: Any, *, trainable: bool = True) -> Any:
+        del initializer, trainable
+        if name not in self.reads:
+            random = np.random.default_rng(len(self.reads))
+            if name.endswith(('gamma', 'moving_variance')):
+                value = random.uniform(0.5, 1.5, shape)
+            elif name.endswith('kernel'):
+                value = random.normal(size=shape) * (2 / np.prod(shape[:-1])) ** 0.5
+            else:
+                value = random.normal(size=shape) * 0.1
+            self.values[name] = value.astype(np.float32)
+            self.reads[name] = tf.constant(self.values[name])
+        return self.reads[name]
+
+
+def plain_logits(network: Network, images: Any) -> tuple[Any, Folded]:
+    """The logits with batch norm, and the constants."""
+    weights = RandomWeights()
+    with tf.Graph().as_default() as graph, open_session() as session:
+        logits = build_network(network, tf.constant(images), NUM_CLASSES, weights, 'NHWC', is_training=False).logits
+        return session.run(logits), fold(graph, weights.reads, weights.values)
+
+
+def frozen_logits(network: Network, images: Any, folded: Folded, data_format: str, dtype: tf.DType) -> Any:
+    frozen = FrozenNetwork(folded, dtype)
+    with tf.Graph().as_default() as graph, open_session(has_nchw=data_format == 'NCHW') as session:
+        source = frozen.constants_for('/cpu:0')
+        logits = build_network(
+            network,
+            tf.constant(images),
+            NUM_CLASSES,
+            source,
+            data_format,
+            is_training=False,
+            dtype=dtype,
+            norms=frozen.norms,
+        ).logits
+        types = {op.type for op in graph.get_operations()}
+        assert not {kind for kind in types if 'BatchNorm' in kind or 'Variable' in kind}
+        if dtype == tf.float32:
+            assert 'Cast' not in types
+        return session.run(logits)
+
+
+def twice(cnn: Any, x: Any, num_classes: int) -> Any:
+    """Batch norms that nothing can take: of a sum, of an output that is used twice, and one that is used twice."""
+    first = cnn.conv(x, 4, 3, 'first')
+    second = cnn.batch_norm(cnn.conv(first, 4, 3, 'second', use_bias=False), 'shared')
+    x = cnn.batch_norm(first, 'norm_of_first') + cnn.batch_norm(cnn.conv(second, 4, 1, 'third'), 'shared')
+    x = cnn.relu(cnn.batch_norm(x, 'norm_of_sum'))
+    x = cnn.batch_norm(cnn.conv(x, 4, 3, 'with_bias'), 'norm_with_bias')
+    return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
+
+
+NETWORKS: Mapping[str, tuple[Network, int]] = {
+    'resnet20': (MODELS.find_model('resnet20').network, 16),
+    'resnet20_v2': (MODELS.find_model('resnet20_v2').network, 16),
+    'mobilenet': (MODELS.find_model('mobilenet').network, 32),
+    'trivial': (MODELS.find_model('trivial').network, 8),
+    'twice': (Network(twice), 8),
+}
+
+
+@pytest.mark.parametrize('name', NETWORKS)
+def test_constants_give_the_logits_of_batch_norm(name: str) -> None:
+    network, size = NETWORKS[name]
+    images = random_images((size, size, 3))
+    plain, folded = plain_logits(network, images)
+    for data_format in DATA_FORMATS if name in ('resnet20_v2', 'twice') else ('NHWC',):
+        found = frozen_logits(network, images, folded, data_format, tf.float32)
+        np.testing.assert_allclose(found, plain, rtol=1e-3, atol=1e-3 * np.abs(plain).max())
+    in_16_bits = frozen_logits(network, images, folded, 'NHWC', tf.bfloat16)
+    # bfloat16 has 8 bits; tens of layers add up their errors.
+    assert np.abs(in_16_bits - plain).mean() < 0.05 * np.abs(plain).max()
+
+
+def test_a_convolution_takes_the_factor_only_of_its_own_batch_norm() -> None:
+    _, folded = plain_logits(NETWORKS['twice'][0], random_images((8, 8, 3)))
+    norms = {name: (norm.factor is not None, norm.shift is not None) for name, norm in folded.norms.items()}
+    kept, taken = (True, True), (False, False)
+    assert norms == {'shared': kept, 'norm_of_first': kept, 'norm_of_sum': kept, 'norm_with_bias': taken}
+    _, folded = plain_logits(NETWORKS['mobilenet'][0], random_images((32, 32, 3)))
+    assert {norm.factor for norm in folded.norms.values()} == {None}
+
+
+def normalised(cnn: Any, x: Any, num_classes: int) -> Any:
+    x = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 3, 'conv', use_bias=False), 'norm'))
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+
+@pytest.fixture
+def small_model(forget_models: None) -> str:
+    register_model('normalised', normalised, data_set='cifar10', image_size=8, batch_size=2)
+    return 'normalised'
+
+
+def first_loss(model: str, **flags: Any) -> float:
+    params = make_params(model=model, device='cpu', forward_only=True, num_batches=1, num_warmup_batches=0, **flags)
+    (step,) = BenchmarkCNN(params).run().steps
+    return step.values.loss
+
+
+@pytest.mark.parametrize(
+    'flags',
+    [
+        {'variable_update': 'parameter_server', 'num_gpus': 4},
+        {'variable_update': 'replicated', 'num_gpus': 2, 'data_format': 'NCHW'},
+        {'variable_update': 'independent', 'precision': 'bf16'},
+        {'variable_update': 'replicated', 'num_gpus': 2, 'precision': 'fp16', 'fp16_vars': True},
+    ],
+    ids=str,
+)
+def test_a_frozen_run_has_the_loss_of_the_same_run_with_variables(small_model: str, flags: dict[str, Any]) -> None:
+    losses = [first_loss(small_model, freeze_when_forward_only=freezes, **flags) for freezes in (False, True)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5 if 'precision' not in flags else 1e-2)
+
+
+def test_the_step_of_a_frozen_run_reads_no_weights(small_model: str) -> None:
+    params = make_params(model=small_model, device='cpu', num_gpus=2, forward_only=True, freeze_when_forward_only=True)
+    with tf.Graph().as_default() as graph:
+        built = build_step(resolve(params, {}), 0)  # type: ignore[arg-type]  # a plan of one process
+    assert built.model_slices == {}
+    constants = [op for op in graph.get_operations() if op.name.startswith('tower_') and '/constants/' in op.name]
+    # The virtual devices of a CPU share its memory.
+    assert sorted(op.name.split('constants/')[1] for op in constants) == ['conv/kernel', 'logits/bias', 'logits/kernel']
+
+
+def test_constants_that_no_graph_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.frozen, '_MOST_BYTES', 1000)
+    frozen = FrozenNetwork(Folded({'kernel': np.zeros([100], np.float32)}, {}), tf.float32)
+    frozen.constants_for('/gpu:0')
+    frozen.constants_for('/gpu:1')
+    with refused('--freeze_when_forward_only', '--num_gpus=2'):
+        frozen.constants_for('/gpu:2')
+
+
+def test_freezing_has_no_effect_while_training() -> None:
+    params = make_params(freeze_when_forward_only=True)
+    (line,) = find_idle(params, RunFacts(alone=True, residual=False))
+    check_line(line, '--freeze_when_forward_only=True', '--forward_only')
