@@ -24,7 +24,7 @@ MEANINGS: Mapping[str, str] = {
     'fuse_decode_and_crop': 'Decode only the part of a JPEG that a random crop keeps.',
     'input_preprocessor': 'Which code preprocesses images: the one of the data set, or one of several variants.',
     'mkl': 'Say that TensorFlow was built with MKL, so that the settings of OpenMP are passed on.',
-    'ml_perf': "Preprocess images as the reference implementation of MLPerf's benchmark does.",
+    'ml_perf': 'Preprocess images as the rules of MLPerf ask: subtract the mean of each channel, and do not scale.',
     'multi_device_iterator_max_buffer_size': 'How many batches tf.data keeps ready for each device.',
     'sparse_to_dense_grads': 'Convert sparse gradients to dense ones.',
     'trt_max_workspace_size_bytes': 'Memory that TensorRT may use.',
@@ -38,11 +38,11 @@ MEANINGS: Mapping[str, str] = {
 }
 # Flags of older versions, and of versions in other repositories.
 OF_OTHER_VERSIONS: Mapping[str, str] = {
-    'cache_data': 'Keep the images in memory.',
+    'cache_data': 'Read one record, and repeat it from memory.',
     'datasets_prefetch_threadpool_size': 'Threads that prepare batches.',
     'enable_layout_optimizer': 'Let TensorFlow choose the order of the axes of images.',
     'flush_stdout': 'Write each line as soon as it is printed.',
-    'gpu_pending_cap': 'How many kernels of a GPU may wait for their memory to be freed.',
+    'gpu_pending_cap': 'How many kernels may be queued on a GPU at a time.',
     'iters_per_step': 'How many steps one call of the session takes.',
     'learning_rate': 'The learning rate: --learning_rate is --init_learning_rate.',
     'log_dir': 'Folder for logs.',
@@ -58,8 +58,7 @@ WORKING_OF_OTHER_VERSIONS = ('log_device_placement',)
 # By the name of a flag that works: what it does otherwise in the original, besides its default.
 DIFFERENCES: Mapping[str, str] = {
     'all_reduce_spec': 'workers that sum among themselves need collective there; here they do so without it, too',
-    'distortions': 'there it also chooses how images are cropped and flipped, which --augmentation does here',
-    'eval': 'there it evaluates --num_batches batches, here each validation image once',
+    'eval': 'by default there it evaluates as many batches as training takes, here each validation image once',
     'gpu_indices': 'there it only orders the ring of --all_reduce_spec',
     'model': 'equal names mean equal cost; docs/models.md lists the differences between the networks',
     'resize_method': 'there resizing samples the corners of pixels, here their centres',
