@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from params.original import Fate
 from params.stories import Story, list_stories
@@ -32,8 +32,8 @@ _INTRODUCTIONS = {
 }
 # What Markdown would read as markup outside of code.
 _MARKUP = re.compile(r'([*\[\]<>|])')
-# A flag with its value, a path of docs/, or other text.
-_WORDS = re.compile(r'(--(?:\[no\])?[a-z][\w-]*(?:=[\w.,/-]*\w)?|docs/\w+\.md)')
+# A flag with its value, a path of docs/, or a name with an underscore: of a value, a variable or a function.
+_WORDS = r'--[a-z][\w-]*(?:=[\w.,/-]*\w)?|docs/\w+\.md|\w+_\w+'
 
 
 def format_page() -> str:
@@ -62,18 +62,30 @@ def _summary(stories: Iterable[Story]) -> str:
 
 
 def _entry(story: Story) -> str:
-    facts = [_filled(f'- *{title}:* {_marked_up(text)}', '  ') for title, text in story.facts.items()]
+    facts = [_filled(f'- *{title}:* {_fact(story, title)}', '  ') for title in story.facts]
     # The heading is the name alone, so that flags.md#--batch_size leads to it.
-    return '\n'.join([f'### `--{story.name}`', '', _filled(_marked_up(story.meaning)), '', *facts, ''])
+    return '\n'.join([f'### `--{story.name}`', '', _filled(_marked_up(story.meaning, story.choices)), '', *facts, ''])
+
+
+def _fact(story: Story, title: str) -> str:
+    text = story.facts[title]
+    if title == 'Default':
+        return f'`{text}`'
+    if title == 'Value':
+        for choice in story.choices:
+            text = re.sub(rf'(?<= ){re.escape(choice)}(?=,|$)', f'`{choice}`', text)
+        return text
+    return _marked_up(text)
 
 
 def _link(story: Story) -> str:
     return f'[`{story.name}`](#--{story.name})'
 
 
-def _marked_up(text: str) -> str:
-    """Text of --help as Markdown: flags as code, paths of docs/ as links."""
-    parts = _WORDS.split(text)
+def _marked_up(text: str, values: Sequence[str] = ()) -> str:
+    """Text of --help as Markdown: flags, names, and values that it explains as code, paths of docs/ as links."""
+    explained = ''.join(rf'|\b{re.escape(value)}(?=:)' for value in values)
+    parts = re.split(f'({_WORDS}{explained})', text)
     # Every other part is one that the pattern found.
     for number, part in enumerate(parts):
         if number % 2 == 0:

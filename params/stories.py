@@ -28,6 +28,7 @@ class Story:
       usage: as it is written. meaning: sentences. fate: what becomes of it if the last version of the original has it,
         else None.
       facts: a title and a text each, where they apply: what it takes, its default, when it has no effect, and so on.
+      choices: the only values that it takes, if these are few.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Story:
     meaning: str
     fate: Fate | None
     facts: Mapping[str, str]
+    choices: tuple[str, ...] = ()
 
 
 def find_story(name: str, others: Iterable[str] = ()) -> Story:
@@ -112,7 +114,8 @@ def _of_ours(spec: FlagSpec) -> Story:
         facts['Original'] = '; '.join(filter(None, ['works', *differences]))
     else:
         facts['Original'] = _OF_OTHERS if spec.name in TABLE else 'has no such flag'
-    return Story(spec.name, spec.group, usage_of(spec), spec.help, Fate.WORKS if in_last_version else None, facts)
+    fate = Fate.WORKS if in_last_version else None
+    return Story(spec.name, spec.group, usage_of(spec), spec.help, fate, facts, spec.choices or ())
 
 
 def _of_original(row: Row) -> Story:
@@ -131,4 +134,5 @@ def _of_original(row: Row) -> Story:
         facts['Accepted'] = f'{spelled(spec.name, row.silent)} asks for what this program always does'
     facts['Original'] = 'the last version has it' if in_last_version else _OF_OTHERS
     meaning = MEANINGS[spec.name] if in_last_version else OF_OTHER_VERSIONS[spec.name]
-    return Story(spec.name, _GROUPS[row.fate], usage_of(spec), meaning, row.fate if in_last_version else None, facts)
+    fate = row.fate if in_last_version else None
+    return Story(spec.name, _GROUPS[row.fate], usage_of(spec), meaning, fate, facts, spec.choices or ())
