@@ -34,7 +34,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     'checkpoint': Subcommand('PATH [--flag=value ...]', 'lists the tensors of a checkpoint'),
     'cluster': Subcommand('[--flag=value ...] [-- FLAGS]', 'starts a whole cluster on this machine'),
     'compare': Subcommand('RESULT ... [--flag=value ...]', 'compares results with 95 % intervals, and with a history'),
+    'completion': Subcommand('SHELL', 'prints a script with which bash, zsh or fish completes flags'),
     'doctor': Subcommand('[--flag=value ...]', 'checks what works on this machine; run it first'),
+    'help': Subcommand('[NAME] [--flag=value ...]', 'prints this, or all about one flag or subcommand'),
     'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
     'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
     'report': Subcommand('DIR ... [--flag=value ...]', 'makes one HTML page of results, with plots'),
@@ -126,10 +128,9 @@ def _run(arguments: list[str]) -> int:
         print(format_version())
         return 0
     elif asks_for_help(arguments):
-        from params.help import format_help
+        from commands.help import show
 
-        print(format_help(SUBCOMMANDS))
-        return 0
+        return show(arguments)
     else:
         name, argv = 'benchmark', arguments
     from hardware.quiet import quiet_start

@@ -74,3 +74,8 @@ def find_idle(params: Params, facts: RunFacts) -> list[str]:
         if reason := next(reasons, None):
             lines.append(f'{written} has no effect: {reason}')
     return lines + variables.find_idle_parts(params)
+
+
+def reasons_of_idleness(name: str) -> list[str]:
+    """Why a flag can have no effect: the reasons of all its rows, for the docs."""
+    return list(dict.fromkeys(row.reason for row in _IDLE if name in row.flags))

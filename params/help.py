@@ -1,4 +1,4 @@
-"""The text of --help. Does not import TensorFlow."""
+"""The text of --help and of --help=FLAG. Does not import TensorFlow."""
 
 import textwrap
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from typing import Protocol
 
 from models.registry import MODELS
 from params.spec import FlagSpec
+from params.stories import Story, default_of, usage_of, value_of
 from params.table import SPECS
 
 
@@ -22,7 +23,7 @@ class Subcommand(Protocol):
 _PURPOSE = 'Measures how fast this machine trains a convolutional network, in images/sec.'
 _HELP_TAIL = """\
 --flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file;
---version prints the version.
+--version prints the version; --help=FLAG tells all about one flag, here or in docs/flags.md.
 Flags of the original tf_cnn_benchmarks that this list lacks are accepted: with a warning that says
 what happens instead, or silently if they ask for what this program always does. Only what would
 measure something else than asked is refused, with the reason."""
@@ -50,16 +51,23 @@ def _format_usage(subcommands: Mapping[str, Subcommand]) -> str:
 
 def format_flag(spec: FlagSpec) -> str:
     """The lines about one flag: its name, what it does, takes and defaults to; at most 100 columns."""
-    takes = 'switch' if spec.type is bool else spec.expects
-    facts = [f'{takes}, in {spec.unit}' if spec.unit else takes]
-    if spec.default is not None:
-        default = str(spec.default)
-        facts.append(f'default {default.lower() if spec.type is bool else default}')
+    facts = [value_of(spec)]
+    if (default := default_of(spec)) is not None:
+        facts.append(f'default {default}')
     if spec.original is not None:
         facts.append(f'default of the original: {spec.original}')
     text = f'{spec.help} [{"; ".join(facts)}]'
-    name = f'[no]{spec.name}' if spec.type is bool else f'{spec.name}=VALUE'
-    return f'  --{name}\n{_indented(text, 6)}'
+    return f'  {usage_of(spec)}\n{_indented(text, 6)}'
+
+
+def format_story(story: Story) -> str:
+    """The text of --help=FLAG: all about one flag, at most 100 columns wide."""
+    width = max(map(len, story.facts)) + 2
+    facts = [
+        textwrap.fill(text, 100, initial_indent=f'  {f"{title}:":{width}}', subsequent_indent=' ' * (width + 2))
+        for title, text in story.facts.items()
+    ]
+    return '\n'.join([f'{story.usage}   ({story.group})', '', _indented(story.meaning, 2), '', *facts])
 
 
 def _indented(text: str, columns: int) -> str:

@@ -57,6 +57,16 @@ def asks_for_help(argv: Sequence[str]) -> bool:
     return any(argument.split('=')[0] in _HELP_FLAGS for argument in argv)
 
 
+def asked_for_help(argv: Sequence[str]) -> str | None:
+    """The NAME of --help=NAME, or of --help NAME; None if there is none, or only --help=true."""
+    position = next(number for number, argument in enumerate(argv) if argument.split('=')[0] in _HELP_FLAGS)
+    _, _, name = argv[position].partition('=')
+    following = argv[position + 1] if '=' not in argv[position] and position + 1 < len(argv) else ''
+    if not name and not following.startswith('-'):
+        name = following
+    return None if name.lower() in ('', *_BOOLS) else name
+
+
 @dataclass(frozen=True)
 class FlagSpec:
     """One flag.

@@ -68,6 +68,31 @@ class GpuGraph:
         return [op for op in self.graph.get_operations() if op in self.step and op.type in types]
 
 
+class Horovod:
+    """What a plan and a graph of rank 0 of two use of the module horovod.tensorflow. It places its ops as that does."""
+
+    Sum = 'sum'
+
+    def local_rank(self) -> int:
+        return 0
+
+    def local_size(self) -> int:
+        return 1
+
+    def size(self) -> int:
+        return 2
+
+    def rank(self) -> int:
+        return 0
+
+    def allreduce(self, tensor: Any, op: str, device_dense: str, name: str) -> Any:
+        with tf.device(device_dense):
+            return tf.identity(tensor, name=f'{op}_{name}')
+
+    def broadcast(self, tensor: Any, root_rank: int, name: str) -> Any:
+        return tf.identity(tensor, name=f'from_{root_rank}_{name}')
+
+
 def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> GpuGraph:
     """Builds the graph of a run on that many GPUs. flags are those of the process, by default of lenet."""
     defaults = {'model': 'lenet', 'batch_size': 2, 'device': 'gpu', 'num_gpus': num_gpus, 'data_format': 'NCHW'}

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 from gpu_graphs import (
     WAYS,
     GpuGraph,
+    Horovod,
     build_on_gpus,
     bytes_between,
     is_on_gpu,
@@ -170,25 +171,6 @@ def test_nccl_never_sums_bfloat16(precision: str, compact: bool | None, way: str
     sums = built.of_type('NcclAllReduce', 'CollectiveReduce')
     is_compact = precision == 'fp16' if compact is None else compact
     assert {op.inputs[0].dtype for op in sums} == {tf.float16 if is_compact else tf.float32}
-
-
-class Horovod:
-    """The parts of the module horovod.tensorflow that a graph of rank 0 of two uses. It places its ops as that does."""
-
-    Sum = 'sum'
-
-    def size(self) -> int:
-        return 2
-
-    def rank(self) -> int:
-        return 0
-
-    def allreduce(self, tensor: Any, op: str, device_dense: str, name: str) -> Any:
-        with tf.device(device_dense):
-            return tf.identity(tensor, name=f'{op}_{name}')
-
-    def broadcast(self, tensor: Any, root_rank: int, name: str) -> Any:
-        return tf.identity(tensor, name=f'from_{root_rank}_{name}')
 
 
 @pytest.mark.parametrize(('horovod_device', 'expected'), [(None, 'GPU'), ('gpu', 'GPU'), ('cpu', 'CPU')])

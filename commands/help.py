@@ -1,0 +1,68 @@
+"""`tf_cnn_benchmarks.py help`: prints --help, or all about one flag or one subcommand. Without TensorFlow."""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from commands.options import Arguments, Declaration, Positional
+from errors import UsageError
+from params.spec import asked_for_help, flag
+
+
+@dataclass(frozen=True)
+class Options:
+    """The flags of the subcommand."""
+
+    markdown: bool = flag(False, 'Print docs/flags.md: every flag of a run and of the original program.')
+
+
+DECLARATION = Declaration(
+    'help',
+    Options,
+    'Prints --help; with the name of a flag, all about it; with the name of a subcommand, its --help.',
+    examples=('batch_size', 'records', '--markdown > docs/flags.md'),
+    positional=Positional('NAME', 'A flag of a run or of the original program, or a subcommand.', at_least=0),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `help` with the arguments in argv; returns the exit code.
+
+    Raises:
+      UsageError: an argument is wrong, or there is no such flag or subcommand.
+    """
+    from params.stories import is_known
+
+    # `help --batch_size` means `help batch_size`.
+    own = [word.lstrip('-') if word.startswith('-') and is_known(word) else word for word in argv]
+    return DECLARATION.run(own, _print)
+
+
+def show(argv: Sequence[str]) -> int:
+    """Prints what the words --help or --help=NAME of a command line without a subcommand ask for."""
+    name = asked_for_help(argv)
+    return _print(Arguments(Options(), frozenset(), (name,) if name else (), ()))
+
+
+def _print(arguments: Arguments[Options]) -> int:
+    # The table of subcommands is part of the command, which imports this module when it needs it.
+    from tf_cnn_benchmarks import SUBCOMMANDS
+
+    if arguments.options.markdown:
+        from params.flags_page import format_page
+
+        if arguments.positional:
+            raise UsageError(f'--markdown: it prints all flags; leave {arguments.positional[0]} out, see help --help')
+        print(format_page(), end='')
+    elif not arguments.positional:
+        from params.help import format_help
+
+        print(format_help(SUBCOMMANDS))
+    elif (name := arguments.positional[0]) in SUBCOMMANDS:
+        print(importlib.import_module(f'commands.{name}').DECLARATION.format_help())
+    else:
+        from params.help import format_story
+        from params.stories import find_story
+
+        print(format_story(find_story(name, SUBCOMMANDS)))
+    return 0

@@ -1,0 +1,73 @@
+"""`help`, `--help=FLAG` and `--help FLAG`: --help, one flag with its whole story, or the help of a subcommand."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from refusals import check_line
+
+import tf_cnn_benchmarks
+from commands import records
+from params.flags_page import format_page
+from params.help import format_help, format_story
+from params.stories import find_story
+from tf_cnn_benchmarks import SUBCOMMANDS
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
+
+
+def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert tf_cnn_benchmarks.main(argv) == 0
+    out, err = capsys.readouterr()
+    assert err == ''
+    return out.removesuffix('\n')
+
+
+def test_the_help_of_the_program_is_printed_in_every_spelling(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (['help'], ['--help'], ['--help=true'], ['-h'], ['--help', '--model=lenet']):
+        assert printed(capsys, *argv) == format_help(SUBCOMMANDS)
+
+
+@pytest.mark.parametrize('name', ['batch_size', 'mkl', 'use_nccl', 'eval'])
+def test_a_flag_is_told_in_every_spelling(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    expected = format_story(find_story(name))
+    for argv in (['help', name], ['help', f'--{name}'], [f'--help={name}'], ['--help', name], ['-h', name]):
+        assert printed(capsys, *argv) == expected
+
+
+def test_a_subcommand_prints_its_own_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (['help', 'records'], ['--help=records'], ['records', '--help']):
+        assert printed(capsys, *argv) == records.DECLARATION.format_help()
+
+
+def test_the_page_of_flags_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert f'{printed(capsys, "help", "--markdown")}\n' == format_page()
+
+
+@pytest.mark.parametrize(
+    ('argv', 'facts'),
+    [
+        (['help', 'batchsize'], ['batchsize', 'batch_size']),
+        (['--help=recrods'], ['recrods', 'records']),
+        (['--help', 'x\ny'], ['--help=']),
+        (['help', '--markdwon'], ['--markdwon', '--markdown']),
+        (['help', 'batch_size', '--markdown'], ['--markdown', 'batch_size']),
+    ],
+)
+def test_wrong_use_is_one_line(capsys: pytest.CaptureFixture[str], argv: list[str], facts: list[str]) -> None:
+    assert tf_cnn_benchmarks.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ''
+    check_line(err, *facts)
+
+
+def test_telling_of_a_flag_imports_neither_tensorflow_nor_numpy() -> None:
+    code = (
+        'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["--help=batch_size"]);'
+        'print(sorted({"tensorflow", "numpy", "rich"} & set(sys.modules)), code)'
+    )
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (done.stdout.splitlines()[-1], done.stderr) == ('[] 0', '')

@@ -1,0 +1,323 @@
+"""What a flag changes, observed on real runs, graphs, plans, session settings and the environment.
+
+Each function takes the flags of a run and returns what it observes, to be compared between two runs. In texts of flags
+these words stand for folders: DIR, an empty one of the observation; SAVED, a copy of the folder of a training that has
+ended; CIFAR and SHARDS, images in the two kinds of files.
+"""
+
+import contextlib
+import functools
+import io
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from array_writers import write_cifar
+from examples import write_noise
+from gpu_graphs import GpuGraph, Horovod, build_on_gpus
+from sessions import open_session
+
+from benchmark_cnn import BenchmarkCNN
+from errors import UsageError
+from hardware.tensorflow_build import TensorFlowBuild
+from params import make_params
+from reporting.console import Console
+from reporting.result import Result
+from reporting.statistics import summarize
+from run.machine import Machine
+from run.plan import Plan, ServerPlan
+from run.resolve import resolve
+from run.session_settings import session_config
+
+Flags = Mapping[str, Any]
+Look = Callable[[Flags], Any]
+
+SMALL_RUN: Flags = {
+    'model': 'trivial',
+    'data_name': 'cifar10',
+    'device': 'cpu',
+    'batch_size': 4,
+    'num_batches': 3,
+    'num_warmup_batches': 1,
+    'display_every': 1,
+}
+WORKERS: Flags = {'worker_hosts': '10.0.0.1:1,10.0.0.2:1', 'job_name': 'worker', 'task_index': 0}
+SERVERS: Flags = {**WORKERS, 'ps_hosts': '10.0.0.3:1'}
+_GPUS = '0,1,2,3,4,5,6,7'
+
+
+@functools.cache
+def _made() -> 'tempfile.TemporaryDirectory[str]':
+    """A folder with CIFAR, SHARDS and SAVED; it is removed when the process ends."""
+    folder = tempfile.TemporaryDirectory()
+    root = Path(folder.name)
+    random = np.random.default_rng(1)
+    for subset, count in (('train', 20), ('validation', 10)):
+        images = random.integers(0, 256, [count, 32, 32, 3], np.uint8)
+        write_cifar(root / 'CIFAR', images, random.integers(0, 10, count), subset)
+    (root / 'SHARDS').mkdir()
+    write_noise(root / 'SHARDS', 12)
+    BenchmarkCNN(make_params(**SMALL_RUN, init_learning_rate=0.5, train_dir=str(root / 'SAVED'))).run()
+    return folder
+
+
+def _visible_gpus(kind: str) -> list[object]:
+    del kind
+    return [object() for _ in os.environ.get('CUDA_VISIBLE_DEVICES', _GPUS).split(',')]
+
+
+@contextlib.contextmanager
+def _surroundings() -> Iterator[Path]:
+    """A fresh process, as far as one process can be: with 8 GPUs that nothing opens, OpenMP, and an empty folder."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(tf.config, 'list_physical_devices', side_effect=_visible_gpus),
+        mock.patch.dict(os.environ),
+        mock.patch('run.process_settings._fixed', {}),
+        mock.patch('run.gpu_settings._set_here', {}),
+        mock.patch('hardware.visible_gpus._shown', None),
+        mock.patch('hardware.visible_gpus.has_nvidia_gpu', return_value=True),
+        mock.patch('hardware.openmp.tensorflow_build') as build,
+        mock.patch('cluster.horovod.load_horovod', return_value=Horovod()),
+    ):
+        build.return_value = TensorFlowBuild(Path(folder) / 'tensorflow', None, None, ())
+        (Path(folder) / 'tensorflow').mkdir()
+        (Path(folder) / 'tensorflow' / 'libiomp5.so').touch()
+        os.environ.pop('CUDA_VISIBLE_DEVICES', None)
+        (Path(folder) / 'DIR').mkdir()
+        yield Path(folder) / 'DIR'
+
+
+def _filled(flags: Flags, folder: Path) -> dict[str, Any]:
+    def fill(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        for word in ('CIFAR', 'SHARDS', 'SAVED'):
+            if value == word:
+                shutil.copytree(Path(_made().name) / word, folder.parent / word, dirs_exist_ok=True)
+                return str(folder.parent / word)
+        return value.replace('DIR/', f'{folder}/')
+
+    return {name: fill(value) for name, value in flags.items()}
+
+
+def _plan(flags: Flags) -> Plan | ServerPlan:
+    return resolve(make_params(**flags), {'CUDA_VISIBLE_DEVICES': _GPUS})
+
+
+# ---- plans, session settings, environment ---------------------------------------------------------------------------
+
+
+def fact(path: str) -> Look:
+    """A fact of the plan, for what a run does with it far away from here: other processes, or after hours."""
+
+    def look(flags: Flags) -> Any:
+        with _surroundings() as folder:
+            return attrgetter(path)(_plan(_filled(flags, folder)))
+
+    return look
+
+
+def kind_of_process(flags: Flags) -> str:
+    """What the process does in its cluster."""
+    with _surroundings() as folder:
+        return type(_plan(_filled(flags, folder))).__name__
+
+
+def is_refused(flags: Flags) -> bool:
+    """Whether the run is refused."""
+    with _surroundings() as folder:
+        try:
+            _plan(_filled(flags, folder))
+        except UsageError:
+            return True
+    return False
+
+
+def config(path: str) -> Look:
+    """A field of the ConfigProto of the run's sessions."""
+
+    def look(flags: Flags) -> Any:
+        kind = flags.get('device', 'cpu')
+        with _surroundings():
+            machine = Machine(kind, (f'/{kind}:0',), kind, ('/cpu:0',), 'NHWC')
+            return attrgetter(path)(session_config(make_params(**{'device': kind, **flags}), machine))
+
+    return look
+
+
+def variable(name: str) -> Look:
+    """A variable of the environment, as TensorFlow finds it."""
+
+    def look(flags: Flags) -> str | None:
+        with _surroundings() as folder:
+            _plan(_filled({'device': 'gpu', **flags}, folder))
+            return os.environ.get(name)
+
+    return look
+
+
+def averaged_rate(flags: Flags) -> float:
+    """The rate that is printed after steps of 1, 2 and 3 seconds."""
+    return summarize(10, [1.0, 2.0, 3.0], fact('counts.newest_weight')(flags)).images_per_second
+
+
+def rates(flags: Flags) -> list[float]:
+    """The learning rates of steps of the first 120 epochs; an epoch has 100 steps of 500 images."""
+    learning_rate = fact('step.learning_rate')({**SMALL_RUN, 'batch_size': 500, **flags})
+    with tf.Graph().as_default(), open_session() as session:
+        steps = (0, 50, 150, 250, 350, 12_000)
+        return [float(rate) for rate in session.run([learning_rate.at(tf.constant(step, tf.int64)) for step in steps])]
+
+
+# ---- graphs ---------------------------------------------------------------------------------------------------------
+
+
+def _build(flags: Flags) -> GpuGraph:
+    with _surroundings() as folder:
+        return build_on_gpus(**{'num_gpus': 1, **_filled(flags, folder)})
+
+
+def in_graph(look: Callable[[GpuGraph], Any]) -> Look:
+    """What `look` finds in the graph of a run on GPUs."""
+    return lambda flags: look(_build(flags))
+
+
+def ops(*types: str) -> Look:
+    """How many ops of these types there are, on each kind of device."""
+
+    def look(built: GpuGraph) -> Counter[tuple[str, str]]:
+        found = [op for op in built.graph.get_operations() if op.type in types]
+        return Counter((op.type, re.sub(r'\d+$', '', op.device)) for op in found)
+
+    return in_graph(look)
+
+
+@in_graph
+def work(built: GpuGraph) -> Counter[str]:
+    """How many ops of each type a step has."""
+    return Counter(op.type for op in built.step)
+
+
+@in_graph
+def links(built: GpuGraph) -> set[tuple[str, str]]:
+    """Between which devices a step sends tensors."""
+    return {
+        (value.device, op.device) for op in built.step for value in op.inputs if {value.device, op.device} - {''}
+    } - {(device, device) for device in {op.device for op in built.step}}
+
+
+@in_graph
+def devices(built: GpuGraph) -> set[str]:
+    """Where the ops of a step are."""
+    return {op.device for op in built.step}
+
+
+@in_graph
+def places_of_variables(built: GpuGraph) -> Counter[str]:
+    """How many variables are on each device."""
+    return Counter(op.device for op in built.graph.get_operations() if op.type == 'VarHandleOp')
+
+
+@in_graph
+def types_of_variables(built: GpuGraph) -> Counter[int]:
+    """The types of variables."""
+    return Counter(op.node_def.attr['dtype'].type for op in built.graph.get_operations() if op.type == 'VarHandleOp')
+
+
+@in_graph
+def seeds(built: GpuGraph) -> set[int]:
+    """The seeds of random ops."""
+    return {op.get_attr('seed') for op in built.graph.get_operations() if 'seed' in op.node_def.attr}
+
+
+@in_graph
+def layouts(built: GpuGraph) -> set[bytes]:
+    """The orders of the axes of what convolutions get."""
+    return {op.get_attr('data_format') for op in built.of_type('Conv2D')}
+
+
+@in_graph
+def images_of_step(built: GpuGraph) -> list[int]:
+    """How many images the loss of each tower is of."""
+    return [int(op.inputs[0].shape[0]) for op in built.of_type('SparseSoftmaxCrossEntropyWithLogits')]
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------------
+
+
+def _run(flags: Flags, folder: Path) -> tuple[Result, str]:
+    out = io.StringIO()
+    result = BenchmarkCNN(make_params(**_filled({**SMALL_RUN, **flags}, folder)), Console(out, io.StringIO())).run()
+    assert isinstance(result, Result)
+    return result, out.getvalue()
+
+
+def losses(flags: Flags) -> list[float]:
+    """The losses of the steps; each depends on the updates before it."""
+    with _surroundings() as folder:
+        return [step.values.loss for step in _run(flags, folder)[0].steps]
+
+
+def lines(flags: Flags) -> list[str]:
+    """What is printed, without what depends on time."""
+    with _surroundings() as folder:
+        text = _run(flags, folder)[1]
+    text = re.sub(r'images/sec: .*?(\t|$)', r'\1', text, flags=re.MULTILINE)
+    return text.replace(str(folder), 'DIR').splitlines()
+
+
+def files(flags: Flags) -> list[str]:
+    """The files that are there afterwards, without the numbers of processes and seconds in their names."""
+    with _surroundings() as folder:
+        _run(flags, folder)
+        names = [str(path.relative_to(folder)) for path in folder.rglob('*') if path.is_file()]
+        return sorted(re.sub(r'events\..*', 'events', name) for name in names)
+
+
+def is_json(name: str) -> Look:
+    """Whether a file that a run writes is JSON."""
+
+    def look(flags: Flags) -> bool:
+        with _surroundings() as folder:
+            _run(flags, folder)
+            try:
+                json.loads((folder / name).read_bytes())
+            except ValueError:
+                return False
+            return True
+
+    return look
+
+
+def summaries(flags: Flags) -> list[tuple[int, str]]:
+    """The step and the tag of each summary."""
+    with _surroundings() as folder:
+        _run(flags, folder)
+        return sorted(
+            (event.step, value.tag)
+            for path in folder.rglob('events.*')
+            for event in tf.train.summary_iterator(str(path))
+            for value in event.summary.value
+        )
+
+
+def saved(name: str) -> Look:
+    """A value in the last checkpoint of DIR/t."""
+
+    def look(flags: Flags) -> float:
+        with _surroundings() as folder:
+            _run(flags, folder)
+            return float(tf.train.load_variable(str(folder / 't'), name))
+
+    return look

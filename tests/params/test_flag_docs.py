@@ -1,0 +1,110 @@
+"""What help FLAG and docs/flags.md tell of each flag of this program and of the original."""
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from refusals import refused
+
+import tf_cnn_benchmarks
+from params import SPECS
+from params.flags_page import COMMAND, format_page
+from params.help import format_story
+from params.original import TABLE, Fate
+from params.original_meanings import DIFFERENCES, MEANINGS, OF_OTHER_VERSIONS, WORKING_OF_OTHER_VERSIONS
+from params.stories import Story, find_story, list_stories
+
+pytestmark = pytest.mark.unit
+
+PAGE = Path(tf_cnn_benchmarks.__file__).parent / 'docs' / 'flags.md'
+STORIES = {story.name: story for story in list_stories()}
+with open(Path(__file__).parent / 'original_flags.csv', encoding='utf-8', newline='') as file:
+    ORIGINAL = {row['name']: row for row in csv.DictReader(file)}
+
+
+def test_the_page_is_what_the_command_prints() -> None:
+    assert PAGE.read_text(encoding='utf-8') == format_page(), f'make it again: {COMMAND}'
+    assert max(map(len, format_page().splitlines())) <= 120
+
+
+def test_no_flag_is_forgotten() -> None:
+    assert {*STORIES} == {*SPECS} | {*TABLE}
+    assert {name for name, story in STORIES.items() if story.fate} == {*ORIGINAL}
+    not_ours = {name for name in TABLE if name not in SPECS}
+    assert {*MEANINGS} | {*OF_OTHER_VERSIONS} == not_ours
+    assert {*MEANINGS} == not_ours & {*ORIGINAL}
+    assert {*DIFFERENCES} <= {name for name in SPECS if name in ORIGINAL}
+    assert {*WORKING_OF_OTHER_VERSIONS} == {name for name in TABLE if name in SPECS and name not in ORIGINAL}
+
+
+@pytest.mark.parametrize('name', [name for name in ORIGINAL if name in SPECS])
+def test_a_default_that_is_not_the_originals_is_told_beside_it(name: str) -> None:
+    spec, default = SPECS[name], ORIGINAL[name]['default'].removeprefix('[]')
+    same = (spec.read(default) if default else None) == spec.default or not (default or spec.default)
+    # The original's own number of warm-up steps is 10, too, where none is given.
+    assert same == (spec.original is None) or name == 'num_warmup_batches'
+
+
+def _texts(tokens: list[Token]) -> Iterator[str]:
+    """The text of each heading, paragraph and item, as a reader sees it."""
+    for token in tokens:
+        if token.type == 'inline':
+            yield ''.join(' ' if child.type == 'softbreak' else child.content for child in token.children or ())
+
+
+def test_the_page_shows_what_help_says_under_an_anchor_for_each_flag() -> None:
+    tokens = MarkdownIt('commonmark').parse(PAGE.read_text(encoding='utf-8'))
+    texts = list(_texts(tokens))
+    # A site makes an anchor of a heading: lower case, without punctuation but for - and _.
+    headings = [texts.index(f'--{name}') for name in STORIES]
+    assert len({*headings}) == len(STORIES)
+    for position, story in zip(headings, STORIES.values(), strict=True):
+        facts = [f'{title}: {text}' for title, text in story.facts.items()]
+        assert texts[position + 1 : position + 2 + len(facts)] == [story.meaning, *facts], story.name
+    links = re.findall(r'\]\(([^)]*)\)', PAGE.read_text(encoding='utf-8'))
+    assert {link for link in links if link.startswith('#')} == {f'#--{name}' for name in STORIES}
+    others = {link for link in links if not link.startswith('#')}
+    assert 'distributed.md' in others
+    assert [link for link in others if not (PAGE.parent / link).exists()] == []
+
+
+def test_a_flag_tells_when_it_has_no_effect_and_what_differs_from_the_original() -> None:
+    momentum, spec = find_story('momentum'), find_story('--num_ps')
+    assert '--eval' in momentum.facts['No effect']
+    assert '--forward_only' in momentum.facts['No effect']
+    assert '--optimizer=momentum' in momentum.facts['No effect']
+    assert 'same value' in momentum.facts['Clusters']
+    assert (momentum.fate, spec.fate) == (Fate.WORKS, None)
+    assert find_story('device').facts['Original'].endswith('its default is gpu')
+    assert (find_story('mkl').fate, find_story('use_fp16').fate) == (Fate.NO_EFFECT, Fate.RENAMED)
+    assert TABLE['mkl'].says in find_story('mkl').facts['Here']
+    assert '--mkl=False' in find_story('mkl').facts['Accepted']
+    assert '--precision' in find_story('use_fp16').facts['Here']
+    assert TABLE['trt_mode'].says in find_story('trt_mode').facts['Here']
+
+
+@pytest.mark.parametrize('name', ['eval', '--eval', '--noeval', '-eval', '--eval=true', 'noeval'])
+def test_a_flag_is_found_however_it_is_spelled(name: str) -> None:
+    assert find_story(name) == STORIES['eval']
+
+
+@pytest.mark.parametrize('story', STORIES.values(), ids=lambda story: story.name)
+def test_the_whole_story_is_printed_within_100_columns(story: Story) -> None:
+    text = format_story(story)
+    assert max(map(len, text.splitlines())) <= 100
+    words = text.split()
+    assert words[0] == story.usage
+    for part in (story.meaning, *story.facts.values()):
+        assert ' '.join(part.split()) in ' '.join(words)
+
+
+@pytest.mark.parametrize(('name', 'near'), [('batchsize', 'batch_size'), ('kmp_block_time', 'kmp_blocktime')])
+def test_an_unknown_name_suggests_the_nearest(name: str, near: str) -> None:
+    with refused(f'--help={name}', f'--help={near}'):
+        find_story(name)
+    with refused('--help=no_such_thing_at_all', '--help lists'):
+        find_story('no_such_thing_at_all')
