@@ -103,8 +103,8 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
     assert 'resnet50' in output_of([binaries / 'tf_cnn_benchmarks', 'models', 'resnet50'], tmp_path, hostile)
     # A process that starts a process.
     flags = ['--model_file=my_model.py', '--model=narrow', '--device=cpu', '--num_batches=2']
-    cluster = [binaries / 'tf_cnn_benchmarks', 'cluster', '--workers=1', '--', *flags]
-    assert 'total images/sec: ' in output_of(cluster, tmp_path, hostile)
+    run = output_of([binaries / 'tf_cnn_benchmarks', 'cluster', '--workers=1', '--', *flags], tmp_path, hostile)
+    assert 'total images/sec: ' in run
 
 
 def test_python_code_gets_the_benchmark_from_the_package(
