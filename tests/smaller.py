@@ -9,7 +9,7 @@ from pathlib import Path
 from params import SPECS
 from params.files import Output, outputs_that_are
 
-PROGRAM = re.compile(r'(.*/)?tf_cnn_benchmarks(\.py)?')
+PROGRAM = re.compile(r'(.*/)?tf_cnn_benchmarks(\.py|:\w+)?')
 _PATHS = {*outputs_that_are(*Output), 'eval_dir', 'benchmark_log_dir'} & {*SPECS, 'benchmark_log_dir'}
 
 
@@ -48,7 +48,7 @@ def joined(argv: Sequence[str]) -> list[str]:
     return found
 
 
-def fit(argv: Sequence[str], data: Path, outputs: Path) -> list[str]:
+def fit(argv: Sequence[str], data: Path, outputs: Path, *, keep_devices: bool = False) -> list[str]:
     """The flags of a run for a machine that has no GPU, and not the folders of the one it was written for.
 
     - GPUs become as many virtual devices of the CPU, which also keeps the variables.
@@ -58,12 +58,14 @@ def fit(argv: Sequence[str], data: Path, outputs: Path) -> list[str]:
 
     Args:
       argv: the flags, without a subcommand.
+      keep_devices: leaves the first rule out.
     """
     found = []
     given = dict(word.lstrip('-').partition('=')[::2] for word in joined(argv))
     for word in joined(argv):
         name, equals, value = word.lstrip('-').partition('=')
-        if name == 'device' or (name == 'local_parameter_device' and value.lower() == 'gpu'):
+        is_gpu = name == 'device' or (name == 'local_parameter_device' and value.lower() == 'gpu')
+        if is_gpu and not keep_devices:
             continue
         if name in ('use_nccl', 'num_intra_threads', 'xla', 'xla_compile'):
             continue
@@ -74,4 +76,4 @@ def fit(argv: Sequence[str], data: Path, outputs: Path) -> list[str]:
         if value and name in _PATHS:
             value = str(outputs / Path(value).name)
         found.append(f'--{name}{equals}{value}')
-    return [*found, '--device=cpu']
+    return found if keep_devices else [*found, '--device=cpu']
