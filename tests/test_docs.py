@@ -4,6 +4,7 @@ A line that runs this program must be planned on this machine; over a block that
 `<!-- needs: 8 GPUs -->`, and then the line is fitted to this machine first (smaller.fit).
 """
 
+import importlib
 import re
 import shlex
 from collections.abc import Callable
@@ -14,9 +15,9 @@ import pytest
 import smaller
 from documents import PAGES, ROOT, ShellLine, shell_lines
 from examples import write_noise
+from image_folders import write_photos
 
 import tf_cnn_benchmarks
-from commands import checkpoint, cluster, compare, doctor, models, records, report, sweep
 from commands.options import Declaration
 from errors import UsageError
 from models.registry import MODELS, load_model_file
@@ -27,9 +28,9 @@ from run.resolve import resolve
 pytestmark = pytest.mark.graph
 
 LINES = list(shell_lines())
+MODULES = {name: importlib.import_module(f'commands.{name}') for name in tf_cnn_benchmarks.SUBCOMMANDS}
 DECLARATIONS: dict[str, Declaration[Any]] = {
-    module.DECLARATION.name: module.DECLARATION
-    for module in (checkpoint, cluster, compare, doctor, models, records, report, sweep)
+    name: module.DECLARATION for name, module in MODULES.items() if hasattr(module, 'DECLARATION')
 }
 # Pages whose lines another test runs, all of them.
 RUN_ELSEWHERE = {'docs/extending.md': 'test_extending.py'}
@@ -42,10 +43,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / 'imagenet').mkdir()
     write_noise(folder / 'imagenet', num_validation=12)
     return folder
-
-
-def test_every_subcommand_is_known() -> None:
-    assert set(DECLARATIONS) == set(tf_cnn_benchmarks.SUBCOMMANDS)
 
 
 def test_lines_are_found_in_every_kind_of_block() -> None:
@@ -82,7 +79,7 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
             return None
         return _fault_of_run(line, argv, data, outputs)
     if argv[0] not in DECLARATIONS:
-        return 'there is no such subcommand'
+        return None if argv[0] in MODULES else 'there is no such subcommand'
     try:
         rest = DECLARATIONS[argv[0]].parse(argv[1:]).rest
         parsed = parse_argv(rest)
@@ -162,6 +159,34 @@ def test_every_other_line_is_checked_or_says_what_it_needs() -> None:
         if check is None or not check(words):
             wrong.append(str(line))
     assert not wrong, '\n'.join(wrong)
+
+
+# What makes a run of a page short.
+SMALL = {'model': 'lenet', 'batch_size': '2', 'num_batches': '2', 'num_warmup_batches': '1', 'device': 'cpu'}
+
+
+@pytest.mark.long
+def test_the_commands_about_your_own_images_run_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip('PIL', reason='records needs Pillow')
+    write_photos(tmp_path / 'PHOTOS')
+    monkeypatch.chdir(tmp_path)
+    totals = 0
+    for line in [line for line in LINES if line.page == 'docs/images.md']:
+        found = smaller.split(line.text)
+        if found is None:
+            # The script that makes photographs has a test of its own.
+            assert 'benchmarks/sample_photographs.py' in line.text
+            continue
+        argv = list(found.argv)
+        if argv[0].startswith('-'):
+            kept = [word for word in argv if word.lstrip('-').partition('=')[0] not in {*SMALL, 'num_epochs'}]
+            small = {key: value for key, value in SMALL.items() if '--eval' not in argv or 'num_' not in key}
+            argv = [*kept, *(f'--{name}={value}' for name, value in small.items())]
+            totals += 1
+        assert tf_cnn_benchmarks.main([word.replace('--shards=8', '--shards=2') for word in argv]) == 0, line
+    assert len(re.findall(r'^total images/sec: \d', capfd.readouterr().out, flags=re.MULTILINE)) == totals == 5
 
 
 def test_pages_that_others_run_are_run_there() -> None:
