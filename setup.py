@@ -1,4 +1,8 @@
-"""How tf_cnn_benchmarks is installed. It is an application: give it an environment of its own (venv, pipx)."""
+"""How tf_cnn_benchmarks is installed: everything below the one package `tf_cnn_benchmarks`.
+
+In a checkout the modules have plain names and stand at the top. Among the packages of others such names would do harm,
+so the tree of the checkout becomes the folder `program` in the package, whose own modules are those of `installed/`.
+"""
 
 import re
 from pathlib import Path
@@ -32,7 +36,13 @@ DEV = [
     'scikit-learn>=1.4',
     'scipy>=1.11',
     'selenium>=4.20',
+    # Builds the wheel that a test installs.
+    'setuptools>=70.1',
 ]
+
+ROOMS = find_packages(exclude=['benchmarks*', 'installed*', 'tests*'])
+AT_THE_TOP = sorted(path.stem for path in ROOT.glob('*.py') if path.name != 'setup.py')
+PROGRAM = 'tf_cnn_benchmarks.program'
 
 setup(
     name='tf_cnn_benchmarks',
@@ -43,13 +53,18 @@ setup(
     license='Apache-2.0',
     license_files=['LICENSE'],
     python_requires='>=3.10,<3.14',
-    py_modules=sorted(path.stem for path in ROOT.glob('*.py') if path.name != 'setup.py'),
-    packages=find_packages(exclude=['tests', 'tests.*', 'benchmarks', 'benchmarks.*']),
+    py_modules=[f'{PROGRAM}.{module}' for module in AT_THE_TOP],
+    packages=['tf_cnn_benchmarks', *(f'{PROGRAM}.{room}' for room in ROOMS)],
+    package_dir={
+        'tf_cnn_benchmarks': 'installed',
+        PROGRAM: '.',
+        **{f'{PROGRAM}.{room}': room.replace('.', '/') for room in ROOMS},
+    },
     package_data={
-        'doctor': ['report.schema.json'],
-        'models': ['costs.csv'],
-        'reporting': ['result.schema.json', 'templates/*'],
-        'sweeps': ['*.toml'],
+        f'{PROGRAM}.doctor': ['report.schema.json'],
+        f'{PROGRAM}.models': ['costs.csv'],
+        f'{PROGRAM}.reporting': ['result.schema.json', 'templates/*'],
+        f'{PROGRAM}.sweeps': ['*.toml'],
     },
     # rich comes with TensorFlow's keras.
     install_requires=['absl-py>=2.0', 'numpy>=1.26', 'tensorflow>=2.16,<2.22'],

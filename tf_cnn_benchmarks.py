@@ -8,6 +8,12 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+# Other folders may have modules of the same names. Python itself puts this folder in front, except with PYTHONSAFEPATH
+# or `python -P`, or for the command that an installation makes.
+if sys.path[:1] != [str(Path(__file__).resolve().parent)]:
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from cluster.signals import Terminated
 from errors import BenchmarkError, RunError, UsageError, nearest

@@ -1,4 +1,4 @@
-"""The commands, manifests and scripts of docs/distributed.md work."""
+"""The commands and scripts of docs/distributed.md, and the manifests of deploy/ that it explains, work."""
 
 import json
 import re
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOC = (ROOT / 'docs' / 'distributed.md').read_text()
-MANIFESTS = re.findall(r'^```yaml\n(.*?)^```$', DOC, flags=re.MULTILINE | re.DOTALL)
+MANIFESTS = [(ROOT / 'deploy' / name).read_text() for name in ('tfjob.yaml', 'tfjob-collective.yaml')]
 SCRIPTS = re.findall(r'^```bash\n(.*?)^```$', DOC, flags=re.MULTILINE | re.DOTALL)
 INDENTED = '\n'.join(line[4:] for line in DOC.splitlines() if line.startswith('    '))
 # A line that ends with a backslash goes on in the next one.
@@ -55,7 +55,7 @@ def test_every_flag_that_it_names_exists() -> None:
     elsewhere = {
         *('ps', 'workers', 'affinity', 'restart', 'keep_going'),  # of the subcommand cluster, see below
         *('np', 'host', 'map-by', 'distribution', 'ntasks', 'nodes', 'gres', 'kill-on-bad-exit', 'job-name'),
-        *('ntasks-per-node', 'no-build-isolation'),
+        *('ntasks-per-node', 'no-build-isolation', 'filename', 'follow'),
     }
     # In the drawings, lines have two ends: --g0-->
     named = {name for name in re.findall(r'(?<![\w-])--([a-z][\w-]*)', DOC) if not name.endswith('-')}

@@ -1,0 +1,79 @@
+"""The package `tf_cnn_benchmarks` of an installation, which holds the whole program below this one name.
+
+The modules of the program have plain names, such as `errors` and `models`, and import each other by these. Therefore
+they are in no folder where another program would find them. Only what uses the program puts its folder in front of
+sys.path: the command (`main`), or the first use of a name of NAMES in Python code. Importing this package imports
+neither the program nor TensorFlow.
+
+    from tf_cnn_benchmarks import BenchmarkCNN, make_params
+
+    BenchmarkCNN(make_params(model='lenet', num_batches=50)).run()
+"""
+
+import importlib
+import importlib.metadata
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+# An editable installation uses the checkout itself.
+PROGRAM = _HERE / 'program' if (_HERE / 'program').is_dir() else _HERE.parent
+
+# What Python code uses of the program, with the module that has it.
+NAMES = {
+    'BenchmarkCNN': 'benchmark_cnn',
+    'make_params': 'params',
+    'register_model': 'models.registry',
+    'BenchmarkError': 'errors',
+    'RunError': 'errors',
+    'UsageError': 'errors',
+}
+
+__all__ = [*NAMES, 'main']
+
+
+def main() -> None:
+    """Runs the command as `python tf_cnn_benchmarks.py` does in a checkout, with the arguments of this process.
+
+    Raises:
+      SystemExit: always, with the exit code of the command.
+    """
+    runpy.run_path(str(PROGRAM / 'tf_cnn_benchmarks.py'), run_name='__main__')
+
+
+def __getattr__(name: str) -> Any:
+    if name == '__version__':
+        return importlib.metadata.version('tf_cnn_benchmarks')
+    if name in NAMES:
+        _put_program_first()
+        return getattr(importlib.import_module(NAMES[name]), name)
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *NAMES, '__version__'])
+
+
+def _put_program_first() -> None:
+    """Puts the folder of the program in front of sys.path.
+
+    Raises:
+      ImportError: another module was imported under a name that the program needs.
+    """
+    folder = str(PROGRAM)
+    for path in sorted(PROGRAM.iterdir()):
+        if path.suffix != '.py' and not (path / '__init__.py').is_file():
+            continue
+        loaded = sys.modules.get(path.stem)
+        file = getattr(loaded, '__file__', None)
+        if loaded is None or path.stem in ('setup', __name__):
+            continue
+        if file is None or not Path(file).resolve().is_relative_to(PROGRAM):
+            raise ImportError(
+                f'tf_cnn_benchmarks has a module {path.stem!r}, but another one is imported under this name, from '
+                f'{file or "a folder"}; import BenchmarkCNN in a process that does not use that one'
+            )
+    if sys.path[:1] != [folder]:
+        sys.path.insert(0, folder)

@@ -1,0 +1,109 @@
+"""Command lines from other people's documents and scripts, in command_lines.txt: each gets the answer noted there."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import smaller
+from array_writers import write_cifar
+from examples import write_noise
+
+import tf_cnn_benchmarks
+from errors import UsageError
+from params import parse_argv
+from run.plan import Plan, ServerPlan
+from run.resolve import resolve
+
+pytestmark = pytest.mark.graph
+
+TEXT = Path(__file__).with_name('command_lines.txt').read_text(encoding='utf-8')
+SHORT = ['--num_batches=2', '--num_warmup_batches=1', '--batch_size=2']
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A line of the table. answer: 'plan', 'run', or the flag that is refused."""
+
+    source: str
+    answer: str
+    text: str
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        line = smaller.split(self.text)
+        assert line, self.text
+        return line.argv
+
+
+def read_table() -> Iterator[Asked]:
+    source = ''
+    for line in TEXT.splitlines():
+        if heading := re.fullmatch(r'\[(.+)\]', line):
+            source = heading[1]
+        elif line and not line.startswith('#'):
+            answer, _, text = line.partition(' | ')
+            yield Asked(source, answer.strip().removeprefix('no '), text)
+
+
+TABLE = list(read_table())
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders imagenet/ and cifar10/ of few images."""
+    folder = tmp_path_factory.mktemp('data')
+    (folder / 'imagenet').mkdir()
+    write_noise(folder / 'imagenet', num_validation=12)
+    images = np.random.default_rng(0).integers(0, 256, [20, 32, 32, 3], np.uint8)
+    for subset in ('train', 'validation'):
+        write_cifar(folder / 'cifar10', images, np.arange(20) % 10, subset)
+    return folder
+
+
+def answer_of(argv: list[str]) -> str:
+    """'plan', or the line of a refusal."""
+    try:
+        plan = resolve(parse_argv(argv).params, {})
+    except UsageError as error:
+        return str(error)
+    assert isinstance(plan, Plan | ServerPlan)
+    return 'plan'
+
+
+def test_every_source_says_how_true_to_the_letter_its_lines_are() -> None:
+    assert len(TABLE) >= 60
+    for source in {line.source for line in TABLE}:
+        assert re.search(r'as published|from memory|as its launcher', source), source
+
+
+def test_each_command_line_gets_its_answer(data: Path, tmp_path: Path) -> None:
+    wrong = []
+    for number, line in enumerate(TABLE):
+        (tmp_path / str(number)).mkdir()
+        argv = smaller.fit(line.argv, data, tmp_path / str(number))
+        if '--variable_update=horovod' in argv:
+            # It needs Horovod and its launcher to be planned. The flags are checked all the same.
+            argv[argv.index('--variable_update=horovod')] = '--variable_update=replicated'
+            assert parse_argv(smaller.joined(line.argv)).params.variable_update == 'horovod'
+        answer = answer_of(argv)
+        is_right = answer == 'plan' if line.answer in ('plan', 'run') else re.search(rf'{line.answer}\b', answer)
+        if not is_right:
+            wrong.append(f'{answer}\n  {line.source}\n  {" ".join(argv)}')
+    assert not wrong, '\n'.join(wrong)
+
+
+@pytest.mark.long
+def test_some_are_really_run(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lines = [line for line in TABLE if line.answer == 'run']
+    assert len(lines) >= 4
+    kept = Counter[str]()
+    for line in lines:
+        replaced = {flag.partition('=')[0] for flag in SHORT}
+        argv = [flag for flag in smaller.fit(line.argv, data, tmp_path) if flag.partition('=')[0] not in replaced]
+        assert tf_cnn_benchmarks.main([*argv, *SHORT]) == 0, line.text
+        kept['total'] += len(re.findall(r'^total images/sec: \d+\.\d\d$', capfd.readouterr().out, flags=re.MULTILINE))
+    assert kept['total'] == len(lines)

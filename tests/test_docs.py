@@ -1,0 +1,217 @@
+"""Every shell line of README.md and docs/ is one that works: see "Shell lines in the documentation" in contributing.md.
+
+A line that runs this program must be planned on this machine; over a block that needs more stands a comment,
+`<!-- needs: 8 GPUs -->`, and then the line is fitted to this machine first (smaller.fit).
+"""
+
+import importlib
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import smaller
+from documents import PAGES, ROOT, ShellLine, shell_lines
+from examples import write_noise
+from image_folders import write_photos
+
+import tf_cnn_benchmarks
+from commands.options import Declaration
+from errors import UsageError
+from models.registry import MODELS, load_model_file
+from params import Params, RunFacts, find_idle, parse_argv
+from run.plan import Plan, ServerPlan
+from run.resolve import resolve
+
+pytestmark = pytest.mark.graph
+
+LINES = list(shell_lines())
+MODULES = {name: importlib.import_module(f'commands.{name}') for name in tf_cnn_benchmarks.SUBCOMMANDS}
+DECLARATIONS: dict[str, Declaration[Any]] = {
+    name: module.DECLARATION for name, module in MODULES.items() if hasattr(module, 'DECLARATION')
+}
+# Pages whose lines another test runs, all of them.
+RUN_ELSEWHERE = {'docs/extending.md': 'test_extending.py'}
+SETUP = (ROOT / 'setup.py').read_text()
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp('data')
+    (folder / 'imagenet').mkdir()
+    write_noise(folder / 'imagenet', num_validation=12)
+    return folder
+
+
+def test_lines_are_found_in_every_kind_of_block() -> None:
+    pages = {line.page for line in LINES}
+    assert {'README.md', 'docs/training.md', 'docs/distributed.md', 'docs/extending.md'} <= pages
+    assert len(LINES) > 80
+    assert any(line.needs for line in LINES)
+
+
+def test_every_line_of_this_program_is_planned(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget_models: None
+) -> None:
+    (tmp_path / 'tiny_resnet.py').write_text(_example_of('models.md'))
+    monkeypatch.chdir(tmp_path)
+    wrong = []
+    for line in LINES:
+        found = smaller.split(line.text)
+        if found and line.page not in RUN_ELSEWHERE and (fault := fault_of(line, list(found.argv), data, tmp_path)):
+            wrong.append(f'{line}\n  {fault}')
+    assert not wrong, '\n'.join(wrong)
+
+
+def _example_of(page: str) -> str:
+    """The block of Python in a page."""
+    text = (ROOT / 'docs' / page).read_text()
+    (block,) = re.findall(r'^```python\n(.*?)^```$', text, flags=re.MULTILINE | re.DOTALL)
+    return str(block)
+
+
+def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str | None:
+    """What is wrong with the arguments of this program, or None."""
+    if not argv or argv[0].startswith('-'):
+        if {*argv} & {'--version', '--help'} or any(word.startswith('--help=') for word in argv):
+            return None
+        return _fault_of_run(line, argv, data, outputs)
+    if argv[0] not in DECLARATIONS:
+        return None if argv[0] in MODULES else 'there is no such subcommand'
+    try:
+        rest = DECLARATIONS[argv[0]].parse(argv[1:]).rest
+        parsed = parse_argv(rest)
+    except UsageError as error:
+        return str(error)
+    return '; '.join([*parsed.warnings, *_idle(parsed.params, alone=False)]) or None
+
+
+def _idle(params: Params, *, alone: bool) -> list[str]:
+    return find_idle(params, RunFacts(alone=alone, residual=MODELS.find_model(params.model).residual))
+
+
+def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str | None:
+    launcher = (smaller.split(line.text) or smaller.Line((), ())).launcher
+    try:
+        parsed = parse_argv(argv)
+        if parsed.params.model_file:
+            load_model_file(parsed.params.model_file)
+        is_alone = launcher not in ('mpirun', 'srun', 'horovodrun') and '_hosts=' not in line.text
+        if faults := [*parsed.warnings, *_idle(parsed.params, alone=is_alone)]:
+            return '; '.join(faults)
+        if parsed.params.eval or parsed.params.backbone_model_path or launcher in ('mpirun', 'srun', 'horovodrun'):
+            # Checkpoints and the other processes are missing here; tests of their own cover them.
+            return None
+        plan = resolve(parse_argv(smaller.fit(argv, data, outputs, keep_devices=not line.needs)).params, {})
+    except UsageError as error:
+        return str(error)
+    assert isinstance(plan, Plan | ServerPlan)
+    return None
+
+
+def _make(words: list[str]) -> bool:
+    targets = [word for word in words[1:] if '=' not in word]
+    return all(re.search(rf'^{target}:', (ROOT / 'Makefile').read_text(), flags=re.MULTILINE) for target in targets)
+
+
+def _pip(words: list[str]) -> bool:
+    """Installs the program, with extras that there are; or a package that an extra names."""
+    known = re.findall(r"^        '(\w+)': ", SETUP, flags=re.MULTILINE)
+    for word in words[2:]:
+        own = re.fullmatch(r'\.(\[(.+)\])?', word)
+        if own and not {*(own[2] or '').split(','), 'dev'} - {''} <= {*known, 'dev'}:
+            return False
+        if not own and not re.search(rf"['\"]{re.escape(word.split('<')[0])}\b", SETUP):
+            return False
+    return words[1] == 'install'
+
+
+def _script(words: list[str]) -> bool:
+    """A file of the project, or one of its modules, with flags that are in its text."""
+    module = words[2] if words[1] == '-m' else ''
+    if module == 'pytest':
+        return all((ROOT / word.split('::')[0]).exists() for word in words[3:] if word.startswith('tests/'))
+    path = ROOT / (f'{module.replace(".", "/")}.py' if module else words[1])
+    flags = [word.split('=')[0] for word in words if word.startswith('--')]
+    return path.is_file() and all(f"'{flag}'" in path.read_text() for flag in flags)
+
+
+# Lines that run other programs, by the first word, and what must be true of them.
+OTHERS: dict[str, Callable[[list[str]], bool]] = {
+    'make': _make,
+    'pip': _pip,
+    'pipx': _pip,
+    'python': _script,
+    'source': lambda words: words == ['source', '.venv/bin/activate'],
+    'bash': lambda words: (ROOT / words[1]).is_file(),
+}
+
+
+def test_every_other_line_is_checked_or_says_what_it_needs() -> None:
+    wrong = []
+    for line in LINES:
+        words = shlex.split(line.text, comments=True)
+        check = OTHERS.get(words[0].removeprefix('.venv/bin/'))
+        if smaller.split(line.text) or line.needs or line.page in RUN_ELSEWHERE:
+            continue
+        if check is None or not check(words):
+            wrong.append(str(line))
+    assert not wrong, '\n'.join(wrong)
+
+
+# What makes a run of a page short.
+SMALL = {'model': 'lenet', 'batch_size': '2', 'num_batches': '2', 'num_warmup_batches': '1', 'device': 'cpu'}
+
+
+@pytest.mark.long
+def test_the_commands_about_your_own_images_run_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip('PIL', reason='records needs Pillow')
+    write_photos(tmp_path / 'PHOTOS')
+    monkeypatch.chdir(tmp_path)
+    totals = 0
+    for line in [line for line in LINES if line.page == 'docs/images.md']:
+        found = smaller.split(line.text)
+        if found is None:
+            # The script that makes photographs has a test of its own.
+            assert 'benchmarks/sample_photographs.py' in line.text
+            continue
+        argv = list(found.argv)
+        if argv[0].startswith('-'):
+            kept = [word for word in argv if word.lstrip('-').partition('=')[0] not in {*SMALL, 'num_epochs'}]
+            small = {key: value for key, value in SMALL.items() if '--eval' not in argv or 'num_' not in key}
+            argv = [*kept, *(f'--{name}={value}' for name, value in small.items())]
+            totals += 1
+        assert tf_cnn_benchmarks.main([word.replace('--shards=8', '--shards=2') for word in argv]) == 0, line
+    assert len(re.findall(r'^total images/sec: \d', capfd.readouterr().out, flags=re.MULTILINE)) == totals == 5
+
+
+def test_pages_that_others_run_are_run_there() -> None:
+    for page, test in RUN_ELSEWHERE.items():
+        assert Path(page).name in (ROOT / 'tests' / test).read_text()
+
+
+def test_every_link_leads_somewhere() -> None:
+    wrong = []
+    for page in PAGES:
+        for path, anchor in re.findall(r'\]\(([^)#:\s]*)(?:#([^)]*))?\)', page.read_text()):
+            target = (page.parent / path) if path else page
+            if not target.exists():
+                wrong.append(f'{page.name}: {path}')
+            elif anchor and target.suffix == '.md' and anchor not in _anchors(target):
+                wrong.append(f'{page.name}: {path}#{anchor}')
+    assert wrong == []
+
+
+def _anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in links, as GitHub makes it of them."""
+    headings = re.findall(r'^#+ (.+)$', page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-') for heading in headings}
+
+
+def test_every_page_is_in_the_index_of_the_readme() -> None:
+    readme = (ROOT / 'README.md').read_text()
+    assert [page.name for page in PAGES[1:] if f'docs/{page.name}' not in readme] == []

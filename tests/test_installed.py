@@ -1,0 +1,139 @@
+"""An installation from the wheel: one package, which works wherever other modules have the names of the program's."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.distributed
+
+ROOT = Path(__file__).resolve().parent.parent
+NOT_NEEDED = shutil.ignore_patterns('.*', 'tests', 'docs', 'benchmarks', 'data', 'build', '__pycache__', '*.egg-info')
+ROOMS = [path.parent for path in ROOT.glob('*/__init__.py') if path.parent.name not in ('benchmarks', 'installed')]
+FOREIGN = 'raise SystemExit("the module of somebody else was imported")\n'
+
+
+@pytest.fixture(scope='module')
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip('setuptools', reason='it builds the wheel; the dev extra installs it')
+    folder = tmp_path_factory.mktemp('wheel')
+    # A copy, so that nothing is built in the checkout.
+    shutil.copytree(ROOT, folder / 'copy', ignore=NOT_NEEDED)
+    pip('wheel', '--no-deps', '--no-index', '--no-build-isolation', f'--wheel-dir={folder}', str(folder / 'copy'))
+    (made,) = folder.glob('*.whl')
+    return made
+
+
+@pytest.fixture(scope='module')
+def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder bin/ of an environment with this wheel, and the dependencies of the environment of the tests."""
+    folder = tmp_path_factory.mktemp('environment')
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob('lib/python*/site-packages')
+    # Python reads no .pth files there, so an editable installation of a checkout is not found.
+    (packages / 'dependencies.pth').write_text('\n'.join(sysconfig.get_path(name) for name in ('purelib', 'platlib')))
+    python = folder / 'bin' / 'python'
+    pip(f'--python={python}', 'install', '--no-deps', '--no-index', '--ignore-installed', str(wheel))
+    return folder / 'bin'
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> dict[str, str]:
+    """The environment of a process that finds foreign modules in tmp_path first."""
+    for path in ROOT.iterdir():
+        if (path / '__init__.py').exists():
+            (tmp_path / path.name).mkdir()
+            (tmp_path / path.name / '__init__.py').write_text(FOREIGN)
+        elif path.suffix == '.py' and path.stem != 'tf_cnn_benchmarks':
+            (tmp_path / path.name).write_text(FOREIGN)
+    return {**os.environ, 'PYTHONPATH': str(tmp_path)}
+
+
+def pip(*arguments: str) -> None:
+    command = [sys.executable, '-m', 'pip', '--disable-pip-version-check', '--quiet', *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def output_of(command: list[str | Path], cwd: Path, environment: dict[str, str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wheel_has_one_package_with_the_files_that_the_program_reads_and_no_tests(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split('/')[0].partition('-')[0] for name in names} == {'tf_cnn_benchmarks'}
+    (information,) = {name.split('/')[0] for name in names} - {'tf_cnn_benchmarks'}
+    assert information.endswith('.dist-info')
+    assert [name for name in names if re.search(r'/(tests|benchmarks|installed|setup\.py)(/|$)', name)] == []
+    here = {path.relative_to(ROOT).as_posix() for room in ROOMS for path in room.rglob('*') if path.is_file()}
+    here |= {path.name for path in ROOT.glob('*.py') if path.name != 'setup.py'}
+    assert {name.removeprefix('tf_cnn_benchmarks/program/') for name in names if '/program/' in name} == {
+        path for path in here if '__pycache__' not in path
+    }
+
+
+def test_the_command_runs_where_others_have_modules_of_the_same_names(
+    binaries: Path, hostile: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / 'my_layers.py').write_text('WIDTH = 3\n')
+    (tmp_path / 'my_model.py').write_text(
+        'import my_layers\n'
+        'from models.registry import register_model\n'
+        'def narrow(cnn, x, num_classes):\n'
+        '    x = cnn.relu(cnn.conv(x, my_layers.WIDTH, 5, "conv", strides=8))\n'
+        '    return cnn.dense(cnn.global_avg_pool(x), num_classes, "logits")\n'
+        'register_model("narrow", narrow, data_set="imagenet", image_size=32, batch_size=2, learning_rate=0.1)\n'
+    )
+    starts: list[list[str | Path]] = [
+        [binaries / 'tf_cnn_benchmarks'],
+        [binaries / 'python', '-m', 'tf_cnn_benchmarks'],
+    ]
+    for start in starts:
+        assert output_of([*start, '--version'], tmp_path, hostile).startswith('tf_cnn_benchmarks ')
+    assert '--variable_update' in output_of([binaries / 'tf_cnn_benchmarks', '--help'], tmp_path, hostile)
+    assert 'resnet50' in output_of([binaries / 'tf_cnn_benchmarks', 'models', 'resnet50'], tmp_path, hostile)
+    # A process that starts a process.
+    flags = ['--model_file=my_model.py', '--model=narrow', '--device=cpu', '--num_batches=2']
+    run = output_of([binaries / 'tf_cnn_benchmarks', 'cluster', '--workers=1', '--', *flags], tmp_path, hostile)
+    assert 'total images/sec: ' in run
+
+
+def test_python_code_gets_the_benchmark_from_the_package(
+    binaries: Path, hostile: dict[str, str], tmp_path: Path
+) -> None:
+    code = (
+        'import sys, tf_cnn_benchmarks\n'
+        'assert {"errors", "params"}.isdisjoint(sys.modules)\n'
+        'assert tf_cnn_benchmarks.__version__[0].isdigit()\n'
+        'assert {"BenchmarkCNN", "make_params"} <= {*dir(tf_cnn_benchmarks)}\n'
+        'assert not hasattr(tf_cnn_benchmarks, "Benchmark")\n'
+        'from tf_cnn_benchmarks import UsageError, make_params, register_model\n'
+        'assert "tensorflow" not in sys.modules\n'
+        'print(make_params(model="lenet").model)\n'
+    )
+    assert output_of([binaries / 'python', '-c', code], tmp_path, hostile) == 'lenet\n'
+
+
+def test_python_code_is_told_which_module_of_its_own_is_in_the_way(binaries: Path, tmp_path: Path) -> None:
+    (tmp_path / 'errors.py').touch()
+    code = 'import errors; from tf_cnn_benchmarks import make_params'
+    done = subprocess.run([binaries / 'python', '-c', code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode == 1
+    assert str(tmp_path / 'errors.py') in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize('safe_path', ['', '1'])
+def test_the_program_of_a_checkout_runs_where_others_have_modules_of_the_same_names(
+    hostile: dict[str, str], tmp_path: Path, safe_path: str
+) -> None:
+    command: list[str | Path] = [sys.executable, ROOT / 'tf_cnn_benchmarks.py', '--help']
+    assert '--variable_update' in output_of(command, tmp_path, hostile | {'PYTHONSAFEPATH': safe_path})
