@@ -78,11 +78,11 @@ def _exit_code(arguments: list[str]) -> int:
     except BenchmarkError as error:
         if _is_verbose(arguments):
             traceback.print_exc()
-        return _fail(str(error), error.exit_code)
+        return _fail(error.lines, error.exit_code)
     except Terminated:
-        return _fail('stopped by SIGTERM', _TERMINATED)
+        return _fail(['stopped by SIGTERM'], _TERMINATED)
     except KeyboardInterrupt:
-        return _fail('interrupted', _INTERRUPTED)
+        return _fail(['interrupted'], _INTERRUPTED)
     except BrokenPipeError:
         # The reader of standard output has exited, such as `| head`.
         _drop_output()
@@ -92,7 +92,7 @@ def _exit_code(arguments: list[str]) -> int:
         if _is_verbose(arguments):
             traceback.print_exc()
         _drop_output()
-        return _fail(_describe(error), RunError.exit_code)
+        return _fail([_describe(error)], RunError.exit_code)
 
 
 def _describe(error: OSError) -> str:
@@ -143,10 +143,11 @@ def _is_verbose(arguments: Sequence[str]) -> bool:
     return any(argument.lower() in ('--verbose', '-verbose', '--verbose=true', '--verbose=1') for argument in arguments)
 
 
-def _fail(message: str, exit_code: int) -> int:
+def _fail(messages: Sequence[str], exit_code: int) -> int:
     from reporting.console import format_error
 
-    print(format_error(message), file=sys.stderr)
+    for message in messages:
+        print(format_error(message), file=sys.stderr)
     return exit_code
 
 

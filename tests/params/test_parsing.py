@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused
+from refusals import check_line, refused
 
+from errors import UsageError
 from params import SPECS, Params, make_params, parse_argv
 
 pytestmark = pytest.mark.unit
@@ -140,6 +141,34 @@ def test_an_empty_value_of_a_flag_without_default_is_none() -> None:
 def test_an_unknown_flag_and_a_wrong_value_are_refused(argv: list[str], facts: list[str]) -> None:
     with refused(*facts):
         parse_argv(argv)
+
+
+def test_all_mistakes_are_told_at_once_each_in_a_line() -> None:
+    argv = '--batchsize=3 --zzqq 7 --num_batches=x --noforward_only=1 --optimizer=sdg --forward_only True --momentum'
+    with pytest.raises(UsageError) as caught:
+        parse_argv(argv.split())
+    told = ['--batchsize', '--zzqq', '--num_batches=x', '--noforward_only=1', '--optimizer=sdg', "'True'", '--momentum']
+    assert len(caught.value.lines) == len(told)
+    for flag in told:
+        (line,) = [line for line in caught.value.lines if line.startswith(flag)]
+        check_line(line, flag)
+    # Rules between flags are told together too, once all values can be read.
+    argv = '--gradient_clip=0 --num_epochs=2 --num_batches=3 --profile_steps=4 --trt_mode=FP16 --staged_vars'
+    with pytest.raises(UsageError) as caught:
+        parse_argv([*argv.split(), '--variable_update=replicated'])
+    assert [line.split('=')[0].split()[0] for line in caught.value.lines] == [
+        '--num_epochs',
+        '--staged_vars',
+        '--gradient_clip',
+        '--profile_steps',
+        '--trt_mode',
+    ]
+
+
+def test_flags_that_may_be_unknown_are_passed_over() -> None:
+    assert parse_argv(['--undefok=nonsense,more', '--nonsense=3', '--nomore', '--batch_size=2']).params.batch_size == 2
+    with refused('--other'):
+        parse_argv(['--undefok=nonsense', '--other=3'])
 
 
 @pytest.mark.parametrize(
