@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from errors import Refusals, UsageError, nearest
-from params.spec import FlagSpec, Value, asks_for_help, specs_of
+from params.spec import FlagSpec, Value, asks_for_help, expand, specs_of
 from params.words import split_words
 
 OptionsT = TypeVar('OptionsT')
@@ -43,12 +43,14 @@ class Positional:
     Attributes:
       name: what stands for one in the usage line, in capitals. help: what it is; ends with a full stop.
       at_least, at_most: how many there may be; at_most is None if there is no limit.
+      is_path: whether they are paths, in which ~ is expanded.
     """
 
     name: str
     help: str
     at_least: int = 1
     at_most: int | None = 1
+    is_path: bool = False
 
     @property
     def usage(self) -> str:
@@ -143,6 +145,8 @@ class Declaration(Generic[OptionsT]):
         refusals = Refusals()
         refusals.add(*words.mistakes)
         positional = tuple(word for word, _ in words.others)
+        if self.positional and self.positional.is_path:
+            positional = tuple(map(expand, positional))
         if not words.mistakes:
             # Beside an unknown flag, a word may be its value.
             with refusals.collecting():

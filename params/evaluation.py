@@ -81,6 +81,7 @@ class Evaluation:
         None,
         'Folder for summaries of evaluations, created if missing; by default none are written.',
         original='a folder in /tmp',
+        is_path=True,
     )
 
 

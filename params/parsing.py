@@ -1,6 +1,7 @@
 """Reads the settings of a run from a command line or from Python, and checks them. Does not import TensorFlow.
 
-The result depends on the words alone, not on the environment or on files (but those of --flagfile).
+The result depends on the words alone, not on the environment or on files (but those of --flagfile, and the home
+directory where a path has ~).
 """
 
 import warnings

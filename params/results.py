@@ -59,8 +59,9 @@ class Results:
         'File for the result as JSON (docs/results.md); - is standard output, on which nothing else is printed then. '
         'Flags in braces are replaced by their values, as in {model}-{batch_size}.json; so are {shape}, {hostname}, '
         '{date}, {time} and, with --repeat, {run}.',
+        is_path=True,
     )
-    history: str | None = flag(None, 'SQLite file to which the result is added; made if missing.')
+    history: str | None = flag(None, 'SQLite file to which the result is added; made if missing.', is_path=True)
     repeat: int = flag(1, 'Runs, each in processes of its own; the total is that of all.', lower_bound=1, unit='runs')
     target_seconds: float | None = flag(
         None,

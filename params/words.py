@@ -60,7 +60,10 @@ def split_words(
             others += ((rest, None) for rest in remaining)
             break
         name, equals, text = word.removeprefix('-').removeprefix('-').partition('=')
-        if not word.startswith('-') or not name:
+        if '\0' in word:
+            # Only a --flagfile can have one.
+            mistakes.append(f'{word}: it contains a zero byte; write it without')
+        elif not word.startswith('-') or not name:
             if not follows_stranger:
                 others.append((word, before))
         elif name in switches and not equals:

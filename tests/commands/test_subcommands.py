@@ -52,3 +52,17 @@ def test_all_mistakes_are_told_at_once_each_in_a_line(name: str, capsys: pytest.
 
 def _declaration(name: str) -> Declaration[Any]:
     return cast('Declaration[Any]', importlib.import_module(f'commands.{name}').DECLARATION)
+
+
+def test_paths_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('HOME', '/home/me')
+    for name, argv, positional in (
+        ('checkpoint', ['~/run'], ('/home/me/run',)),
+        ('compare', ['~/a.json', 'b~.json'], ('/home/me/a.json', 'b~.json')),
+        ('report', ['~/results', '--output=~/page.html'], ('/home/me/results',)),
+        ('sweep', ['~/modes.toml'], ('/home/me/modes.toml',)),
+        ('models', ['~*'], ('~*',)),
+    ):
+        assert _declaration(name).parse(argv).positional == positional
+    assert _declaration('report').parse(['x', '--output=~/page.html']).options.output == '/home/me/page.html'
+    assert _declaration('records').parse(['--check=~/shards']).options.check == '/home/me/shards'

@@ -12,6 +12,7 @@ from refusals import check_line, refused
 
 from errors import UsageError
 from params import SPECS, Params, make_params, parse_argv
+from params.files import OUTPUTS
 
 pytestmark = pytest.mark.unit
 
@@ -224,3 +225,41 @@ def test_params_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         # That mypy refuses it too is the point.
         make_params().batch_size = 3  # type: ignore[misc]
+
+
+def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('HOME', '/home/me')
+    paths = [name for name, spec in SPECS.items() if spec.is_path]
+    assert {*OUTPUTS, 'data_dir', 'model_file', 'backbone_model_path'} == {*paths}
+    others = {'num_warmup_batches': 1, 'profile_steps': '1,2'}
+    for name in paths:
+        assert SPECS[name].read(f'~/{name}') == f'/home/me/{name}'
+        # Nobody has this home, and within a path ~ is a letter as any other.
+        for path in ('~no-such-user/x', 'a/~', '-'):
+            assert SPECS[name].read(path) == path
+    params = make_params(result_file='~/{model}.json', profile_dir='~/profile', **others)
+    assert (params.result_file, params.profile_dir) == ('/home/me/{model}.json', '/home/me/profile')
+    with refused('--data_dir='):
+        make_params(data_dir='~a\0b')
+
+
+def test_a_flag_file_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / 'flags'
+    file.write_text('--data_dir=a\0b\n--batch_size=2\n')
+    with refused('--data_dir=a'):
+        parse_argv([f'--flagfile={file}'])
+
+
+def test_nothing_is_suggested_that_is_not_similar() -> None:
+    for argv, absent in (
+        (['--model=vit'], 'mnist'),
+        (['--model=yolov8'], 'did you mean'),
+        (['--model=zzz'], 'did you mean'),
+        (['--zzqq=3'], 'did you mean'),
+        (['--optimizer=zzz'], 'did you mean'),
+    ):
+        with refused(argv[0].partition('=')[0]) as caught:
+            parse_argv(argv)
+        assert absent not in str(caught.value)
+    with refused('--model=vit', 'models', '--model_file'):
+        parse_argv(['--model=vit'])
