@@ -9,11 +9,10 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cluster.signals import Terminated
+from cluster.signals import TERMINATED, Terminated, end_at_sigterm
 from errors import BenchmarkError, RunError, UsageError, nearest
-from params.spec import asks_for_help
 
-_INTERRUPTED, _TERMINATED = 130, 143
+_INTERRUPTED = 130
 _OF_A_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -51,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       The exit code: 0; 1 for a fault while running; 2 for wrong use; 130 if interrupted; 143 after SIGTERM.
     """
+    if argv is None:
+        end_at_sigterm()
     _open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     exit_code = _exit_code(arguments)
@@ -80,7 +81,7 @@ def _exit_code(arguments: list[str]) -> int:
             traceback.print_exc()
         return _fail(error.lines, error.exit_code)
     except Terminated:
-        return _fail(['stopped by SIGTERM'], _TERMINATED)
+        return _fail(['stopped by SIGTERM'], TERMINATED)
     except KeyboardInterrupt:
         return _fail(['interrupted'], _INTERRUPTED)
     except BrokenPipeError:
@@ -114,6 +115,9 @@ def _drop_output() -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    # Not at the top: it loads every flag, and until main has begun SIGTERM is not answered.
+    from params.spec import asks_for_help
+
     if arguments and not arguments[0].startswith('-'):
         name, *argv = arguments
         if name not in SUBCOMMANDS:
