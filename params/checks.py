@@ -34,6 +34,7 @@ _GROUPS = (
 )
 _RULES: list[Rule] = [rule for group in _GROUPS for rule in group.RULES]
 _RUN_RULES: tuple[RunRule, ...] = (
+    *variables.RUN_RULES,
     *optimization.RUN_RULES,
     *cluster.RUN_RULES,
     *evaluation.RUN_RULES,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from errors import UsageError, spelled
 from params.all_reduce_spec import ALGORITHMS, COLLECTIVE, idle_parts, parse_spec
 from params.modes import DEFAULT_MODE, MODES, modes_that
-from params.rules import Idle, Rule, idle_in_eval, idle_in_forward_only
+from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only
 from params.spec import flag
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _gradients_are_summed_in_one_way(params: 'Params') -> str | None:
     return None
 
 
-def _towers_are_two_linked_halves(params: 'Params') -> str | None:
+def _towers_are_two_linked_halves(params: 'Params', facts: RunFacts) -> str | None:
     # Under a controller the towers are in several processes, and not in halves.
     if not params.hierarchical_copy or MODES[params.variable_update].has_controller:
         return None
@@ -205,10 +205,10 @@ RULES: tuple[Rule, ...] = (
     _gradients_are_packed_in_one_way,
     _the_spec_of_sums_can_be_read,
     _gradients_are_summed_in_one_way,
-    _towers_are_two_linked_halves,
     _the_mode_can_stage,
     _a_launcher_starts_other_processes,
 )
+RUN_RULES: tuple[RunRule, ...] = (_towers_are_two_linked_halves,)
 IDLE: tuple[Idle, ...] = (
     idle_in_eval('cross_replica_sync', 'staged_vars', 'variable_consistency', 'compact_gradient_transfer', *_SUMS),
     Idle(
