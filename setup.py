@@ -73,6 +73,8 @@ setup(
         'records': RECORDS,
         'sweep': SWEEP,
         'report': REPORT,
+        # For a look at what --save_summaries_steps and --profile_steps write.
+        'tensorboard': ['tensorboard>=2.16'],
         'dev': [*DEV, *NVML, *RECORDS, *REPORT, *SWEEP],
     },
     entry_points={'console_scripts': ['tf_cnn_benchmarks=tf_cnn_benchmarks:main']},

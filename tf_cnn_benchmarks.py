@@ -15,11 +15,10 @@ from pathlib import Path
 if sys.path[:1] != [str(Path(__file__).resolve().parent)]:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from cluster.signals import Terminated
+from cluster.signals import TERMINATED, Terminated, end_at_sigterm
 from errors import BenchmarkError, RunError, UsageError, nearest
-from params.spec import asks_for_help
 
-_INTERRUPTED, _TERMINATED = 130, 143
+_INTERRUPTED = 130
 _OF_A_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -59,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       The exit code: 0; 1 for a fault while running; 2 for wrong use; 130 if interrupted; 143 after SIGTERM.
     """
+    if argv is None:
+        end_at_sigterm()
     _open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     exit_code = _exit_code(arguments)
@@ -86,11 +87,11 @@ def _exit_code(arguments: list[str]) -> int:
     except BenchmarkError as error:
         if _is_verbose(arguments):
             traceback.print_exc()
-        return _fail(str(error), error.exit_code)
+        return _fail(error.lines, error.exit_code)
     except Terminated:
-        return _fail('stopped by SIGTERM', _TERMINATED)
+        return _fail(['stopped by SIGTERM'], TERMINATED)
     except KeyboardInterrupt:
-        return _fail('interrupted', _INTERRUPTED)
+        return _fail(['interrupted'], _INTERRUPTED)
     except BrokenPipeError:
         # The reader of standard output has exited, such as `| head`.
         _drop_output()
@@ -100,7 +101,7 @@ def _exit_code(arguments: list[str]) -> int:
         if _is_verbose(arguments):
             traceback.print_exc()
         _drop_output()
-        return _fail(_describe(error), RunError.exit_code)
+        return _fail([_describe(error)], RunError.exit_code)
 
 
 def _describe(error: OSError) -> str:
@@ -122,6 +123,9 @@ def _drop_output() -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    # Not at the top: it loads every flag, and until main has begun SIGTERM is not answered.
+    from params.spec import asks_for_help
+
     if arguments and not arguments[0].startswith('-'):
         name, *argv = arguments
         if name not in SUBCOMMANDS:
@@ -150,10 +154,11 @@ def _is_verbose(arguments: Sequence[str]) -> bool:
     return any(argument.lower() in ('--verbose', '-verbose', '--verbose=true', '--verbose=1') for argument in arguments)
 
 
-def _fail(message: str, exit_code: int) -> int:
+def _fail(messages: Sequence[str], exit_code: int) -> int:
     from reporting.console import format_error
 
-    print(format_error(message), file=sys.stderr)
+    for message in messages:
+        print(format_error(message), file=sys.stderr)
     return exit_code
 
 

@@ -13,6 +13,28 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _GRACE_SECS = 5.0
 
 
+# The exit code that shells use for a process that SIGTERM ended.
+TERMINATED = 128 + signal.SIGTERM
+
+
+def end_at_sigterm() -> None:
+    """From now on SIGTERM ends this process with one line and exit code 143, until a part of it handles signals itself.
+
+    Without a handler the exit code would be a signal number, which parents other than shells see as another one. Like
+    every handler of Python it waits for a call of native code to return, such as the loading of TensorFlow.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _end)
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    # Nothing has begun that would have to be ended in order.
+    with contextlib.suppress(OSError):
+        os.write(2, b'tf_cnn_benchmarks: error: stopped by SIGTERM\n')
+    os._exit(TERMINATED)
+
+
 class Terminated(KeyboardInterrupt):
     """Raised by SIGTERM, as KeyboardInterrupt is by Ctrl-C."""
 
@@ -34,8 +56,9 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
-        own = {number: before for number, before in defaults.items() if signal.getsignal(number) is before}
+        defaults = {signal.SIGTERM: (signal.SIG_DFL, _end), signal.SIGINT: (signal.default_int_handler,)}
+        present = {number: signal.getsignal(number) for number in defaults}
+        own = {number: before for number, before in present.items() if before in defaults[number]}
         for number in own:
             signal.signal(number, self._handle)
         try:

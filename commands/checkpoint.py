@@ -36,6 +36,7 @@ DECLARATION = Declaration(
         'PATH',
         'A --train_dir, whose newest checkpoint is listed, or one checkpoint: the name of its files without .index or '
         '.data-*.',
+        is_path=True,
     ),
 )
 

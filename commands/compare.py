@@ -49,6 +49,7 @@ class Options:
         None,
         'A file that --history wrote. Each result is judged against the earlier runs of the same setting on the same '
         'machine, instead of against the first one.',
+        is_path=True,
     )
 
 
@@ -75,6 +76,7 @@ DECLARATION = Declaration(
         'a file that --result_file wrote, a folder of such files, or the text that a run, also of the original '
         'program, printed.',
         at_most=None,
+        is_path=True,
     ),
 )
 

@@ -24,7 +24,7 @@ class Options:
         'Print a list of objects: name, dataset, parameters, gflops_per_image, gflops_unit, image_size, '
         'default_batch_size, default_learning_rate, learning_rate_images.',
     )
-    model_file: str | None = flag(None, 'Python file that adds your own models, see docs/models.md.')
+    model_file: str | None = flag(None, 'Python file that adds your own models, see docs/models.md.', is_path=True)
 
 
 DECLARATION = Declaration(

@@ -22,15 +22,13 @@ A module of commands/ declares a frozen dataclass of params.spec.flag() fields a
 """
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from absl import flags
-
-from errors import UsageError, nearest
-from params.flag_files import check_flag_files
-from params.spec import FlagSpec, asks_for_help, specs_of
+from errors import Refusals, UsageError, nearest
+from params.spec import FlagSpec, Value, asks_for_help, expand, specs_of
+from params.words import split_words
 
 OptionsT = TypeVar('OptionsT')
 
@@ -45,12 +43,14 @@ class Positional:
     Attributes:
       name: what stands for one in the usage line, in capitals. help: what it is; ends with a full stop.
       at_least, at_most: how many there may be; at_most is None if there is no limit.
+      is_path: whether they are paths, in which ~ is expanded.
     """
 
     name: str
     help: str
     at_least: int = 1
     at_most: int | None = 1
+    is_path: bool = False
 
     @property
     def usage(self) -> str:
@@ -140,25 +140,24 @@ class Declaration(Generic[OptionsT]):
         """
         own, rest = self._split(argv)
         specs = specs_of(self.options)
-        values = flags.FlagValues()
-        values.set_gnu_getopt(True)
-        for spec in specs.values():
-            # The spec reads the text, so that errors are the same as for the flags of a run.
-            text = flags.Flag(flags.ArgumentParser(), None, spec.name, None, '', boolean=spec.type is bool)
-            flags.DEFINE_flag(text, flag_values=values)
-        check_flag_files(own)
-        try:
-            positional = tuple(values([self.name, *own])[1:])
-        except flags.UnrecognizedFlagError as error:
-            raise self._unknown(error.flagname, specs) from None
-        except ValueError as error:
-            # --noSWITCH with a value.
-            raise UsageError(f'{" ".join(str(error).split())}; {self._see}') from None
-        except flags.Error:
-            # Only a last flag without its value is left.
-            raise UsageError(f'{own[-1]}: it has no value; write {own[-1]}=VALUE, {self._see}') from None
-        self._check_count(positional)
-        read = {name: spec.read(values[name].value) for name, spec in specs.items() if values[name].present}
+        switches = {name for name, spec in specs.items() if spec.type is bool}
+        words = split_words(own, specs, switches, unknown=lambda name: self._unknown(name, specs), see=self._see)
+        refusals = Refusals()
+        refusals.add(*words.mistakes)
+        positional = tuple(word for word, _ in words.others)
+        if self.positional and self.positional.is_path:
+            positional = tuple(map(expand, positional))
+        if not words.mistakes:
+            # Beside an unknown flag, a word may be its value.
+            with refusals.collecting():
+                self._check_count(positional)
+        read: dict[str, Value] = {}
+        for name, text in words.texts.items():
+            with refusals.collecting():
+                # The errors are the same as for the flags of a run.
+                read[name] = specs[name].read(text)
+        refusals.raise_all()
+        # Each value was read by the spec of its field, which mypy cannot see.
         return Arguments(self.options(**read), frozenset(read), positional, rest)
 
     def format_help(self) -> str:
@@ -207,13 +206,13 @@ class Declaration(Generic[OptionsT]):
         if at_most is not None and len(given) > at_most:
             raise UsageError(f'{given[at_most]}: {self.name} takes {self.positional.count}; leave it out, {self._see}')
 
-    def _unknown(self, name: str, specs: dict[str, FlagSpec]) -> UsageError:
+    def _unknown(self, name: str, specs: Mapping[str, FlagSpec]) -> str:
         near = nearest(name, specs)
         if near:
             hint = f'did you mean --{near}?'
         else:
             hint = f'write {self.rest.what} after --, {self._see}' if self.rest else self._see
-        return UsageError(f'--{name}: {self.name} has no such flag; {hint}')
+        return f'--{name}: {self.name} has no such flag; {hint}'
 
 
 def _number(count: int) -> str:

@@ -30,8 +30,8 @@ _CHECK_FLAGS = {'check', 'subset', 'num_processes'}
 class Options:
     """The flags of the subcommand."""
 
-    input: str | None = flag(None, 'Folder with one folder of images for each class.')
-    output: str | None = flag(None, 'Folder for the shards and labels.txt; made if missing.')
+    input: str | None = flag(None, 'Folder with one folder of images for each class.', is_path=True)
+    output: str | None = flag(None, 'Folder for the shards and labels.txt; made if missing.', is_path=True)
     shards: int = flag(
         0,
         f'Number of shards; 0: one for every {_IMAGES_PER_SHARD} images, at least {_MIN_SHARDS}.',
@@ -56,7 +56,9 @@ class Options:
         0, 'Processes that decode images; with --check, threads. 0: one for each core.', lower_bound=0
     )
     overwrite: bool = flag(False, 'Replace the existing shards of the subset.')
-    check: str | None = flag(None, 'Check the shards in this folder instead: all subsets, or the given --subset.')
+    check: str | None = flag(
+        None, 'Check the shards in this folder instead: all subsets, or the given --subset.', is_path=True
+    )
 
 
 DECLARATION = Declaration(

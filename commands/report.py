@@ -32,10 +32,12 @@ _MOST_TOLD = 5
 class Options:
     """The flags of the subcommand."""
 
-    output: str = flag('report.html', 'The file to write. With --serve none is written unless it is given.')
+    output: str = flag(
+        'report.html', 'The file to write. With --serve none is written unless it is given.', is_path=True
+    )
     title: str | None = flag(None, 'The heading of the page; by default it names the models.')
-    history: str | None = flag(None, 'A file of --history; its rates over the months are shown, too.')
-    plots: str | None = flag(None, 'Folder for each plot as PNG and SVG, for papers; made if missing.')
+    history: str | None = flag(None, 'A file of --history; its rates over the months are shown, too.', is_path=True)
+    plots: str | None = flag(None, 'Folder for each plot as PNG and SVG, for papers; made if missing.', is_path=True)
     serve: bool = flag(
         False, 'Serve the page on this machine until Ctrl-C, and make it again when results come; needs no file.'
     )
@@ -50,7 +52,7 @@ DECLARATION = Declaration(
     examples=('results', 'results --output=page.html --plots=figures', 'results --serve'),
     details="It needs jinja2 and matplotlib: pip install 'tf_cnn_benchmarks[report]'.",
     positional=Positional(
-        'DIR', 'A folder with results that --result_file or sweep wrote, or one such file.', at_least=1, at_most=None
+        'DIR', 'A folder with results that --result_file or sweep wrote, or one such file.', at_most=None, is_path=True
     ),
 )
 

@@ -42,7 +42,9 @@ class Options(Settings):
         'for each flag; all combinations are measured.',
     )
     output: str | None = flag(
-        None, 'New folder for the plan, results, logs and table; by default sweep-NAME-TIME in the current one.'
+        None,
+        'New folder for the plan, results, logs and table; by default sweep-NAME-TIME in the current one.',
+        is_path=True,
     )
     resume: bool = flag(
         False, 'Continue a sweep that was interrupted: FILE is its folder, or --output names it and FILE is as before.'
@@ -69,7 +71,7 @@ DECLARATION = Declaration(
     'Repeats are interleaved, so that a drift of the machine hits all configurations alike. A run that fails is a row '
     'of the table, and the sweep goes on; then the exit code is 1.',
     positional=Positional(
-        'FILE', 'A TOML file, or the name of a sweep that comes with the program.', at_least=0, at_most=1
+        'FILE', 'A TOML file, or the name of a sweep that comes with the program.', at_least=0, is_path=True
     ),
     rest=Rest('FLAGS', 'the flags of all runs'),
 )

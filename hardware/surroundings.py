@@ -107,8 +107,12 @@ def is_container(root: Path) -> bool:
     return bool(_CONTAINER.search(read(root / 'proc/1/cgroup')))
 
 
+@functools.cache
 def git_commit(folder: Path = _PROGRAM) -> str | None:
-    """The commit that is checked out in a folder; None if it is no checkout itself, or git is not there."""
+    """The commit that is checked out in a folder; None if it is no checkout itself, or git is not there.
+
+    It is asked once in a process: what runs is the code that was imported.
+    """
     # A program that is installed in a folder within somebody's checkout is no part of that.
     if not (folder / '.git').exists():
         return None

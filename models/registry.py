@@ -1,7 +1,6 @@
 """Every model of this process: the built-in ones, and those that users register. Does not import TensorFlow."""
 
 import contextlib
-import difflib
 import fnmatch
 import sys
 import traceback
@@ -13,9 +12,9 @@ from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
-from errors import BenchmarkError, UsageError, spelled
+from errors import BenchmarkError, UsageError, nearest, spelled
 from inputs.data_sets import DATA_SETS, RECORDS
-from models.catalog import CATALOG, NOT_CLASSIFIERS
+from models.catalog import CATALOG, NOT_CLASSIFIERS, NOT_HERE
 from models.facts import BatchNorm, Build, ModelFacts, Network
 
 
@@ -25,10 +24,17 @@ class Registry:
     Args:
       rows: the first models.
       not_classifiers: names that no model may have, each with what it stands for, for an error.
+      not_here: beginnings of names for which no similar one is suggested, since they stand for another network.
     """
 
-    def __init__(self, rows: Iterable[ModelFacts] = (), not_classifiers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        rows: Iterable[ModelFacts] = (),
+        not_classifiers: Mapping[str, str] | None = None,
+        not_here: Iterable[str] = (),
+    ) -> None:
         self._rows: list[ModelFacts] = []
+        self._not_here = tuple(not_here)
         self._not_classifiers = not_classifiers or {}
         self.register(*rows)
 
@@ -81,9 +87,7 @@ class Registry:
             raise UsageError(f'{flag}: {self._not_classifiers[name]}; this program has image classifiers only')
         rows = [facts for facts in self._rows if facts.name == name]
         if not rows:
-            raise UsageError(
-                f'{flag}: there is no such model; {self._suggestion(name)}models: {", ".join(self.list_models())}'
-            )
+            raise UsageError(f'{flag}: {self._describe_missing(name)}')
         for facts in rows:
             if data_set in (None, facts.data_set):
                 return facts
@@ -95,17 +99,19 @@ class Registry:
         sets = ' or '.join(facts.data_set for facts in rows)
         raise UsageError(f'{flag}: it is not defined for --data_name={data_set}; write --data_name={sets}')
 
-    def _suggestion(self, name: str) -> str:
-        if not self._rows:
-            return ''
+    def _describe_missing(self, name: str) -> str:
+        if name.lower().startswith(self._not_here):
+            return (
+                'this network is not a model here; the subcommand models lists those that are, and add your own with '
+                '--model_file=FILE'
+            )
         # Of equally similar names, the first of the catalog, where well-known models come first.
-        near = max(
-            (facts.name for facts in self._rows), key=lambda known: difflib.SequenceMatcher(None, known, name).ratio()
-        )
-        return f'did you mean {near}? All '
+        near = nearest(name, (facts.name for facts in self._rows))
+        hint = f'did you mean {near}? All ' if near else ''
+        return f'there is no such model; {hint}models: {", ".join(self.list_models())}'
 
 
-MODELS = Registry(CATALOG, NOT_CLASSIFIERS)
+MODELS = Registry(CATALOG, NOT_CLASSIFIERS, NOT_HERE)
 
 # While a file is loaded: where register_model adds its models, and the path as the user wrote it.
 _loading: ContextVar[tuple[Registry, str] | None] = ContextVar('_loading', default=None)

@@ -1,5 +1,7 @@
 """Applies the rules of all groups of flags: which settings clash, and which flags have no effect."""
 
+from collections.abc import Iterable
+
 from errors import UsageError
 from params import (
     cluster,
@@ -37,6 +39,7 @@ _RUN_RULES: tuple[RunRule, ...] = (
     *model_and_run.RUN_RULES,
     *data.RUN_RULES,
     *input_pipeline.RUN_RULES,
+    *variables.RUN_RULES,
     *optimization.RUN_RULES,
     *cluster.RUN_RULES,
     *evaluation.RUN_RULES,
@@ -46,17 +49,18 @@ _IDLE: list[Idle] = [row for group in _GROUPS for row in group.IDLE]
 
 
 def check(params: Params) -> None:
-    """Raises UsageError for the first rule between flags that the settings break."""
-    for rule in _RULES:
-        if message := rule(params):
-            raise UsageError(message)
+    """Raises UsageError with a line for each rule between flags that the settings break."""
+    _raise_broken(rule(params) for rule in _RULES)
 
 
 def check_run(params: Params, facts: RunFacts) -> None:
-    """Raises UsageError for the first rule that the settings break in a run of which these facts are known."""
-    for rule in _RUN_RULES:
-        if message := rule(params, facts):
-            raise UsageError(message)
+    """Raises UsageError with a line for each rule that the settings break in a run of which these facts are known."""
+    _raise_broken(rule(params, facts) for rule in _RUN_RULES)
+
+
+def _raise_broken(messages: Iterable[str | None]) -> None:
+    if lines := list(filter(None, messages)):
+        raise UsageError(*lines)
 
 
 def find_idle(params: Params, facts: RunFacts) -> list[str]:

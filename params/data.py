@@ -22,6 +22,7 @@ class Data:
     data_dir: str | None = flag(
         None,
         'Folder of TFRecord shards, or of the files of CIFAR-10 or MNIST; by default images are synthetic.',
+        is_path=True,
     )
     data_name: str | None = flag(
         None,

@@ -81,6 +81,7 @@ class Evaluation:
         None,
         'Folder for summaries of evaluations, created if missing; by default none are written.',
         original='a folder in /tmp',
+        is_path=True,
     )
 
 
@@ -112,7 +113,7 @@ def _evaluations_are_not_empty(params: 'Params') -> str | None:
     for name in ('num_eval_epochs', 'eval_during_training_every_n_epochs'):
         if getattr(params, name) == 0:
             return f'--{name}=0: it must be above 0'
-    if params.num_eval_epochs is not None and params.data_dir is None:
+    if params.num_eval_epochs is not None and params.num_eval_batches is None and params.data_dir is None:
         return (
             f'{spelled("num_eval_epochs", params.num_eval_epochs)}: synthetic images have no epochs; '
             'write --num_eval_batches, or add --data_dir=DIR'

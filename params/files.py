@@ -24,6 +24,7 @@ class Files:
     train_dir: str | None = flag(
         None,
         'Folder for checkpoints and summaries, created if missing. Training continues from its newest checkpoint.',
+        is_path=True,
     )
     save_model_secs: float = flag(
         0.0,
@@ -36,10 +37,10 @@ class Files:
     )
     max_ckpts_to_keep: int = flag(5, 'How many of the newest checkpoints are kept.', lower_bound=1, unit='checkpoints')
     backbone_model_path: str | None = flag(
-        None, 'Checkpoint, or folder of checkpoints, whose weights training starts from.'
+        None, 'Checkpoint, or folder of checkpoints, whose weights training starts from.', is_path=True
     )
     export_saved_model: str | None = flag(
-        None, 'New folder for a SavedModel of the model that was trained or evaluated.'
+        None, 'New folder for a SavedModel of the model that was trained or evaluated.', is_path=True
     )
     save_summaries_steps: int = flag(
         0, 'Steps between two summaries in --train_dir; 0 writes none.', lower_bound=0, unit='steps'
@@ -50,19 +51,21 @@ class Files:
         lower_bound=0,
         upper_bound=3,
     )
-    trace_file: str | None = flag(None, 'File for a trace of the last warm-up step.')
+    trace_file: str | None = flag(None, 'File for a trace of the last warm-up step.', is_path=True)
     use_chrome_trace_format: bool = flag(
         True, 'Write --trace_file in the format of chrome://tracing; without it as text.'
     )
-    graph_file: str | None = flag(None, 'File for the graph; it is text if its name ends with txt.')
+    graph_file: str | None = flag(None, 'File for the graph; it is text if its name ends with txt.', is_path=True)
     partitioned_graph_file_prefix: str | None = flag(
-        None, 'First part of the paths of files with the graph of each device, as the last warm-up step ran it.'
+        None,
+        'First part of the paths of files with the graph of each device, as the last warm-up step ran it.',
+        is_path=True,
     )
-    tfprof_file: str | None = flag(None, 'File for a profile of the last warm-up step.')
+    tfprof_file: str | None = flag(None, 'File for a profile of the last warm-up step.', is_path=True)
     profile_steps: str | None = flag(
         None, 'FIRST,LAST: the first and the last timed step to profile for TensorBoard, counted from 1.'
     )
-    profile_dir: str | None = flag(None, 'Folder for the profile of --profile_steps, created if missing.')
+    profile_dir: str | None = flag(None, 'Folder for the profile of --profile_steps, created if missing.', is_path=True)
 
 
 class Output(enum.Enum):

@@ -18,7 +18,9 @@ class ModelAndRun:
     GROUP: ClassVar[str] = 'Model and run'
 
     model: str = flag('trivial', 'The network.')
-    model_file: str | None = flag(None, 'Python file that defines more models with register_model, see docs/models.md.')
+    model_file: str | None = flag(
+        None, 'Python file that defines more models with register_model, see docs/models.md.', is_path=True
+    )
     batch_size: int = flag(
         0, "Images per step on each device; 0 takes the model's default.", lower_bound=0, unit='images'
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from errors import UsageError, spelled
+from errors import Refusals, spelled
 from inputs.catalog import RECORD_INPUT, TF_DATA
 from params.spec import FlagSpec, Value
 
@@ -29,20 +29,20 @@ def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) ->
       How each flag that was added had been written, by our name.
 
     Raises:
-      UsageError: two flags contradict each other.
+      UsageError: flags contradict each other.
     """
-    as_written = {}
+    as_written, refusals = {}, Refusals()
     rate = older.get('learning_rate')
     if rate is not None:
         if values.get('init_learning_rate') not in (None, rate):
-            raise _clash('learning_rate', rate, 'init_learning_rate', values)
+            refusals.add(_clash('learning_rate', rate, 'init_learning_rate', values))
         values['init_learning_rate'] = rate
         as_written['init_learning_rate'] = spelled('learning_rate', rate)
     use_nccl = older.get('use_nccl')
     if use_nccl is not None:
         spec = values.get('all_reduce_spec')
         if spec is not None and ('nccl' in str(spec)) != use_nccl:
-            raise _clash('use_nccl', use_nccl, 'all_reduce_spec', values)
+            refusals.add(_clash('use_nccl', use_nccl, 'all_reduce_spec', values))
         if use_nccl and spec is None:
             values['all_reduce_spec'] = 'nccl'
             as_written['all_reduce_spec'] = spelled('use_nccl', use_nccl)
@@ -50,7 +50,7 @@ def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) ->
     if use_fp16 is not None:
         precision = values.get('precision')
         if precision is not None and (precision == 'fp16') != use_fp16:
-            raise _clash('use_fp16', use_fp16, 'precision', values)
+            refusals.add(_clash('use_fp16', use_fp16, 'precision', values))
         if use_fp16:
             values['precision'] = 'fp16'
             as_written['precision'] = spelled('use_fp16', use_fp16)
@@ -58,19 +58,20 @@ def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) ->
     if use_datasets is not None:
         pipeline = TF_DATA if use_datasets else RECORD_INPUT
         if values.get('input_pipeline') not in (None, pipeline):
-            raise _clash('use_datasets', use_datasets, 'input_pipeline', values)
+            refusals.add(_clash('use_datasets', use_datasets, 'input_pipeline', values))
         values['input_pipeline'] = pipeline
         as_written['input_pipeline'] = spelled('use_datasets', use_datasets)
     xla_compile = older.get('xla_compile')
     # The original has both, so that --xla --noxla_compile is no contradiction.
     if xla_compile and not values.get('xla'):
         if values.get('xla') is False:
-            raise _clash('xla_compile', xla_compile, 'xla', values)
+            refusals.add(_clash('xla_compile', xla_compile, 'xla', values))
         values['xla'] = True
         as_written['xla'] = spelled('xla_compile', xla_compile)
+    refusals.raise_all()
     return as_written
 
 
-def _clash(older: str, value: Value, name: str, values: Mapping[str, Value]) -> UsageError:
+def _clash(older: str, value: Value, name: str, values: Mapping[str, Value]) -> str:
     written = spelled(name, values[name])
-    return UsageError(f'{spelled(older, value)} contradicts {written}; it is the older name of --{name}: leave it out')
+    return f'{spelled(older, value)} contradicts {written}; it is the older name of --{name}: leave it out'

@@ -8,7 +8,7 @@ import enum
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from errors import UsageError, spelled
+from errors import Refusals, spelled
 from params.older_names import OLDER_NAMES
 from params.spec import FlagSpec, Value
 from params.table import SPECS, Params
@@ -166,10 +166,11 @@ def warnings_about(asked: Iterable[Asked], params: Params) -> list[str]:
     Raises:
       UsageError: what the run would measure is not what these flags ask for.
     """
-    lines = []
+    lines, refusals = [], Refusals()
     for flag in asked:
         is_refusal = flag.row.fate is Fate.REFUSED
         if is_refusal and flag.row.refused_when(params):
-            raise UsageError(f'{flag}: {flag.row.says}')
+            refusals.add(f'{flag}: {flag.row.says}')
         lines.append(f'{flag} has no effect: {flag.row.idle if is_refusal else flag.row.says}')
+    refusals.raise_all()
     return lines

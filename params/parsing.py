@@ -1,6 +1,7 @@
 """Reads the settings of a run from a command line or from Python, and checks them. Does not import TensorFlow.
 
-The result depends on the words alone, not on the environment or on files (but those of --flagfile).
+The result depends on the words alone, not on the environment or on files (but those of --flagfile, and the home
+directory where a path has ~).
 """
 
 import warnings
@@ -8,15 +9,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from absl import flags
-
-from errors import UsageError, nearest, spelled
+from errors import Refusals, nearest, spelled
 from params import original
 from params.checks import check
-from params.flag_files import check_flag_files
 from params.older_names import OLDER_NAMES, replace_older_names
 from params.spec import Value
 from params.table import SPECS, Given, Params
+from params.words import split_words
+
+_SEE = 'see --help'
+_NAMES = frozenset([*SPECS, *OLDER_NAMES, *original.NAMES])
+_SWITCHES = original.SWITCHES | {name for name, spec in {**SPECS, **OLDER_NAMES}.items() if spec.type is bool}
 
 
 @dataclass(frozen=True)
@@ -36,37 +39,26 @@ def parse_argv(argv: Sequence[str]) -> Parsed:
     Raises:
       UsageError: a flag is unknown, has no value or a wrong one, or clashes with another one; or a word is not a flag.
     """
-    return _build(split_argv(argv).items())
+    refusals = Refusals()
+    return _build(_split(argv, refusals).items(), refusals)
 
 
-def split_argv(argv: Sequence[str]) -> dict[str, object]:
+def split_argv(argv: Sequence[str]) -> dict[str, str]:
     """The flags of a command line by name, each with its text, not read yet; flags of a --flagfile included.
 
     Raises:
       UsageError: a flag is unknown or has no value, or a word is not a flag.
     """
-    values = flags.FlagValues()
-    values.set_gnu_getopt(True)
-    switches = {name for name, spec in {**SPECS, **OLDER_NAMES}.items() if spec.type is bool}
-    switches |= original.SWITCHES
-    for name in _all_names():
-        flags.DEFINE_flag(
-            flags.Flag(flags.ArgumentParser(), None, name, None, '', boolean=name in switches), flag_values=values
-        )
-    check_flag_files(argv)
-    try:
-        stray = values(['tf_cnn_benchmarks', *argv])[1:]
-    except flags.UnrecognizedFlagError as error:
-        raise _unknown(error.flagname) from None
-    except ValueError as error:
-        # --noSWITCH with a value.
-        raise UsageError(f'{" ".join(str(error).split())}; see --help') from None
-    except flags.Error:
-        # The only other error is a last flag without a value.
-        raise UsageError(f'{argv[-1]}: it has no value; write {argv[-1]}=VALUE, see --help') from None
-    if stray:
-        raise UsageError(_stray_message(stray[0], argv, switches))
-    return {name: values[name].value for name in _all_names() if values[name].present}
+    refusals = Refusals()
+    texts = _split(argv, refusals)
+    refusals.raise_all()
+    return texts
+
+
+def _split(argv: Sequence[str], refusals: Refusals) -> dict[str, str]:
+    words = split_words(argv, _NAMES, _SWITCHES, unknown=_unknown, see=_SEE)
+    refusals.add(*words.mistakes, *(_stray_message(word, switch) for word, switch in words.others))
+    return words.texts
 
 
 def make_params(**overrides: Any) -> Params:
@@ -75,47 +67,50 @@ def make_params(**overrides: Any) -> Params:
     Raises:
       UsageError: as parse_argv.
     """
-    parsed = _build(overrides.items())
+    parsed = _build(overrides.items(), Refusals())
     for line in parsed.warnings:
         warnings.warn(line, stacklevel=2)
     return parsed.params
 
 
-def _build(given: Iterable[tuple[str, object]]) -> Parsed:
-    """Params and warnings from pairs (name, text or Python value)."""
+def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
+    """Params and warnings from pairs (name, text or Python value).
+
+    Rules between flags are checked once all flags can be read; until then their values are not known.
+    """
     values: dict[str, Value] = {}
     older: dict[str, Value] = {}
     asked = []
     for name, value in given:
-        if name in SPECS:
-            values[name] = SPECS[name].read(value)
-        elif name in OLDER_NAMES:
-            older[name] = OLDER_NAMES[name].read(value)
-        elif name in original.NAMES:
-            asked.append(original.read(name, value))
-        else:
-            raise _unknown(name)
+        with refusals.collecting():
+            if name in SPECS:
+                values[name] = SPECS[name].read(value)
+            elif name in OLDER_NAMES:
+                older[name] = OLDER_NAMES[name].read(value)
+            elif name in original.NAMES:
+                asked.append(original.read(name, value))
+            else:
+                refusals.add(_unknown(name))
+    refusals.raise_all()
     as_written = {name: spelled(name, value) for name, value in values.items() if value is not None}
     as_written |= replace_older_names(older, values)
     # Each value was read by the spec of its field, which mypy cannot see.
     params = Params(**values, given=Given(tuple(as_written.items())))  # type: ignore[arg-type]
-    check(params)
-    return Parsed(params, tuple(original.warnings_about(filter(None, asked), params)))
+    lines: list[str] = []
+    with refusals.collecting():
+        check(params)
+    with refusals.collecting():
+        lines = original.warnings_about(filter(None, asked), params)
+    refusals.raise_all()
+    return Parsed(params, tuple(lines))
 
 
-def _all_names() -> list[str]:
-    return [*SPECS, *OLDER_NAMES, *original.NAMES]
-
-
-def _unknown(name: str) -> UsageError:
+def _unknown(name: str) -> str:
     near = nearest(name, [*SPECS, *OLDER_NAMES])
-    return UsageError(f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else "see --help"}')
+    return f'--{name}: there is no such flag; {f"did you mean --{near}?" if near else _SEE}'
 
 
-def _stray_message(word: str, argv: Sequence[str], switches: set[str]) -> str:
-    # A word from a --flagfile is not in argv.
-    position = argv.index(word) if word in argv else 0
-    before = argv[position - 1].lstrip('-') if position else ''
-    if before in switches:
-        return f'{word!r} is not a flag; the value of a switch follows an equal sign: {spelled(before, word)}'
-    return f'{word!r} is not a flag; flags look like --batch_size=64, see --help'
+def _stray_message(word: str, switch: str | None) -> str:
+    if switch:
+        return f'{word!r} is not a flag; the value of a switch follows an equal sign: {spelled(switch, word)}'
+    return f'{word!r} is not a flag; flags look like --batch_size=64, {_SEE}'

@@ -59,12 +59,14 @@ class Results:
         'File for the result as JSON (docs/results.md); - is standard output, on which nothing else is printed then. '
         'Flags in braces are replaced by their values, as in {model}-{batch_size}.json; so are {shape}, {hostname}, '
         '{date}, {time} and, with --repeat, {run}.',
+        is_path=True,
     )
-    history: str | None = flag(None, 'SQLite file to which the result is added; made if missing.')
+    history: str | None = flag(None, 'SQLite file to which the result is added; made if missing.', is_path=True)
     benchmark_log_dir: str | None = flag(
         None,
         "Folder for benchmark_run.log and metric.log, in the format of the benchmark logger of TensorFlow's official "
         'models; created if missing.',
+        is_path=True,
     )
     benchmark_test_id: str | None = flag(None, 'The test_id in benchmark_run.log, for people who read it.')
     repeat: int = flag(1, 'Runs, each in processes of its own; the total is that of all.', lower_bound=1, unit='runs')

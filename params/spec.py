@@ -45,6 +45,19 @@ def _to_str(value: Any) -> str:
     return os.fspath(value)
 
 
+def expand(path: str) -> str:
+    """A path with the home directory for ~, and that of another user for ~user; one that is unknown stays as it is.
+
+    A shell does so too, but not after an equal sign.
+
+    Raises:
+      ValueError: a zero byte is in the path.
+    """
+    if '\0' in path:
+        raise ValueError(path)
+    return os.path.expanduser(path)
+
+
 _READERS: dict[type, Callable[[Any], Value]] = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str}
 _EMPTY = ('', "''", '""')
 _HELP_FLAGS = ('--help', '-help', '-h', '--helpfull', '--helpshort')
@@ -79,6 +92,7 @@ class FlagSpec:
       choices: the only values allowed, if not None.
       lower_bound, upper_bound: the smallest and the largest value allowed.
       original: the default of the original tf_cnn_benchmarks, where ours differs.
+      is_path: whether the text names a file or folder, in which ~ is expanded.
     """
 
     name: str
@@ -92,13 +106,14 @@ class FlagSpec:
     upper_bound: float | None = None
     unit: str | None = None
     original: str | None = None
+    is_path: bool = False
 
     @property
     def expects(self) -> str:
         """The allowed values in words: 'an integer of at least 0'."""
         if self.choices:
             return f'one of {", ".join(self.choices)}'
-        noun = _NOUNS[self.type]
+        noun = 'a path' if self.is_path else _NOUNS[self.type]
         if self.lower_bound is not None and self.upper_bound is not None:
             return f'{noun} from {self.lower_bound:g} to {self.upper_bound:g}'
         return noun if self.lower_bound is None else f'{noun} of at least {self.lower_bound:g}'
@@ -117,6 +132,8 @@ class FlagSpec:
             raise UsageError(f'{spelled(self.name, value)}: it has no value; it must be {self.expects}')
         try:
             found = _READERS[self.type](value)
+            if self.is_path:
+                found = expand(str(found))
         except (TypeError, ValueError, KeyError):
             raise self._refusal(value) from None
         if self.choices:
@@ -149,6 +166,7 @@ def flag(
     upper_bound: float | None = None,
     unit: str | None = None,
     original: str | None = None,
+    is_path: bool = False,
 ) -> Any:
     """Makes a dataclass field that is a flag; specs_of() adds the field's name, type and group."""
     facts = {
@@ -158,6 +176,7 @@ def flag(
         'upper_bound': upper_bound,
         'unit': unit,
         'original': original,
+        'is_path': is_path,
     }
     return dataclasses.field(default=default, metadata=facts)
 

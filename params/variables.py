@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, ClassVar
 from errors import UsageError, spelled
 from params.all_reduce_spec import ALGORITHMS, COLLECTIVE, idle_parts, parse_spec
 from params.modes import DEFAULT_MODE, MODES, modes_that
-from params.rules import Idle, Rule, idle_in_eval, idle_in_forward_only
+from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only
 from params.spec import flag
 
 if TYPE_CHECKING:
     from params.table import Params
 
 _PACKING = ('gradient_repacking', 'agg_small_grads_max_bytes', 'agg_small_grads_max_group')
+# The only number for which --network_topology=gcp_v100 knows the links.
+_GPUS_OF_GCP = 8
 _SUMS = ('all_reduce_spec', 'hierarchical_copy', 'network_topology', *_PACKING)
 
 
@@ -133,6 +135,23 @@ def _gradients_are_summed_in_one_way(params: 'Params') -> str | None:
     return None
 
 
+def _towers_are_two_linked_halves(params: 'Params', facts: RunFacts) -> str | None:
+    # Under a controller the towers are in several processes, and not in halves.
+    if not params.hierarchical_copy or MODES[params.variable_update].has_controller:
+        return None
+    if params.num_gpus % 2:
+        return (
+            f'--hierarchical_copy: it sums in two halves, and {spelled("num_gpus", params.num_gpus)} is odd; '
+            'write an even number or --nohierarchical_copy'
+        )
+    if params.network_topology == 'gcp_v100' and params.num_gpus != _GPUS_OF_GCP:
+        return (
+            f'{spelled("network_topology", params.network_topology)}: it is for {_GPUS_OF_GCP} GPUs, and '
+            f'{spelled("num_gpus", params.num_gpus)}; write --network_topology=dgx1 or --nohierarchical_copy'
+        )
+    return None
+
+
 def _the_mode_can_stage(params: 'Params') -> str | None:
     if params.staged_vars and not MODES[params.variable_update].can_stage:
         return (
@@ -189,6 +208,7 @@ RULES: tuple[Rule, ...] = (
     _the_mode_can_stage,
     _a_launcher_starts_other_processes,
 )
+RUN_RULES: tuple[RunRule, ...] = (_towers_are_two_linked_halves,)
 IDLE: tuple[Idle, ...] = (
     idle_in_eval('cross_replica_sync', 'staged_vars', 'variable_consistency', 'compact_gradient_transfer', *_SUMS),
     Idle(

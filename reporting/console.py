@@ -13,6 +13,8 @@ from reporting.result import Accuracy, StepValues
 from reporting.statistics import Rate
 
 _PROGRAM = 'tf_cnn_benchmarks'
+# The most characters of an error or a warning.
+_LONGEST = 4000
 _RULE = '-' * 64
 _LABEL_WIDTH = 13
 # After the precision, whose first word others read.
@@ -165,9 +167,13 @@ def format_warning(message: str) -> str:
 
 
 def _one_line(message: str) -> str:
-    """The message without line breaks and without characters that would steer a terminal."""
+    """The message without line breaks, without characters that would steer a terminal, and without a middle if it is
+    very long: the flag stands in front, and what to do at the end."""
     line = ' '.join(message.split())
-    return ''.join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    line = ''.join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    if (left_out := len(line) - _LONGEST) <= 0:
+        return line
+    return f'{line[: _LONGEST // 2]} ... ({left_out} characters are left out) ... {line[-(_LONGEST // 2) :]}'
 
 
 class Console:

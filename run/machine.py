@@ -7,16 +7,14 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from errors import UsageError, counted
 from hardware.data_formats import Capability, choose_data_format, uses_tf32
 from hardware.gpu_memory import GpuMemory
-from hardware.missing_gpu import explain_missing_gpu
 from hardware.visible_gpus import confirm_shown
 from params import Params
-from params.all_reduce_spec import parse_spec
 from params.devices import another_flag_places_the_sums
 from params.modes import Mode
 from params.variables import sums_by_spec
+from run.device_checks import check_devices, find_kind
 from run.process_settings import fix_gpu_memory, let_xla_compile_for_cpus
 from training.variables import HOST_DEVICE
 
@@ -70,9 +68,7 @@ def find_machine(
     gpus = tf.config.list_physical_devices('GPU')
     num_gpus_found = len(gpus)
     confirm_shown(num_gpus_found)
-    # A controller has hidden its own GPUs, and its workers are taken to have some if it has.
-    gpus_by_default = num_gpus_found or (workers and host_has_gpus)
-    kind = params.device or ('gpu' if gpus_by_default else 'cpu')
+    kind = find_kind(params, num_gpus_found, is_here=not workers, host_has_gpus=host_has_gpus)
     spec = params.all_reduce_spec if sums_by_spec(params) else None
     places_parameters = (
         mode.parameter_device and not another_flag_places_the_sums(params) if alone else mode.needs_servers
@@ -80,15 +76,7 @@ def find_machine(
     parameter_kind = kind
     if places_parameters and not params.eval and kind == 'gpu':
         parameter_kind = params.local_parameter_device or kind
-    if workers and params.device is None and not gpus_by_default:
-        raise UsageError(
-            '--device is missing: this process sees no GPU, and cannot see the devices of the workers; '
-            'write --device=gpu or --device=cpu'
-        )
-    if not workers:
-        _check_number(params, kind, num_gpus_found)
-    _check_xla(params, kind)
-    _check_nccl(params, kind, spec or '', alone=alone, is_here=not workers)
+    check_devices(params, kind, num_gpus_found, alone=alone, is_here=not workers)
     towers = tuple(f'{worker}/{kind}:{i}' for worker in workers or [''] for i in range(params.num_gpus))
     data_format, reason = 'NHWC', ''
     tf32: bool | None = False
@@ -108,48 +96,6 @@ def find_machine(
         data_format_reason='' if params.data_format else reason,
         tf32=tf32,
     )
-
-
-def _check_number(params: Params, kind: str, num_gpus_found: int) -> None:
-    if kind == 'gpu' and params.num_gpus > num_gpus_found:
-        raise UsageError(
-            f'--num_gpus={params.num_gpus}: TensorFlow sees {counted(num_gpus_found, "GPU")} here; '
-            f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
-            if num_gpus_found
-            else f'--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or {_how_to_see_gpus()}'
-        )
-    if params.device is None and kind == 'cpu' and params.num_gpus > 1:
-        raise UsageError(
-            f'--num_gpus={params.num_gpus}: TensorFlow sees no GPU here; write --device=cpu to train on '
-            f'{params.num_gpus} virtual devices of the CPU, or {_how_to_see_gpus()}'
-        )
-
-
-def _check_xla(params: Params, kind: str) -> None:
-    if params.xla and kind == 'cpu' and params.num_gpus > 1:
-        raise UsageError(
-            f'--xla: on a CPU it compiles for one device, and --num_gpus={params.num_gpus}; '
-            'write --num_gpus=1 or --noxla'
-        )
-
-
-def _check_nccl(params: Params, kind: str, spec: str, *, alone: bool, is_here: bool) -> None:
-    sums = params.trains and (params.num_gpus > 1 or not alone)
-    if kind != 'gpu' and 'nccl' in spec and sums:
-        raise UsageError(
-            f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between GPUs and the run is on the CPU; '
-            'leave it (and --use_nccl) out, or write pscpu, psgpu or xring'
-        )
-    if not is_here and spec and any((part.between or part.algorithm) == 'nccl' for part in parse_spec(spec)):
-        raise UsageError(
-            f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between the GPUs of one process here, and '
-            f'--variable_update={params.variable_update} has several; write nccl/xring, xring, psgpu or pscpu'
-        )
-
-
-def _how_to_see_gpus() -> str:
-    reason = explain_missing_gpu()
-    return f'mend this: {reason}' if reason else 'install the [cuda] extra on a machine with a GPU of NVIDIA'
 
 
 def _capabilities(gpus: Sequence[Any]) -> list[Capability | None]:

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from errors import UsageError, spelled
+from errors import Refusals, UsageError, spelled
 from params import Params
 from params.files import OUTPUTS, Output, outputs_that_are
 from params.results import FIELD, STDOUT
@@ -26,47 +26,50 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     Raises:
       UsageError: a file cannot be written; the message names the flag, the path and the reason.
     """
-    _check_names(params)
+    refusals = Refusals()
+    for name in _OPENED_BY_TENSORFLOW:
+        with refusals.collecting():
+            _check_name(name, getattr(params, name))
+    # Nothing is created under such a name.
+    refusals.raise_all()
     for name in outputs_that_are(Output.FILE, *([Output.CHIEF_FILE] if is_chief else [])):
         # What is in braces is not known yet; check_file is called again when it is.
         if (path := getattr(params, name)) and not FIELD.search(path):
-            check_file(name, path)
+            with refusals.collecting():
+                check_file(name, path)
     for name in outputs_that_are(Output.PREFIX):
         if prefix := getattr(params, name):
-            with _refusing(name, prefix):
+            with refusals.collecting(), _refusing(name, prefix):
                 _try_folder(Path(f'{prefix}0').parent)
     if params.eval and params.train_dir and Path(params.train_dir).is_file():
-        raise UsageError(
+        refusals.add(
             f'{spelled("train_dir", params.train_dir)}: it is a file; give the folder that the checkpoints are in'
         )
     for name in outputs_that_are(*(_FOLDERS if is_chief else (Output.FOLDER,))):
         if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
-            with _refusing(name, folder):
+            with refusals.collecting(), _refusing(name, folder):
                 if OUTPUTS[name] is Output.NEW_FOLDER:
                     _check_new(name, folder)
                     # The folder is renamed into place when complete; until then its parent is written to.
                     folder = os.path.dirname(os.path.abspath(folder))
                 Path(folder).mkdir(parents=True, exist_ok=True)
                 _try_folder(Path(folder))
+    refusals.raise_all()
 
 
-def _check_names(params: Params) -> None:
-    """Refuses paths that TensorFlow cannot open, which it would tell only after it has trained and saved there."""
-    for name in _OPENED_BY_TENSORFLOW:
-        path = getattr(params, name)
-        try:
-            (path or '').encode()
-        except UnicodeEncodeError:
-            raise UsageError(
-                f'{spelled(name, path)}: its name is not UTF-8, and TensorFlow opens no other; write another path'
-            ) from None
-    for name in _WITH_CHECKPOINTS:
-        path = getattr(params, name)
-        if found := sorted(set(path or '') & set(_WILDCARDS)):
-            raise UsageError(
-                f'{spelled(name, path)}: its name contains {" and ".join(found)}, which TensorFlow takes for a pattern '
-                'when it reads checkpoints; write another path'
-            )
+def _check_name(name: str, path: str | None) -> None:
+    """Refuses a path that TensorFlow cannot open, which it would tell only after it has trained and saved there."""
+    try:
+        (path or '').encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f'{spelled(name, path)}: its name is not UTF-8, and TensorFlow opens no other; write another path'
+        ) from None
+    if name in _WITH_CHECKPOINTS and (found := sorted(set(path or '') & set(_WILDCARDS))):
+        raise UsageError(
+            f'{spelled(name, path)}: its name contains {" and ".join(found)}, which TensorFlow takes for a pattern '
+            'when it reads checkpoints; write another path'
+        )
 
 
 def check_file(name: str, path: str) -> None:

@@ -1,7 +1,7 @@
 """Makes the plan of a run from the settings: the one place that reads flags, folders, the network and devices.
 
-Raises every UsageError of a run. Checks that need no TensorFlow come first where possible, so that most mistakes are
-reported within a fraction of a second.
+Raises every UsageError of a run. Checks that need no TensorFlow come first, and tell all mistakes that do not depend on
+each other at once, so that most are reported together and within a fraction of a second.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from cluster.discovery import as_evaluator, find_cluster
 from cluster.environments import find_place_on_host, is_evaluator
 from cluster.shape import Shape
 from cluster.topology import Cluster, Timeout, place_of, public_hosts
-from errors import UsageError, spelled
+from errors import Refusals, UsageError, spelled
 from hardware.gpus import has_nvidia_gpu
 from hardware.missing_gpu import explain_missing_gpu
 from hardware.openmp import set_openmp
@@ -32,6 +32,7 @@ from params.input_pipeline import chosen_pipeline, tf_data_settings
 from params.modes import MODES, Mode
 from params.rules import RunFacts
 from params.tensorflow_settings import OPENMP, chosen_gpus
+from run.device_checks import check_devices, find_kind, needs_no_tensorflow
 from run.gpu_settings import contradictions
 from run.outputs import check_outputs
 from run.plan import (
@@ -44,7 +45,7 @@ from run.plan import (
     Surroundings,
 )
 from run.resolve_counts import count_steps, find_evaluations
-from run.resolve_files import find_checkpoints, find_instruments, find_reports
+from run.resolve_files import check_backbone, find_checkpoints, find_instruments, find_reports
 
 
 def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
@@ -65,18 +66,30 @@ def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
     # An evaluator is started with the flags of the training tasks, where they do have an effect.
     is_cluster_evaluator = is_evaluator(environ)
     params = as_evaluator(params, environ)
-    if params.model_file:
-        load_model_file(params.model_file)
     mode = MODES[params.variable_update]
-    horovod, cluster = _find_processes(params, mode, environ)
-    model, folder = _find_model(params, reads=not (cluster and cluster.job == 'ps'))
+    refusals = Refusals()
+    horovod = cluster = model = folder = None
+    is_known = False
+    with refusals.collecting():
+        horovod, cluster = _find_processes(params, mode, environ)
+        is_known = True
+    with refusals.collecting():
+        model = _find_model(params)
+        model, folder = _open_folder(params, model, reads=not (cluster and cluster.job == 'ps'))
+    if model is None or not is_known:
+        refusals.raise_all()
+    assert model
     facts = _run_facts(model, folder, alone=cluster is None and horovod is None)
-    check_run(params, facts)
+    with refusals.collecting():
+        check_run(params, facts)
     warnings = [] if is_cluster_evaluator else find_idle(params, facts)
-    warnings += set_openmp(_for_openmp(params))
     if cluster and cluster.serves:
-        return _plan_server(params, cluster, folder, warnings, environ)
-    return _plan_run(params, mode, horovod, cluster, model, folder, warnings, environ)
+        with refusals.collecting():
+            _check_folder(params, folder)
+        refusals.raise_all()
+        warnings += set_openmp(_for_openmp(params))
+        return _plan_server(params, cluster, warnings, environ)
+    return _plan_run(params, mode, horovod, cluster, model, folder, warnings, environ, refusals)
 
 
 def _find_processes(params: Params, mode: Mode, environ: Mapping[str, str]) -> tuple[Any, Cluster | None]:
@@ -104,13 +117,18 @@ def _for_openmp(params: Params) -> dict[str, tuple[str, str]]:
     return {OPENMP[flag]: (spelled(flag, value), str(value)) for flag, value in asked.items() if value is not None}
 
 
-def _find_model(params: Params, *, reads: bool) -> tuple[ModelFacts, DataFolder | None]:
+def _find_model(params: Params) -> ModelFacts:
+    if params.model_file:
+        load_model_file(params.model_file)
+    return MODELS.find_model(params.model, params.data_name)
+
+
+def _open_folder(params: Params, model: ModelFacts, *, reads: bool) -> tuple[ModelFacts, DataFolder | None]:
     """The model for the data set, and the data folder; the folder is None for synthetic images.
 
     Args:
-      reads: whether this process reads data.
+      model: that for --data_name. reads: whether this process reads data.
     """
-    model = MODELS.find_model(params.model, params.data_name)
     if params.data_dir is None or not reads:
         return model, None
     folder = open_folder(params.data_dir, params.data_name or recognise(params.data_dir) or model.data_set)
@@ -137,22 +155,24 @@ def check_launch(params: Params, *, alone: bool = False) -> None:
     Raises:
       UsageError: as for resolve, except for errors that depend on the role of a process or on its devices.
     """
-    if params.model_file:
-        load_model_file(params.model_file)
-    model, folder = _find_model(params, reads=True)
-    check_run(params, _run_facts(model, folder, alone=alone))
-    _check_folder(params, folder)
-    check_outputs(params)
+    refusals, folder = Refusals(), None
+    with refusals.collecting():
+        model = _find_model(params)
+        with refusals.collecting():
+            model, folder = _open_folder(params, model, reads=True)
+            _check_folder(params, folder)
+        check_run(params, _run_facts(model, folder, alone=alone))
+    with refusals.collecting():
+        check_outputs(params)
+    refusals.raise_all()
 
 
 def _plan_server(
     params: Params,
     cluster: Cluster,
-    folder: DataFolder | None,
     warnings: Sequence[str],
     environ: Mapping[str, str],
 ) -> ServerPlan:
-    _check_folder(params, folder)
     from run.session_settings import server_config
 
     # A parameter server keeps its variables on the CPU.
@@ -182,20 +202,21 @@ def _plan_run(
     folder: DataFolder | None,
     warnings: list[str],
     environ: Mapping[str, str],
+    refusals: Refusals,
 ) -> Plan:
-    """The plan of a process that trains or evaluates."""
+    """The plan of a process that trains or evaluates.
+
+    Args:
+      refusals: the mistakes that were found so far.
+    """
     is_chief = cluster is None or cluster.is_chief
     if horovod and not is_chief:
         # horovodrun gives all processes the same flags, so only the chief writes; in other clusters flags may differ.
         # Each of these flags may be None, which mypy cannot see.
         params = replace(params, **dict.fromkeys(outputs_that_are(Output.FILE, Output.PREFIX)))  # type: ignore[arg-type]
-    data = _open_data(params, model, folder, warnings)
-    check_outputs(params, is_chief=is_chief)
-    # From here on TensorFlow is needed.
-    from run.machine import find_machine
-    from run.resolve_training import describe_step, find_optimizer, place_variables
-    from run.session_settings import check_xla, session_config
-
+    elsewhere = [server.device for server in cluster.servers] if cluster and cluster.controller_hosts else []
+    num_hosts = len(elsewhere) or 1
+    num_towers = num_hosts * params.num_gpus
     processes = Processes(
         cluster=cluster,
         horovod=horovod,
@@ -208,14 +229,36 @@ def _plan_run(
         connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
         peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),
     )
-    devices_elsewhere = [server.device for server in cluster.servers] if cluster and cluster.controller_hosts else []
-    place = cluster.place_on_host if cluster else ONLY_ONE
-    if horovod:
-        place = horovod.local_rank(), horovod.local_size()
-    host_has_gpus = _show_gpus(params, place, environ, computes=not devices_elsewhere)
-    machine = find_machine(params, mode, devices_elsewhere, alone=cluster is None, host_has_gpus=host_has_gpus)
-    num_towers = len(machine.towers)
-    counts = count_steps(params, model, data, processes, num_towers)
+    shape = Shape(num_hosts * processes.num_trainers, params.num_gpus, cluster.num_ps if cluster else 0)
+    host_has_gpus = False
+    with refusals.collecting():
+        place = cluster.place_on_host if cluster else ONLY_ONE
+        if horovod:
+            place = horovod.local_rank(), horovod.local_size()
+        host_has_gpus = _show_gpus(params, place, environ, computes=not elsewhere)
+    with refusals.collecting():
+        if needs_no_tensorflow(params):
+            kind = find_kind(params, 0, is_here=not elsewhere, host_has_gpus=host_has_gpus)
+            check_devices(params, kind, 0, alone=cluster is None, is_here=not elsewhere)
+    with refusals.collecting():
+        check_outputs(params, is_chief=is_chief)
+        check_backbone(params)
+    # What depends on the data is not known if its folder could not be opened.
+    if folder or params.data_dir is None:
+        with refusals.collecting():
+            data = _open_data(params, model, folder, warnings)
+            counts = count_steps(params, model, data, processes, num_towers)
+            with refusals.collecting():
+                reports = find_reports(params, model, counts, shape, processes)
+            instruments = find_instruments(params, is_chief, counts.num_timed, warnings)
+    refusals.raise_all()
+    warnings += set_openmp(_for_openmp(params))
+    # From here on TensorFlow is needed.
+    from run.machine import find_machine
+    from run.resolve_training import describe_step, find_optimizer, place_variables
+    from run.session_settings import check_xla, session_config
+
+    machine = find_machine(params, mode, elsewhere, alone=cluster is None, host_has_gpus=host_has_gpus)
     step = describe_step(params, mode, model, data, machine, counts, processes)
     config = session_config(params, machine, in_cluster=cluster is not None)
     if params.xla and machine.is_here:
@@ -237,9 +280,7 @@ def _plan_run(
             f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor "
             'encryption, and anyone who can reach one can do everything that its user can'
         )
-    shape = Shape(len(machine.hosts) * processes.num_trainers, params.num_gpus, cluster.num_ps if cluster else 0)
     checkpoints = find_checkpoints(params, is_chief, warnings)
-    instruments = find_instruments(params, is_chief, counts.num_timed, warnings)
     return Plan(
         params=params,
         role=_role(params),
@@ -264,7 +305,7 @@ def _plan_run(
         checkpoints=checkpoints,
         instruments=instruments,
         losses=_describe_losses(params),
-        reports=find_reports(params, model, counts, shape, processes),
+        reports=reports,
         shape=shape,
         surroundings=Surroundings(
             machine_facts(config.intra_op_parallelism_threads, config.inter_op_parallelism_threads),

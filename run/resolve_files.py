@@ -1,5 +1,6 @@
 """Plans the files of a run: checkpoints, exported model, profiles, summaries, results, and what it starts from."""
 
+import os
 from pathlib import Path
 
 from cluster.shape import Shape
@@ -42,6 +43,15 @@ def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Che
         warm_start_flag=flag,
         export_folder=params.export_saved_model if is_chief and not params.forward_only else None,
     )
+
+
+def check_backbone(params: Params) -> None:
+    """Raises UsageError if --backbone_model_path names neither a folder nor a checkpoint."""
+    path = params.backbone_model_path
+    if path and params.trains and not os.path.isdir(path):
+        from training.checkpoint_files import find_checkpoint
+
+        find_checkpoint(path, spelled('backbone_model_path', path))
 
 
 def find_reports(params: Params, model: ModelFacts, counts: Counts, shape: Shape, processes: Processes) -> Reports:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import tensorflow.compat.v1 as tf
 
-from errors import UsageError, spelled
 from models.catalog import RESNET_CIFAR_SCHEDULE, RESNET_SCHEDULE
 from models.check import check_network
 from models.facts import ModelFacts, RateSchedule
@@ -25,7 +24,7 @@ from training.schedules import LearningRate, parse_piecewise, whole_steps_of
 _DEFAULT_DECAY = 0.1
 
 # See _leaders_of_halves.
-_GPUS_OF_GCP, _LINKS_OF_GCP = 8, ((0, 5), (2, 7))
+_LINKS_OF_GCP = ((0, 5), (2, 7))
 
 
 def describe_step(
@@ -147,11 +146,7 @@ def find_optimizer(params: Params) -> OptimizerFacts:
 def place_variables(
     params: Params, mode: Mode, place: Place, machine: Machine, precision: Precision, *, shown_sync: bool
 ) -> VariableFacts:
-    """Where variables live and how gradients are summed.
-
-    Raises:
-      UsageError: --hierarchical_copy does not fit the towers.
-    """
+    """Where variables live and how gradients are summed."""
     num_towers = len(machine.towers)
     sums_towers = num_towers > 1 and params.trains
     leaders = _leaders_of_halves(params, num_towers) if params.hierarchical_copy and machine.is_here else ()
@@ -183,25 +178,16 @@ def place_variables(
 
 
 def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int], ...]:
-    """The pairs of linked GPUs, one of each half, through which the halves exchange their sums.
+    """The pairs of linked GPUs, one of each half, through which the halves exchange their sums; params.variables checks
+    that there are as many towers as they need.
 
     In the hybrid cube mesh of the DGX-1, GPUs 0-3 and 4-7 are two cliques of NVLinks and GPU i is linked to GPU i + 4
     (NVIDIA DGX-1 System Architecture, WP-08437-002, figure 4). Of eight V100 of the Google Cloud, 0 is linked to 5 and
     2 to 7 (`nvidia-smi topo -m` there).
     """
-    if num_towers % 2:
-        raise UsageError(
-            f'--hierarchical_copy: it sums in two halves, and {spelled("num_gpus", params.num_gpus)} is odd; '
-            'write an even number or --nohierarchical_copy'
-        )
     if params.network_topology == 'dgx1':
         half = num_towers // 2
         return tuple((tower, half + tower) for tower in range(half))
-    if num_towers != _GPUS_OF_GCP:
-        raise UsageError(
-            f'{spelled("network_topology", params.network_topology)}: it is for {_GPUS_OF_GCP} GPUs, and '
-            f'{spelled("num_gpus", params.num_gpus)}; write --network_topology=dgx1 or --nohierarchical_copy'
-        )
     return _LINKS_OF_GCP
 
 

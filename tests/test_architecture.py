@@ -120,6 +120,7 @@ WITHOUT_TENSORFLOW = [
     'reporting.statistics',
     'reporting.summary',
     'reporting.tables',
+    'run.device_checks',
     'run.gpu_settings',
     'run.outputs',
     'run.plan',
@@ -129,6 +130,7 @@ WITHOUT_TENSORFLOW = [
     'run.step_loop',
     *(dotted(path) for path in PATHS if path.parent.name == 'sweeps'),
     'sweeps.repeat',
+    'training.checkpoint_files',
     'training.schedules',
 ]
 # The rooms, and modules at the top, that each room may know: directly, and through whatever it imports.
@@ -248,6 +250,7 @@ def test_only_few_rooms_know_the_flags() -> None:
     # After the plan is made nobody reads a flag: these make it, or keep the settings for the record.
     readers = {module for module, path in MODULES.items() if room_of(module) == 'run' and 'params' in imports_of(path)}
     planning = (
+        'device_checks',
         'gpu_settings',
         'machine',
         'outputs',

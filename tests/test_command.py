@@ -7,6 +7,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -291,3 +293,40 @@ def test_a_working_directory_that_was_removed_is_named(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=gone, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     check_line(done.stderr, 'tf_cnn_benchmarks: error: ', 'working directory')
+
+
+def _catches_sigterm(pid: int) -> bool:
+    """Whether a process has a handler: the masks of proc_pid_status(5)."""
+    caught = re.search(r'SigCgt:\s*(\w+)', Path(f'/proc/{pid}/status').read_text())
+    return bool(caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def _has_loaded_tensorflow(pid: int) -> bool:
+    return 'libtensorflow' in Path(f'/proc/{pid}/maps').read_text()
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif(not Path('/proc/self/status').exists(), reason='the state of a process is read from /proc')
+@pytest.mark.parametrize(
+    ('argv', 'is_ready'),
+    [
+        (['models'], _catches_sigterm),
+        (['--model=lenet', '--device=cpu'], _catches_sigterm),
+        (['--model=lenet', '--device=cpu'], _has_loaded_tensorflow),
+    ],
+    ids=['a subcommand', 'a run', 'a run that imports TensorFlow'],
+)
+def test_sigterm_while_the_command_starts_ends_with_143_and_one_line(
+    argv: list[str], is_ready: Callable[[int], bool]
+) -> None:
+    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not is_ready(process.pid):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert err.splitlines()[-1] == 'tf_cnn_benchmarks: error: stopped by SIGTERM'

@@ -11,6 +11,8 @@ files at once. Hence a checkpoint is published in stages:
                             the ready folder are deleted.
 
 The file training-ended in the same folder means that no run is training there and that the last run reached its end.
+
+TensorFlow, which takes seconds to import, is imported only where it reads or writes the state file.
 """
 
 import contextlib
@@ -22,8 +24,6 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import tensorflow.compat.v1 as tf
 
 from errors import RunError, UsageError
 
@@ -178,6 +178,8 @@ def _is_same(ready: str, published: str) -> bool:
 
 def _read_state(folder: Path) -> list[str]:
     """Returns the prefixes that the state file names, the newest last; empty if it is missing or malformed."""
+    import tensorflow.compat.v1 as tf
+
     try:
         state = tf.train.get_checkpoint_state(str(folder))
     except ValueError:
@@ -195,6 +197,8 @@ def _named(folder: Path) -> list[str]:
 
 
 def _write_state(folder: Path, names: Sequence[str]) -> None:
+    import tensorflow.compat.v1 as tf
+
     # Relative names remain valid when the folder is moved; TensorFlow keeps them relative if the folder is absolute.
     state = tf.train.generate_checkpoint_state_proto(str(folder.absolute()), names[-1], list(names))
     written = folder / READY / _STATE

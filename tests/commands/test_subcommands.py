@@ -2,11 +2,13 @@
 
 import importlib
 import pkgutil
+from typing import Any, cast
 
 import pytest
 
 import commands
 from commands.options import Declaration
+from params.spec import specs_of
 from tf_cnn_benchmarks import SUBCOMMANDS, main
 
 pytestmark = pytest.mark.unit
@@ -33,3 +35,34 @@ def test_every_module_of_a_subcommand_is_in_the_table() -> None:
     modules = {module.name for module in pkgutil.iter_modules(commands.__path__)}
     # What runs without a subcommand, and how a subcommand declares its options.
     assert modules - {'benchmark', 'options'} == {*SUBCOMMANDS}
+
+
+@pytest.mark.parametrize('name', SUBCOMMANDS)
+def test_all_mistakes_are_told_at_once_each_in_a_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    switches = [spec for spec in specs_of(_declaration(name).options).values() if spec.type is bool]
+    wrong = ['--zzqq', *(f'--no{spec.name}=1' for spec in switches), *(f'--{spec.name}=x' for spec in switches)]
+    assert main([name, *wrong]) == 2
+    out, err = capsys.readouterr()
+    assert out == ''
+    lines = [line.removeprefix('tf_cnn_benchmarks: error: ') for line in err.splitlines()]
+    assert len(lines) == len(wrong)
+    for word in wrong:
+        assert any(line.startswith(f'{word}:') for line in lines), (word, lines)
+
+
+def _declaration(name: str) -> Declaration[Any]:
+    return cast('Declaration[Any]', importlib.import_module(f'commands.{name}').DECLARATION)
+
+
+def test_paths_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('HOME', '/home/me')
+    for name, argv, positional in (
+        ('checkpoint', ['~/run'], ('/home/me/run',)),
+        ('compare', ['~/a.json', 'b~.json'], ('/home/me/a.json', 'b~.json')),
+        ('report', ['~/results', '--output=~/page.html'], ('/home/me/results',)),
+        ('sweep', ['~/modes.toml'], ('/home/me/modes.toml',)),
+        ('models', ['~*'], ('~*',)),
+    ):
+        assert _declaration(name).parse(argv).positional == positional
+    assert _declaration('report').parse(['x', '--output=~/page.html']).options.output == '/home/me/page.html'
+    assert _declaration('records').parse(['--check=~/shards']).options.check == '/home/me/shards'

@@ -4,7 +4,7 @@ import pytest
 from refusals import check_line
 
 from models.registry import MODELS
-from params import RunFacts, find_idle, parse_argv
+from params import SPECS, RunFacts, find_idle, parse_argv
 from params.modes import MODES
 
 pytestmark = pytest.mark.unit
@@ -178,3 +178,15 @@ def test_flags_of_clusters_and_of_towers_have_no_effect_in_the_other_kind_of_run
     assert [line.startswith('--peer_timeout_secs=9') for line in of_cluster] == ([True] if is_alone else [])
     of_one = idle('--local_parameter_device=cpu --variable_update=replicated --num_gpus=2', alone=is_alone)
     assert (not of_one) == is_alone
+
+
+def test_a_default_that_is_written_out_is_neither_refused_nor_warned_of() -> None:
+    others = ('', '--forward_only', '--eval --train_dir=t', '--variable_update=replicated --num_gpus=2')
+    for other in others:
+        for name, spec in SPECS.items():
+            if spec.default is None or f'--{name}' in other:
+                continue
+            parsed = parse_argv(['--device=cpu', *other.split(), f'--{name}={spec.default}'])
+            for alone in (True, False):
+                idle = find_idle(parsed.params, RunFacts(alone=alone, residual=False))
+                assert not [line for line in (*parsed.warnings, *idle) if line.startswith(f'--{name}=')], (other, name)

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused
+from refusals import check_line, refused
 
+from errors import UsageError
 from params import SPECS, Params, make_params, parse_argv
+from params.files import OUTPUTS
 
 pytestmark = pytest.mark.unit
 
@@ -142,6 +144,34 @@ def test_an_unknown_flag_and_a_wrong_value_are_refused(argv: list[str], facts: l
         parse_argv(argv)
 
 
+def test_all_mistakes_are_told_at_once_each_in_a_line() -> None:
+    argv = '--batchsize=3 --zzqq 7 --num_batches=x --noforward_only=1 --optimizer=sdg --forward_only True --momentum'
+    with pytest.raises(UsageError) as caught:
+        parse_argv(argv.split())
+    told = ['--batchsize', '--zzqq', '--num_batches=x', '--noforward_only=1', '--optimizer=sdg', "'True'", '--momentum']
+    assert len(caught.value.lines) == len(told)
+    for flag in told:
+        (line,) = [line for line in caught.value.lines if line.startswith(flag)]
+        check_line(line, flag)
+    # Rules between flags are told together too, once all values can be read.
+    argv = '--gradient_clip=0 --num_epochs=2 --num_batches=3 --profile_steps=4 --trt_mode=FP16 --staged_vars'
+    with pytest.raises(UsageError) as caught:
+        parse_argv([*argv.split(), '--variable_update=replicated'])
+    assert [line.split('=')[0].split()[0] for line in caught.value.lines] == [
+        '--num_epochs',
+        '--staged_vars',
+        '--gradient_clip',
+        '--profile_steps',
+        '--trt_mode',
+    ]
+
+
+def test_flags_that_may_be_unknown_are_passed_over() -> None:
+    assert parse_argv(['--undefok=nonsense,more', '--nonsense=3', '--nomore', '--batch_size=2']).params.batch_size == 2
+    with refused('--other'):
+        parse_argv(['--undefok=nonsense', '--other=3'])
+
+
 @pytest.mark.parametrize(
     ('overrides', 'facts'),
     [
@@ -195,3 +225,41 @@ def test_params_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         # That mypy refuses it too is the point.
         make_params().batch_size = 3  # type: ignore[misc]
+
+
+def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('HOME', '/home/me')
+    paths = [name for name, spec in SPECS.items() if spec.is_path]
+    assert {*OUTPUTS, 'data_dir', 'model_file', 'backbone_model_path'} == {*paths}
+    others = {'num_warmup_batches': 1, 'profile_steps': '1,2'}
+    for name in paths:
+        assert SPECS[name].read(f'~/{name}') == f'/home/me/{name}'
+        # Nobody has this home, and within a path ~ is a letter as any other.
+        for path in ('~no-such-user/x', 'a/~', '-'):
+            assert SPECS[name].read(path) == path
+    params = make_params(result_file='~/{model}.json', profile_dir='~/profile', **others)
+    assert (params.result_file, params.profile_dir) == ('/home/me/{model}.json', '/home/me/profile')
+    with refused('--data_dir='):
+        make_params(data_dir='~a\0b')
+
+
+def test_a_flag_file_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / 'flags'
+    file.write_text('--data_dir=a\0b\n--batch_size=2\n')
+    with refused('--data_dir=a'):
+        parse_argv([f'--flagfile={file}'])
+
+
+def test_nothing_is_suggested_that_is_not_similar() -> None:
+    for argv, absent in (
+        (['--model=vit'], 'mnist'),
+        (['--model=yolov8'], 'did you mean'),
+        (['--model=zzz'], 'did you mean'),
+        (['--zzqq=3'], 'did you mean'),
+        (['--optimizer=zzz'], 'did you mean'),
+    ):
+        with refused(argv[0].partition('=')[0]) as caught:
+            parse_argv(argv)
+        assert absent not in str(caught.value)
+    with refused('--model=vit', 'models', '--model_file'):
+        parse_argv(['--model=vit'])

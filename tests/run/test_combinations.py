@@ -1,0 +1,162 @@
+"""Every combination of flags is answered: by a plan that has them, or by lines that name them. Drawn at random.
+
+python -m pytest tests/run/test_combinations.py --combinations=100000 --combinations_seed=1
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from examples import write_noise
+from flag_words import ALL_FLAGS, ENVIRONMENTS, right_words, wrong_words
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from cluster.environments import is_evaluator
+from errors import BenchmarkError, UsageError
+from params import SPECS, Params, Parsed, parse_argv
+from params.older_names import OLDER_NAMES
+from params.original import TABLE, Fate
+from params.words import split_words
+from reporting.console import format_error
+from run import process_settings
+from run.plan import Plan, ServerPlan
+from run.resolve import resolve
+
+pytestmark = pytest.mark.graph
+
+# No answer takes as long.
+LIMIT_SECS = 5.0
+RIGHT, WRONG = right_words(), wrong_words()
+SWITCHES = {name for name, spec in ALL_FLAGS.items() if spec.type is bool}
+COMBINATIONS = st.tuples(
+    st.one_of(
+        st.lists(st.sampled_from(RIGHT), max_size=4),
+        st.lists(st.sampled_from(RIGHT), max_size=4).map(lambda words: [*words, '--device=cpu']),
+        st.lists(st.sampled_from(RIGHT), min_size=5, max_size=12),
+        st.lists(st.sampled_from([*RIGHT, *WRONG]), max_size=5),
+        st.lists(st.sampled_from(WRONG), max_size=3),
+        st.lists(st.text(max_size=12).map(lambda text: text.replace('\0', '')), max_size=3),
+    ),
+    st.one_of(st.just({}), st.just({}), st.just({}), st.sampled_from(ENVIRONMENTS)),
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory, which is the home directory too; what runs have changed in the process is undone."""
+    (tmp_path / 'folder').mkdir()
+    (tmp_path / 'file').write_text('--batch_size=2\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('HOME', str(tmp_path))
+    monkeypatch.setattr(process_settings, '_fixed', {})
+    write_noise(tmp_path / 'folder', 10)
+    handler = signal.signal(signal.SIGALRM, _end)
+    yield tmp_path
+    signal.signal(signal.SIGALRM, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise AssertionError('it hangs')
+
+
+def test_every_combination_is_answered(place: Path, request: pytest.FixtureRequest) -> None:
+    number = request.config.getoption('--combinations')
+    counts = {'plan': 0, 'server': 0, 'refused': 0, 'failed': 0}
+    slowest = 0.0
+
+    @seed(request.config.getoption('--combinations_seed'))
+    @settings(
+        max_examples=number,
+        derandomize=False,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+    )
+    @given(COMBINATIONS)
+    def answer(combination: tuple[list[str], dict[str, str]]) -> None:
+        nonlocal slowest
+        begin = time.monotonic()
+        counts[_answer(*combination)] += 1
+        slowest = max(slowest, time.monotonic() - begin)
+
+    answer()
+    print(f'{number} combinations: {counts}, the slowest took {slowest:.2f} s')
+    # Otherwise the words are such that the draws say little.
+    assert min(counts['plan'], counts['refused']) >= number / 20, counts
+
+
+def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Checks the answer to a command line; returns what it is."""
+    before = dict(os.environ)
+    process_settings._fixed.clear()
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_SECS)
+    try:
+        parsed = parse_argv(argv)
+        plan = resolve(parsed.params, environ)
+    except BenchmarkError as error:
+        _check_refusal(error.lines, argv, environ)
+        return 'refused' if isinstance(error, UsageError) else 'failed'
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if os.environ != before:
+            os.environ.clear()
+            os.environ.update(before)
+    _check_nothing_changed(argv, parsed, plan, environ)
+    return 'plan' if isinstance(plan, Plan) else 'server'
+
+
+def _check_refusal(lines: Sequence[str], argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    assert lines
+    written = [word.partition('=')[0] for word in argv]
+    names = {name for word in written for name in (word, word.lstrip('-'), word.lstrip('-').removeprefix('no')) if name}
+    named = [*names, *environ, *(repr(word) for word in argv), '--ps_hosts', '--worker_hosts', 'Slurm', 'Open MPI']
+    for line in lines:
+        printed = format_error(line)
+        assert printed.isprintable()
+        assert any(name in line or name in printed for name in named), line
+
+
+def _check_nothing_changed(
+    argv: Sequence[str], parsed: Parsed, plan: Plan | ServerPlan, environ: Mapping[str, str]
+) -> None:
+    """Each flag has its value in the settings and in the plan, or a warning names it."""
+    warnings = [*parsed.warnings, *plan.warnings]
+    everything: list[Params] = [parsed.params]
+    if isinstance(plan, Plan) and not is_evaluator(environ):
+        everything.append(plan.params)
+    texts = split_words(argv, ALL_FLAGS, SWITCHES, unknown=str, see='').texts
+    for name, text in texts.items():
+        value = ALL_FLAGS[name].read(text)
+        if _is_warned_of(name, warnings):
+            continue
+        if name in OLDER_NAMES:
+            assert _older_name_acts(name, value, parsed.params), (name, text)
+        elif name in SPECS:
+            for params in everything:
+                assert getattr(params, name) == value, (name, text)
+        else:
+            row = TABLE[name]
+            assert row.fate in (Fate.NO_EFFECT, Fate.REFUSED)
+            assert value in (None, row.silent), (name, text)
+
+
+def _is_warned_of(name: str, warnings: Iterable[str]) -> bool:
+    return any(f'--{name}' in line for line in warnings)
+
+
+def _older_name_acts(name: str, value: object, params: Params) -> bool:
+    if value is None:
+        return True
+    if name == 'learning_rate':
+        return params.init_learning_rate == value
+    if name == 'use_fp16':
+        return (params.precision == 'fp16') == value
+    if name == 'use_nccl':
+        return ('nccl' in (params.all_reduce_spec or '')) == value
+    return params.xla if value else True
