@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import claiming, encoded, example, header_of, write_shard
+from examples import claiming, encoded, header_of, write_shard
 from image_folders import (
     content,
     flip_a_bit,
