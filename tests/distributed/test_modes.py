@@ -17,6 +17,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from milestones import GOING_ON
 from oracles import Weights
+from output_scripts import read_output
 from processes import DEADLINE_SECS, Process, Processes, make_cluster
 from whole_batch import (
     NUM_STEPS,
@@ -319,6 +320,7 @@ def test_servers_end_within_5_seconds_of_the_last_that_trains(finished: Finished
 def test_workers_print_what_scripts_read_with_one_total_and_nothing_else(finished: Finished) -> None:
     for trainer in finished.trainers:
         assert OUTPUT.fullmatch(trainer.out), trainer.name
+        read_output(trainer.out)
     for lines in finished.step_lines():
         assert [number for number, _, _ in lines] == list(range(1, len(lines) + 1))
     first, *others = finished.totals()

@@ -189,7 +189,7 @@ def _with(bad: bytes) -> Callable[[Path], None]:
         (_with(example(None, 1)), tf.errors.InvalidArgumentError, 'image/encoded'),
         (_with(example(encoded(np.zeros([8, 8, 3], np.uint8), 'PNG'), 1)), tf.errors.InvalidArgumentError, 'JPEG'),
         (_with(record(NUM_CLASSES)), tf.errors.InvalidArgumentError, f'label_below_{NUM_CLASSES}'),
-        (_with(b'text'), tf.errors.InvalidArgumentError, 'parse'),
+        (_with(b'text'), tf.errors.DataLossError, 'parse'),
     ],
     ids=['truncated', 'checksum', 'no image', 'PNG', 'label', 'no example'],
 )

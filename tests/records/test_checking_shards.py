@@ -1,14 +1,12 @@
 """Damaged shards and records are found, and named by path and record, also by the quick checks that runs make."""
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import claiming, encoded, example, header_of, write_shard
+from examples import claiming, encoded, header_of, write_shard
 from image_folders import (
     content,
     flip_a_bit,
@@ -21,9 +19,8 @@ from image_folders import (
 )
 from refusals import check_line, failed
 
-import preprocessing
 from commands import records
-from records.check import _check_record, _Framed, _Reader, first_fault
+from records.check import first_fault
 from records.framing import first_cut_shard
 
 pytestmark = pytest.mark.graph
@@ -203,37 +200,3 @@ def test_a_wrong_length_is_found_in_a_shard_of_many_records(tmp_path: Path) -> N
     path.write_bytes(content)
     fault, _ = first_cut_shard([str(path)], deadline_secs=60)
     check_line(fault, path, 'record 9000', 'checksum')
-
-
-def test_whatever_makes_training_fail_is_a_fault_and_nothing_else_is() -> None:
-    """A record with flipped bits, mostly outside the image, in TensorFlow's ops of a training run and in the check."""
-    random = np.random.default_rng(5)
-    jpeg = encoded(np.full([8, 8, 3], 99, np.uint8), quality=5)
-    in_any_order = tf.train.Example.FromString(example(jpeg, 3, [(0.1, 0.2, 0.7, 0.8)]))
-    good = in_any_order.SerializeToString(deterministic=True)
-    outside = [at for at in range(len(good)) if not 0 <= at - good.index(jpeg) < len(jpeg)]
-    options = preprocessing.ImageOptions(8, 8, 3, training=True)
-    with tf.Graph().as_default() as graph:
-        record = tf.placeholder(tf.string, [])
-        image, label, boxes = preprocessing.parse_example(record, 10, options.uses_boxes)
-        fetches = [preprocessing.preprocess(image, boxes, options, 0), label]
-    counts = {True: 0, False: 0}
-    with tf.Session(graph=graph) as session, contextlib.closing(_Reader(1)) as reader:
-        train = session.make_callable(fetches, feed_list=[record])
-        for number in range(400):
-            mutated = bytearray(good)
-            for _ in range(1 + number % 2):
-                at = int(random.choice(outside) if number % 8 else random.integers(len(good)))
-                mutated[at] ^= 1 << int(random.integers(8))
-            fault = _check_record(reader, 10, _Framed('shard', 0, bytes(mutated))).fault
-            if fault and fault.kind == 'no Example':
-                # TensorFlow's own parser ends the process with signal 11 for some of these.
-                continue
-            try:
-                train(bytes(mutated))
-            except (tf.errors.OpError, UnicodeDecodeError) as error:
-                assert fault, str(error)  # noqa: PT017
-            else:
-                assert not fault, fault
-            counts[fault is not None] += 1
-    assert min(counts.values()) > 10

@@ -1,0 +1,95 @@
+"""What people's scripts read from standard output, read as they do it: awk's last field, sed, grep, line starts."""
+
+import re
+import subprocess
+from dataclasses import dataclass
+
+_RULE = '-' * 64
+_LABEL = re.compile(r'(\w[\w ]*):\s+(\S.*)')
+_STEP = re.compile(r'(\d+)\timages/sec: (\d+\.\d) \+/- (\d+\.\d) \(jitter = (\d+\.\d)\)\t(-?\d+\.\d{3})')
+_WITH_ACCURACY = re.compile(_STEP.pattern + r'\t([01]\.\d{3})\t([01]\.\d{3})')
+_ACCURACY = re.compile(r'Accuracy @ 1 = ([01]\.\d{4}) Accuracy @ 5 = ([01]\.\d{4}) \[(\d+) examples\]')
+_INTERIM = re.compile(r'evaluation images/sec: \d+\.\d\d')
+# What scripts in the field run; each must print the total alone.
+_PROGRAMS = (
+    ('awk', '/total images\\/sec/ {print $NF}'),
+    ('awk', '-F: ', '/^total images\\/sec/ {print $2}'),
+    ('sed', '-n', 's/^total images\\/sec: //p'),
+    ('grep', '-oP', '^total images/sec: \\K\\S+'),
+)
+_PATTERNS = (r'^total images/sec: (\S+)', r'total images/sec:\s+([\d.]+)$', r'images/sec: (\d+\.\d\d)\n-{64}\n\Z')
+
+
+@dataclass(frozen=True)
+class Read:
+    """What standard output says.
+
+    Attributes:
+      banner: its fields by their labels; a line without a label goes on with the field before.
+      steps: of each step line its number, rate and loss, and its accuracies if it has them.
+      accuracies: of each evaluation top-1, top-5 and the number of examples.
+      total: images/sec, as it stands there.
+    """
+
+    banner: dict[str, list[str]]
+    steps: list[tuple[float, ...]]
+    accuracies: list[tuple[float, float, int]]
+    total: str
+
+
+def read_output(text: str, *, with_accuracy: bool = False) -> Read:
+    """Reads the whole standard output of a run; fails if anything else stands in it, or if programs read another total.
+
+    Args:
+      with_accuracy: whether the step lines have accuracies.
+    """
+    lines = text.split('\n')
+    assert lines.pop() == '', 'the last line ends'
+    end_of_banner = lines.index('==========')
+    banner: dict[str, list[str]] = {}
+    label = ''
+    for line in lines[:end_of_banner]:
+        if not line.startswith(' '):
+            label, value = _matched(_LABEL, line)
+            assert label not in banner, line
+            banner[label] = [value]
+        else:
+            banner[label].append(line.strip())
+    first, middle, last = lines[-3:]
+    assert (first, last) == (_RULE, _RULE)
+    assert re.fullmatch(r'total images/sec: \d+\.\d\d', middle), middle
+    steps, accuracies = _read_body(lines[end_of_banner + 1 : -3], with_accuracy)
+    [total] = {totals_read_by(program, text) for program in _PROGRAMS}
+    for pattern in _PATTERNS:
+        assert re.findall(pattern, text, re.MULTILINE) == [total], pattern
+    return Read(banner, steps, accuracies, total)
+
+
+def totals_read_by(program: tuple[str, ...], text: str) -> str:
+    """What a program prints that is given the output."""
+    done = subprocess.run(program, input=text, capture_output=True, text=True, timeout=20, check=True)
+    return done.stdout.removesuffix('\n')
+
+
+def _read_body(lines: list[str], with_accuracy: bool) -> tuple[list[tuple[float, ...]], list[tuple[float, float, int]]]:
+    steps, accuracies = [], []
+    header, *rest = lines if lines and lines[0].startswith('Step') else ['', *lines]
+    if header:
+        assert header == 'Step\tImg/sec\ttotal_loss' + '\ttop_1_accuracy\ttop_5_accuracy' * with_accuracy
+    for line in rest:
+        if line.startswith('Accuracy'):
+            top_1, top_5, count = _matched(_ACCURACY, line)
+            accuracies.append((float(top_1), float(top_5), int(count)))
+        elif not _INTERIM.fullmatch(line):
+            assert header, f'no header is before: {line}'
+            # As most scripts do it.
+            assert len(line.split('\t')) == len(header.split('\t'))
+            number, rate, _, _, *values = _matched(_WITH_ACCURACY if with_accuracy else _STEP, line)
+            steps.append((int(number), float(rate), *map(float, values)))
+    return steps, accuracies
+
+
+def _matched(pattern: re.Pattern[str], line: str) -> tuple[str, ...]:
+    match = pattern.fullmatch(line)
+    assert match, line
+    return match.groups()

@@ -1,0 +1,201 @@
+"""Shards, records and JPEGs that are damaged at random: none ends the process, and what fails training is a fault.
+
+A quarter of the inputs are shards, damaged anywhere; the others are records with right checksums, half of them damaged
+around the image and half within it. docs/reliability.md has the counts.
+"""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from examples import encoded, example, write_shard
+from PIL import Image
+from refusals import check_line
+
+import preprocessing
+import tf_cnn_benchmarks
+from inputs.data_sets import shard_name
+from records.check import check_shards
+
+pytestmark = [pytest.mark.graph, pytest.mark.long]
+
+NUM_CLASSES = 10
+# How many inputs, and the seed of their damages.
+SMALL, LARGE = (1_000, 5), (10_000, 6)
+Random = np.random.Generator
+
+
+def photograph(height: int = 24, width: int = 30) -> np.ndarray:
+    """An image whose every block has details."""
+    return np.random.default_rng(4).integers(0, 256, [height, width, 3], np.uint8)
+
+
+JPEGS = (
+    encoded(photograph(), quality=30),
+    encoded(photograph(), progressive=True),
+    encoded(photograph(), subsampling=0, restart_marker_blocks=2),
+    encoded(photograph(40, 16), optimize=True),
+    encoded(Image.fromarray(photograph()).convert('L')),
+    encoded(Image.fromarray(photograph()).convert('CMYK')),
+)
+
+
+def in_order(record: bytes) -> bytes:
+    """The Example with its features in the same order in every process, so that a seed gives the same damage."""
+    return bytes(tf.train.Example.FromString(record).SerializeToString(deterministic=True))
+
+
+def with_flipped_bits(random: Random, data: bytes, places: Sequence[int]) -> bytes:
+    changed = bytearray(data)
+    for place in random.choice(places, size=1 + random.integers(3), replace=False):
+        changed[place] ^= 1 << int(random.integers(8))
+    return bytes(changed)
+
+
+def without_the_end(random: Random, data: bytes) -> bytes:
+    return data[: random.integers(1, len(data))]
+
+
+def with_zeros(random: Random, data: bytes) -> bytes:
+    start = int(random.integers(len(data) - 8))
+    return data[:start] + bytes(8) + data[start + 8 :]
+
+
+def with_more_bytes(random: Random, data: bytes) -> bytes:
+    start = int(random.integers(len(data)))
+    return data[:start] + random.bytes(int(random.integers(1, 9))) + data[start:]
+
+
+def without_some_bytes(random: Random, data: bytes) -> bytes:
+    start = int(random.integers(1, len(data) - 8))
+    return data[:start] + data[start + int(random.integers(1, 9)) :]
+
+
+def with_moved_bytes(random: Random, data: bytes) -> bytes:
+    source, target = (int(place) for place in random.integers(len(data) - 8, size=2))
+    return data[:target] + data[source : source + 8] + data[target + 8 :]
+
+
+DAMAGES: Sequence[Callable[[Random, bytes], bytes]] = (
+    lambda random, data: with_flipped_bits(random, data, range(len(data))),
+    without_the_end,
+    with_zeros,
+    with_more_bytes,
+    without_some_bytes,
+    with_moved_bytes,
+)
+
+
+def damaged(random: Random, number: int, data: bytes) -> bytes:
+    """The data with the damage of that number; always other data."""
+    while (changed := DAMAGES[number % len(DAMAGES)](random, data)) == data:
+        pass
+    return changed
+
+
+def damaged_example(random: Random, number: int) -> bytes:
+    """A record with bits flipped outside its image, or with other damage anywhere."""
+    jpeg = JPEGS[number // len(DAMAGES) % len(JPEGS)]
+    record = in_order(example(jpeg, 3, [(0.1, 0.2, 0.7, 0.8)]))
+    if number % 2:
+        return damaged(random, number // 2, record)
+    start = record.index(jpeg)
+    return with_flipped_bits(random, record, [*range(start), *range(start + len(jpeg), len(record))])
+
+
+def damaged_jpeg(random: Random, number: int) -> bytes:
+    """A record with a damaged JPEG; every other one is damaged in its first 200 bytes, which hold most markers."""
+    jpeg = JPEGS[number // len(DAMAGES) % len(JPEGS)]
+    if number % 2:
+        return example(with_flipped_bits(random, jpeg, range(200)), 3)
+    return example(damaged(random, number // 2, jpeg), 3)
+
+
+def damaged_shard(random: Random, number: int, whole: bytes, ends: Sequence[int]) -> bytes:
+    """A shard that is not whole; cut between two records, it would be."""
+    while (changed := damaged(random, number, whole)) in [whole[:end] for end in ends]:
+        pass
+    return changed
+
+
+def write_inputs(folder: Path, num_inputs: int, seed: int) -> tuple[list[Path], Path, list[bytes]]:
+    """Writes the damaged shards, and one shard of the damaged records; returns them and these records."""
+    random = np.random.default_rng(seed)
+    num_shards, num_records = num_inputs // 4, num_inputs * 3 // 8
+    good = [in_order(example(jpeg, label, [(0.1, 0.2, 0.7, 0.8)])) for label, jpeg in enumerate(JPEGS)]
+    write_shard(folder / 'whole', good)
+    whole = (folder / 'whole').read_bytes()
+    (folder / 'whole').unlink()
+    ends = np.cumsum([0, *(len(record) + 16 for record in good)])
+    shards = [folder / shard_name('train', number, num_shards + 1) for number in range(num_shards + 1)]
+    for number, shard in enumerate(shards[:-1]):
+        shard.write_bytes(damaged_shard(random, number, whole, [int(end) for end in ends]))
+    records = [damaged_example(random, number) for number in range(num_records)]
+    records += [damaged_jpeg(random, number) for number in range(num_inputs - num_shards - num_records)]
+    write_shard(shards[-1], records)
+    (folder / 'labels.txt').write_text('\n'.join(f'class {number}' for number in range(NUM_CLASSES)) + '\n')
+    return shards[:-1], shards[-1], records
+
+
+def failures(records: Sequence[bytes]) -> list[str]:
+    """Of each record why the ops of a training or of an evaluating run fail; '' if both succeed."""
+    with tf.Graph().as_default() as graph:
+        record = tf.placeholder(tf.string, [])
+        fetches = []
+        for training in (True, False):
+            options = preprocessing.ImageOptions(8, 8, 3, training=training)
+            image, label, boxes = preprocessing.parse_example(record, NUM_CLASSES, options.uses_boxes)
+            fetches.append([preprocessing.preprocess(image, boxes, options, 0), label])
+    found = []
+    with tf.Session(graph=graph) as session:
+        runs = [session.make_callable(fetch, feed_list=[record]) for fetch in fetches]
+        for data in records:
+            reason = ''
+            for run in runs:
+                try:
+                    run(data)
+                except (tf.errors.OpError, UnicodeDecodeError) as error:
+                    reason = str(error)
+            found.append(reason)
+    return found
+
+
+@pytest.mark.parametrize(
+    ('num_inputs', 'seed'), [SMALL, pytest.param(*LARGE, marks=pytest.mark.all_modes)], ids=['1000', '10000']
+)
+def test_damaged_inputs_end_no_process_and_all_that_fails_training_is_found(
+    num_inputs: int, seed: int, tmp_path: Path
+) -> None:
+    shards, of_records, records = write_inputs(tmp_path, num_inputs, seed)
+    checked = list(check_shards([str(of_records)], NUM_CLASSES))
+    assert len(checked) == len(records)
+    counts: Counter[str] = Counter()
+    for number, (found, failure) in enumerate(zip(checked, failures(records), strict=True)):
+        # The other way round need not be: training decodes a part of an image only.
+        assert found.fault or not failure, f'seed {seed}, record {number}: {failure}'
+        counts[found.fault.kind if found.fault else 'good'] += 1
+    for number, shard in enumerate(shards):
+        first = next((found.fault for found in check_shards([str(shard)], NUM_CLASSES, 1) if found.fault), None)
+        assert first, f'seed {seed}, shard {number}: no fault'
+        counts[f'shard {first.kind}'] += 1
+    print(f'{num_inputs} inputs of seed {seed}: {dict(counts.most_common())}')
+    assert counts['good'] > 0.1 * len(records), 'damage that is too heavy finds only what is found first'
+    assert len(counts) > 8
+    check_command(tmp_path, sum(counts.values()) - counts['good'])
+
+
+def check_command(folder: Path, num_faults: int) -> None:
+    """The command as users start it finds the same."""
+    command = [sys.executable, tf_cnn_benchmarks.__file__, 'records', f'--check={folder}']
+    environ = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environ)
+    assert done.returncode == 1, done.stderr
+    *_, last = done.stderr.splitlines()
+    check_line(last, 'tf_cnn_benchmarks: error: ', f'--check={folder}', f'{num_faults:,} faults', 'train-')
+    assert 'Traceback' not in done.stderr
