@@ -84,7 +84,7 @@ _OF_OTHER_VERSIONS = (
     _no_effect('enable_layout_optimizer', bool, None, '--data_format sets the layout'),
     _no_effect('flush_stdout', bool, None, 'each line is flushed in every run'),
     _no_effect('gpu_pending_cap', int, None, 'TensorFlow manages the memory of a GPU'),
-    _no_effect('iters_per_step', int, 1, 'each step is one call of the session'),
+    _no_effect('iters_per_step', int, 1, '--steps_per_run sets how many steps one call of the session takes'),
     _no_effect('log_dir', str, None, 'logs go to standard error'),
     _no_effect('ml_perf_compliance_logging', bool, False, f'the log of MLPerf is not written; {_RESULT}'),
     _no_effect('pretrain_dir', str, None, 'training starts from new weights, or from those of --backbone_model_path'),

@@ -30,6 +30,7 @@ from sessions import open_session
 from benchmark_cnn import BenchmarkCNN
 from errors import UsageError
 from hardware.tensorflow_build import TensorFlowBuild
+from inputs.data_sets import shard_name
 from params import make_params
 from reporting.console import Console
 from reporting.result import Result
@@ -67,6 +68,8 @@ def _made() -> 'tempfile.TemporaryDirectory[str]':
         write_cifar(root / 'CIFAR', images, random.integers(0, 10, count), subset)
     (root / 'SHARDS').mkdir()
     write_noise(root / 'SHARDS', 12)
+    shutil.copy(root / 'SHARDS' / shard_name('train', 0, 1), root / 'SHARDS' / shard_name('train', 1, 2))
+    (root / 'SHARDS' / shard_name('train', 0, 1)).rename(root / 'SHARDS' / shard_name('train', 0, 2))
     BenchmarkCNN(make_params(**SMALL_RUN, init_learning_rate=0.5, train_dir=str(root / 'SAVED'))).run()
     return folder
 
@@ -248,6 +251,24 @@ def layouts(built: GpuGraph) -> set[bytes]:
 
 
 @in_graph
+def data_sets(built: GpuGraph) -> list[tuple[Any, ...]]:
+    """The data sets of tf.data: their types, the numbers that they get, and their settings."""
+    found = [op for op in built.graph.get_operations() if 'Dataset' in op.type]
+    return sorted(
+        (
+            op.type,
+            [repr(tf.get_static_value(value)) for value in op.inputs if value.dtype.is_integer],
+            *(
+                repr(op.node_def.attr[name])
+                for name in ('deterministic', 'serialized_options')
+                if op.node_def.attr[name]
+            ),
+        )
+        for op in found
+    )
+
+
+@in_graph
 def images_of_step(built: GpuGraph) -> list[int]:
     """How many images the loss of each tower is of."""
     return [int(op.inputs[0].shape[0]) for op in built.of_type('SparseSoftmaxCrossEntropyWithLogits')]
@@ -283,6 +304,17 @@ def files(flags: Flags) -> list[str]:
         _run(flags, folder)
         names = [str(path.relative_to(folder)) for path in folder.rglob('*') if path.is_file()]
         return sorted(re.sub(r'events\..*', 'events', name) for name in names)
+
+
+def text_of(name: str) -> Look:
+    """The text of a file that a run writes, without what depends on time."""
+
+    def look(flags: Flags) -> str:
+        with _surroundings() as folder:
+            _run(flags, folder)
+            return re.sub(r'"(run_date|timestamp)": "[^"]*"', '', (folder / name).read_text()).replace(str(folder), '')
+
+    return look
 
 
 def is_json(name: str) -> Look:

@@ -16,6 +16,7 @@ from flag_effects import (
     Look,
     averaged_rate,
     config,
+    data_sets,
     devices,
     fact,
     files,
@@ -33,6 +34,7 @@ from flag_effects import (
     saved,
     seeds,
     summaries,
+    text_of,
     types_of_variables,
     variable,
     work,
@@ -61,6 +63,8 @@ DECAY: Flags = {'init_learning_rate': 0.5, 'num_epochs_per_decay': 1, 'learning_
 FP16: Flags = {'use_fp16': True, 'fp16_enable_auto_loss_scale': True, **TRAIN_DIR}
 GPU: Flags = {'device': 'gpu'}
 NARROW: Flags = {'agg_small_grads_max_bytes': 1 << 20}
+RECORDS: Flags = {'data_dir': 'SHARDS', 'data_name': 'imagenet', 'model': 'trivial'}
+TF_DATA: Flags = {**RECORDS, 'use_datasets': True}
 _OPTIONS, _REWRITES = 'gpu_options', 'graph_options.rewrite_options'
 
 WALK: dict[str, Row] = {
@@ -75,6 +79,8 @@ WALK: dict[str, Row] = {
     'backbone_model_path': Row('SAVED', losses),
     'batch_size': Row(7, images_of_step),
     'batchnorm_persistent': Row(False, variable('TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT')),
+    'benchmark_log_dir': Row('DIR/b', files),
+    'benchmark_test_id': Row('mine', text_of('b/benchmark_run.log'), {'benchmark_log_dir': 'DIR/b'}),
     'compact_gradient_transfer': Row(True, ops('Cast'), REPLICATED),
     'controller_host': Row(
         '10.0.0.3:1', is_refused, {**WORKERS, 'variable_update': 'distributed_all_reduce', 'device': 'cpu'}
@@ -83,6 +89,14 @@ WALK: dict[str, Row] = {
     'data_dir': Row('CIFAR', losses),
     'data_format': Row('NHWC', layouts),
     'data_name': Row('cifar10', work, {'model': 'alexnet'}),
+    'datasets_num_private_threads': Row(3, data_sets, TF_DATA),
+    'datasets_parallel_interleave_cycle_length': Row(1, data_sets, TF_DATA),
+    'datasets_parallel_interleave_prefetch': Row(2, data_sets, TF_DATA),
+    'datasets_prefetch_buffer_size': Row(3, data_sets, TF_DATA),
+    'datasets_repeat_cached_sample': Row(True, data_sets, TF_DATA),
+    'datasets_sloppy_parallel_interleave': Row(True, data_sets, TF_DATA),
+    'datasets_use_caching': Row(True, data_sets, TF_DATA),
+    'datasets_use_prefetch': Row(False, data_sets, TF_DATA),
     'device': Row('cpu', devices),
     'display_every': Row(3, lines),
     'display_perf_ewma': Row(0.9, averaged_rate),
@@ -102,6 +116,7 @@ WALK: dict[str, Row] = {
     'fp16_inc_loss_scale_every_n': Row(1, saved('loss_scale/scale'), FP16),
     'fp16_loss_scale': Row(4, saved('loss_scale/scale'), FP16),
     'fp16_vars': Row(True, types_of_variables, {'use_fp16': True}),
+    'freeze_when_forward_only': Row(True, work, {'forward_only': True}),
     'gpu_indices': Row('5,3', variable('CUDA_VISIBLE_DEVICES')),
     'gpu_kt_max_bytes': Row(3, config(f'{_OPTIONS}.experimental.kernel_tracker_max_bytes')),
     'gpu_kt_max_interval': Row(3, config(f'{_OPTIONS}.experimental.kernel_tracker_max_interval')),
@@ -114,6 +129,7 @@ WALK: dict[str, Row] = {
     'hierarchical_copy': Row(True, links, {**REPLICATED, 'num_gpus': 4}),
     'horovod_device': Row('cpu', ops('Identity'), {'variable_update': 'horovod'}),
     'init_learning_rate': Row(0.5, losses),
+    'input_preprocessor': Row('official_models_imagenet', losses, {**TF_DATA, 'deterministic': True}),
     'job_name': Row('ps', kind_of_process, {**SERVERS, 'device': 'cpu'}),
     'kmp_affinity': Row('compact', variable('KMP_AFFINITY')),
     'kmp_blocktime': Row(7, variable('KMP_BLOCKTIME')),
@@ -125,8 +141,10 @@ WALK: dict[str, Row] = {
     'loss_type_to_report': Row('base_loss', lines),
     'max_ckpts_to_keep': Row(1, files, TRAIN_DIR),
     'minimum_learning_rate': Row(0.2, rates, DECAY),
+    'ml_perf': Row(True, losses, {**TF_DATA, 'deterministic': True}),
     'model': Row('alexnet', work),
     'momentum': Row(0.1, losses, {'optimizer': 'momentum'}),
+    'multi_device_iterator_max_buffer_size': Row(3, data_sets, TF_DATA),
     'network_topology': Row('gcp_v100', links, {**REPLICATED, 'num_gpus': 8, 'hierarchical_copy': True}),
     'num_batches': Row(2, losses),
     'num_epochs': Row(0.0001, losses, {'num_batches': None}),
@@ -166,6 +184,7 @@ WALK: dict[str, Row] = {
     'trace_file': Row('DIR/f', files),
     'train_dir': Row('DIR/t', files),
     'use_chrome_trace_format': Row(False, is_json('f'), {'trace_file': 'DIR/f'}),
+    'use_datasets': Row(True, data_sets, RECORDS),
     'use_fp16': Row(True, ops('Cast')),
     'use_nccl': Row(True, work, REPLICATED),
     'use_numa_affinity': Row(True, config('experimental.use_numa_affinity')),
