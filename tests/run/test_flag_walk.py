@@ -81,7 +81,7 @@ WALK: dict[str, Row] = {
     ),
     'cross_replica_sync': Row(False, work, SERVERS),
     'data_dir': Row('CIFAR', losses),
-    'data_format': Row('NHWC', layouts),
+    'data_format': Row('NHWC', layouts, {'model': 'lenet'}),
     'data_name': Row('cifar10', work, {'model': 'alexnet'}),
     'device': Row('cpu', devices),
     'display_every': Row(3, lines),
