@@ -188,7 +188,7 @@ def rates(flags: Flags) -> list[float]:
 
 def _build(flags: Flags) -> GpuGraph:
     with _surroundings() as folder:
-        return build_on_gpus(**{'num_gpus': 1, **_filled(flags, folder)})
+        return build_on_gpus(**{'num_gpus': 1, 'model': 'trivial', **_filled(flags, folder)})
 
 
 def in_graph(look: Callable[[GpuGraph], Any]) -> Look:
