@@ -120,7 +120,7 @@ def _bash_case(name: str, words: Words) -> str:
     for spec in specs:
         if spec.type is not bool and (values := words.values_of(spec)):
             lines.append(f'        --{spec.name}) values={shlex.quote(" ".join(values))} ;;')
-    paths = [f'--{spec.name}' for spec in specs if _is_text(words, spec)]
+    paths = [f'--{spec.name}' for spec in specs if spec.is_path]
     if paths:
         lines.append(f'        {"|".join(paths)}) takes_files=1 ;;')
     return '\n'.join([*lines, '        esac', '        ;;'])
@@ -186,7 +186,7 @@ def _zsh_case(name: str, words: Words) -> str:
         elif values := words.values_of(spec):
             specs.append(f'--{spec.name}=[{about}]:value:({" ".join(values)})')
         else:
-            specs.append(f'--{spec.name}=[{about}]:value:{"_files" if _is_text(words, spec) else ""}')
+            specs.append(f'--{spec.name}=[{about}]:value:{"_files" if spec.is_path else ""}')
     if name:
         specs.append(f'*:argument:({" ".join(words.arguments)})' if words.arguments is not None else '*:file:_files')
     quoted = [f' \\\n            {shlex.quote(spec)}' for spec in specs]
@@ -225,7 +225,7 @@ def _fish_flag(words: Words, spec: FlagSpec) -> list[str]:
         return [f'-l {flag.lstrip("-")} {about}' for flag in _switches_of(spec)]
     if values := words.values_of(spec):
         return [f'-l {spec.name} -x -a {_fish_quoted(" ".join(values))} {about}']
-    return [f'-l {spec.name} {"-r -F" if _is_text(words, spec) else "-x"} {about}']
+    return [f'-l {spec.name} {"-r -F" if spec.is_path else "-x"} {about}']
 
 
 def _fish_quoted(text: str) -> str:
@@ -243,11 +243,6 @@ def _has_negation(spec: FlagSpec) -> bool:
 
 def _switches_of(spec: FlagSpec) -> list[str]:
     return [f'--{spec.name}', *([f'--no{spec.name}'] if _has_negation(spec) else [])]
-
-
-def _is_text(words: Words, spec: FlagSpec) -> bool:
-    """Whether any text will do: nearly all of these flags take paths."""
-    return spec.type is str and not words.values_of(spec)
 
 
 def _first_sentence(text: str) -> str:

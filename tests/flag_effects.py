@@ -306,13 +306,13 @@ def files(flags: Flags) -> list[str]:
         return sorted(re.sub(r'events\..*', 'events', name) for name in names)
 
 
-def text_of(name: str) -> Look:
-    """The text of a file that a run writes, without what depends on time."""
+def words_in(name: str) -> Callable[[Flags], set[str]]:
+    """The words in quotes in a file that a run writes, but for what differs between two runs of one process."""
 
-    def look(flags: Flags) -> str:
+    def look(flags: Flags) -> set[str]:
         with _surroundings() as folder:
             _run(flags, folder)
-            return re.sub(r'"(run_date|timestamp)": "[^"]*"', '', (folder / name).read_text()).replace(str(folder), '')
+            return {word for word in re.findall('"([^"]*)"', (folder / name).read_text()) if word.isalpha()}
 
     return look
 

@@ -34,9 +34,9 @@ from flag_effects import (
     saved,
     seeds,
     summaries,
-    text_of,
     types_of_variables,
     variable,
+    words_in,
     work,
 )
 
@@ -80,7 +80,7 @@ WALK: dict[str, Row] = {
     'batch_size': Row(7, images_of_step),
     'batchnorm_persistent': Row(False, variable('TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT')),
     'benchmark_log_dir': Row('DIR/b', files),
-    'benchmark_test_id': Row('mine', text_of('b/benchmark_run.log'), {'benchmark_log_dir': 'DIR/b'}),
+    'benchmark_test_id': Row('mine', words_in('b/benchmark_run.log'), {'benchmark_log_dir': 'DIR/b'}),
     'compact_gradient_transfer': Row(True, ops('Cast'), REPLICATED),
     'controller_host': Row(
         '10.0.0.3:1', is_refused, {**WORKERS, 'variable_update': 'distributed_all_reduce', 'device': 'cpu'}
@@ -129,7 +129,7 @@ WALK: dict[str, Row] = {
     'hierarchical_copy': Row(True, links, {**REPLICATED, 'num_gpus': 4}),
     'horovod_device': Row('cpu', ops('Identity'), {'variable_update': 'horovod'}),
     'init_learning_rate': Row(0.5, losses),
-    'input_preprocessor': Row('official_models_imagenet', losses, {**TF_DATA, 'deterministic': True}),
+    'input_preprocessor': Row('official_models_imagenet', losses, TF_DATA),
     'job_name': Row('ps', kind_of_process, {**SERVERS, 'device': 'cpu'}),
     'kmp_affinity': Row('compact', variable('KMP_AFFINITY')),
     'kmp_blocktime': Row(7, variable('KMP_BLOCKTIME')),
@@ -141,7 +141,7 @@ WALK: dict[str, Row] = {
     'loss_type_to_report': Row('base_loss', lines),
     'max_ckpts_to_keep': Row(1, files, TRAIN_DIR),
     'minimum_learning_rate': Row(0.2, rates, DECAY),
-    'ml_perf': Row(True, losses, {**TF_DATA, 'deterministic': True}),
+    'ml_perf': Row(True, losses, TF_DATA),
     'model': Row('alexnet', work),
     'momentum': Row(0.1, losses, {'optimizer': 'momentum'}),
     'multi_device_iterator_max_buffer_size': Row(3, data_sets, TF_DATA),
