@@ -73,6 +73,8 @@ setup(
         'records': RECORDS,
         'sweep': SWEEP,
         'report': REPORT,
+        # TensorFlow 2.21 no longer installs it; what it shows is written without it.
+        'tensorboard': ['tensorboard>=2.16'],
         'dev': [*DEV, *NVML, *RECORDS, *REPORT, *SWEEP],
     },
     entry_points={'console_scripts': ['tf_cnn_benchmarks=tf_cnn_benchmarks:main']},
