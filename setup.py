@@ -73,7 +73,7 @@ setup(
         'records': RECORDS,
         'sweep': SWEEP,
         'report': REPORT,
-        # For a look at what --save_summaries_steps and --profile_steps write.
+        # TensorFlow 2.21 no longer installs it; what it shows is written without it.
         'tensorboard': ['tensorboard>=2.16'],
         'dev': [*DEV, *NVML, *RECORDS, *REPORT, *SWEEP],
     },

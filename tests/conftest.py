@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +25,13 @@ def forget_models() -> Iterator[None]:
     before = {*MODELS.list_models()}
     yield
     MODELS.unregister(*{*MODELS.list_models()} - before)
+
+
+@pytest.fixture
+def same_environment() -> Iterator[None]:
+    """Takes back the variables that plans of runs set in this process."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture

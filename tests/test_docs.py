@@ -25,7 +25,7 @@ from params import Params, RunFacts, find_idle, parse_argv
 from run.plan import Plan, ServerPlan
 from run.resolve import resolve
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
 LINES = list(shell_lines())
 MODULES = {name: importlib.import_module(f'commands.{name}') for name in tf_cnn_benchmarks.SUBCOMMANDS}

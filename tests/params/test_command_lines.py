@@ -18,7 +18,7 @@ from params import parse_argv
 from run.plan import Plan, ServerPlan
 from run.resolve import resolve
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
 TEXT = Path(__file__).with_name('command_lines.txt').read_text(encoding='utf-8')
 SHORT = ['--num_batches=2', '--num_warmup_batches=1', '--batch_size=2']
