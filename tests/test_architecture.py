@@ -76,6 +76,7 @@ WITHOUT_TENSORFLOW = [
     'hardware.gpus',
     'hardware.meters',
     'hardware.missing_gpu',
+    'hardware.numa',
     'hardware.openmp',
     'hardware.processors',
     'hardware.quiet',
