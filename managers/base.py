@@ -162,13 +162,29 @@ class VariableMgr(ABC):
           device_grads: the gradients of all towers, T x V.
         """
         combined_grads = self.preprocess_device_grads(device_grads)
-        pairs = [self.get_gradients_to_apply(number, combined_grads) for number in range(len(combined_grads))]
-        # Towers that share a model have the same gradients.
-        distinct = [gradient for tower in pairs[:: self.num_averaged_towers] for gradient, _ in tower]
+        num_applying = len(self._devices) if self.each_tower_has_variables() else 1
+        pairs = [self.get_gradients_to_apply(number, combined_grads) for number in range(num_applying)]
         before = self._before_update(combined_grads)
+        done: list[tf.Operation] = []
         with tf.control_dependencies([tf.group(*before)] if before else []):
-            done = step.take([[pair] for tower in pairs for pair in tower], distinct, self._updates_of_step)
+            self.append_apply_gradients_ops(step, pairs, done)
             return self.count_step(global_step, done), pairs[0]
+
+    def append_apply_gradients_ops(
+        self,
+        step: OptimizerStep,
+        device_pairs: Sequence[Sequence[tuple[Tensor, Variable]]],
+        training_ops: list[tf.Operation],
+    ) -> None:
+        """Appends the ops of an update to a list: those that apply gradients, and the assignments of the step.
+
+        Args:
+          device_pairs: what get_gradients_to_apply returned, for each tower that applies gradients.
+        """
+        # Towers that share a model have the same gradients.
+        distinct = [gradient for tower in device_pairs[:: self.num_averaged_towers] for gradient, _ in tower]
+        variables = [[pair] for tower in device_pairs for pair in tower]
+        training_ops += step.take(variables, distinct, self._updates_of_step)
 
     def _before_update(self, combined_grads: Sequence[Sequence[Tensor]]) -> Sequence[Any]:
         """Returns the ops and tensors that must be computed before the first variable changes."""

@@ -24,7 +24,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
     ps: v -> worker 0, worker 1 ...; v <- sum of all gradients (--cross_replica_sync), else of each worker on arrival
 
-    A worker receives each variable once, and sends the sum of its towers' gradients.
+    A worker receives each variable once, and sends the sum of its towers' gradients. The (gradient, variable) pairs of
+    get_gradients_to_apply are what a worker sends; those of append_apply_gradients_ops are what the servers received,
+    with the parts of variables that they hold. Of workers that take a step together, only the chief appends such ops.
 
     Args:
       servers: the parameter servers.
@@ -32,6 +34,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         sum the gradients of the towers; each variable has the one with the fewest bytes so far.
       sync: whether the workers take each step together (--cross_replica_sync).
     """
+
+    # The scope of the variables on the parameter servers.
+    _server_scope = 'v'
 
     def __init__(
         self,
@@ -46,7 +51,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         # Where each trainable variable is received, and its gradients are summed; and the bytes of those of a device.
         self._homes: dict[str, str] = {}
         self._home_bytes = dict.fromkeys(parameter_devices, 0)
-        self.server_variables = ParameterServerVariables(servers)
+        self.server_variables = ParameterServerVariables(servers, self._server_scope)
         self._servers = servers
         self.synchronous_step = SynchronousStep(servers) if sync else None
         # Ops that must run before this worker sends gradients.
@@ -126,23 +131,40 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        (sums,) = self.preprocess_device_grads(device_grads)
-        variables = self.trainable_variables_on_device(0)
-        buckets = self.server_variables.send(
-            [(variable.name, total) for variable, total in zip(variables, sums, strict=True)]
-        )
+        sent = self.get_gradients_to_apply(0, self.preprocess_device_grads(device_grads))
+        buckets = self.server_variables.send([(variable.name, total) for total, variable in sent])
 
-        def take_step(pairs: Pairs) -> tf.Operation:
-            groups = self.server_variables.join(pairs)
-            return self.count_step(
-                global_step, step.take(groups, [gradient for gradient, _ in pairs], self._updates_of_step)
-            )
+        def take_step(received: Pairs) -> tf.Operation:
+            done: list[tf.Operation] = []
+            self.append_apply_gradients_ops(step, [received], done)
+            return self.count_step(global_step, done)
 
         if self.synchronous_step:
             op = self.synchronous_step.build(buckets, global_step, take_step, self._before_push)
         else:
             op = take_step([pair for bucket in buckets for pair in bucket.unpack(bucket.tensors)])
-        return op, list(zip(sums, variables, strict=True))
+        if self.each_tower_has_variables():
+            with tf.control_dependencies([op]):
+                op = tf.group(*self._copy_from_servers())
+        return op, sent
+
+    def _copy_from_servers(self) -> list[tf.Operation]:
+        """Returns the ops that give the copies of all towers the values on the parameter servers."""
+        copies = []
+        for variable in self.trainable_variables_on_device(0):
+            value = self._fetch(variable.name)
+            copies += [tower[variable.name].assign(value) for tower in self.variables]
+        return copies
+
+    def append_apply_gradients_ops(
+        self,
+        step: OptimizerStep,
+        device_pairs: Sequence[Sequence[tuple[Tensor, Variable]]],
+        training_ops: list[tf.Operation],
+    ) -> None:
+        (received,) = device_pairs
+        groups = self.server_variables.join(list(received))
+        training_ops += step.take(groups, [gradient for gradient, _ in received], self._updates_of_step)
 
     def slices(self) -> dict[str, list[Slice]]:
         return dict(self.server_variables.parts)
@@ -216,8 +238,12 @@ class VariableMgrDistributedFetchFromStagedPS(AppliesGradientsOfStepBefore, Vari
 class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
     """--variable_update=distributed_replicated: every tower has a copy of the variables on the parameter servers.
 
-    tower: v (its copy) -> g;  ps: v <- sum of all gradients;  then every worker: copies <- v
+    tower n: v_n (its copy) -> g_n;  ps: ps_var <- sum of all gradients;  then every worker: v_n <- ps_var
+
+    Each tower has variables, but only the parameter servers apply gradients; see VariableMgrDistributedFetchFromPS.
     """
+
+    _server_scope = 'ps_var'
 
     def __init__(
         self, devices: Sequence[str], seed: int, servers: ParameterServers, parameter_devices: Sequence[str]
@@ -238,27 +264,8 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
                     name, shape, trainable, lambda: self._initial_value(name, shape, initializer)
                 )
             )
-        return create_variable(
-            name,
-            shape,
-            scope=f'worker_{self._servers.worker}_v{device_num}',
-            device=self._devices[device_num],
-            trainable=trainable,
-        )
+        device = self._devices[device_num]
+        return create_variable(name, shape, scope=f'v{device_num}', device=device, trainable=trainable)
 
     def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
         return self._copy_from_servers()
-
-    def _copy_from_servers(self) -> list[tf.Operation]:
-        copies = []
-        for variable in self.trainable_variables_on_device(0):
-            value = self._fetch(variable.name)
-            copies += [tower[variable.name].assign(value) for tower in self.variables]
-        return copies
-
-    def build_update(
-        self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
-    ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        updated, pairs = super().build_update(step, global_step, device_grads)
-        with tf.control_dependencies([updated]):
-            return tf.group(*self._copy_from_servers()), pairs

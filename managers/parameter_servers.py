@@ -61,10 +61,15 @@ class ParameterServerVariables:
     """The variables on the parameter servers, by name, each in one or more parts.
 
     A small variable is placed on the server with the fewest bytes so far; a large one is split along its longest axis.
+
+    Args:
+      servers: the parameter servers.
+      scope: precedes the names of the variables there.
     """
 
-    def __init__(self, servers: ParameterServers) -> None:
+    def __init__(self, servers: ParameterServers, scope: str = 'v') -> None:
         self.parts: dict[str, list[Slice]] = {}
+        self._scope = scope
         self.held_bytes = dict.fromkeys(servers.devices, 0)
         self._servers = servers
 
@@ -76,7 +81,7 @@ class ParameterServerVariables:
         for number, (device, offset, size) in enumerate(self._place(list(shape))):
             self.held_bytes[device] += num_bytes(size)
             part_name = name if size == list(shape) else f'{name}/part_{number}'
-            variable = create_variable(part_name, size, scope='v', device=device, trainable=trainable)
+            variable = create_variable(part_name, size, scope=self._scope, device=device, trainable=trainable)
             parts.append(Slice(variable, tuple(offset), tuple(shape)))
         self.parts[name] = parts
         if not self._servers.is_chief:
