@@ -127,7 +127,8 @@ def register_model(
       name: its name. A model with 'resnet' in its name counts as a residual network, to which --resnet_base_lr applies.
       build: (cnn, images, num_classes) -> logits [N, num_classes], or (logits, logits of an auxiliary head or None).
         cnn is a models.layers.LayerBuilder, which makes every layer; images are [N, H, W, C], or [N, C, H, W] with
-        --data_format=NCHW, in [-1, 1], float32 or the 16-bit type of --use_fp16.
+        --data_format=NCHW, in [-1, 1] unless --input_preprocessor or --ml_perf says otherwise, float32 or the 16-bit
+        type of --use_fp16.
       data_set: imagenet, cifar10 or mnist. Every model also trains on a folder made by `records`.
       image_size: height and width of the images in pixels.
       batch_size: the default of --batch_size.

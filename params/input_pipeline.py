@@ -46,7 +46,6 @@ class InputPipeline:
         f'With {TF_DATA}: how many shards are read at the same time; by default {_DEFAULTS.cycle_length}.',
         lower_bound=1,
         unit='shards',
-        original='10',
     )
     datasets_parallel_interleave_prefetch: int | None = flag(
         None,

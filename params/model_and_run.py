@@ -59,7 +59,8 @@ class ModelAndRun:
     )
     tf_random_seed: int = flag(
         1234,
-        'Seed of weights, dropout, augmentation and image order (the order of records also depends on read timing).',
+        'Seed of weights, dropout, augmentation and image order (the order of records also depends on read timing, '
+        'unless --deterministic is given).',
     )
     deterministic: bool = flag(
         False, 'The same losses bit for bit for the same --tf_random_seed: deterministic ops and order of records.'

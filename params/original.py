@@ -53,7 +53,12 @@ _RESULT = '--result_file=FILE writes the numbers of a run, and --history=FILE co
 # Flags of the original that are not among ours.
 _OTHERS = (
     _no_effect('allreduce_merge_scope', int, 1, 'gradients are joined by --gradient_repacking only'),
-    _no_effect('batch_group_size', int, 1, 'batches are prepared one at a time, while a step computes'),
+    _no_effect(
+        'batch_group_size',
+        int,
+        1,
+        'batches are prepared one at a time, while a step computes; --datasets_prefetch_buffer_size prepares more',
+    ),
     _no_effect('collect_eval_results_async', bool, False, 'accuracies are collected between the steps of evaluations'),
     _no_effect('compute_lr_on_cpu', bool, True, 'the learning rate is computed on the CPU in every run'),
     _no_effect('debugger', str, None, 'no debugger is attached; --trace_file and --graph_file show what a step does'),

@@ -1,0 +1,146 @@
+"""The flags about input: what they choose, which clash, and when they have no effect."""
+
+from typing import Any
+
+import pytest
+from refusals import check_line, refused
+
+from inputs.preprocessors import DEFAULT, ML_PERF, PREPROCESSORS, preprocessor_for
+from inputs.tf_data_settings import TfDataSettings
+from params import RunFacts, find_idle, parse_argv
+from params.checks import check_run
+from params.input_pipeline import chosen_pipeline, tf_data_settings
+
+pytestmark = pytest.mark.unit
+
+RECORDS = RunFacts(alone=True, residual=False)
+ARRAYS = RunFacts(alone=True, residual=False, has_records=False)
+OF_TF_DATA: dict[str, tuple[str, Any]] = {
+    '--nodatasets_use_prefetch': ('prefetched_batches', 0),
+    '--datasets_prefetch_buffer_size=3': ('prefetched_batches', 3),
+    '--multi_device_iterator_max_buffer_size=4': ('batches_per_device', 4),
+    '--datasets_parallel_interleave_cycle_length=5': ('cycle_length', 5),
+    '--datasets_parallel_interleave_prefetch=6': ('prefetched_shards', 6),
+    '--datasets_sloppy_parallel_interleave': ('sloppy', True),
+    '--datasets_use_caching': ('caches', True),
+    '--datasets_repeat_cached_sample': ('repeats_one', True),
+    '--datasets_num_private_threads=7': ('private_threads', 7),
+}
+
+
+@pytest.mark.parametrize(
+    ('argv', 'pipeline'),
+    [
+        ('', 'record_input'),
+        ('--deterministic', 'tf_data'),
+        ('--input_pipeline=tf_data', 'tf_data'),
+        ('--input_pipeline=record_input', 'record_input'),
+        ('--use_datasets', 'tf_data'),
+        ('--nouse_datasets', 'record_input'),
+        ('--use_datasets=True --input_pipeline=tf_data', 'tf_data'),
+        ('--use_datasets=', 'record_input'),
+    ],
+)
+def test_the_pipeline_is_that_of_the_flags(argv: str, pipeline: str) -> None:
+    assert chosen_pipeline(parse_argv(argv.split()).params) == pipeline
+
+
+@pytest.mark.parametrize('flag', OF_TF_DATA)
+def test_each_flag_of_tf_data_changes_its_setting(flag: str) -> None:
+    params = parse_argv(['--data_dir=d', '--use_datasets', flag]).params
+    name, value = OF_TF_DATA[flag]
+    assert tf_data_settings(params) == TfDataSettings(**{name: value})
+    assert find_idle(params, RECORDS) == []
+
+
+@pytest.mark.parametrize('flag', OF_TF_DATA)
+@pytest.mark.parametrize(
+    ('others', 'run', 'reason'),
+    [
+        ('--data_dir=d', RECORDS, '--input_pipeline=tf_data'),
+        ('--data_dir=d --nouse_datasets', RECORDS, '--input_pipeline=tf_data'),
+        ('', RECORDS, '--data_dir'),
+        ('--data_dir=d --train_dir=t --eval', RECORDS, '--eval'),
+        ('--data_dir=d', ARRAYS, 'records'),
+    ],
+)
+def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(
+    flag: str, others: str, run: RunFacts, reason: str
+) -> None:
+    [line] = find_idle(parse_argv([*others.split(), flag]).params, run)
+    name = flag.lstrip('-').removeprefix('no').partition('=')[0]
+    check_line(line, f'--{name}=', reason)
+
+
+@pytest.mark.parametrize(
+    ('argv', 'run', 'flags'),
+    [
+        ('--use_datasets', RECORDS, ['--use_datasets=True']),
+        ('--use_datasets=False', RECORDS, []),
+        ('--use_datasets --data_dir=d', ARRAYS, ['--use_datasets=True']),
+        ('--input_pipeline=tf_data --data_dir=d --train_dir=t --eval', RECORDS, ['--input_pipeline=tf_data']),
+        ('--input_pipeline=record_input --data_dir=d --train_dir=t --eval', RECORDS, []),
+        (
+            '--use_datasets --data_dir=d --nodatasets_use_prefetch --datasets_prefetch_buffer_size=2',
+            RECORDS,
+            ['--datasets_prefetch_buffer_size=2'],
+        ),
+        (
+            '--use_datasets --data_dir=d --datasets_use_caching --datasets_repeat_cached_sample',
+            RECORDS,
+            ['--datasets_use_caching=True'],
+        ),
+        ('--ml_perf', RECORDS, ['--ml_perf=True']),
+        ('--input_preprocessor=official_models_imagenet', RECORDS, ['--input_preprocessor']),
+        ('--input_preprocessor=default', RECORDS, []),
+        ('--ml_perf --data_dir=d', RECORDS, []),
+        ('--ml_perf --data_dir=d', ARRAYS, ['--ml_perf=True']),
+        ('--ml_perf --data_dir=d --input_preprocessor=official_models_imagenet', RECORDS, ['--ml_perf=True']),
+        (
+            '--distortions --resize_method=area --data_dir=d --input_preprocessor=official_models_imagenet',
+            RECORDS,
+            ['--distortions=True', '--resize_method=area'],
+        ),
+    ],
+)
+def test_what_has_no_effect_is_named(argv: str, run: RunFacts, flags: list[str]) -> None:
+    lines = find_idle(parse_argv(argv.split()).params, run)
+    assert len(lines) == len(flags), lines
+    for line, flag in zip(lines, flags, strict=True):
+        check_line(line, flag, 'has no effect')
+
+
+@pytest.mark.parametrize(
+    ('argv', 'facts'),
+    [
+        ('--input_pipeline=record_input', ['--input_pipeline=record_input', '--deterministic', 'tf_data']),
+        ('--use_datasets=False', ['--use_datasets=False', '--deterministic', 'tf_data']),
+        ('--datasets_sloppy_parallel_interleave', ['--datasets_sloppy_parallel_interleave', '--deterministic']),
+    ],
+)
+def test_an_order_that_depends_on_timing_is_refused_with_deterministic(argv: str, facts: list[str]) -> None:
+    def read(*more: str, run: RunFacts = RECORDS) -> None:
+        check_run(parse_argv([*argv.split(), *more]).params, run)
+
+    with refused(*facts):
+        read('--deterministic', '--data_dir=d')
+    read('--data_dir=d')
+    # Where no records are read.
+    read('--deterministic')
+    read('--deterministic', '--data_dir=d', run=ARRAYS)
+    read('--deterministic', '--data_dir=d', '--train_dir=t', '--eval')
+
+
+def test_preprocessors_for_photographs_are_refused_for_arrays() -> None:
+    params = parse_argv(['--input_preprocessor=official_models_imagenet', '--data_dir=d']).params
+    check_run(params, RECORDS)
+    with refused('--input_preprocessor=official_models_imagenet', '--data_dir=d'):
+        check_run(params, ARRAYS)
+
+
+def test_ml_perf_changes_the_default_preprocessor_only() -> None:
+    assert preprocessor_for(DEFAULT, ml_perf=False) == PREPROCESSORS[DEFAULT]
+    assert preprocessor_for(DEFAULT, ml_perf=True) == ML_PERF
+    for name in PREPROCESSORS:
+        if name != DEFAULT:
+            assert preprocessor_for(name, ml_perf=True) == PREPROCESSORS[name]
