@@ -53,7 +53,9 @@ class TensorFlowSettings:
         0, 'Kernels queued on a GPU at a time; 0 sets no limit.', lower_bound=0, unit='kernels'
     )
     use_numa_affinity: bool = flag(
-        False, 'Bind each device of the CPU, its threads and its memory to a NUMA node; see --device=cpu --num_gpus.'
+        False,
+        'Bind the process to the NUMA node of its GPUs. On CPUs, spread the processes of a host over its nodes; of one '
+        'process, bind each device of the CPU, see --device=cpu --num_gpus.',
     )
     enable_optimizations: bool = flag(True, 'Let TensorFlow rewrite the graph before it runs it.')
     rewriter_config: str | None = flag(
@@ -133,7 +135,6 @@ IDLE: tuple[Idle, ...] = (
         lambda p, run: p.device == 'cpu',
         'the run is on the CPU',
     ),
-    Idle(('use_numa_affinity',), lambda p, run: p.device == 'gpu', 'it is for devices of the CPU'),
     Idle(
         ('sync_on_finish',),
         lambda p, run: not run.alone,

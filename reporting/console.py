@@ -30,6 +30,7 @@ class Banner:
 
     batch_size is per device. num_batches is None if all images are evaluated, and a text if no number is known.
     num_epochs are passes over the data set; None if unknown. machine: the processor and versions, the GPUs.
+    numa_bind: what is bound to NUMA nodes; empty if nothing is.
     data_format_reason is empty if the run did not choose. tf32: whether fp32 is computed in TF32; None if
     that is unknown. steps_per_run: how many steps one call of the session takes.
     bytes_of_servers are those of the variables on each parameter server; bytes_of_step are those that a step transfers.
@@ -50,7 +51,7 @@ class Banner:
     variable_update: str
     all_reduce_spec: str | None = None
     single_session: bool = False
-    numa_bind: bool = False
+    numa_bind: str = ''
     sync: bool = True
     num_workers: int = 1
     bytes_of_servers: tuple[int, ...] = ()
@@ -77,7 +78,7 @@ def format_banner(banner: Banner) -> str:
         ('Num epochs', 'unknown' if banner.num_epochs is None else f'{banner.num_epochs:.2f}'),
         *([('Steps per run', f'{banner.steps_per_run}; {_EQUAL_PARTS}')] if banner.steps_per_run > 1 else []),
         ('Devices', list(banner.devices)),
-        ('NUMA bind', banner.numa_bind),
+        ('NUMA bind', banner.numa_bind or False),
         (
             'Data format',
             f'{banner.data_format}{f" ({banner.data_format_reason})" if banner.data_format_reason else ""}',

@@ -127,6 +127,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         global_batch_size=batch_size * len(machine.towers) * plan.processes.num_trainers,
         num_batches=shown_batches,
         num_epochs=shown_epochs,
+        numa_bind=plan.numa_bind,
         devices=tuple(f'{device_prefix}{tower}' for tower in machine.towers),
         data_format=machine.data_format,
         data_format_reason=machine.data_format_reason,

@@ -306,7 +306,7 @@ class Plan:
       params: the settings from which the plan was made; the result contains them.
       role: what the run does. warnings: lines about flags without effect, data and instruments.
       model: the facts of the model.
-      machine: the devices. config: the settings of sessions.
+      machine: the devices. config: the settings of sessions. numa_bind: what is bound to NUMA nodes, for the banner.
       step: what a step computes. optimizer: the update rule.
       freezes: whether the network computes with constants instead of variables.
       shape: the numbers of workers, their devices, and parameter servers.
@@ -320,6 +320,7 @@ class Plan:
     data: Data
     machine: 'Machine'
     config: 'tf.ConfigProto'
+    numa_bind: str
     counts: Counts
     step: 'StepSettings'
     freezes: bool

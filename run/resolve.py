@@ -255,12 +255,16 @@ def _plan_run(
     warnings += set_openmp(_for_openmp(params))
     # From here on TensorFlow is needed.
     from run.machine import find_machine
+    from run.numa_binding import bind_process
     from run.resolve_training import describe_step, find_optimizer, place_variables
     from run.session_settings import check_xla, session_config
 
     machine = find_machine(params, mode, elsewhere, alone=cluster is None, host_has_gpus=host_has_gpus)
     step = describe_step(params, mode, model, data, machine, counts, processes)
+    numa = bind_process(params.use_numa_affinity, machine, place, environ)
+    warnings += [numa.warning] if numa.warning else []
     config = session_config(params, machine, in_cluster=cluster is not None)
+    config.experimental.use_numa_affinity = numa.by_tensorflow
     if params.xla and machine.is_here:
         check_xla(config, machine.towers[0])
     if params.device is None and machine.kind == 'cpu' and has_nvidia_gpu() and (reason := explain_missing_gpu()):
@@ -289,6 +293,7 @@ def _plan_run(
         data=data,
         machine=machine,
         config=config,
+        numa_bind=numa.shown,
         counts=counts,
         step=step,
         freezes=params.forward_only and params.freeze_when_forward_only,

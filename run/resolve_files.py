@@ -100,10 +100,14 @@ def find_instruments(params: Params, is_chief: bool, num_timed: int, warnings: l
         warnings.append(f'{flag}: these timed steps run under the profiler, which makes them slower')
         profile_steps = first, last
     if params.train_dir and params.save_summaries_steps and params.summary_verbosity and is_chief and not params.eval:
-        summaries = Summaries(params.train_dir, params.save_summaries_steps, params.summary_verbosity)
-        if params.summary_verbosity >= 3:
+        asked = params.summary_verbosity
+        most, reason = _most_verbose(params)
+        summaries = Summaries(params.train_dir, params.save_summaries_steps, min(asked, most))
+        if asked > most:
+            warnings.append(f'--summary_verbosity={asked} writes as much as {most}: {reason}')
+        elif asked >= 3:
             warnings.append(
-                f'--summary_verbosity={params.summary_verbosity}: every {params.save_summaries_steps}th step computes '
+                f'--summary_verbosity={asked}: every {params.save_summaries_steps}th step computes '
                 'the histograms of its gradients within its timed seconds, which makes it slower'
             )
     return Instruments(
@@ -116,3 +120,12 @@ def find_instruments(params: Params, is_chief: bool, num_timed: int, warnings: l
         profile_steps=profile_steps,
         summaries=summaries,
     )
+
+
+def _most_verbose(params: Params) -> tuple[int, str]:
+    """The largest --summary_verbosity for which there is something to write, and why there is no more."""
+    if params.trains:
+        return 3, ''
+    if params.freeze_when_forward_only:
+        return 1, '--freeze_when_forward_only leaves no variables, and --forward_only computes no gradients'
+    return 2, '--forward_only computes no gradients'

@@ -78,6 +78,7 @@ WITHOUT_TENSORFLOW = [
     'hardware.gpus',
     'hardware.meters',
     'hardware.missing_gpu',
+    'hardware.numa',
     'hardware.openmp',
     'hardware.processors',
     'hardware.quiet',

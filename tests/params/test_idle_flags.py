@@ -138,7 +138,6 @@ HAVE_NO_EFFECT = [
     ('--server_protocol=grpc+verbs', ['--server_protocol=grpc+verbs']),
     ('--server_protocol=verbs --variable_update=horovod', ['--server_protocol=verbs']),
     ('--variable_consistency=relaxed', ['--variable_consistency=relaxed --variable_update=replicated']),
-    ('--use_numa_affinity --device=gpu --model=lenet', ['--use_numa_affinity=True CPU']),
     (
         '--noenable_optimizations --rewriter_config=remapping:OFF',
         ['--enable_optimizations=False --rewriter_config'],

@@ -1,6 +1,8 @@
 """--freeze_when_forward_only: constant weights with folded batch norm compute what variables and batch norm do."""
 
+import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from refusals import check_line, refused
 from sessions import DATA_FORMATS, open_session
 from single_tower import random_images
+from warned import check_warning
 
 import run.frozen
 from benchmark_cnn import BenchmarkCNN
@@ -19,9 +22,11 @@ from models.registry import MODELS, register_model
 from params import make_params
 from params.checks import find_idle
 from params.rules import RunFacts
-from run.build import build_step
+from reporting.console import Console, format_banner
+from run.build import build_step, make_banner
 from run.evaluation import FixedVariables
 from run.frozen import FrozenNetwork
+from run.plan import Plan
 from run.resolve import resolve
 
 pytestmark = pytest.mark.graph
@@ -155,12 +160,37 @@ def test_a_frozen_run_has_the_loss_of_the_same_run_with_variables(small_model: s
 
 def test_the_step_of_a_frozen_run_reads_no_weights(small_model: str) -> None:
     params = make_params(model=small_model, device='cpu', num_gpus=2, forward_only=True, freeze_when_forward_only=True)
+    plan = resolve(params, {})
+    assert isinstance(plan, Plan)
+    assert 'Weights:     constant' in format_banner(make_banner(plan))
     with tf.Graph().as_default() as graph:
-        built = build_step(resolve(params, {}), 0)  # type: ignore[arg-type]  # a plan of one process
+        built = build_step(plan, 0)
     assert built.model_slices == {}
     constants = [op for op in graph.get_operations() if op.name.startswith('tower_') and '/constants/' in op.name]
     # The virtual devices of a CPU share its memory.
     assert sorted(op.name.split('constants/')[1] for op in constants) == ['conv/kernel', 'logits/bias', 'logits/kernel']
+
+
+@pytest.mark.parametrize('freezes', [False, True])
+def test_summaries_have_what_there_is_without_training(small_model: str, freezes: bool, tmp_path: Path) -> None:
+    err = io.StringIO()
+    params = make_params(
+        model=small_model,
+        device='cpu',
+        num_batches=1,
+        num_warmup_batches=0,
+        forward_only=True,
+        freeze_when_forward_only=freezes,
+        train_dir=str(tmp_path),
+        save_summaries_steps=1,
+        summary_verbosity=3,
+    )
+    BenchmarkCNN(params, Console(io.StringIO(), err)).run()
+    check_warning(err.getvalue(), '--summary_verbosity=3', '--forward_only')
+    (file,) = tmp_path.glob('events*')
+    tags = {value.tag for event in tf.train.summary_iterator(str(file)) for value in event.summary.value}
+    assert 'images_per_second' in tags
+    assert any(tag.startswith('variables/') for tag in tags) is not freezes
 
 
 def test_constants_that_no_graph_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,8 +85,6 @@ def test_placement_and_numa_nodes_are_settings_of_the_session() -> None:
             name == 'use_numa_affinity',
         )
     assert config_of() == config_of(log_device_placement=False)
-    (line,) = find_idle(make_params(device='gpu', use_numa_affinity=True), ALONE)
-    check_line(line, '--use_numa_affinity=True', 'CPU')
 
 
 def test_gpus_read_what_the_flags_say_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,154 @@
+"""--use_numa_affinity: the node for a process, from files as Linux has them, and real bindings of threads."""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from captured_machines import write_files
+from refusals import check_line, refused
+
+import run.process_settings
+from hardware.numa import choose_node, gpu_nodes, nodes_of
+from run.machine import Machine
+from run.numa_binding import NumaBinding, bind_process
+
+pytestmark = pytest.mark.unit
+
+NODES = {0: (0, 1, 2, 3), 1: (4, 5, 6, 7)}
+MINE = sorted(os.sched_getaffinity(0))
+
+
+def machine_with(root: Path, cores_of_nodes: list[str], gpus: dict[str, str] | None = None) -> Path:
+    files = {
+        f'sys/devices/system/node/node{number}/cpulist': f'{cores}\n' for number, cores in enumerate(cores_of_nodes)
+    }
+    files |= {'sys/devices/system/node/possible': '0-1\n', 'sys/bus/pci/devices/0000:00:02.0/vendor': '0x8086\n'}
+    for address, node in (gpus or {}).items():
+        folder = f'sys/bus/pci/devices/{address}'
+        files |= {f'{folder}/vendor': '0x10de\n', f'{folder}/class': '0x030200\n', f'{folder}/numa_node': f'{node}\n'}
+    # The audio function of a GPU.
+    files |= {
+        'sys/bus/pci/devices/0000:09:00.1/vendor': '0x10de\n',
+        'sys/bus/pci/devices/0000:09:00.1/class': '0x040300\n',
+    }
+    return write_files(root, files)
+
+
+def test_the_cores_of_nodes_are_those_that_the_process_may_use(tmp_path: Path) -> None:
+    root = machine_with(tmp_path, ['0-3,8-11', '4-7,12-15', ''])
+    assert nodes_of(root, range(16)) == {0: (0, 1, 2, 3, 8, 9, 10, 11), 1: (4, 5, 6, 7, 12, 13, 14, 15)}
+    assert nodes_of(root, [2, 3, 9]) == {0: (2, 3, 9)}
+    assert nodes_of(tmp_path / 'nowhere', range(16)) == {}
+
+
+def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path: Path) -> None:
+    buses = {'0000:07:00.0': '0', '0000:0a:00.0': '1', '0000:87:00.0': '1', '0000:8b:00.0': '-1'}
+    root = machine_with(tmp_path, ['0', '1'], buses)
+    assert gpu_nodes(root, {}) == [0, 1, 1, None]
+    assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': '2,0'}) == [1, 0]
+    assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': 'GPU-1234,1'}) == [None, 1]
+    assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': ''}) == []
+
+
+@pytest.mark.parametrize(
+    ('place', 'gpus', 'node'),
+    [
+        ((0, 1), [1, 1], 1),
+        # The GPUs decide, not the number of the process.
+        ((0, 4), [1], 1),
+        ((0, 2), None, 0),
+        ((1, 2), None, 1),
+        ((1, 4), None, 0),
+        ((2, 4), None, 1),
+        ((2, 3), None, 1),
+        # Of one process on the CPU, TensorFlow binds the devices.
+        ((0, 1), None, None),
+    ],
+)
+def test_the_node_for_a_process(place: tuple[int, int], gpus: list[int | None] | None, node: int | None) -> None:
+    choice = choose_node(NODES, place, gpus)
+    assert (choice.node, choice.reason) == (node, '')
+    assert choice.cores == (() if node is None else NODES[node])
+
+
+@pytest.mark.parametrize(
+    ('nodes', 'gpus', 'fact'),
+    [
+        ({0: (0, 1)}, None, 'one NUMA node'),
+        (NODES, [0, 1], 'several'),
+        (NODES, [None], 'not known'),
+        (NODES, [7], 'known'),
+    ],
+)
+def test_why_a_process_stays_where_it_is(nodes: dict[int, tuple[int, ...]], gpus: Any, fact: str) -> None:
+    choice = choose_node(nodes, (0, 2), gpus)
+    assert choice.node is None
+    assert fact in choice.reason
+
+
+def in_a_thread(work: Callable[[], Any]) -> tuple[Any, set[int]]:
+    """What it returns, and the cores of its thread afterwards; binding a thread leaves the others as they are."""
+    found: list[Any] = []
+
+    def run_and_look() -> None:
+        found.extend((work(), os.sched_getaffinity(0)))
+
+    thread = threading.Thread(target=run_and_look)
+    thread.start()
+    thread.join(30)
+    return found[0], found[1]
+
+
+@pytest.fixture
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.process_settings, '_fixed', {})
+
+
+def binding(root: Path, place: tuple[int, int], kind: str = 'cpu', count: int = 1, wanted: bool = True) -> NumaBinding:
+    towers = tuple(f'/{kind}:{index}' for index in range(count))
+    return bind_process(wanted, Machine(kind, towers, kind, towers, 'NHWC'), place, {}, root)
+
+
+@pytest.mark.usefixtures('fresh_process')
+@pytest.mark.skipif(len(MINE) < 2, reason='it needs two cores')
+def test_a_process_is_bound_once_and_stays_bound(tmp_path: Path) -> None:
+    root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])])
+    found, cores = in_a_thread(lambda: binding(root, (1, 2)))
+    assert cores == {MINE[1]}
+    assert (found.shown, found.by_tensorflow, found.warning) == ('True (node 1, 1 cores)', False, None)
+    # TensorFlow's threads are bound; so is a second run.
+    again, cores = in_a_thread(lambda: binding(root, (0, 2)))
+    assert again == found
+    assert cores == set(MINE)
+    with refused('--use_numa_affinity=False'):
+        binding(root, (0, 2), wanted=False)
+
+
+@pytest.mark.usefixtures('fresh_process')
+@pytest.mark.skipif(len(MINE) < 2, reason='it needs two cores')
+def test_a_process_with_gpus_is_bound_to_their_node(tmp_path: Path) -> None:
+    root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])], {'0000:07:00.0': '1', '0000:0a:00.0': '0'})
+    both = binding(root, (0, 1), 'gpu', 2)
+    check_line(both.warning, '--use_numa_affinity=True', 'several NUMA nodes')
+    _, cores = in_a_thread(lambda: binding(root, (0, 1), 'gpu', 1))
+    assert cores == {MINE[1]}
+
+
+@pytest.mark.usefixtures('fresh_process')
+@pytest.mark.skipif(len(MINE) < 2, reason='it needs two cores')
+def test_tensorflow_binds_the_devices_of_one_process(tmp_path: Path) -> None:
+    root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])])
+    found, cores = in_a_thread(lambda: binding(root, (0, 1), count=3))
+    assert cores == set(MINE)
+    assert found == NumaBinding('True (cpu:0 on node 0, cpu:1 on node 1, cpu:2 on node 0)', by_tensorflow=True)
+
+
+@pytest.mark.usefixtures('fresh_process')
+def test_on_one_node_there_is_nothing_to_bind(tmp_path: Path) -> None:
+    found = binding(machine_with(tmp_path, [f'0-{MINE[-1]}']), (1, 2))
+    assert (found.shown, found.by_tensorflow) == ('', False)
+    check_line(found.warning, '--use_numa_affinity=True', 'one NUMA node')
+    assert binding(tmp_path, (0, 1), wanted=False) == NumaBinding()
