@@ -32,7 +32,7 @@ from run import process_settings
 from run.plan import Plan, ServerPlan
 from run.resolve import resolve
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 # No answer takes as long.
 LIMIT_SECS = 5.0
