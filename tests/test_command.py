@@ -105,6 +105,23 @@ def test_wrong_use_ends_with_code_2_and_one_line(
 
 
 @pytest.mark.unit
+def test_a_very_long_value_leaves_the_flag_and_the_advice_on_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refusal(capsys, f'--batch_size={"x" * 100_000}')
+    assert len(line) < 5000
+    check_line(line, '--batch_size=xxx', 'an integer of at least 0')
+
+
+@pytest.mark.unit
+def test_mistakes_that_do_not_depend_on_each_other_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tf_cnn_benchmarks.main(['--batchsize=3', '--num_batches=0', '--optimizer=sdg\n']) == 2
+    out, err = capsys.readouterr()
+    assert out == ''
+    lines = err.splitlines()
+    for line, fact in zip(lines, ('--batchsize', '--num_batches=0', '--optimizer='), strict=True):
+        check_line(line, 'tf_cnn_benchmarks: error: ', fact)
+
+
+@pytest.mark.unit
 def test_wrong_use_is_one_line_beside_flags_without_effect(capsys: pytest.CaptureFixture[str]) -> None:
     check_line(refusal(capsys, '--gpu_pending_cap=3', '--data_dir=/no/such'), '--data_dir=/no/such')
 
