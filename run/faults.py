@@ -1,6 +1,9 @@
 """Explains in one line why a run failed, and finds what is wrong with shards where TensorFlow does not notice."""
 
+import os
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
@@ -16,6 +19,8 @@ _DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.erro
 _SEARCH_SECS = 120.0
 # How long to check the lengths of records before a run and after it; a million take some seconds if they are in memory.
 _WALK_SECS = 30.0
+# How often to look whether records are left.
+_WATCH_SECS = 5.0
 
 
 def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None]) -> str:
@@ -43,11 +48,14 @@ def quoting_bytes(error: UnicodeDecodeError) -> tf.errors.OpError:
     return tf.errors.InvalidArgumentError(None, None, bytes(error.object).decode(errors='backslashreplace'))
 
 
-def check_lengths(shards: Shards | None, warn: Callable[[str], None]) -> None:
+def check_lengths(shards: Shards | None, sizes: dict[str, int], warn: Callable[[str], None]) -> None:
     """Raises RunError if a shard has a wrong record length, or is cut where TensorFlow does not notice.
 
-    The first ends the process with signal 11 where TensorFlow reads it; the second silently drops the last record, and
-    a run waits for ever if no other is left.
+    The first ends the process with signal 11 where TensorFlow reads it; the second silently drops records, and a run
+    waits for ever if no other is left.
+
+    Args:
+      sizes: the bytes of each shard when this was called first, which fills it; none may have fewer later.
     """
     if shards is None:
         return
@@ -59,3 +67,25 @@ def check_lengths(shards: Shards | None, warn: Callable[[str], None]) -> None:
             f'the record lengths of {num_unknown} of the {shards.subset} shards could not be checked within '
             f'{_WALK_SECS:.0f} s; tf_cnn_benchmarks records --check does that'
         )
+    for path in shards.paths:
+        size = os.path.getsize(path)
+        if size < sizes.setdefault(path, size):
+            raise RunError(
+                f'{path}: the shard lost records during the run: it has {size:,} of {sizes[path]:,} bytes; '
+                'leave shards alone while a run reads them'
+            )
+
+
+def await_loss(shards: Shards, has_ended: threading.Event) -> str | None:
+    """Waits until all shards are empty, and returns one line about it; None if has_ended is set before.
+
+    TensorFlow would then look for records for ever, in a step that neither ends nor can be cancelled.
+    """
+    while not has_ended.wait(_WATCH_SECS):
+        try:
+            if not any(Path(path).stat().st_size for path in shards.paths):
+                return f'--data_dir={shards.folder}: all shards became empty during the run; no record is left'
+        except OSError:
+            # TensorFlow reports a shard that is missing.
+            continue
+    return None

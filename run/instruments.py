@@ -1,8 +1,10 @@
 """Diagnostic files of a run: its graph, a trace and a profile of one step, profiles of several, summaries."""
 
 import contextlib
+import functools
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -226,7 +228,21 @@ def _open_events(folder: str, graph: tf.Graph | None = None) -> tf.summary.FileW
     TensorFlow names event files by the second, and a second file of the same second would replace the first; hence the
     suffix. TensorBoard reads files in the order of their names, which for one process is the order of creation.
     """
+    _silence_event_threads()
     return tf.summary.FileWriter(folder, graph=graph, filename_suffix=f'.{os.getpid()}.{next(_file_numbers):08d}')
+
+
+@functools.cache
+def _silence_event_threads() -> None:
+    """Keeps threads that write event files from printing a traceback: flush and close raise their error again."""
+    tf.get_logger().addFilter(lambda record: 'EventFileWriter' not in str(record.msg))
+    report = threading.excepthook
+
+    def report_others(failure: threading.ExceptHookArgs) -> None:
+        if failure.thread is None or failure.thread.name != 'EventLoggerThread':
+            report(failure)
+
+    threading.excepthook = report_others
 
 
 def write_scalars(folder: str, flag: str, step: int, scalars: Mapping[str, float]) -> None:

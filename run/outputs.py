@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,9 +63,13 @@ def _check_name(name: str, path: str | None) -> None:
     try:
         (path or '').encode()
     except UnicodeEncodeError:
-        raise UsageError(
-            f'{spelled(name, path)}: its name is not UTF-8, and TensorFlow opens no other; write another path'
-        ) from None
+        encoding = sys.getfilesystemencoding()
+        reason = (
+            'its name is not UTF-8, and TensorFlow opens no other; write another path'
+            if encoding == 'utf-8'
+            else f'file names are {encoding} in this locale; set PYTHONUTF8=1 if this one is UTF-8'
+        )
+        raise UsageError(f'{spelled(name, path)}: {reason}') from None
     if name in _WITH_CHECKPOINTS and (found := sorted(set(path or '') & set(_WILDCARDS))):
         raise UsageError(
             f'{spelled(name, path)}: its name contains {" and ".join(found)}, which TensorFlow takes for a pattern '

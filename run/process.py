@@ -1,7 +1,9 @@
 """The part that training and evaluating runs share: joining and leaving the cluster, faults and signals."""
 
 import contextlib
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -13,9 +15,9 @@ from cluster.horovod import HorovodWorker
 from cluster.signals import Interrupts, Stop, Terminated
 from cluster.worker import LostError, OneProcess, Worker
 from errors import RunError, UsageError
-from reporting.console import Console
+from reporting.console import Console, format_error
 from reporting.result import Ending, Result
-from run.faults import check_lengths, explain, quoting_bytes
+from run.faults import await_loss, check_lengths, explain, quoting_bytes
 from run.plan import Plan
 
 
@@ -51,6 +53,8 @@ class Process:
         self._stop = Stop(self._finish_for_signal, self._stop_watching)
         self._interrupts = Interrupts()
         self._worker: Worker | None = None
+        self._shard_sizes: dict[str, int] = {}
+        self._has_ended = threading.Event()
 
     @property
     def worker(self) -> Worker:
@@ -75,11 +79,25 @@ class Process:
         worker.join(offer_step(worker))
         # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length that is wrong.
         self._check_lengths()
+        threading.Thread(target=self._watch_shards, name='shards', daemon=True).start()
         return worker
 
     def _check_lengths(self) -> None:
         for shards in (self._plan.data.shards, self._plan.data.validation_shards):
-            check_lengths(shards, self._console.warning)
+            check_lengths(shards, self._shard_sizes, self._console.warning)
+
+    def _watch_shards(self) -> None:
+        """Ends this process if no record is left: the step that waits for one holds the main thread for ever."""
+        shards = self._plan.data.shards
+        line = await_loss(shards, self._has_ended) if shards else None
+        if line is None:
+            return
+        try:
+            self._fail(RunError(line))
+        finally:
+            self._console.close()
+            print(format_error(line), file=sys.stderr, flush=True)
+            os._exit(RunError.exit_code)
 
     def _make_worker(self) -> Worker:
         processes = self._plan.processes
@@ -144,6 +162,7 @@ class Process:
                 self._keep_measurements(f'{type(error).__name__}: {error}')
                 raise
             finally:
+                self._has_ended.set()
                 self._console.close()
             self._leave(0)
 

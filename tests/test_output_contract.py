@@ -1,17 +1,10 @@
 """Standard output of every kind of run, read as the scripts of others read it. Clusters: distributed/test_modes.py."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from array_writers import write_mnist
 from output_scripts import Read, read_output
-
-import tf_cnn_benchmarks
+from several_commands import running
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -27,20 +20,6 @@ RUNS = {
     'evaluation': [*_MNIST, '--eval', '--eval_batch_size=5'],
 }
 NUM_VALIDATION_IMAGES = 12
-# One process for all, since importing TensorFlow takes longest. Each run has files for its descriptors 1 and 2, to
-# which native code writes too.
-SCRIPT = """\
-import json, os, sys
-import tf_cnn_benchmarks
-
-for name, argv in json.loads(sys.argv[1]).items():
-    for descriptor, kind in ((1, 'out'), (2, 'err')):
-        file = os.open(f'{sys.argv[2]}/{name}.{kind}', os.O_WRONLY | os.O_CREAT)
-        os.dup2(file, descriptor)
-        os.close(file)
-    code = tf_cnn_benchmarks.main(argv)
-    os.write(2, f'exit code {code}'.encode())
-"""
 
 
 @pytest.fixture(scope='module')
@@ -50,19 +29,10 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     random = np.random.default_rng(1)
     for subset, count in (('train', 40), ('validation', NUM_VALIDATION_IMAGES)):
         write_mnist(tmp / 'mnist', random.integers(0, 256, [count, 28, 28]), random.integers(0, 10, count), subset)
-    runs = {name: [flag.format(tmp=tmp) for flag in argv] for name, argv in RUNS.items()}
-    subprocess.run(
-        [sys.executable, '-c', SCRIPT, json.dumps(runs), str(tmp)],
-        cwd=Path(tf_cnn_benchmarks.__file__).parent,
-        env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '0'},
-        stdin=subprocess.DEVNULL,
-        timeout=300,
-        check=True,
-    )
-    for name in RUNS:
-        err = (tmp / f'{name}.err').read_text()
-        assert err.endswith('exit code 0'), err
-    return {name: (tmp / f'{name}.out').read_text() for name in RUNS}
+    with running(tmp / 'outputs', TF_CPP_MIN_LOG_LEVEL='0') as commands:
+        ended = {name: commands.run(*(flag.format(tmp=tmp) for flag in argv)) for name, argv in RUNS.items()}
+    assert {run.exit_code for run in ended.values()} == {0}
+    return {name: run.out for name, run in ended.items()}
 
 
 def check_banner(found: Read, **facts: list[str]) -> None:

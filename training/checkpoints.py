@@ -131,13 +131,18 @@ class Checkpointer:
             if unfinished.exists():
                 shutil.rmtree(unfinished)
             unfinished.mkdir()
-            session.run(self._save, {self._prefix: str(unfinished / name)})
-            if not is_unchanged():
-                raise RunError(f'{name} was not saved: a step changed the variables during the save')
-            # Flush before renaming: after a power failure, a renamed file could be empty otherwise.
-            for file in unfinished.iterdir():
-                sync(file)
-            unfinished.rename(ready)
+            try:
+                session.run(self._save, {self._prefix: str(unfinished / name)})
+                if not is_unchanged():
+                    raise RunError(f'{name} was not saved: a step changed the variables during the save')
+                # Flush before renaming: after a power failure, a renamed file could be empty otherwise.
+                for file in unfinished.iterdir():
+                    sync(file)
+                unfinished.rename(ready)
+            except BaseException:
+                # It would take up the rest of a disk that is full.
+                shutil.rmtree(unfinished, ignore_errors=True)
+                raise
             publish(self._folder, self._max_to_keep)
         return str(self._folder / name)
 
