@@ -17,7 +17,7 @@ MODES: list[dict[str, Any]] = [
     {'num_gpus': 3},
     {'num_gpus': 2, 'staged_vars': True, 'precision': 'bf16'},
     {'num_gpus': 2, 'variable_update': 'independent', 'optimizer': 'rmsprop'},
-    {'num_gpus': 4, 'variable_update': 'replicated', 'all_reduce_spec': 'pscpu#2:1k:xring'},
+    {'num_gpus': 3, 'variable_update': 'replicated', 'all_reduce_spec': 'pscpu#2:1k:xring'},
     {'num_gpus': 2, 'variable_update': 'replicated', 'hierarchical_copy': True},
     {'num_gpus': 2, 'variable_update': 'replicated', 'variable_consistency': 'relaxed', 'data_format': 'NCHW'},
 ]
@@ -41,7 +41,7 @@ def losses(**flags: Any) -> list[str]:
 def main(folder: str) -> None:
     for data_set, size in (('cifar10', 32), ('imagenet', 64)):
         name = f'network_of_{data_set}'
-        register_model(name, network, data_set=data_set, image_size=size, batch_size=8, learning_rate=0.05)
+        register_model(name, network, data_set=data_set, image_size=size, batch_size=4, learning_rate=0.05)
     rows: list[dict[str, Any]] = [
         *({'model': 'network_of_cifar10', **mode} for mode in MODES),
         {'model': 'network_of_cifar10', 'data_dir': f'{folder}/cifar'},
