@@ -1,7 +1,6 @@
 """Plans the files of a run: checkpoints, exported model, profiles, summaries, results, and what it starts from."""
 
 import os
-from pathlib import Path
 
 from cluster.shape import Shape
 from errors import UsageError, counted, spelled
@@ -71,8 +70,9 @@ def find_reports(params: Params, model: ModelFacts, counts: Counts, shape: Shape
         return path
 
     log_folder = params.benchmark_log_dir if processes.is_chief else None
-    for name in (RUN_LOG, METRIC_LOG) if log_folder else ():
-        check_file('benchmark_log_dir', str(Path(log_folder or '', name)))
+    # Where the folder itself cannot be used, that has been told.
+    for name in (RUN_LOG, METRIC_LOG) if log_folder and os.path.isdir(log_folder) else ():
+        check_file('benchmark_log_dir', os.path.join(log_folder or '', name))
     return Reports(
         result_file=filled('result_file'),
         history=filled('history'),

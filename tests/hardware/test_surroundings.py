@@ -232,6 +232,7 @@ def git(folder: Path, *arguments: str) -> str:
 def test_the_commit_is_that_of_the_programs_own_checkout(tmp_path: Path) -> None:
     git(tmp_path, 'init', '-q')
     assert git_commit(tmp_path) is None
+    git_commit.cache_clear()
     git(tmp_path, 'commit', '-q', '--allow-empty', '-m', 'first')
     assert git_commit(tmp_path) == git(tmp_path, 'rev-parse', 'HEAD')
     installed = tmp_path / 'venv' / 'site-packages'

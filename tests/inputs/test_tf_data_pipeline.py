@@ -213,7 +213,7 @@ def test_buffers_and_threads_are_those_of_the_settings(shards: Shards, num_tower
     [
         (example(None, 1), tf.errors.InvalidArgumentError, 'image/encoded'),
         (example(FILES[0], NUM_CLASSES), tf.errors.InvalidArgumentError, 'indices'),
-        (b'text', tf.errors.InvalidArgumentError, 'parse'),
+        (b'text', tf.errors.DataLossError, 'parse'),
         (None, tf.errors.DataLossError, 'truncated record'),
     ],
     ids=['no image', 'label', 'no example', 'truncated'],
