@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -32,6 +33,7 @@ from run.state import RunState, restart_number, step_to_offer
 from run.step_graph import StepGraph
 from run.step_loop import run_steps
 from run.steps_in_graph import StepsInGraph
+from training.checkpoint_files import locked
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,13 @@ class BenchmarkCNN:
             plan, self._console, conclude=self._measurement.conclude, keep=self._keep, hand_on=self._hand_on
         )
         profiler = StepProfiler(plan.instruments.profile_folder, plan.instruments.profile_steps)
-        with self._process.guarded():
+        # Until the process has saved what it could after a fault.
+        with contextlib.ExitStack() as held, self._process.guarded():
             self._measurement.recording.begin('join')
             worker = self._process.join(functools.partial(step_to_offer, plan.checkpoints))
             self._measurement.join(worker)
+            if plan.checkpoints.saves and plan.checkpoints.folder:
+                held.enter_context(locked(Path(plan.checkpoints.folder)))
             built = self._build(worker)
             with open_session(worker.target, built.graph, worker.config) as session, contextlib.closing(profiler):
                 worker.watch(session)

@@ -218,14 +218,19 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Prevents other processes from saving in the folder at the same time, on file systems that support locks."""
+    """Keeps a folder for one run, on file systems that support locks, until the block or the process ends.
+
+    Raises:
+      RunError: another run has it.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunError(
-                f'--train_dir={folder}: another run is saving a checkpoint there; give each run a folder of its own'
+                f'--train_dir={folder}: another run saves its checkpoints there; give each run a folder of its own, or '
+                'wait until that one ends'
             ) from None
         except OSError:
             pass

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from errors import RunError
-from training.checkpoint_files import READY, UNFINISHED, data_files, locked, publish, sync
+from training.checkpoint_files import READY, UNFINISHED, data_files, publish, sync
 from training.contents import OPTIMIZER, OPTIONAL, TRAINING, cause, difference, group_of, read_contents
 from training.variables import Variable
 
@@ -63,6 +63,8 @@ def joined(parts: Sequence[Slice], values: Sequence[Any]) -> Any:
 
 class Checkpointer:
     """Saves and restores variables. The constructor adds the ops to the current graph; save and restore add none.
+
+    Only one process may save in a folder, see checkpoint_files.locked.
 
     Checkpoints store 16-bit variables as float32, so that a run of any precision can read them.
 
@@ -121,12 +123,12 @@ class Checkpointer:
           is_unchanged: called after all variables were read; returns whether none of them changed meanwhile.
 
         Raises:
-          RunError: the folder is missing or cannot be written, the disk is full, another process is saving there, or
-            the variables changed meanwhile. Existing checkpoints stay intact.
+          RunError: the folder is missing or cannot be written, the disk is full, or the variables changed meanwhile.
+            Existing checkpoints stay intact.
         """
         name = f'model.ckpt-{step}'
         unfinished, ready = self._folder / UNFINISHED, self._folder / READY
-        with self._saving, self._reporting(name), locked(self._folder):
+        with self._saving, self._reporting(name):
             publish(self._folder, self._max_to_keep)
             if unfinished.exists():
                 shutil.rmtree(unfinished)

@@ -1,5 +1,6 @@
 """Training resumes in any mode and data format from a checkpoint of any other as if it had not been interrupted."""
 
+import contextlib
 import dataclasses
 import itertools
 import shutil
@@ -16,6 +17,7 @@ from oracles import Weights
 from refusals import failed
 from sessions import DATA_FORMATS
 
+from benchmark_cnn import BenchmarkCNN
 from cluster.worker import OneProcess
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
@@ -277,3 +279,15 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
         assert held_by(tmp_path)['global_step'] == 1
         state.keep(session)
         assert held_by(tmp_path)['global_step'] == 2
+
+
+def test_a_folder_is_kept_for_one_run_until_it_ends(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {'model': 'lenet', 'device': 'cpu', 'batch_size': 2, 'num_batches': 2}
+    params = make_params(**flags, num_warmup_batches=0, train_dir=str(tmp_path))
+    with contextlib.closing(BenchmarkCNN(params).steps()) as steps:
+        next(steps)
+        before = sorted(tmp_path.iterdir())
+        with failed(f'--train_dir={tmp_path}', 'another run'):
+            BenchmarkCNN(params).run()
+        assert sorted(tmp_path.iterdir()) == before
+    assert BenchmarkCNN(params).run().complete

@@ -1,6 +1,5 @@
 """Saving checkpoints: what TensorFlow reads of them, which are kept, and what happens when a folder is at fault."""
 
-import fcntl
 import os
 import re
 import shutil
@@ -200,16 +199,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, folder: str, r
             model.save(session, 1, 1)
     assert re.search(reason, str(caught.value))
     assert not (tmp_path / 'gone').exists()
-
-
-def test_two_runs_do_not_save_into_one_folder_at_a_time(tmp_path: Path, opened: tuple[Model, Any]) -> None:
-    model, session = opened
-    other_run = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(other_run, fcntl.LOCK_EX)
-    with failed(f'--train_dir={tmp_path}'):
-        model.save(session, 1, 1)
-    os.close(other_run)
-    model.save(session, 1, 1)
 
 
 def test_an_error_of_the_session_is_not_reported_as_one_of_the_folder(opened: tuple[Model, Any]) -> None:
