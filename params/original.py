@@ -5,13 +5,13 @@ instead. Only what would measure something else than asked is refused.
 """
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from errors import Refusals, spelled
 from params.older_names import OLDER_NAMES
 from params.spec import FlagSpec, Value
-from params.table import SPECS, Params
+from params.table import SPECS
 
 
 class Fate(enum.Enum):
@@ -31,16 +31,12 @@ class Row:
       fate: what becomes of it. spec: its name, and how its value is read.
       says: RENAMED: the name here; NO_EFFECT: what happens instead; REFUSED: why, and the way.
       silent: the value that asks for what this program always does, and is passed over; None for an empty value.
-      refused_when: REFUSED: in which runs it would measure something else; in others it has no effect.
-      idle: the reason in these others.
     """
 
     fate: Fate
     spec: FlagSpec
     says: str = ''
     silent: Value = None
-    refused_when: Callable[[Params], bool] = lambda params: True
-    idle: str = ''
 
 
 def _no_effect(name: str, kind: type, silent: Value, says: str) -> Row:
@@ -160,17 +156,17 @@ def read(name: str, value: object) -> Asked | None:
     return None if given is None or given == row.silent else Asked(row, value)
 
 
-def warnings_about(asked: Iterable[Asked], params: Params) -> list[str]:
-    """Returns one line for each of these flags, which says what happens instead in a run with these settings.
+def warnings_about(asked: Iterable[Asked]) -> list[str]:
+    """Returns one line for each of these flags, which says what happens instead.
 
     Raises:
       UsageError: what the run would measure is not what these flags ask for.
     """
     lines, refusals = [], Refusals()
     for flag in asked:
-        is_refusal = flag.row.fate is Fate.REFUSED
-        if is_refusal and flag.row.refused_when(params):
+        if flag.row.fate is Fate.REFUSED:
             refusals.add(f'{flag}: {flag.row.says}')
-        lines.append(f'{flag} has no effect: {flag.row.idle if is_refusal else flag.row.says}')
+        else:
+            lines.append(f'{flag} has no effect: {flag.row.says}')
     refusals.raise_all()
     return lines

@@ -100,7 +100,7 @@ def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
     with refusals.collecting():
         check(params)
     with refusals.collecting():
-        lines = original.warnings_about(filter(None, asked), params)
+        lines = original.warnings_about(filter(None, asked))
     refusals.raise_all()
     return Parsed(params, tuple(lines))
 

@@ -126,8 +126,6 @@ def _of_original(row: Row) -> Story:
         facts['Here'] = f'works, as another name of --{row.says}'
     elif row.fate is Fate.REFUSED:
         facts['Here'] = f'is refused: {row.says}'
-        if row.idle:
-            facts['Elsewhere'] = f'where it would change nothing, a warning says so: {row.idle}'
     else:
         facts['Here'] = f'has no effect, and a warning says so: {row.says}'
     if row.silent is not None:
