@@ -1,4 +1,4 @@
-"""The command: a table of subcommands, and exit codes. Without a subcommand it runs a benchmark."""
+"""The command: subcommands, and exit codes. Without a subcommand it runs a benchmark."""
 
 import contextlib
 import errno
@@ -6,8 +6,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 # Other folders may have modules of the same names. Python itself puts this folder in front, except with PYTHONSAFEPATH
@@ -16,37 +15,11 @@ if sys.path[:1] != [str(Path(__file__).resolve().parent)]:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from cluster.signals import TERMINATED, Terminated, end_at_sigterm
+from commands.catalog import SUBCOMMANDS
 from errors import BenchmarkError, RunError, UsageError, nearest
 
 _INTERRUPTED = 130
 _OF_A_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
-@dataclass(frozen=True)
-class Subcommand:
-    """A row of the table. The subcommand NAME is the function main(argv) -> exit code of the module commands.NAME.
-
-    Attributes:
-      usage: what may follow the name; the module's DECLARATION.usage, repeated so that --help imports no module.
-      purpose: what it does.
-    """
-
-    usage: str
-    purpose: str
-
-
-SUBCOMMANDS: Mapping[str, Subcommand] = {
-    'checkpoint': Subcommand('PATH [--flag=value ...]', 'lists the tensors of a checkpoint'),
-    'cluster': Subcommand('[--flag=value ...] [-- FLAGS]', 'starts a whole cluster on this machine'),
-    'compare': Subcommand('RESULT ... [--flag=value ...]', 'compares results with 95 % intervals, and with a history'),
-    'completion': Subcommand('SHELL', 'prints a script with which bash, zsh or fish completes flags'),
-    'doctor': Subcommand('[--flag=value ...]', 'checks what works on this machine; run it first'),
-    'help': Subcommand('[NAME] [--flag=value ...]', 'prints this, or all about one flag or subcommand'),
-    'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
-    'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
-    'report': Subcommand('DIR ... [--flag=value ...]', 'makes one HTML page of results, with plots'),
-    'sweep': Subcommand('[FILE] [--flag=value ...] [-- FLAGS]', 'measures many configurations, and prints one table'),
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

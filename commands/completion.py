@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from commands.catalog import SUBCOMMANDS
 from commands.options import Arguments, Declaration, Positional
 from errors import UsageError, nearest
 from models.registry import MODELS
@@ -59,9 +60,6 @@ def _words_of_run() -> Words:
 
 
 def _words_of_subcommands() -> Mapping[str, Words]:
-    # The table of subcommands is part of the command, which imports this module when it needs it.
-    from tf_cnn_benchmarks import SUBCOMMANDS
-
     arguments = {
         'completion': tuple(SHELLS),
         'help': (*SPECS, *(name for name in TABLE if name not in SPECS), *SUBCOMMANDS),

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from commands.catalog import SUBCOMMANDS
 from commands.options import Arguments, Declaration, Positional
 from errors import UsageError
 from params.spec import asked_for_help, flag
@@ -45,9 +46,6 @@ def show(argv: Sequence[str]) -> int:
 
 
 def _print(arguments: Arguments[Options]) -> int:
-    # The table of subcommands is part of the command, which imports this module when it needs it.
-    from tf_cnn_benchmarks import SUBCOMMANDS
-
     if arguments.options.markdown:
         from params.flags_page import format_page
 

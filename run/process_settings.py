@@ -30,17 +30,19 @@ def fix_for_process(name: str, value: object) -> None:
         )
 
 
-def use_deterministic_ops(wanted: bool) -> None:
+def check_deterministic_ops(wanted: bool) -> None:
+    """Raises UsageError if deterministic ops are not wanted, and an earlier run in this process used them."""
+    if not wanted and 'deterministic' in _fixed:
+        fix_for_process('deterministic', False)
+
+
+def use_deterministic_ops() -> None:
     """Makes all later ops of the process repeat their results bit for bit, where TensorFlow has kernels that do.
 
-    Raises:
-      UsageError: it is not wanted, and an earlier run in this process wanted it.
+    To be called before graphs are built: some functions of TensorFlow then choose other ops.
     """
-    if wanted:
-        _fixed['deterministic'] = True
-        tf.compat.v2.config.experimental.enable_op_determinism()
-    elif 'deterministic' in _fixed:
-        fix_for_process('deterministic', False)
+    _fixed['deterministic'] = True
+    tf.compat.v2.config.experimental.enable_op_determinism()
 
 
 def fixed_for_process(name: str) -> Any:

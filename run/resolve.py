@@ -242,7 +242,7 @@ def _plan_run(
             check_devices(params, kind, 0, alone=cluster is None, is_here=not elsewhere)
     with refusals.collecting():
         check_outputs(params, is_chief=is_chief)
-        check_backbone(params)
+        check_backbone(params, is_chief)
     # What depends on the data is not known if its folder could not be opened.
     if folder or params.data_dir is None:
         with refusals.collecting():

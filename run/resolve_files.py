@@ -1,6 +1,7 @@
 """Plans the files of a run: checkpoints, exported model, profiles, summaries, results, and what it starts from."""
 
 import os
+from pathlib import Path
 
 from cluster.shape import Shape
 from errors import UsageError, counted, spelled
@@ -44,10 +45,12 @@ def find_checkpoints(params: Params, is_chief: bool, warnings: list[str]) -> Che
     )
 
 
-def check_backbone(params: Params) -> None:
-    """Raises UsageError if --backbone_model_path names neither a folder nor a checkpoint."""
-    path = params.backbone_model_path
-    if path and params.trains and not os.path.isdir(path):
+def check_backbone(params: Params, is_chief: bool) -> None:
+    """Raises UsageError if --backbone_model_path names neither a folder nor a checkpoint, and is surely needed."""
+    path, folder = params.backbone_model_path, params.train_dir
+    # Whether training continues from one of these is told when they are read.
+    has_checkpoints = folder is not None and any(Path(folder).glob('*.index'))
+    if path and params.trains and is_chief and not has_checkpoints and not os.path.isdir(path):
         from training.checkpoint_files import find_checkpoint
 
         find_checkpoint(path, spelled('backbone_model_path', path))

@@ -11,7 +11,7 @@ from params import Params
 from params.modes import MODES
 from run.gpu_settings import has_persistent_batch_norm, host_threads, prepare_gpus, read_once
 from run.machine import Machine, find_machine
-from run.process_settings import INTRA, XLA_ON_CPU, fix_for_process, fixed_for_process, use_deterministic_ops
+from run.process_settings import INTRA, XLA_ON_CPU, check_deterministic_ops, fix_for_process, fixed_for_process
 
 _USELESS = (
     'arithmetic_optimization',
@@ -46,7 +46,7 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
         config.device_count['CPU'] = len(machine.towers) if machine.is_here else 1
         config.device_count['GPU'] = 0
     fix_for_process('xla', params.xla)
-    use_deterministic_ops(params.deterministic)
+    check_deterministic_ops(params.deterministic)
     intra_threads, inter_threads = params.num_intra_threads or 0, params.num_inter_threads
     if machine.kind == 'gpu' and machine.is_here:
         prepare_gpus(params)

@@ -18,6 +18,7 @@ from examples import write_noise
 from image_folders import write_photos
 
 import tf_cnn_benchmarks
+from commands.catalog import SUBCOMMANDS
 from commands.options import Declaration
 from errors import UsageError
 from models.registry import MODELS, load_model_file
@@ -28,7 +29,7 @@ from run.resolve import resolve
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
 LINES = list(shell_lines())
-MODULES = {name: importlib.import_module(f'commands.{name}') for name in tf_cnn_benchmarks.SUBCOMMANDS}
+MODULES = {name: importlib.import_module(f'commands.{name}') for name in SUBCOMMANDS}
 DECLARATIONS: dict[str, Declaration[Any]] = {
     name: module.DECLARATION for name, module in MODULES.items() if hasattr(module, 'DECLARATION')
 }

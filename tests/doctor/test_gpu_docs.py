@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tf_cnn_benchmarks
+from commands.catalog import SUBCOMMANDS
 from commands.doctor import DECLARATION
 from doctor.checks import CHECKS
 from doctor.examine import matching
@@ -26,7 +27,7 @@ COMMANDS = [
 
 
 def test_every_command_line_is_read() -> None:
-    kinds = [words[0] if words[0] in tf_cnn_benchmarks.SUBCOMMANDS else 'benchmark' for words in COMMANDS]
+    kinds = [words[0] if words[0] in SUBCOMMANDS else 'benchmark' for words in COMMANDS]
     assert sorted(kinds) == ['benchmark', 'cluster', 'doctor', 'doctor']
     for kind, words in zip(kinds, COMMANDS, strict=True):
         if kind == 'doctor':

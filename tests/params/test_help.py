@@ -2,9 +2,9 @@
 
 import pytest
 
+from commands.catalog import SUBCOMMANDS
 from params import SPECS
 from params.help import format_help
-from tf_cnn_benchmarks import SUBCOMMANDS
 
 pytestmark = pytest.mark.unit
 

@@ -1,0 +1,34 @@
+"""The one table of subcommands.
+
+To add a subcommand, write a module in commands/ and add a row here, see docs/extending.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """A row of the table. The subcommand NAME is the function main(argv) -> exit code of the module commands.NAME.
+
+    Attributes:
+      usage: what may follow the name; the module's DECLARATION.usage, repeated so that --help imports no module.
+      purpose: what it does.
+    """
+
+    usage: str
+    purpose: str
+
+
+SUBCOMMANDS: Mapping[str, Subcommand] = {
+    'checkpoint': Subcommand('PATH [--flag=value ...]', 'lists the tensors of a checkpoint'),
+    'cluster': Subcommand('[--flag=value ...] [-- FLAGS]', 'starts a whole cluster on this machine'),
+    'compare': Subcommand('RESULT ... [--flag=value ...]', 'compares results with 95 % intervals, and with a history'),
+    'completion': Subcommand('SHELL', 'prints a script with which bash, zsh or fish completes flags'),
+    'doctor': Subcommand('[--flag=value ...]', 'checks what works on this machine; run it first'),
+    'help': Subcommand('[NAME] [--flag=value ...]', 'prints this, or all about one flag or subcommand'),
+    'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
+    'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
+    'report': Subcommand('DIR ... [--flag=value ...]', 'makes one HTML page of results, with plots'),
+    'sweep': Subcommand('[FILE] [--flag=value ...] [-- FLAGS]', 'measures many configurations, and prints one table'),
+}
