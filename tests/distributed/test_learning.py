@@ -137,10 +137,13 @@ def test_what_was_trained_is_listed_and_exported(
     [
         ['--precision=bf16'],
         # The first scale is too large, and so is one that it grows to.
-        [
-            *('--precision=fp16', '--fp16_enable_auto_loss_scale'),
-            *(f'--fp16_loss_scale={2**24}', '--fp16_inc_loss_scale_every_n=20'),
-        ],
+        pytest.param(
+            [
+                *('--precision=fp16', '--fp16_enable_auto_loss_scale'),
+                *(f'--fp16_loss_scale={2**24}', '--fp16_inc_loss_scale_every_n=20'),
+            ],
+            marks=pytest.mark.all_modes,
+        ),
         pytest.param(['--precision=fp16'], marks=pytest.mark.all_modes),
     ],
     ids=['bf16', 'fp16-auto', 'fp16'],

@@ -94,9 +94,9 @@ def test_workers_that_do_not_wait_go_on_when_one_is_killed(mode: str, lost: str,
 @pytest.mark.parametrize(
     ('mode', 'lost'),
     scenarios(
-        ['distributed_replicated: worker 0', 'collective_all_reduce: worker 1'],
+        ['collective_all_reduce: worker 1'],
         [
-            'asynchronous: worker 1',
+            *('distributed_replicated: worker 0', 'asynchronous: worker 1'),
             *('parameter_server: worker 0', 'parameter_server: worker 1', 'two_servers: worker 0'),
             *('two_servers: worker 1', 'staged: worker 0', 'staged: worker 1', 'asynchronous: worker 0'),
             *('distributed_replicated: worker 1', 'collective_all_reduce: worker 0'),
@@ -129,9 +129,9 @@ def test_a_killed_worker_that_is_started_again_costs_no_step(mode: str, lost: st
 @pytest.mark.parametrize(
     ('mode', 'lost'),
     scenarios(
-        ['two_servers: ps 0', 'distributed_all_reduce: worker 1'],
+        ['two_servers: ps 0'],
         [
-            'distributed_replicated: ps 1',
+            *('distributed_all_reduce: worker 1', 'distributed_replicated: ps 1'),
             *('parameter_server: ps 0', 'two_servers: ps 1', 'staged: ps 0', 'asynchronous: ps 0'),
             *(
                 'distributed_replicated: ps 0',
@@ -170,9 +170,9 @@ def assert_recovered(mode: str, processes: Processes, train_dir: Path) -> None:
 @pytest.mark.parametrize(
     ('mode', 'lost'),
     scenarios(
-        ['parameter_server: ps 0', 'distributed_all_reduce: worker 1'],
+        ['distributed_all_reduce: worker 1'],
         [
-            *('two_servers: ps 0', 'two_servers: ps 1', 'staged: ps 0', 'asynchronous: ps 0'),
+            *('parameter_server: ps 0', 'two_servers: ps 0', 'two_servers: ps 1', 'staged: ps 0', 'asynchronous: ps 0'),
             *('distributed_replicated: ps 0', 'distributed_replicated: ps 1', 'distributed_all_reduce: worker 0'),
         ],
     ),

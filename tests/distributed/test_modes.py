@@ -107,6 +107,7 @@ ROWS = SYNCHRONOUS | ASYNCHRONOUS
 # tests/managers/ holds these ways of sending gradients in one process, in every run. One server is in ASYNCHRONOUS.
 OTHERS = (
     'ps-1',
+    'ps-2-compact',
     'ps-1-repacked',
     'ps-2-grouped',
     'replicated-1',

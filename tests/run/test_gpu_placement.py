@@ -56,7 +56,7 @@ def rows_of_networks() -> list[Any]:
     for (number, model), (turn, precision) in itertools.product(enumerate(NETWORKS), enumerate(PRECISIONS)):
         for data_format in FORMATS:
             # In CI most networks have one precision and format. These contain all kinds of layers.
-            in_turn = turn == 1 + number % 2 or model in ('alexnet', 'mobilenet', 'resnet50', 'convnext_tiny')
+            in_turn = turn == 1 + number % 2 or model in ('alexnet', 'mobilenet', 'resnet50')
             runs = in_turn and data_format == FORMATS[(number + turn) % 2]
             marks = [] if runs else [pytest.mark.all_modes]
             rows.append(pytest.param(model, precision, data_format, marks=marks))
