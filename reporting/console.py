@@ -76,7 +76,7 @@ def format_banner(banner: Banner) -> str:
         ('', f'{banner.batch_size} per device'),
         ('Num batches', 'all' if banner.num_batches is None else banner.num_batches),
         ('Num epochs', 'unknown' if banner.num_epochs is None else f'{banner.num_epochs:.2f}'),
-        *([('Steps per run', f'{banner.steps_per_run}; {_EQUAL_PARTS}')] if banner.steps_per_run > 1 else []),
+        *([('Steps/run', f'{banner.steps_per_run}; {_EQUAL_PARTS}')] if banner.steps_per_run > 1 else []),
         ('Devices', list(banner.devices)),
         ('NUMA bind', banner.numa_bind or False),
         (

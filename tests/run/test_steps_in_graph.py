@@ -82,7 +82,7 @@ def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path
         '6',
         '7',
     ]
-    assert any(line.startswith('Steps per run:') and '5' in line for line in lines)
+    assert any(line.startswith('Steps/run:   5') for line in lines)
     assert result.timed_steps[-1].values.steps_after == 10
     # 4 and 8 are reached by the first five timed steps, which follow three of the warm-up.
     assert {path.name for path in tmp_path.glob('*.index')} == {f'model.ckpt-{step}.index' for step in (0, 8, 10)}
