@@ -129,7 +129,7 @@ def _of_original(row: Row) -> Story:
     else:
         facts['Here'] = f'has no effect, and a warning says so: {row.says}'
     if row.silent is not None:
-        facts['Accepted'] = f'{spelled(spec.name, row.silent)} asks for what this program always does'
+        facts['Accepted'] = f'{spelled(spec.name, row.silent)} brings no warning'
     facts['Original'] = 'the last version has it' if in_last_version else _OF_OTHERS
     meaning = MEANINGS[spec.name] if in_last_version else OF_OTHER_VERSIONS[spec.name]
     fate = row.fate if in_last_version else None
