@@ -72,11 +72,15 @@ def fold(graph: tf.Graph, reads: Mapping[str, Tensor], values: Mapping[str, Arra
 
 
 def _by_name(ops: Iterable[Any], names: Mapping[Any, str]) -> dict[str, list[Any]]:
-    """The ops of each batch norm, by its name; a network may use one several times."""
+    """The ops of each batch norm of LayerBuilder, by its name; a network may use one several times."""
     found: dict[str, list[Any]] = {}
     for op in ops:
         if op.type == 'FusedBatchNormV3':
-            found.setdefault(names[op.inputs[2].ref()].removesuffix('/beta'), []).append(op)
+            name = names.get(op.inputs[2].ref(), '').removesuffix('/beta')
+            reads = [names.get(tensor.ref()) for tensor in op.inputs[2:]]
+            # Networks of users may contain others, which stay as they are.
+            if reads == [f'{name}/{part}' for part in ('beta', 'moving_mean', 'moving_variance')]:
+                found.setdefault(name, []).append(op)
     return found
 
 

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from errors import RunError
 from inputs.data_sets import Shards
 from records.check import cause_of, first_fault
-from records.framing import first_cut_shard
+from records.framing import FRAME_BYTES, first_cut_shard
 from run.plan import Plan, Role
 
 # The errors that TensorFlow raises for bad records.
@@ -77,13 +77,14 @@ def check_lengths(shards: Shards | None, sizes: dict[str, int], warn: Callable[[
 
 
 def await_loss(shards: Shards, has_ended: threading.Event) -> str | None:
-    """Waits until all shards are empty, and returns one line about it; None if has_ended is set before.
+    """Waits until no shard has room for a record, and returns one line about it; None if has_ended is set before.
 
-    TensorFlow would then look for records for ever, in a step that neither ends nor can be cancelled.
+    TensorFlow would then look for records for ever, in a step that neither ends nor can be cancelled. A shard that ends
+    within the header of its first record is empty to it.
     """
     while not has_ended.wait(_WATCH_SECS):
         try:
-            if not any(Path(path).stat().st_size for path in shards.paths):
+            if all(Path(path).stat().st_size < FRAME_BYTES for path in shards.paths):
                 return f'--data_dir={shards.folder}: all shards became empty during the run; no record is left'
         except OSError:
             # TensorFlow reports a shard that is missing.

@@ -117,6 +117,17 @@ def test_constants_give_the_logits_of_batch_norm(name: str) -> None:
     assert np.abs(in_16_bits - plain).mean() < 0.05 * np.abs(plain).max()
 
 
+def test_a_batch_norm_that_is_not_of_the_layer_builder_stays_as_it_is() -> None:
+    def network(cnn: Any, x: Any, num_classes: int) -> Any:
+        x = cnn.conv(x, 4, 3, 'conv')
+        facts = {'scale': [1.5] * 4, 'offset': [0.5] * 4, 'mean': [0.1] * 4, 'variance': [2.0] * 4}
+        x = tf.raw_ops.FusedBatchNormV3(x=x, **facts, is_training=False).y
+        return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
+
+    _, folded = plain_logits(Network(network), random_images((8, 8, 3)))
+    assert (folded.norms, set(folded.values)) == ({}, {'conv/kernel', 'conv/bias', 'logits/kernel', 'logits/bias'})
+
+
 def test_a_convolution_takes_the_factor_only_of_its_own_batch_norm() -> None:
     _, folded = plain_logits(NETWORKS['twice'][0], random_images((8, 8, 3)))
     norms = {name: (norm.factor is not None, norm.shift is not None) for name, norm in folded.norms.items()}

@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from refusals import check_line
 from several_commands import Commands, running
 from test_bad_input import ROOT
 
-from inputs.data_sets import shard_name
+from inputs.data_sets import find_shards, shard_name
+from run.faults import await_loss
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -178,6 +180,14 @@ def test_shards_that_change_during_a_run_are_named(commands: Commands, name: str
     ended = commands.run(*run, *flags, at='10\t', during=lambda: change(shards))
     assert ended.exit_code == 1
     check_line(ended.error, shards[0], *facts)
+
+
+def test_shards_that_end_within_their_first_header_hold_no_record(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path / 'shards')
+    for shard in shards:
+        os.truncate(shard, 5)
+    found = find_shards(str(shards[0].parent), 'train')
+    check_line(await_loss(found, threading.Event()), f'--data_dir={shards[0].parent}')
 
 
 def test_a_run_without_a_record_left_does_not_wait_for_ever(tmp_path: Path) -> None:
