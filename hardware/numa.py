@@ -46,10 +46,14 @@ def nodes_of(root: Path, allowed: Sequence[int]) -> dict[int, tuple[int, ...]]:
 def gpu_nodes(root: Path, environ: Mapping[str, str]) -> list[int | None]:
     """The node of each GPU that CUDA shows to this process, in the order of their bus numbers; None if it is unknown.
 
-    GPUs that CUDA_VISIBLE_DEVICES lists by other names than their numbers are unknown.
+    GPUs that CUDA_VISIBLE_DEVICES lists by other names than their numbers are unknown. Of the GPUs of the host, the
+    driver's folders are those that a container has.
     """
     nodes: list[int | None] = []
+    own = {folder.name for folder in (root / 'proc/driver/nvidia/gpus').glob('*')}
     for device in sorted((root / 'sys/bus/pci/devices').glob('*')):
+        if own and device.name not in own:
+            continue
         if read(device / 'vendor') == _NVIDIA and read(device / 'class').startswith(_DISPLAYS):
             node = read_number(device / 'numa_node')
             # The firmware of many machines with one node does not tell.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from errors import UsageError
 from hardware.numa import bind, choose_node, gpu_nodes, nodes_of
 from run.machine import Machine
 from run.process_settings import fix_for_process, fixed_for_process
@@ -45,7 +46,10 @@ def bind_process(
     bound = fixed_for_process(_FLAG)
     if not wanted:
         if bound:
-            fix_for_process(_FLAG, False)
+            raise UsageError(
+                f'--{_FLAG}=False: an earlier run in this process had {bound}, and it stays bound until it ends; '
+                f'start a new process, or write --{_FLAG}=True for this run'
+            )
         return NumaBinding()
     if bound:
         return NumaBinding(bound)

@@ -51,6 +51,11 @@ def test_gpus_are_on_the_nodes_of_their_bus_numbers(tmp_path: Path) -> None:
     assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': '2,0'}) == [1, 0]
     assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': 'GPU-1234,1'}) == [None, 1]
     assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': ''}) == []
+    # Of a container with two of the GPUs of its host.
+    for address in ('0000:0a:00.0', '0000:8b:00.0'):
+        (root / 'proc/driver/nvidia/gpus' / address).mkdir(parents=True)
+    assert gpu_nodes(root, {}) == [1, None]
+    assert gpu_nodes(root, {'CUDA_VISIBLE_DEVICES': '0'}) == [1]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +128,7 @@ def test_a_process_is_bound_once_and_stays_bound(tmp_path: Path) -> None:
     again, cores = in_a_thread(lambda: binding(root, (0, 2)))
     assert again == found
     assert cores == set(MINE)
-    with refused('--use_numa_affinity=False'):
+    with refused('--use_numa_affinity=False', 'node 1', '--use_numa_affinity=True for'):
         binding(root, (0, 2), wanted=False)
 
 
