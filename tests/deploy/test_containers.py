@@ -76,6 +76,13 @@ def test_the_tfjobs_are_the_clusters_that_the_operator_describes(monkeypatch: py
         assert sorted(roles) == [*(('ps', i) for i in range(num_ps)), *(('worker', i) for i in range(4))]
 
 
+@pytest.mark.parametrize('name', MANIFESTS)
+def test_the_image_of_a_job_is_a_target_that_its_devices_need(name: str) -> None:
+    for spec in replicas_of(load(name)).values():
+        for container in spec['template']['spec']['containers']:
+            assert container['image'].rpartition(':')[2] == ('horovod' if name == 'mpijob.yaml' else 'cuda')
+
+
 def test_the_mpijob_starts_a_process_of_horovod_in_each_slot() -> None:
     job = load('mpijob.yaml')
     launcher, worker = (replicas_of(job)[kind]['template']['spec'] for kind in ('Launcher', 'Worker'))
