@@ -84,6 +84,10 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
     try:
         rest = DECLARATIONS[argv[0]].parse(argv[1:]).rest
         parsed = parse_argv(rest)
+        # Sweeps of files that the reader has.
+        if argv[0] == 'sweep' and not {'--resume', 'modes.toml'} & {*argv}:
+            words = [str(ROOT / word) if word.startswith('benchmarks/') else word for word in argv[1:]]
+            MODULES['sweep'].main(['--dry_run', *words, *(['--device=cpu'] if line.needs else [])])
     except UsageError as error:
         return str(error)
     return '; '.join([*parsed.warnings, *_idle(parsed.params, alone=False)]) or None
