@@ -53,7 +53,7 @@ def fit(argv: Sequence[str], data: Path, outputs: Path, *, keep_devices: bool = 
 
     - GPUs become as many virtual devices of the CPU, which also keeps the variables.
     - NCCL, which works between GPUs, becomes ring sums.
-    - --num_intra_threads, --xla and --deterministic are left out: TensorFlow keeps them until a process ends.
+    - --num_intra_threads and --xla are left out: TensorFlow keeps those of the first run of a process.
     - Data are read from `data`/imagenet or `data`/cifar10, and files are written below `outputs`.
 
     Args:
@@ -67,7 +67,7 @@ def fit(argv: Sequence[str], data: Path, outputs: Path, *, keep_devices: bool = 
         is_gpu = name == 'device' or (name == 'local_parameter_device' and value.lower() == 'gpu')
         if is_gpu and not keep_devices:
             continue
-        if name in ('use_nccl', 'num_intra_threads', 'xla', 'xla_compile', 'deterministic'):
+        if name in ('use_nccl', 'num_intra_threads', 'xla', 'xla_compile'):
             continue
         if name == 'all_reduce_spec':
             value = re.sub('nccl(/xring)?', 'xring', value)

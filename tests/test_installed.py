@@ -100,7 +100,9 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
     for start in starts:
         assert output_of([*start, '--version'], tmp_path, hostile).startswith('tf_cnn_benchmarks ')
     assert '--variable_update' in output_of([binaries / 'tf_cnn_benchmarks', '--help'], tmp_path, hostile)
-    assert 'resnet50' in output_of([binaries / 'tf_cnn_benchmarks', 'models', 'resnet50'], tmp_path, hostile)
+    for words in (['models', 'resnet50'], ['completion', 'bash']):
+        assert 'resnet50' in output_of([binaries / 'tf_cnn_benchmarks', *words], tmp_path, hostile)
+    assert '--model' in output_of([binaries / 'tf_cnn_benchmarks', 'help', 'model'], tmp_path, hostile)
     # A process that starts a process.
     flags = ['--model_file=my_model.py', '--model=narrow', '--device=cpu', '--num_batches=2']
     run = output_of([binaries / 'tf_cnn_benchmarks', 'cluster', '--workers=1', '--', *flags], tmp_path, hostile)
