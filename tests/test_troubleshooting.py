@@ -37,7 +37,7 @@ def test_there_are_messages_of_every_kind() -> None:
 @pytest.mark.parametrize('message', MESSAGES)
 def test_each_message_is_one_of_the_program(message: str, texts: list[str]) -> None:
     """Its fixed parts stand in one string of the program, in this order."""
-    parts = [re.escape(words) for part in message.split('...') if (words := part.strip(' :;,'))]
+    parts = [re.escape(part.strip()) for part in message.split('...') if part.strip(' :;,')]
     assert parts, message
     pattern = re.compile('.*?'.join(parts), flags=re.DOTALL)
     assert [text for text in texts if pattern.search(text)][:1], message
