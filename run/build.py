@@ -22,7 +22,7 @@ from run.evaluation import Evaluation, SavedVariables
 from run.export import Array, export_saved_model
 from run.frozen import freeze
 from run.plan import Plan, Role
-from run.process_settings import use_deterministic_ops
+from run.process_settings import check_deterministic_ops, use_deterministic_ops
 from run.step_graph import StepGraph, build_step_graph
 from training.optimizers import Optimizer
 from training.schedules import steps_of
@@ -42,6 +42,8 @@ def build_step(plan: Plan, root: int, restart: int = 0) -> StepGraph:
     """
     if plan.step.deterministic:
         use_deterministic_ops()
+    else:
+        check_deterministic_ops(wanted=False)
     manager = _make_manager(plan, root)
     optimizer: Optimizer = pkgutil.resolve_name(plan.optimizer.rule)(*plan.optimizer.arguments)
     # Random ops begin anew in each session. A continued training drops other units than its first steps did.
@@ -66,6 +68,8 @@ def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int
     """
     if plan.step.deterministic:
         use_deterministic_ops()
+    else:
+        check_deterministic_ops(wanted=False)
     evaluations, data, devices = plan.evaluations, plan.data, plan.machine.towers
     assert evaluations
     pipeline: InputPipeline
