@@ -112,7 +112,7 @@ def _a_loop_is_recorded_as_a_whole(params: 'Params') -> str | None:
     if params.profile_steps is not None:
         other = spelled('profile_steps', params.profile_steps)
         return f'{written} clashes with {other}: single steps of a loop cannot be profiled; leave one out'
-    if params.summary_verbosity == 3 and params.save_summaries_steps:
+    if params.summary_verbosity == 3 and params.save_summaries_steps and params.train_dir and params.trains:
         return (
             f'{written} clashes with --summary_verbosity=3: gradients do not leave the loop; '
             'write --summary_verbosity=2'

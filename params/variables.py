@@ -108,6 +108,12 @@ def sums_by_spec(params: 'Params') -> bool:
     return params.all_reduce_spec is not None and mode.takes_all_reduce_spec and has_sums
 
 
+def sums_by_halves(params: 'Params') -> bool:
+    """Whether --hierarchical_copy is given and says how gradients are summed."""
+    mode = MODES[params.variable_update]
+    return params.hierarchical_copy and mode.takes_hierarchy and params.trains and params.num_gpus > 1
+
+
 def find_idle_parts(params: 'Params') -> list[str]:
     """Returns one line for each part of --all_reduce_spec that has no effect where the others have one."""
     spec = params.all_reduce_spec
@@ -136,8 +142,7 @@ def _gradients_are_summed_in_one_way(params: 'Params') -> str | None:
 
 
 def _towers_are_two_linked_halves(params: 'Params', facts: RunFacts) -> str | None:
-    # Under a controller the towers are in several processes, and not in halves.
-    if not params.hierarchical_copy or MODES[params.variable_update].has_controller:
+    if not sums_by_halves(params):
         return None
     if params.num_gpus % 2:
         return (

@@ -14,6 +14,7 @@ from params import Params
 from params.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
 from params.modes import Mode, Place
 from params.optimizers import OPTIMIZERS
+from params.variables import sums_by_halves
 from run.machine import Machine
 from run.plan import Counts, Data, OptimizerFacts, Processes, VariableFacts
 from run.step_graph import StepSettings
@@ -149,8 +150,8 @@ def place_variables(
     """Where variables live and how gradients are summed."""
     num_towers = len(machine.towers)
     sums_towers = num_towers > 1 and params.trains
-    leaders = _leaders_of_halves(params, num_towers) if params.hierarchical_copy and machine.is_here else ()
-    by_halves = params.hierarchical_copy and mode.takes_hierarchy and sums_towers
+    by_halves = sums_by_halves(params)
+    leaders = _leaders_of_halves(params, num_towers) if by_halves else ()
     sums = None if by_halves else parse_spec(machine.all_reduce_spec or f'ps{machine.parameter_device_kind}')
     by_nccl = sums_towers and any('nccl' in part.names for part in sums or ())
     if place is Place.AS_PEERS:
