@@ -33,7 +33,7 @@ from run.state import RunState, restart_number, step_to_offer
 from run.step_graph import StepGraph
 from run.step_loop import run_steps
 from run.steps_in_graph import StepsInGraph
-from training.checkpoint_files import locked
+from training.checkpoint_files import latest_checkpoint, locked
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,13 @@ class BenchmarkCNN:
             self._measurement.join(worker)
             if plan.checkpoints.saves and plan.checkpoints.folder:
                 held.enter_context(locked(Path(plan.checkpoints.folder)))
+                newest = latest_checkpoint(plan.checkpoints.folder)
+                if newest != plan.checkpoints.resume_from:
+                    # The other tasks of a cluster already know from which step this one continues.
+                    raise RunError(
+                        f'--train_dir={plan.checkpoints.folder}: another run saved {newest} there while this one was '
+                        'starting; start it again'
+                    )
             built = self._build(worker)
             with open_session(worker.target, built.graph, worker.config) as session, contextlib.closing(profiler):
                 worker.watch(session)

@@ -291,3 +291,13 @@ def test_a_folder_is_kept_for_one_run_until_it_ends(tmp_path: Path) -> None:
             BenchmarkCNN(params).run()
         assert sorted(tmp_path.iterdir()) == before
     assert BenchmarkCNN(params).run().complete
+
+
+def test_a_run_that_was_planned_before_another_one_saved_does_not_go_back(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {'model': 'lenet', 'device': 'cpu', 'batch_size': 2, 'num_batches': 2}
+    params = make_params(**flags, num_warmup_batches=0, train_dir=str(tmp_path))
+    planned = BenchmarkCNN(params)
+    BenchmarkCNN(params).run()
+    with failed(f'--train_dir={tmp_path}', 'model.ckpt-2', 'start it again'):
+        planned.run()
+    assert str(latest_checkpoint(str(tmp_path))).endswith('model.ckpt-2')
