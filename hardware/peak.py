@@ -79,7 +79,7 @@ def build_products(
             factor, product = (
                 tf.get_variable(
                     f'{name}_{len(results)}',
-                    initializer=tf.cast(tf.random.uniform([size, size], -bound, bound), dtype),
+                    initializer=tf.cast(tf.random.uniform([size, size], -bound, bound, seed=1), dtype),
                     use_resource=True,
                     collections=[],
                 )

@@ -44,6 +44,7 @@ def main(folder: str) -> None:
         register_model(name, network, data_set=data_set, image_size=size, batch_size=4, learning_rate=0.05)
     rows: list[dict[str, Any]] = [
         *({'model': 'network_of_cifar10', **mode} for mode in MODES),
+        {'model': 'network_of_cifar10', 'measure_peak': True},
         {'model': 'network_of_cifar10', 'data_dir': f'{folder}/cifar'},
         {
             'model': 'network_of_imagenet',
