@@ -1,6 +1,7 @@
 """The input pipeline for TFRecord shards that is made of tf.data."""
 
 import functools
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -65,7 +66,10 @@ class TfDataPipeline(StagedInput):
             if settings.prefetched_batches:
                 batches = batches.prefetch(settings.prefetched_batches)
             batches = batches.prefetch(settings.batches_per_device * len(devices))
-            iterator = tf.data.make_initializable_iterator(batches.with_options(_options(settings)))
+            # With a name, copies of the step (--steps_per_run) take the batches of the same iterator. A server shares
+            # the iterators of one name among all clients and graphs.
+            name = f'records_{uuid.uuid4().hex}'
+            iterator = tf.data.make_initializable_iterator(batches.with_options(_options(settings)), shared_name=name)
             initializers.append(iterator.initializer)
             host_batches: list[HostBatch] = []
             for _ in devices:

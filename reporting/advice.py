@@ -145,7 +145,7 @@ def _drift(facts: _Facts) -> str | None:
         return None
     half = seconds.size // 2
     change = float(seconds[:half].mean() / seconds[half:].mean() - 1)
-    deviations = abs(drift_deviations(seconds))
+    deviations = abs(drift_deviations(Record('', facts.document).means_of_runs(seconds)))
     if math.isnan(deviations) or deviations <= DRIFT_DEVIATIONS or abs(change) <= DRIFT_SHARE:
         return None
     word, cause = ('faster', 'was not warmed up') if change > 0 else ('slower', 'heats up or fills its memory')

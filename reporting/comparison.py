@@ -211,13 +211,7 @@ def _rate(record: Record, clock: Clock) -> float:
 
 
 def _seconds(record: Record, clock: Clock) -> NDArray[np.float64]:
-    seconds = record.wall_seconds() if clock is Clock.WALL else record.step_seconds()
-    # The steps of --steps_per_run were not measured one by one: each run of them is one value.
-    size = record.run.get('steps_per_run') or 1
-    if size == 1 or not seconds.size:
-        return seconds
-    starts = np.arange(0, seconds.size, size)
-    return np.add.reduceat(seconds, starts) / np.diff(starts, append=seconds.size)
+    return record.means_of_runs(record.wall_seconds() if clock is Clock.WALL else record.step_seconds())
 
 
 def _step_spread(record: Record, clock: Clock) -> float:

@@ -188,6 +188,17 @@ class Record:
         known['tf32'] = self.run.get('tf32', False)
         return {name: value for name, value in known.items() if value is not None}
 
+    def means_of_runs(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The mean of the seconds of the timed steps of each run of the session: [num_runs] float64.
+
+        The steps of --steps_per_run were not measured one by one: each run of them is one value.
+        """
+        size = self.run.get('steps_per_run') or 1
+        if size == 1 or not seconds.size:
+            return seconds
+        starts = np.arange(0, seconds.size, size)
+        return np.add.reduceat(seconds, starts) / np.diff(starts, append=seconds.size)
+
     def _chief_steps(self) -> Mapping[str, Any]:
         workers = self.document['workers']
         return workers[0]['steps'] if workers else {}

@@ -49,12 +49,15 @@ def jitter(rates: ArrayLike) -> float:
     return MAD_TO_STANDARD_DEVIATION * mad(rates)
 
 
-def summarize(images_per_step: int, seconds: ArrayLike, newest_weight: float | None = None) -> Rate:
+def summarize(
+    images_per_step: int, seconds: ArrayLike, newest_weight: float | None = None, num_steps: ArrayLike = 1
+) -> Rate:
     """The rate over steps with these wall seconds, at least one step.
 
     images_per_second is all images over all seconds, not the mean of rates, so that a step counts by its duration.
 
     Args:
+      num_steps: of how many steps each of the seconds is the mean.
       newest_weight: if above 0, images_per_second is the images of a step over the exponentially weighted mean of the
         seconds, where a step has 1 - newest_weight times the weight of the next one (Roberts 1959, Control Chart Tests
         Based on Geometric Moving Averages, with the sum of the weights made 1).
@@ -65,7 +68,8 @@ def summarize(images_per_step: int, seconds: ArrayLike, newest_weight: float | N
         mean = float(np.average(values, weights=(1 - newest_weight) ** np.arange(values.size)[::-1]))
         speed = throughput(images_per_step, mean)
     else:
-        speed = throughput(images_per_step * values.size, float(values.sum()))
+        counts = np.broadcast_to(num_steps, values.shape)
+        speed = throughput(images_per_step * int(counts.sum()), float((counts * values).sum()))
     return Rate(speed, standard_error(rates), jitter(rates))
 
 
@@ -74,15 +78,17 @@ class RunningRate:
 
     def __init__(self) -> None:
         self._seconds = array.array('d')
+        self._num_steps = array.array('q')
 
-    def add(self, seconds: float) -> None:
-        """Adds a step that took this long."""
+    def add(self, seconds: float, num_steps: int = 1) -> None:
+        """Adds a step that took this long; or, as one value, several that took this long on average."""
         self._seconds.append(seconds)
+        self._num_steps.append(num_steps)
 
     def over(self, images_per_step: int, newest_weight: float | None = None) -> Rate:
         """The rate of the steps so far, as summarize; requires a step."""
         # A copy, since an array of which there is a view cannot grow.
-        return summarize(images_per_step, np.array(self._seconds), newest_weight)
+        return summarize(images_per_step, np.array(self._seconds), newest_weight, np.array(self._num_steps))
 
 
 def mad(values: ArrayLike) -> float:

@@ -116,7 +116,7 @@ class Measurement:
         step = steps[-1]
         if step.phase is Phase.TIMED:
             # One value for a run: its steps were not measured separately, and would look like more data than they are.
-            self._rate.add(step.seconds)
+            self._rate.add(step.seconds, len(steps))
             if self._timed_start is None:
                 self._timed_start = steps[0].start
         # Statistics of thousands of steps at each step would take longer than some steps do.

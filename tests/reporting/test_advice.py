@@ -104,6 +104,12 @@ def test_drift_beyond_noise_is_told(change: float, words: str) -> None:
     the_warning('drift', sample_document(seconds=seconds), words, '--num_batches')
 
 
+def test_two_runs_of_many_steps_show_no_drift_beyond_noise() -> None:
+    document = sample_document(seconds=[0.1] * 50 + [0.107] * 50)
+    the_warning('drift', document, 'slower')
+    assert advise({**document, 'run': {**document['run'], 'steps_per_run': 50}}) == []
+
+
 def test_few_steps_are_told() -> None:
     the_warning('few_steps', sample_document(seconds=steps(num_steps=19)), '19 steps were', '--num_batches=20')
     the_warning('few_steps', sample_document(seconds=[0.3]), '1 step was')

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from array_writers import write_mnist
+from examples import write_noise
 from gpu_graphs import build_on_gpus, is_on_gpu
 from refusals import refused
 
@@ -68,6 +70,20 @@ def test_images_of_a_data_set_come_in_the_same_order(tmp_path: Path) -> None:
     losses = [[step.values.loss for step in result.steps] for result in (single, looped)]
     assert losses[0] == losses[1]
     assert len(set(losses[0])) == len(losses[0])
+
+
+def test_records_come_from_the_iterator_of_tf_data_that_was_started(tmp_path: Path) -> None:
+    write_noise(tmp_path, 10)
+    flags: dict[str, Any] = {'model': 'trivial', 'data_dir': str(tmp_path), 'input_pipeline': 'tf_data'}
+    single, looped = (trained(steps_per_run=number, **flags) for number in (1, 3))
+    assert [step.values.loss for step in looped.steps] == [step.values.loss for step in single.steps]
+
+
+def test_the_printed_rate_weighs_a_run_by_its_steps() -> None:
+    out = io.StringIO()
+    result = trained(out, steps_per_run=6, num_batches=7)
+    rate = re.findall(r'images/sec: (\S+) \+/-', out.getvalue())[-1]
+    assert float(rate) == pytest.approx(4 * 7 / result.step_seconds, abs=0.06)
 
 
 def test_lines_and_checkpoints_come_after_the_run_in_which_they_are_due(tmp_path: Path) -> None:
