@@ -135,5 +135,12 @@ def _fail(messages: Sequence[str], exit_code: int) -> int:
     return exit_code
 
 
+def __getattr__(name: str) -> object:
+    # As the package of an installation has it: a process that Python spawns may find this file under its name.
+    from commands.for_python import find
+
+    return find(name)
+
+
 if __name__ == '__main__':
     sys.exit(main())

@@ -2,7 +2,7 @@
 
 The modules of the program have plain names, such as `errors` and `models`, and import each other by these. Therefore
 they are in no folder where another program would find them. Only what uses the program puts its folder in front of
-sys.path: the command (`main`), or the first use of a name of NAMES in Python code. Importing this package imports
+sys.path: the command (`main`), or the first use of a name of __all__ in Python code. Importing this package imports
 neither the program nor TensorFlow.
 
     from tf_cnn_benchmarks import BenchmarkCNN, make_params
@@ -21,17 +21,8 @@ _HERE = Path(__file__).resolve().parent
 # An editable installation uses the checkout itself.
 PROGRAM = _HERE / 'program' if (_HERE / 'program').is_dir() else _HERE.parent
 
-# What Python code uses of the program, with the module that has it.
-NAMES = {
-    'BenchmarkCNN': 'benchmark_cnn',
-    'make_params': 'params',
-    'register_model': 'models.registry',
-    'BenchmarkError': 'errors',
-    'RunError': 'errors',
-    'UsageError': 'errors',
-}
-
-__all__ = [*NAMES, 'main']
+# Those of commands/for_python.py, which is not found before the program is.
+__all__ = ['BenchmarkCNN', 'BenchmarkError', 'RunError', 'UsageError', 'main', 'make_params', 'register_model']
 
 
 def main() -> None:
@@ -46,14 +37,14 @@ def main() -> None:
 def __getattr__(name: str) -> Any:
     if name == '__version__':
         return importlib.metadata.version('tf_cnn_benchmarks')
-    if name in NAMES:
+    if name in __all__:
         _put_program_first()
-        return getattr(importlib.import_module(NAMES[name]), name)
+        return importlib.import_module('commands.for_python').find(name)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *NAMES, '__version__'])
+    return sorted({*globals(), *__all__, '__version__'})
 
 
 def _put_program_first() -> None:

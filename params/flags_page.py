@@ -25,10 +25,10 @@ one warning that names the flag and the reason.
 ## Flags of the original program
 """
 _INTRODUCTIONS = {
-    Fate.WORKS: 'work under their name',
-    Fate.RENAMED: 'work under another name',
-    Fate.NO_EFFECT: 'have no effect: a warning says what happens instead, and the result is the one without the flag',
-    Fate.REFUSED: 'are refused with exit code 2, where the run would measure something else than asked',
+    Fate.WORKS: 'working under their name',
+    Fate.RENAMED: 'working under another name',
+    Fate.NO_EFFECT: 'without effect; a warning says what happens instead, and the result is the one without the flag',
+    Fate.REFUSED: 'refused with exit code 2, since the run would measure something else than asked',
 }
 # What Markdown would read as markup outside of code.
 _MARKUP = re.compile(r'([*\[\]<>|])')
@@ -52,12 +52,12 @@ def _summary(stories: Iterable[Story]) -> str:
     """How many flags of the original have which fate, with links to those that do not simply work."""
     lines = []
     last = [story for story in stories if story.fate is not None]
-    lines.append(f'Its last version has {len(last)} flags. Of these')
+    lines.append(f'Its last version has {len(last)} flags:')
     lines.append('')
     for fate, what in _INTRODUCTIONS.items():
         members = [story for story in last if story.fate is fate]
-        links = '' if fate is Fate.WORKS else f': {", ".join(map(_link, members))}'
-        lines.append(_filled(f'- {len(members)} {what}{links}', '  '))
+        links = '' if fate is Fate.WORKS else f' ({", ".join(map(_link, members))})'
+        lines.append(_filled(f'- {what}: {len(members)}{links}', '  '))
     return '\n'.join([*lines, '', 'Flags of older versions are below, too.', ''])
 
 

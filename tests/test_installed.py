@@ -125,6 +125,19 @@ def test_python_code_gets_the_benchmark_from_the_package(
     assert output_of([binaries / 'python', '-c', code], tmp_path, hostile) == 'lenet\n'
 
 
+def test_processes_that_python_spawns_find_the_same_names(binaries: Path, tmp_path: Path) -> None:
+    (tmp_path / 'program.py').write_text(
+        'import multiprocessing\n'
+        'from tf_cnn_benchmarks import make_params\n'
+        'def size_of(number):\n'
+        '    return make_params(batch_size=number).batch_size\n'
+        'if __name__ == "__main__":\n'
+        '    with multiprocessing.get_context("spawn").Pool(1) as pool:\n'
+        '        print(pool.map_async(size_of, [3]).get(60))\n'
+    )
+    assert output_of([binaries / 'python', 'program.py'], tmp_path, {**os.environ}) == '[3]\n'
+
+
 def test_python_code_is_told_which_module_of_its_own_is_in_the_way(binaries: Path, tmp_path: Path) -> None:
     (tmp_path / 'errors.py').touch()
     code = 'import errors; from tf_cnn_benchmarks import make_params'

@@ -223,7 +223,10 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
       RunError: another run has it.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise RunError(f'--train_dir={folder}: it cannot be opened ({error.strerror}); write another path') from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
