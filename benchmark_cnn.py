@@ -119,7 +119,6 @@ class BenchmarkCNN:
         with contextlib.ExitStack() as held, self._process.guarded():
             self._measurement.recording.begin('join')
             worker = self._process.join(functools.partial(step_to_offer, plan.checkpoints))
-            self._measurement.join(worker)
             if plan.checkpoints.saves and plan.checkpoints.folder:
                 held.enter_context(locked(Path(plan.checkpoints.folder)))
                 newest = latest_checkpoint(plan.checkpoints.folder)
@@ -129,6 +128,7 @@ class BenchmarkCNN:
                         f'--train_dir={plan.checkpoints.folder}: another run saved {newest} there while this one was '
                         'starting; start it again'
                     )
+            self._measurement.join(worker)
             built = self._build(worker)
             with open_session(worker.target, built.graph, worker.config) as session, contextlib.closing(profiler):
                 worker.watch(session)

@@ -44,7 +44,8 @@ class ModelAndRun:
     steps_per_run: int = flag(
         1,
         'Steps that one call of the session takes, by a loop in the graph. The time of a call is divided equally among '
-        'its steps; what is due after one of them (lines, checkpoints, evaluations) comes after the call.',
+        'its steps; what is due after one of them (lines, summaries, checkpoints, evaluations) comes after the call, '
+        'and so does the end by a signal.',
         lower_bound=1,
         unit='steps',
     )

@@ -62,10 +62,8 @@ def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) ->
         values['input_pipeline'] = pipeline
         as_written['input_pipeline'] = spelled('use_datasets', use_datasets)
     xla_compile = older.get('xla_compile')
-    # The original has both, so that --xla --noxla_compile is no contradiction.
+    # The original has both, as two ways to compile, so that one of them may be off.
     if xla_compile and not values.get('xla'):
-        if values.get('xla') is False:
-            refusals.add(_clash('xla_compile', xla_compile, 'xla', values))
         values['xla'] = True
         as_written['xla'] = spelled('xla_compile', xla_compile)
     refusals.raise_all()

@@ -129,12 +129,13 @@ def _undone(limit_secs: float = LIMIT_SECS) -> Iterator[None]:
 def _check_refusal(lines: Sequence[str], argv: Sequence[str], environ: Mapping[str, str]) -> None:
     assert lines
     written = [word.partition('=')[0] for word in argv]
-    names = {name for word in written for name in (word, word.lstrip('-'), word.lstrip('-').removeprefix('no')) if name}
-    named = [*names, *environ, *(repr(word) for word in argv), '--ps_hosts', '--worker_hosts', 'Slurm', 'Open MPI']
+    names = {name for word in written for name in (word.lstrip('-'), word.lstrip('-').removeprefix('no')) if name}
+    flags = re.compile('|'.join(rf'--(no)?{re.escape(name)}(?!\w)' for name in [*names, 'ps_hosts', 'worker_hosts']))
+    others = [*environ, *(repr(word) for word in argv), *argv, 'Slurm', 'Open MPI']
     for line in lines:
         printed = format_error(line)
         assert printed.isprintable()
-        assert any(name in line or name in printed for name in named), line
+        assert flags.search(printed) or any(other in line or other in printed for other in others), line
 
 
 def _check_nothing_changed(
@@ -162,7 +163,7 @@ def _check_nothing_changed(
 
 
 def _is_warned_of(name: str, warnings: Iterable[str]) -> bool:
-    return any(f'--{name}' in line for line in warnings)
+    return any(re.search(rf'--(no)?{name}(?!\w)', line) for line in warnings)
 
 
 def _older_name_acts(name: str, value: object, params: Params) -> bool:
