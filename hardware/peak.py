@@ -79,11 +79,11 @@ def build_products(
             factor, product = (
                 tf.get_variable(
                     f'{name}_{len(results)}',
-                    initializer=tf.cast(tf.random.uniform([size, size], -bound, bound, seed=1), dtype),
+                    initializer=tf.cast(tf.random.uniform([size, size], -bound, bound, seed=seed), dtype),
                     use_resource=True,
                     collections=[],
                 )
-                for name, bound in (('factor', limit), ('first', 1.0))
+                for name, bound, seed in (('factor', limit, 2 * len(results)), ('first', 1.0, 2 * len(results) + 1))
             )
             initializers += [factor.initializer, product.initializer]
             right = factor.read_value()

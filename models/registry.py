@@ -2,6 +2,7 @@
 
 import contextlib
 import fnmatch
+import os
 import sys
 import traceback
 import types
@@ -163,7 +164,7 @@ def load_model_file(path: str, registry: Registry = MODELS) -> None:
     """
     flag = spelled('model_file', path)
     file = Path(path).resolve()
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise UsageError(f'{flag}: there is no such file; write the path of a Python file')
     facts = registry.list_facts()
     if any(row.network.path == str(file) for row in facts):

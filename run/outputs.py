@@ -42,7 +42,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
         if prefix := getattr(params, name):
             with refusals.collecting(), _refusing(name, prefix):
                 _try_folder(Path(f'{prefix}0').parent)
-    if params.eval and params.train_dir and Path(params.train_dir).is_file():
+    if params.eval and params.train_dir and os.path.isfile(params.train_dir):
         refusals.add(
             f'{spelled("train_dir", params.train_dir)}: it is a file; give the folder that the checkpoints are in'
         )

@@ -126,7 +126,8 @@ def test_training_finds_out_each_fact_once(
     result = BenchmarkCNN(params).run()
     assert (result.complete, len(result.evaluations)) == (True, 1)
     of_training = ('find_checkpoint', 'find_shards train', 'latest_checkpoint backbone', 'latest_checkpoint train')
-    assert calls == dict.fromkeys((*ALWAYS, *of_training), 1)
+    # Once more when the folder is kept for this run, as another one may have saved there meanwhile.
+    assert calls == {**dict.fromkeys((*ALWAYS, *of_training), 1), 'latest_checkpoint train': 2}
 
 
 @pytest.mark.usefixtures('forget_models')
