@@ -8,7 +8,8 @@ _START = 'tf_cnn_benchmarks: warning: '
 # What is said of short runs, as tests make them, and of runs on a busy machine.
 _NOISE = re.compile(
     r'timed, too few for the noise|the first \w+ .*times the median|outliers? among|steps spread by|'
-    r'the second half of the timed steps|other processes used|\(steal\)|the CPU quota of|slowed down'
+    r'the second half of the timed steps|passed between the steps|other processes used|\(steal\)|the CPU quota of|'
+    r'slowed down'
 )
 
 
