@@ -15,6 +15,7 @@ from cluster.horovod import HorovodWorker
 from cluster.signals import Interrupts, Stop, Terminated
 from cluster.worker import LostError, OneProcess, Worker
 from errors import RunError, UsageError
+from inputs.data_sets import Shards
 from reporting.console import Console, format_error
 from reporting.result import Ending, Result
 from run.faults import await_loss, check_lengths, explain, quoting_bytes
@@ -79,17 +80,20 @@ class Process:
         worker.join(offer_step(worker))
         # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length that is wrong.
         self._check_lengths()
-        threading.Thread(target=self._watch_shards, name='shards', daemon=True).start()
+        if shards := self._plan.data.shards:
+            threading.Thread(target=self._watch_shards, args=[shards], name='shards', daemon=True).start()
         return worker
 
     def _check_lengths(self) -> None:
         for shards in (self._plan.data.shards, self._plan.data.validation_shards):
             check_lengths(shards, self._shard_sizes, self._console.warning)
 
-    def _watch_shards(self) -> None:
-        """Ends this process if no record is left: the step that waits for one holds the main thread for ever."""
-        shards = self._plan.data.shards
-        line = await_loss(shards, self._has_ended) if shards else None
+    def _watch_shards(self, shards: Shards) -> None:
+        """Ends this process if no record is left: the step that waits for one holds the main thread for ever.
+
+        Python code that uses BenchmarkCNN ends with it, since nothing can cancel that step.
+        """
+        line = await_loss(shards, self._has_ended)
         if line is None:
             return
         try:

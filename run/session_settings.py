@@ -65,6 +65,7 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
     config.gpu_options.CopyFrom(GpuMemory.of(params).options())
     config.log_device_placement = params.log_device_placement
     # Each device of the CPU is on the node of its number (tensorflow/core/common_runtime/threadpool_device_factory.cc).
+    # Servers keep this; run/resolve.py decides anew for a process that computes itself, which it may bind.
     config.experimental.use_numa_affinity = params.use_numa_affinity
     if params.xla:
         config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1

@@ -15,8 +15,9 @@ class StepsInGraph:
     """Adds a loop to the current graph whose body is a copy of a step.
 
     Whatever one step leaves to the next (variables, staging areas, queues) is a resource with a name, which the copy
-    shares with the step. So the loop takes the same steps as as many runs of the session would, in every mode, and
-    nothing that builds a step has to know about it.
+    shares with the step. So nothing that builds a step has to know about the loop, and it takes the steps that as many
+    runs of the session would take, except for what a kernel keeps within itself, which begins anew in the copy: the
+    readers of RecordInput, and the random numbers of dropout that a prologue has drawn before.
 
     Args:
       fetches: what each step computes.
