@@ -4,6 +4,7 @@ import functools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -192,44 +193,45 @@ def _checked_example(serialized: tf.Tensor) -> tf.Tensor:
     return tf.reshape(serialized, sizes)
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Random numbers for an image: a scalar bool, and a scalar in [0, 1) for each colour distortion, if any.
+class Draws(NamedTuple):
+    """Random numbers for images: those of N images, or without the first axis those of one.
 
-    window_seeds, [2] int64, determine the random crop; None: it draws the next numbers of the seed and the position.
+    mirrored is [N] bool; colors [N, K] float32 in [0, 1), for each image one number for each colour distortion;
+    window_seeds [N, 2] int64 determine the random crop.
     """
 
     mirrored: tf.Tensor
-    colors: Sequence[tf.Tensor]
-    window_seeds: tf.Tensor | None = None
+    colors: tf.Tensor
+    window_seeds: tf.Tensor
+
+    def of_image(self, index: int) -> 'Draws':
+        """The numbers of one of N images."""
+        return Draws(*(numbers[index] for numbers in self))
 
 
-def draw(
-    num_images: int, options: ImageOptions, first_position: int = 0, seeds: tf.Tensor | None = None
-) -> list[Draws]:
-    """Draws the random numbers of several images with 3 ops, instead of 3 ops per image.
+def draw(num_images: int, options: ImageOptions, seeds: tf.Tensor | None = None) -> Draws:
+    """Draws the random numbers of several images.
 
     Args:
       num_images: the number of images.
       options: the options of the images.
-      first_position: the position of the first image in the batch.
       seeds: [2] int64, determines the numbers; by default each step draws the next numbers of options.seed.
     """
-    columns = 1 + (len(_COLOR_RANGES) if options.distortions else 0)
-    shape = _shared([num_images, columns])
-    if seeds is not None:
-        uniform = tf.random.stateless_uniform(shape, seeds)
+    shape = [num_images, 1 + (len(_COLOR_RANGES) if options.distortions else 0)]
+    seeds_shape, limits = [num_images, 2], tf.int64.limits
+    # If both seeds were 0, the ops would choose a random seed.
+    if seeds is None:
+        uniform = tf.raw_ops.RandomUniform(shape=shape, dtype=tf.float32, seed=options.seed, seed2=-1)
+        low, high = (tf.constant(limit, tf.int64) for limit in limits)
+        windows = tf.raw_ops.RandomUniformInt(shape=seeds_shape, minval=low, maxval=high, seed=options.seed, seed2=-2)
     else:
-        # This seed2 gives another stream of numbers than random_window has.
-        uniform = tf.raw_ops.RandomUniform(shape=shape, dtype=tf.float32, seed=options.seed, seed2=-1 - first_position)
-    flips, *colors = tf.unstack(uniform, columns, axis=1)
-    mirrored = tf.unstack(flips < _shared(0.5, tf.float32), num_images)
-    rows = zip(*(tf.unstack(column, num_images) for column in colors), strict=True) if colors else [()] * num_images
-    return [Draws(*row) for row in zip(mirrored, rows, strict=True)]
+        uniform = tf.random.stateless_uniform(shape, seeds)
+        windows = tf.random.stateless_uniform(seeds_shape, -1 - seeds, *limits, tf.int64)
+    return Draws(uniform[:, 0] < 0.5, uniform[:, 1:], windows)
 
 
 def preprocess(
-    encoded: tf.Tensor, boxes: tf.Tensor, options: ImageOptions, position: int, draws: Draws | None = None
+    encoded: tf.Tensor, boxes: tf.Tensor, options: ImageOptions, position: tf.Tensor | int, draws: Draws | None = None
 ) -> tf.Tensor:
     """Decodes, crops, resizes and augments a JPEG file.
 
@@ -237,20 +239,19 @@ def preprocess(
       encoded: scalar string, a JPEG file. Grey and CMYK files are converted to options.channels, too.
       boxes: [1, K, 4] float32 from parse_example; only used in training.
       options: size, crop, distortions.
-      position: the position in the batch. Each position has its own random numbers and order of distortions.
-      draws: from draw; by default drawn for this image alone. Only used in training.
+      position: scalar int64 or a number: the position in the batch, on which the method of round_robin and the order of
+        the distortions depend.
+      draws: the random numbers of this image; only used in training, where they are required.
 
     Returns:
       [H, W, C] uint8. The step fails with InvalidArgumentError if the file is not a JPEG file or is damaged.
     """
     shape = tf.raw_ops.ExtractJpegShape(contents=encoded)
-    by_boxes = options.uses_boxes
-    window_seeds = draws.window_seeds if draws else None
-    window = (
-        random_window(shape, boxes, options.seed, position, window_seeds)
-        if by_boxes
-        else central_window(shape, options)
-    )
+    if options.uses_boxes:
+        assert draws
+        window = random_window(shape, boxes, draws.window_seeds)
+    else:
+        window = central_window(shape, options)
     # Only the window is decoded. The fast DCT would save 3 % of the decoding time but darken every image by 0.8 of 255
     # levels; fancy upscaling of the colour planes would cost 6 %, and the resize removes its effect.
     cropped = tf.raw_ops.DecodeAndCropJpeg(
@@ -260,44 +261,56 @@ def preprocess(
         fancy_upscaling=False,
         dct_method='INTEGER_ACCURATE',
     )
-    if options.training and draws is None:
-        draws = draw(1, options, position)[0]
     image = resize_and_distort(cropped, options, position, draws)
     return _flip_if(draws.mirrored, image) if draws and options.uses_boxes else image
 
 
-def resize_and_distort(image: tf.Tensor, options: ImageOptions, position: int, draws: Draws | None) -> tf.Tensor:
-    """[h, w, C] uint8 -> [H, W, C] uint8, with colour distortions in training if the options enable them."""
-    image = resize(image, options, position)
-    if options.training and options.distortions:
-        assert draws
-        image = distort_colors(tf.cast(image, tf.float32), draws.colors, position)
-    return image if image.dtype == tf.uint8 else _rounded(image)
-
-
-def random_window(
-    shape: tf.Tensor, boxes: tf.Tensor, seed: int, position: int, window_seeds: tf.Tensor | None = None
+def resize_and_distort(
+    image: tf.Tensor, options: ImageOptions, position: tf.Tensor | int, draws: Draws | None
 ) -> tf.Tensor:
+    """[h, w, C] uint8 -> [H, W, C] uint8, with colour distortions in training if the options enable them.
+
+    Args:
+      position, draws: as for preprocess.
+    """
+
+    def of_position(number: int) -> tf.Tensor:
+        resized = resize(image, options, number)
+        if options.training and options.distortions:
+            assert draws
+            resized = distort_colors(tf.cast(resized, tf.float32), tf.unstack(draws.colors), number)
+        return resized if resized.dtype == tf.uint8 else _rounded(resized)
+
+    if options.resize_method == 'round_robin':
+        num_ways = len(_RESIZE)
+    elif options.training and options.distortions:
+        num_ways = len(_COLOR_ORDERS)
+    else:
+        num_ways = 1
+    if isinstance(position, int):
+        return of_position(position)
+    if num_ways == 1:
+        return of_position(0)
+    ways = [functools.partial(of_position, number) for number in range(num_ways)]
+    return tf.switch_case(tf.cast(position % num_ways, tf.int32), ways)
+
+
+def random_window(shape: tf.Tensor, boxes: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
     """Returns the window y, x, height, width ([4] int32) of a random crop.
 
     Args:
       shape: [3] int32 (h, w, channels).
-      seed, position: each step draws their next numbers.
-      window_seeds: [2] int64, determines the window instead.
+      seeds: [2] int64, determines the window.
     """
-    facts: dict[str, object] = {
-        'image_size': shape,
-        'bounding_boxes': boxes,
-        'min_object_covered': _shared(MIN_OBJECT_COVERED, tf.float32),
-        'aspect_ratio_range': ASPECT_RANGE,
-        'area_range': AREA_RANGE,
-        'use_image_if_no_bounding_boxes': True,
-    }
-    if window_seeds is None:
-        # If both seeds were 0, the op would choose a random seed.
-        begin, size, _ = tf.raw_ops.SampleDistortedBoundingBoxV2(**facts, seed=seed, seed2=position + 1)
-    else:
-        begin, size, _ = tf.raw_ops.StatelessSampleDistortedBoundingBox(**facts, seed=window_seeds)
+    begin, size, _ = tf.raw_ops.StatelessSampleDistortedBoundingBox(
+        image_size=shape,
+        bounding_boxes=boxes,
+        min_object_covered=_shared(MIN_OBJECT_COVERED, tf.float32),
+        seed=seeds,
+        aspect_ratio_range=ASPECT_RANGE,
+        area_range=AREA_RANGE,
+        use_image_if_no_bounding_boxes=True,
+    )
     y_x_height_width = [0, 1, 3, 4]
     return tf.gather(tf.concat([begin, size], _shared(0)), _shared(y_x_height_width), axis=_shared(0))
 
@@ -328,22 +341,6 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
     return _clipped(resized) if method == 'bicubic' else resized
 
 
-def at_position(options: ImageOptions, number: tf.Tensor, make: Callable[[int], tf.Tensor]) -> tf.Tensor:
-    """Returns make(position) for a position that is a tensor (scalar int64).
-
-    Random numbers must have been drawn already. Then the position only selects the resize method of round_robin and the
-    order of the colour distortions.
-    """
-    if options.resize_method == 'round_robin':
-        num_ways = len(_RESIZE)
-    elif options.training and options.distortions:
-        num_ways = len(_COLOR_ORDERS)
-    else:
-        return make(0)
-    branches = [functools.partial(make, position) for position in range(num_ways)]
-    return tf.switch_case(tf.cast(number % len(branches), tf.int32), branches)
-
-
 def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """Pads images with black by 4 pixels on each side, crops each at random to its size, and mirrors half of them.
 
@@ -363,19 +360,18 @@ def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     return tf.gather(tf.gather(padded, rows, axis=1, batch_dims=1), columns, axis=2, batch_dims=1)
 
 
-def normalize(images: tf.Tensor, scale: Scale | None = None, *, is_record: bool = False) -> tf.Tensor:
+def normalize(images: tf.Tensor, scale: Scale | None = None) -> tf.Tensor:
     """uint8 [..., C] -> float32 of the same shape, by default in [-1, 1].
 
     Args:
       is_record: share constants with the other records.
     """
     scale = scale or Scale()
-    constant = _shared if is_record else tf.constant
     pixels = tf.cast(images, tf.float32)
     if scale.factor != 1:
-        pixels *= constant(scale.factor, tf.float32)
+        pixels *= scale.factor
     offsets = scale.offsets if len(scale.offsets) > 1 else scale.offsets[0]
-    return pixels - constant(offsets, tf.float32)
+    return pixels - tf.constant(offsets, tf.float32)
 
 
 def distort_colors(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int) -> tf.Tensor:

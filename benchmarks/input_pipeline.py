@@ -53,8 +53,9 @@ class TfData(InputPipeline):
 
         def example(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             encoded, label, boxes = preprocessing.parse_example(record, NUM_CLASSES, options.uses_boxes)
-            image = preprocessing.preprocess(encoded, boxes, options, position=0)
-            return preprocessing.normalize(image, is_record=True) if normalize_in_map else image, label
+            draws = preprocessing.draw(1, options).of_image(0)
+            image = preprocessing.preprocess(encoded, boxes, options, 0, draws)
+            return preprocessing.normalize(image) if normalize_in_map else image, label
 
         settings = tf.data.Options()
         settings.deterministic = False

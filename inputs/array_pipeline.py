@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from inputs.data_sets import Arrays
+from inputs.each_image import for_each_image
 from inputs.staged import HostBatch, StagedInput
 
 
@@ -63,12 +64,18 @@ class ArrayPipeline(StagedInput):
             chosen = _in_random_order(positions, num_images, options.seed)
             batch, batch_labels = image_store.sparse_read(chosen), label_store.sparse_read(chosen)
             if options.distortions or images.shape[1:3] != (options.height, options.width):
-                draws: Sequence[preprocessing.Draws | None] = [None] * global_batch
+                arguments = [batch, tf.range(global_batch, dtype=tf.int64)]
                 if options.training:
                     # Seeds that differ from those of the shifts below.
-                    draws = preprocessing.draw(global_batch, options, seeds=tf.stack([options.seed, -1 - end]))
-                items = zip(tf.unstack(batch), range(global_batch), draws, strict=True)
-                batch = tf.stack([preprocessing.resize_and_distort(i, options, n, draw) for i, n, draw in items])
+                    arguments += preprocessing.draw(global_batch, options, seeds=tf.stack([options.seed, -1 - end]))
+                [batch] = for_each_image(
+                    lambda image, position, *drawn: [
+                        preprocessing.resize_and_distort(
+                            image, options, position, preprocessing.Draws(*drawn) if drawn else None
+                        )
+                    ],
+                    arguments,
+                )
             if options.shifts:
                 uniform = tf.random.stateless_uniform([global_batch, 3], tf.stack([options.seed, end]))
                 batch = preprocessing.shift_and_flip(batch, uniform)

@@ -1,22 +1,21 @@
 """The input pipeline for TFRecord shards."""
 
-import itertools
 from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
 import preprocessing
 from inputs.data_sets import Shards
+from inputs.each_image import for_each_image
 from inputs.staged import HostBatch, StagedInput
 
 
 class RecordPipeline(StagedInput):
     """Reads, preprocesses and stages the images of TFRecord shards.
 
-    Stage A is one RecordInput for the batches of all devices (several would each read every record), followed by
-    separate ops for each record, which the session runs in parallel. Stage B stacks the records of a batch: a single op
-    on one core, which runs while the other cores decode the next records. Every record occurs once per epoch, in random
-    order. Epochs follow each other without end; a batch may span two.
+    Stage A is one RecordInput for the batches of all devices (several would each read every record), followed by an op
+    for each device that makes images of the records, many at once. Stage B copies the batches to the devices. Every
+    record occurs once per epoch, in random order. Epochs follow each other without end; a batch may span two.
 
     Faults in the data fail the step with a TensorFlow error that does not name the file: DataLossError (a record is
     truncated or fails its checksum) or InvalidArgumentError (no Example, no image, no JPEG, a label out of range), or
@@ -56,16 +55,13 @@ class RecordPipeline(StagedInput):
         # Images that are shifted are normalised afterwards, so that black is 0 in all of them.
         normalizes_each = not normalize_on_device and not options.shifts
 
-        def example(record: tf.Tensor, position: int, draws: preprocessing.Draws | None) -> tuple[tf.Tensor, tf.Tensor]:
-            with tf.name_scope(f'record_{position}'):
-                encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
-                image = preprocessing.preprocess(encoded, boxes, options, position, draws)
-                return preprocessing.normalize(
-                    image, options.scale, is_record=True
-                ) if normalizes_each else image, label
+        def example(record: tf.Tensor, position: tf.Tensor, *drawn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
+            draws = preprocessing.Draws(*drawn) if drawn else None
+            image = preprocessing.preprocess(encoded, boxes, options, position, draws)
+            return preprocessing.normalize(image, options.scale) if normalizes_each else image, label
 
         def make_host_batches() -> list[HostBatch]:
-            """For each device its images, then their labels, and then, if images are shifted, random numbers [N, 3]."""
             records = tf.raw_ops.RecordInput(
                 file_pattern=source.file_pattern,
                 batch_size=global_batch,
@@ -75,24 +71,19 @@ class RecordPipeline(StagedInput):
                 file_parallelism=readers,
             )
             records.set_shape([global_batch])
-            draws = preprocessing.draw(global_batch, options) if options.training else [None] * global_batch
-            examples = list(map(example, tf.unstack(records), range(global_batch), draws))
-            towers = [examples[i : i + batch_size] for i in range(0, global_batch, batch_size)]
-            host_batches: list[HostBatch] = [list(itertools.chain(*zip(*tower, strict=True))) for tower in towers]
+            arguments = [records, tf.range(global_batch, dtype=tf.int64)]
+            if options.training:
+                arguments += preprocessing.draw(global_batch, options)
+            of_towers = zip(*(tf.split(argument, len(devices)) for argument in arguments), strict=True)
+            batches = [for_each_image(example, of_tower) for of_tower in of_towers]
             if options.shifts:
-                uniform = tf.random.uniform([len(devices), batch_size, 3], seed=options.seed)
-                host_batches = [
-                    [*tensors, numbers] for tensors, numbers in zip(host_batches, tf.unstack(uniform), strict=True)
-                ]
-            return host_batches
+                uniform = tf.unstack(tf.random.uniform([len(devices), batch_size, 3], seed=options.seed))
+                batches = [shifted(batch, numbers) for batch, numbers in zip(batches, uniform, strict=True)]
+            return batches
 
-        def assemble(host_batch: HostBatch) -> tuple[tf.Tensor, tf.Tensor]:
-            size = batch_size
-            images, labels = tf.stack(host_batch[:size]), tf.stack(host_batch[size : 2 * size])
-            if options.shifts:
-                images = preprocessing.shift_and_flip(images, host_batch[2 * size])
-                if not normalize_on_device:
-                    images = preprocessing.normalize(images, options.scale)
-            return images, labels
+        def shifted(batch: HostBatch, uniform: tf.Tensor) -> HostBatch:
+            images, labels = batch
+            images = preprocessing.shift_and_flip(images, uniform)
+            return images if normalize_on_device else preprocessing.normalize(images, options.scale), labels
 
-        super().__init__(devices, make_host_batches, assemble, host_device, options.scale)
+        super().__init__(devices, make_host_batches, host_device, options.scale)

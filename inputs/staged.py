@@ -9,18 +9,14 @@ import preprocessing
 from inputs.pipeline import Batch, InputPipeline
 from training.staging import StagingArea
 
+# The images and the labels of one device.
 HostBatch = Sequence[tf.Tensor]
-
-
-def _unpack(host_batch: HostBatch) -> tuple[tf.Tensor, tf.Tensor]:
-    images, labels = host_batch
-    return images, labels
 
 
 class StagedInput(InputPipeline):
     """A software pipeline of three stages that run at the same time, each on a different set of batches.
 
-        A  make  ->  host area  ->  B  assemble, copy to the device  ->  device areas  ->  C  the model
+        A  make  ->  host area  ->  B  copy to the device  ->  device areas  ->  C  the model
 
     Warm-up runs A0, then A1 and B0. Step k runs C(k), B(k+1), A(k+2) in one session.run, so no stage waits for
     another: between two runs every area holds exactly one set, during a run at most two. Step k raises the errors of
@@ -31,17 +27,15 @@ class StagedInput(InputPipeline):
         self,
         devices: Sequence[str],
         make_host_batches: Callable[[], Sequence[HostBatch]],
-        assemble: Callable[[HostBatch], tuple[tf.Tensor, tf.Tensor]] = _unpack,
         host_device: str = '/cpu:0',
         scale: preprocessing.Scale | None = None,
     ) -> None:
         """Builds the ops of all stages.
 
         Args:
-          make_host_batches: builds stage A on the host device; returns the tensors of a batch for each device.
-          assemble: builds stage B of a device on the host device: turns these tensors into images and labels; by
-            default they are images and labels already. images are [N, H, W, C]: normalised float32, or uint8, which
-            stage C normalises on the device. labels are [N] int32.
+          make_host_batches: builds stage A on the host device; returns the images and labels of each device. images
+            are [N, H, W, C]: normalised float32, or uint8, which stage C normalises on the device. labels are [N]
+            int32.
           scale: how stage C normalises; by default to [-1, 1].
         """
         super().__init__()
@@ -55,7 +49,7 @@ class StagedInput(InputPipeline):
         with tf.name_scope('stage_b'), tf.device(host_device):
             staged = iter(self.host_area.get())
             for device, host_batch in zip(devices, host_batches, strict=True):
-                batch = assemble(list(itertools.islice(staged, len(host_batch))))
+                batch = list(itertools.islice(staged, len(host_batch)))
                 area = StagingArea(device, batch)
                 self.device_areas.append(area)
                 stage_b.append(area.put(batch))

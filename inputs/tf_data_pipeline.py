@@ -1,9 +1,7 @@
 """The input pipeline for TFRecord shards that is made of tf.data."""
 
-import functools
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -92,10 +90,8 @@ def preprocess_numbered(
     """
     draws = None
     if options.training:
-        [draws] = preprocessing.draw(1, options, seeds=tf.stack([options.seed, number]))
-        draws = replace(draws, window_seeds=tf.stack([-1 - options.seed, number]))
-    make = functools.partial(preprocessing.preprocess, encoded, boxes, options, draws=draws)
-    image = preprocessing.at_position(options, number, make)
+        draws = preprocessing.draw(1, options, seeds=tf.stack([options.seed, number])).of_image(0)
+    image = preprocessing.preprocess(encoded, boxes, options, number, draws)
     if options.shifts:
         # Each kind of number has seeds of its own.
         uniform = tf.random.stateless_uniform([1, 3], tf.stack([options.seed, -1 - number]))

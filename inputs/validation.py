@@ -1,6 +1,5 @@
 """The input of evaluations: each image of a validation set once."""
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,8 +79,7 @@ def record_examples(source: Shards, num_classes: int, options: preprocessing.Ima
 
     def example(number: Any, record: Any) -> tuple[Any, Any]:
         encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
-        preprocess = functools.partial(preprocessing.preprocess, encoded, boxes, options)
-        return preprocessing.at_position(options, number, preprocess), label
+        return preprocessing.preprocess(encoded, boxes, options, number), label
 
     records = share.of(tf.data.TFRecordDataset(list(source.paths)).enumerate())
     return records.map(example, num_parallel_calls=tf.data.experimental.AUTOTUNE)
@@ -100,8 +98,7 @@ def array_examples(source: Arrays, num_classes: int, options: preprocessing.Imag
         image.set_shape(images.shape[1:])
         label.set_shape([])
         if images.shape[1:3] != (options.height, options.width):
-            resize = functools.partial(preprocessing.resize_and_distort, image, options, draws=None)
-            image = preprocessing.at_position(options, index, resize)
+            image = preprocessing.resize_and_distort(image, options, index, draws=None)
         return image, label
 
     return share.of(tf.data.Dataset.range(len(images))).map(example)

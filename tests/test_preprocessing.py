@@ -15,8 +15,9 @@ from refusals import check_line, refused
 from sessions import open_session
 from sklearn.datasets import load_sample_image
 
+from inputs.each_image import for_each_image
 from params import make_params
-from preprocessing import RESIZE_METHODS, ImageOptions, distort_colors, normalize, parse_example, preprocess
+from preprocessing import RESIZE_METHODS, ImageOptions, distort_colors, draw, normalize, parse_example, preprocess
 from preprocessing import random_window as random_window_of
 
 pytestmark = pytest.mark.graph
@@ -31,7 +32,8 @@ NUM_CLASSES = 10
 def run(file: bytes, options: ImageOptions, position: int = 0, times: int = 1) -> np.ndarray:
     """[times, H, W, C] uint8, an image for each session.run."""
     with tf.Graph().as_default(), open_session() as session:
-        image = preprocess(tf.constant(file), tf.constant(NO_BOXES), options, position)
+        draws = draw(position + 1, options).of_image(position) if options.training else None
+        image = preprocess(tf.constant(file), tf.constant(NO_BOXES), options, position, draws)
         assert image.shape.as_list() == [options.height, options.width, options.channels]
         return np.stack([session.run(image) for _ in range(times)])
 
@@ -138,8 +140,12 @@ def test_every_kind_of_jpeg_gets_the_channels_asked_for(mode: str, channels: int
 def windows(height: int, width: int, boxes: np.ndarray, count: int = 300) -> np.ndarray:
     """[count, 4] int: y, x, height, width of random crops."""
     with tf.Graph().as_default(), open_session() as session:
-        window = random_window_of(tf.constant([height, width, 3]), tf.constant(boxes), seed=3, position=5)
-        return np.stack([session.run(window) for _ in range(count)])
+        seeds = draw(count, TRAINING).window_seeds
+        shape = [height, width, 3]
+        [drawn] = for_each_image(
+            lambda of_one: [random_window_of(tf.constant(shape), tf.constant(boxes), of_one)], [seeds]
+        )
+        return session.run(drawn)
 
 
 def test_random_crops_have_legal_areas_and_aspects_inside_the_image() -> None:

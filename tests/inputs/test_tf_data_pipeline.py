@@ -115,8 +115,7 @@ def test_the_number_of_an_image_decides_what_its_position_in_a_batch_decides(met
         number = tf.placeholder(tf.int64, [])
         numbered = preprocess_numbered(tf.constant(FILES[0]), no_boxes, options, number)
         for position in range(4):
-            [draws] = preprocessing.draw(1, options, seeds=tf.constant([options.seed, position], tf.int64))
-            draws = replace(draws, window_seeds=tf.constant([-1 - options.seed, position], tf.int64))
+            draws = preprocessing.draw(1, options, seeds=tf.constant([options.seed, position], tf.int64)).of_image(0)
             expected = preprocessing.preprocess(tf.constant(FILES[0]), no_boxes, options, position, draws)
             found, wanted = session.run([numbered, expected], {number: position})
             np.testing.assert_array_equal(found, wanted)

@@ -151,7 +151,8 @@ def failures(records: Sequence[bytes]) -> list[str]:
         for training in (True, False):
             options = preprocessing.ImageOptions(8, 8, 3, training=training)
             image, label, boxes = preprocessing.parse_example(record, NUM_CLASSES, options.uses_boxes)
-            fetches.append([preprocessing.preprocess(image, boxes, options, 0), label])
+            draws = preprocessing.draw(1, options).of_image(0) if training else None
+            fetches.append([preprocessing.preprocess(image, boxes, options, 0, draws), label])
     found = []
     with tf.Session(graph=graph) as session:
         runs = [session.make_callable(fetch, feed_list=[record]) for fetch in fetches]
