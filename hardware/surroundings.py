@@ -38,12 +38,15 @@ _CUDNN_PACKAGES = ('nvidia-cudnn-cu12',)
 _NCCL_PACKAGES = ('nvidia-nccl-cu12', 'nvidia-nccl-cu13')
 
 
-def machine_facts(num_intra_threads: int = 0, num_inter_threads: int = 0, root: Path = ROOT) -> dict[str, Any]:
+def machine_facts(
+    num_intra_threads: int = 0, num_inter_threads: int = 0, threads_reason: str | None = None, root: Path = ROOT
+) -> dict[str, Any]:
     """The object "machine" of a result; None for what is unknown. Nothing is raised, on any system.
 
     Args:
       num_intra_threads, num_inter_threads: as the session has them; 0 is TensorFlow's default, a thread for each core
         of the affinity.
+      threads_reason: why, in words.
       root: the folder that holds proc/, sys/ and etc/.
     """
     processors = processor_facts(root)
@@ -65,7 +68,11 @@ def machine_facts(num_intra_threads: int = 0, num_inter_threads: int = 0, root: 
     facts['gpus'], driver = gpu_facts()
     facts['versions'] = _versions(driver or driver_version(root), has_gpus=bool(facts['gpus']))
     default = len(facts['affinity'] or ()) or facts['num_cores']
-    facts['threads'] = {'intra_op': num_intra_threads or default, 'inter_op': num_inter_threads or default}
+    facts['threads'] = {
+        'intra_op': num_intra_threads or default,
+        'inter_op': num_inter_threads or default,
+        'reason': threads_reason,
+    }
     facts['fingerprint'] = fingerprint(facts, in_container=is_container(root))
     return facts
 

@@ -97,7 +97,9 @@ def _machine_facts(machine: Mapping[str, Any]) -> dict[str, str]:
         # Without the fact the key is None, which the table lacks; mypy wants a bool.
         'virtual': {True: 'yes', False: 'no'}.get(machine.get('is_virtual')),  # type: ignore[arg-type]
         'system': ', '.join(str(machine[name]) for name in ('os', 'kernel') if machine.get(name)),
-        'threads': ', '.join(f'{count} {name.replace("_", "-")}' for name, count in threads.items() if count),
+        'threads': ', '.join(
+            f'{threads[name]} {name.replace("_", "-")}' for name in ('intra_op', 'inter_op') if threads.get(name)
+        ),
         **{
             {'tensorflow': 'TensorFlow', 'python': 'Python', 'numpy': 'NumPy'}.get(name, name): versions[name]
             for name in versions

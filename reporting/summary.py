@@ -43,7 +43,7 @@ def format_machine(machine: Mapping[str, Any]) -> list[str]:
 
 
 # How the lines of a summary begin.
-_SUBJECTS = ('steps', 'rate', 'input', 'compute', 'memory', 'energy')
+_SUBJECTS = ('steps', 'rate', 'input', 'compute', 'threads', 'memory', 'energy')
 
 
 def is_summary(line: str) -> bool:
@@ -81,6 +81,10 @@ def _summary(document: Mapping[str, Any]) -> Iterator[str]:
         peak, share = compute.get('peak_flops_per_second'), compute.get('share_of_peak')
         of_peak = f', {100 * share:.1f} % of the measured peak of {_scaled(peak, "FLOP/s")}' if peak and share else ''
         yield f'compute: {_scaled(compute["flops_per_second"], "FLOP/s")}{of_peak}'
+    threads = part('machine').get('threads') or {}
+    if threads.get('reason'):
+        within, at_once = counted(threads['intra_op'], 'thread'), counted(threads['inter_op'], 'operation')
+        yield f'threads: {within} within an operation, {at_once} at a time ({threads["reason"]})'
     memory = part('memory')
     peaks = {'host': memory.get('host_peak_bytes'), **(memory.get('device_peak_bytes') or {})}
     held = ', '.join(f'{where} {_scaled(peak, "B")}' for where, peak in peaks.items() if peak)

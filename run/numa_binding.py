@@ -7,8 +7,8 @@ from pathlib import Path
 
 from errors import UsageError
 from hardware.numa import bind, choose_node, gpu_nodes, nodes_of
+from run.fixed import fix_for_process, fixed_for_process
 from run.machine import Machine
-from run.process_settings import fix_for_process, fixed_for_process
 
 _FLAG = 'use_numa_affinity'
 

@@ -2,37 +2,19 @@
 
 import dataclasses
 import os
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from errors import UsageError
 from hardware.gpu_memory import GpuMemory, share_memory_options
+from run.fixed import INTRA, fix_for_process, fixed_for_process, is_fixed
 
 XLA_ON_CPU = '--tf_xla_cpu_global_jit'
-INTRA = 'num_intra_threads'
-_fixed: dict[str, Any] = {}
-
-
-def fix_for_process(name: str, value: object) -> None:
-    """Sets a flag for the whole process.
-
-    Raises:
-      UsageError: an earlier run in this process used another value.
-    """
-    first = _fixed.setdefault(name, value)
-    if first != value:
-        # 0 is what the flag means that was not given.
-        written = f'--{name}={value}' if value or name != INTRA else f'--{name} is not given, or 0'
-        raise UsageError(
-            f'{written}: an earlier run in this process had {first}, which TensorFlow keeps until the process ends; '
-            f'start a new process, or write --{name}={first} for this run'
-        )
 
 
 def check_deterministic_ops(wanted: bool) -> None:
     """Raises UsageError if deterministic ops are not wanted, and an earlier run in this process used them."""
-    if not wanted and 'deterministic' in _fixed:
+    if not wanted and fixed_for_process('deterministic'):
         fix_for_process('deterministic', False)
 
 
@@ -41,18 +23,14 @@ def use_deterministic_ops() -> None:
 
     To be called before graphs are built: some functions of TensorFlow then choose other ops.
     """
-    _fixed['deterministic'] = True
+    fix_for_process('deterministic', True)
     tf.compat.v2.config.experimental.enable_op_determinism()
-
-
-def fixed_for_process(name: str) -> Any:
-    """The value of a flag that an earlier run in this process set; None if none did."""
-    return _fixed.get(name)
 
 
 def keep_threads(config: tf.ConfigProto) -> None:
     """To be called before a session is opened: TensorFlow keeps its threads for all later ones of the process."""
-    _fixed.setdefault(INTRA, config.intra_op_parallelism_threads)
+    if fixed_for_process(INTRA) is None:
+        fix_for_process(INTRA, config.intra_op_parallelism_threads)
 
 
 def fix_gpu_memory(memory: GpuMemory) -> None:
@@ -62,7 +40,7 @@ def fix_gpu_memory(memory: GpuMemory) -> None:
       UsageError: an earlier run in this process, or another program in it, used other options.
     """
     asked = dataclasses.asdict(memory)
-    if 'allow_growth' not in _fixed and not share_memory_options(memory):
+    if not is_fixed('allow_growth') and not share_memory_options(memory):
         defaults = dataclasses.asdict(GpuMemory())
         name, value = next(item for item in asked.items() if item[1] != defaults[item[0]])
         raise UsageError(

@@ -257,13 +257,14 @@ def _plan_run(
     from run.machine import find_machine
     from run.numa_binding import bind_process
     from run.resolve_training import describe_step, find_optimizer, place_variables
-    from run.session_settings import check_xla, session_config
+    from run.session_settings import check_xla, find_threads, session_config
 
     machine = find_machine(params, mode, elsewhere, alone=cluster is None, host_has_gpus=host_has_gpus)
     step = describe_step(params, mode, model, data, machine, counts, processes)
     numa = bind_process(params.use_numa_affinity, machine, place, environ)
     warnings += [numa.warning] if numa.warning else []
-    config = session_config(params, machine, in_cluster=cluster is not None)
+    threads = find_threads(params, machine)
+    config = session_config(params, machine, in_cluster=cluster is not None, threads=threads)
     config.experimental.use_numa_affinity = numa.by_tensorflow
     if params.xla and machine.is_here:
         check_xla(config, machine.towers[0])
@@ -313,7 +314,7 @@ def _plan_run(
         reports=reports,
         shape=shape,
         surroundings=Surroundings(
-            machine_facts(config.intra_op_parallelism_threads, config.inter_op_parallelism_threads),
+            machine_facts(threads.intra_op, threads.inter_op, threads.reason),
             environment_facts(environ),
             git_commit(),
         ),

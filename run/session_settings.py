@@ -9,9 +9,11 @@ from errors import UsageError, spelled
 from hardware.gpu_memory import GpuMemory
 from params import Params
 from params.modes import MODES
-from run.gpu_settings import has_persistent_batch_norm, host_threads, prepare_gpus, read_once
+from run.fixed import INTRA, fix_for_process, fixed_for_process
+from run.gpu_settings import has_persistent_batch_norm, prepare_gpus, read_once
 from run.machine import Machine, find_machine
-from run.process_settings import INTRA, XLA_ON_CPU, check_deterministic_ops, fix_for_process, fixed_for_process
+from run.process_settings import XLA_ON_CPU, check_deterministic_ops
+from run.threads import Threads, choose_threads
 
 _USELESS = (
     'arithmetic_optimization',
@@ -31,10 +33,24 @@ _USELESS = (
 _USEFUL = ('remapping',)
 
 
-def session_config(params: Params, machine: Machine, *, in_cluster: bool = False) -> tf.ConfigProto:
+def find_threads(params: Params, machine: Machine) -> Threads:
+    """The threads of this process, after those of its GPUs are set."""
+    earlier = fixed_for_process(INTRA)
+    if not machine.is_here:
+        return choose_threads(params, 'cpu', 1, earlier)
+    if machine.kind == 'gpu':
+        prepare_gpus(params)
+    updates_on_host = machine.parameter_device_kind == 'cpu' or 'pscpu' in (machine.all_reduce_spec or '')
+    return choose_threads(params, machine.kind, len(machine.towers), earlier, updates_on_host=updates_on_host)
+
+
+def session_config(
+    params: Params, machine: Machine, *, in_cluster: bool = False, threads: Threads | None = None
+) -> tf.ConfigProto:
     """The settings of the session.
 
     Args:
+      threads: by default those of find_threads.
       in_cluster: whether the session is on a server, to which other processes send graphs.
 
     Raises:
@@ -47,20 +63,16 @@ def session_config(params: Params, machine: Machine, *, in_cluster: bool = False
         config.device_count['GPU'] = 0
     fix_for_process('xla', params.xla)
     check_deterministic_ops(params.deterministic)
-    intra_threads, inter_threads = params.num_intra_threads or 0, params.num_inter_threads
+    threads = threads or find_threads(params, machine)
     if machine.kind == 'gpu' and machine.is_here:
-        prepare_gpus(params)
         fix_for_process('batchnorm_persistent', has_persistent_batch_norm())
         for name, value in read_once().items():
             fix_for_process(name, value)
         tf.config.experimental.enable_tensor_float_32_execution(params.tf32)
-        updates_on_host = machine.parameter_device_kind == 'cpu' or 'pscpu' in (machine.all_reduce_spec or '')
-        # Beside a GPU, these threads matter so little that a run goes on with those that an earlier one chose.
-        intra_threads, inter_threads = host_threads(params, fixed_for_process(INTRA), updates_on_host=updates_on_host)
     if machine.kind == 'cpu' or params.num_intra_threads is not None:
-        fix_for_process(INTRA, intra_threads)
-    config.intra_op_parallelism_threads = intra_threads
-    config.inter_op_parallelism_threads = inter_threads
+        fix_for_process(INTRA, threads.intra_op)
+    config.intra_op_parallelism_threads = threads.intra_op
+    config.inter_op_parallelism_threads = threads.inter_op
     config.use_per_session_threads = True
     config.gpu_options.CopyFrom(GpuMemory.of(params).options())
     config.log_device_placement = params.log_device_placement

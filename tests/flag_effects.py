@@ -86,7 +86,7 @@ def _surroundings() -> Iterator[Path]:
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(tf.config, 'list_physical_devices', side_effect=_visible_gpus),
         mock.patch.dict(os.environ),
-        mock.patch('run.process_settings._fixed', {}),
+        mock.patch('run.fixed._fixed', {}),
         mock.patch('run.gpu_settings._set_here', {}),
         mock.patch('hardware.visible_gpus._shown', None),
         mock.patch('hardware.visible_gpus.has_nvidia_gpu', return_value=True),
@@ -197,11 +197,12 @@ def in_graph(look: Callable[[GpuGraph], Any]) -> Look:
 
 
 def ops(*types: str) -> Look:
-    """How many ops of these types there are, on each kind of device."""
+    """How many ops of these types there are in the graph and its functions, on each kind of device."""
 
     def look(built: GpuGraph) -> Counter[tuple[str, str]]:
-        found = [op for op in built.graph.get_operations() if op.type in types]
-        return Counter((op.type, re.sub(r'\d+$', '', op.device)) for op in found)
+        graph = built.graph.as_graph_def()
+        nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+        return Counter((node.op, re.sub(r'\d+$', '', node.device)) for node in nodes if node.op in types)
 
     return in_graph(look)
 

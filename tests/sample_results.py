@@ -202,7 +202,7 @@ def sample_document(
                 'nccl': None,
                 'driver': None,
             },
-            'threads': {'intra_op': 2, 'inter_op': 2},
+            'threads': {'intra_op': 2, 'inter_op': 2, 'reason': 'one tower has all cores'},
             'fingerprint': f'{hostname}-{cpu_model}'.encode().hex()[:16],
         },
         'environment': {},

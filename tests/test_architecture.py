@@ -122,6 +122,7 @@ WITHOUT_TENSORFLOW = [
     'reporting.summary',
     'reporting.tables',
     'run.device_checks',
+    'run.fixed',
     'run.gpu_settings',
     'run.outputs',
     'run.plan',
@@ -129,6 +130,7 @@ WITHOUT_TENSORFLOW = [
     'run.resolve_counts',
     'run.schedule',
     'run.step_loop',
+    'run.threads',
     *(dotted(path) for path in PATHS if path.parent.name == 'sweeps'),
     'sweeps.repeat',
     'training.checkpoint_files',
@@ -261,6 +263,7 @@ def test_only_few_rooms_know_the_flags() -> None:
         'resolve_files',
         'resolve_training',
         'session_settings',
+        'threads',
     )
     assert readers == {f'run.{module}' for module in planning}
     assert [

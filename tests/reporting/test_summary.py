@@ -25,6 +25,7 @@ def test_a_summary_of_everything() -> None:
         'rate: 93.50 images/sec within the steps, 86.20 in total; between the steps: checkpoint 3.1 s, printing 0.21 s',
         'input: steps waited 1.23 s (3.6 %)',
         'compute: 79.5 GFLOP/s, 44.9 % of the measured peak of 177 GFLOP/s',
+        'threads: 2 threads within an operation, 2 operations at a time (one tower has all cores)',
         'memory: peak host 912 MB, /gpu:0 11.2 GB',
         'energy: 1.23 kJ (RAPL), 0.386 J per image',
     ]
@@ -35,6 +36,7 @@ def test_what_is_unknown_is_left_out() -> None:
     document['statistics']['step_seconds'] |= {'median': 0.32, 'p90': None, 'p95': None, 'p99': None}
     document['compute'] |= {'flops_per_second': 999.9e9, 'peak_flops_per_second': None, 'share_of_peak': None}
     document['memory'] = {'host_peak_bytes': None, 'device_peak_bytes': {}}
+    document['machine']['threads']['reason'] = None
     assert format_summary(document) == ['steps: median 320 ms (1 step)', 'compute: 1 TFLOP/s']
     assert format_summary({}) == []
 

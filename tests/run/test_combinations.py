@@ -28,7 +28,7 @@ from params.older_names import OLDER_NAMES
 from params.original import TABLE, Fate
 from params.words import split_words
 from reporting.console import format_error
-from run import process_settings
+from run import fixed
 from run.plan import Plan, ServerPlan
 from run.resolve import resolve
 
@@ -57,7 +57,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / 'file').write_text('--batch_size=2\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('HOME', str(tmp_path))
-    monkeypatch.setattr(process_settings, '_fixed', {})
+    monkeypatch.setattr(fixed, '_fixed', {})
     write_noise(tmp_path / 'folder', 10)
     handler = signal.signal(signal.SIGALRM, _end)
     yield tmp_path
@@ -115,7 +115,7 @@ def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 def _undone(limit_secs: float = LIMIT_SECS) -> Iterator[None]:
     """Fails if the block takes too long; undoes what it sets for the whole process."""
     before = dict(os.environ)
-    process_settings._fixed.clear()
+    fixed._fixed.clear()
     signal.setitimer(signal.ITIMER_REAL, limit_secs)
     try:
         yield

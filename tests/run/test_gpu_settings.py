@@ -46,7 +46,7 @@ def set_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         tf.config.experimental, 'get_device_details', lambda gpu: {'compute_capability': gpu.compute_capability}
     )
     monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(NUM_CORES)))
-    monkeypatch.setattr('run.process_settings._fixed', {})
+    monkeypatch.setattr('run.fixed._fixed', {})
     monkeypatch.setattr('run.gpu_settings._set_here', {})
     for name in (MODE, COUNT, BATCH_NORM, 'NVIDIA_TF32_OVERRIDE'):
         # Set first, so that what the run sets is taken back after the test.

@@ -21,7 +21,7 @@ from run.machine import Machine, find_machine
 from run.resolve import resolve
 from run.session_settings import session_config
 
-pytestmark = [pytest.mark.graph, pytest.mark.long]
+pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('same_environment')]
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 

@@ -20,7 +20,7 @@ from run.plan import Plan
 from run.resolve import resolve
 from run.session_settings import session_config
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
 ALONE = RunFacts(alone=True, residual=False)
 

@@ -1,0 +1,77 @@
+"""How many threads TensorFlow computes with on the host, and why. Does not import TensorFlow."""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from errors import counted, spelled
+from hardware.cgroups import cpu_limit
+from hardware.surroundings import ROOT
+from params import Params
+from run.gpu_settings import host_threads
+
+
+@dataclass(frozen=True)
+class Threads:
+    """The threads of sessions.
+
+    Attributes:
+      intra_op: threads within an operation. inter_op: operations at the same time. 0 is TensorFlow's default: as many
+        as cores in the affinity.
+      reason: why, in words, for those who read the result.
+    """
+
+    intra_op: int
+    inter_op: int
+    reason: str
+
+
+def choose_threads(
+    params: Params,
+    kind: str,
+    num_towers: int,
+    intra_of_process: int | None = None,
+    *,
+    updates_on_host: bool = False,
+    root: Path = ROOT,
+) -> Threads:
+    """Chooses the threads of a process, unless flags set them.
+
+    On CPUs, the operations of several towers run at the same time, so they share the cores: threads that one operation
+    takes are missing in another one. (8 towers of ResNet-50 with a global batch of 32 on 2 cores have 0.94 of the
+    images/sec of one tower with two threads for each operation, 0.96 to 1.00 with one: benchmarks/tower_scaling.py.)
+    The images of a batch have one thread each whatever is chosen here (inputs/each_image.py).
+
+    Args:
+      kind: of the towers' devices. num_towers: those of this process.
+      intra_of_process: threads within an operation if an earlier run of this process has set them; fewer than this run
+        needs are left to fix_for_process to refuse.
+      updates_on_host: as for gpu_settings.host_threads.
+      root: the folder that holds proc/ and sys/.
+    """
+    intra, inter = params.num_intra_threads, params.num_inter_threads
+    given = [
+        spelled(name, getattr(params, name))
+        for name in ('num_intra_threads', 'num_inter_threads')
+        if name in params.given
+    ]
+    if kind == 'gpu':
+        intra, inter = host_threads(params, intra_of_process, updates_on_host=updates_on_host)
+        return Threads(intra, inter, ' '.join(given) or 'GPUs start their own kernels')
+    if intra is not None:
+        return Threads(intra, inter, ' '.join(given))
+    chosen = _share_of_cores(num_towers, inter, cpu_limit(root))
+    if intra_of_process == 0 or (intra_of_process or 0) > (chosen.intra_op or math.inf):
+        return Threads(intra_of_process or 0, chosen.inter_op, 'an earlier run of this process had them')
+    return chosen
+
+
+def _share_of_cores(num_towers: int, inter: int, quota: float | None) -> Threads:
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+    if quota is not None and quota < num_cores:
+        reason = f'the CPU quota of the cgroup is {quota:.3g} cores, for {counted(num_towers, "tower")}'
+        return Threads(max(1, int(quota) // num_towers), inter or max(2, math.ceil(quota)), reason)
+    if num_towers == 1:
+        return Threads(0, inter, 'one tower has all cores')
+    return Threads(max(1, num_cores // num_towers), inter, f'{num_towers} towers share {counted(num_cores, "core")}')
