@@ -1,30 +1,14 @@
 """Converts an encoded record to an image tensor: parse, decode and crop, resize, distort, flip. Runs on the CPU."""
 
 import functools
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from numpy.typing import ArrayLike
 
-_constants: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], tf.Tensor]] = weakref.WeakKeyDictionary()
-
-
-def _shared(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
-    """Returns a constant that all records of a graph share.
-
-    A step starts by running its constants one after the other. With separate constants for each record, all cores but
-    one would be idle meanwhile.
-    """
-    array = np.asarray(value, dtype.as_numpy_dtype)
-    constants = _constants.setdefault(tf.get_default_graph(), {})
-    key = (dtype, array.shape, array.tobytes())
-    if key not in constants:
-        with tf.control_dependencies(None):
-            constants[key] = tf.constant(array, dtype)
-    return constants[key]
+from inputs import colors
+from inputs.shared_constants import shared as _shared
 
 
 def _rounded(pixels: tf.Tensor) -> tf.Tensor:
@@ -58,20 +42,6 @@ PADDING = 4
 # Evaluation uses the central 224 of 256 pixels: Krizhevsky et al. 2012, section 4.1.
 CENTRAL_FRACTION = 0.875
 
-# Howard 2013 (arXiv:1312.5402, section 2.2) changes colours in a random order; these orders and ranges are those of the
-# published Inception code. Brightness is in levels of 255, hue in full turns; the others are factors.
-_COLOR_ORDERS = (
-    ('brightness', 'saturation', 'hue', 'contrast'),
-    ('brightness', 'contrast', 'saturation', 'hue'),
-)
-_COLOR_RANGES = {'brightness': (-32.0, 32.0), 'saturation': (0.5, 1.5), 'hue': (-0.2, 0.2), 'contrast': (0.5, 1.5)}
-_COLOR_OPS: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
-    'brightness': lambda images, delta: images + delta,
-    'saturation': lambda images, factor: tf.raw_ops.AdjustSaturation(images=images, scale=factor),
-    'hue': lambda images, delta: tf.raw_ops.AdjustHue(images=images, delta=delta),
-    'contrast': lambda images, factor: tf.raw_ops.AdjustContrastv2(images=images, contrast_factor=factor),
-}
-
 
 @dataclass(frozen=True)
 class Scale:
@@ -90,7 +60,7 @@ class ImageOptions:
 
     Attributes:
       training: whether the augmentation and distortions are applied.
-      distortions: whether training also changes the colours at random.
+      distortions: whether training also changes the colours at random. in_yiq: in YIQ, not in HSV, see inputs.colors.
       resize_method: one of RESIZE_METHODS; round_robin cycles through the methods by the position in the batch.
       seed: the seed of all random draws, which also depend on the position in the batch.
       augmentation: 'resized_crop' crops and flips at random in training, and crops centrally otherwise. 'padded_crop'
@@ -109,6 +79,7 @@ class ImageOptions:
     channels: int
     training: bool
     distortions: bool = False
+    in_yiq: bool = True
     resize_method: str = 'bilinear'
     seed: int = 0
     augmentation: str = 'resized_crop'
@@ -215,16 +186,16 @@ def draw(
       first_position: the position of the first image in the batch.
       seeds: [2] int64, determines the numbers; by default each step draws the next numbers of options.seed.
     """
-    columns = 1 + (len(_COLOR_RANGES) if options.distortions else 0)
+    columns = 1 + (colors.NUM_DRAWS if options.distortions else 0)
     shape = _shared([num_images, columns])
     if seeds is not None:
         uniform = tf.random.stateless_uniform(shape, seeds)
     else:
         # This seed2 gives another stream of numbers than random_window has.
         uniform = tf.raw_ops.RandomUniform(shape=shape, dtype=tf.float32, seed=options.seed, seed2=-1 - first_position)
-    flips, *colors = tf.unstack(uniform, columns, axis=1)
+    flips, *changes = tf.unstack(uniform, columns, axis=1)
     mirrored = tf.unstack(flips < _shared(0.5, tf.float32), num_images)
-    rows = zip(*(tf.unstack(column, num_images) for column in colors), strict=True) if colors else [()] * num_images
+    rows = zip(*(tf.unstack(column, num_images) for column in changes), strict=True) if changes else [()] * num_images
     return [Draws(*row) for row in zip(mirrored, rows, strict=True)]
 
 
@@ -271,7 +242,7 @@ def resize_and_distort(image: tf.Tensor, options: ImageOptions, position: int, d
     image = resize(image, options, position)
     if options.training and options.distortions:
         assert draws
-        image = distort_colors(tf.cast(image, tf.float32), draws.colors, position)
+        image = distort_colors(tf.cast(image, tf.float32), draws.colors, position, in_yiq=options.in_yiq)
     return image if image.dtype == tf.uint8 else _rounded(image)
 
 
@@ -332,12 +303,12 @@ def at_position(options: ImageOptions, number: tf.Tensor, make: Callable[[int], 
     """Returns make(position) for a position that is a tensor (scalar int64).
 
     Random numbers must have been drawn already. Then the position only selects the resize method of round_robin and the
-    order of the colour distortions.
+    order of the colour distortions in HSV.
     """
     if options.resize_method == 'round_robin':
         num_ways = len(_RESIZE)
-    elif options.training and options.distortions:
-        num_ways = len(_COLOR_ORDERS)
+    elif options.training and options.distortions and not options.in_yiq:
+        num_ways = colors.NUM_HSV_ORDERS
     else:
         return make(0)
     branches = [functools.partial(make, position) for position in range(num_ways)]
@@ -378,12 +349,9 @@ def normalize(images: tf.Tensor, scale: Scale | None = None, *, is_record: bool 
     return pixels - constant(offsets, tf.float32)
 
 
-def distort_colors(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int) -> tf.Tensor:
-    """Distorts the colours of [H, W, 3] float32 in [0, 255]. draws: a scalar in [0, 1) for each distortion."""
-    for name, draw in zip(_COLOR_ORDERS[position % len(_COLOR_ORDERS)], draws, strict=True):
-        low, high = _COLOR_RANGES[name]
-        image = _COLOR_OPS[name](image, _shared(low, tf.float32) + draw * _shared(high - low, tf.float32))
-    return _clipped(image)
+def distort_colors(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int, *, in_yiq: bool = True) -> tf.Tensor:
+    """Changes the colours of [H, W, 3] float32 in [0, 255] -> uint8. draws: a scalar in [0, 1) for each change."""
+    return colors.distort_in_yiq(image, draws) if in_yiq else colors.distort_in_hsv(image, draws, position)
 
 
 def _flip_if(mirrored: tf.Tensor, image: tf.Tensor) -> tf.Tensor:

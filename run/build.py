@@ -247,6 +247,7 @@ def _image_options(plan: Plan, *, training: bool, seed: int = 0) -> ImageOptions
         channels=channels,
         training=training,
         distortions=training and data.distortions,
+        in_yiq=data.in_yiq,
         resize_method=data.resize_method,
         seed=seed,
         augmentation=data.augmentation,

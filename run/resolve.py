@@ -365,6 +365,7 @@ def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, war
         image_size=(model.any_size and data_set.image_size) or model.image_size,
         augmentation=augmentation,
         distortions=params.distortions and not preprocessor.plain,
+        in_yiq=params.distort_color_in_yiq,
         resize_method='bilinear' if preprocessor.plain else params.resize_method,
         seed=params.tf_random_seed,
         distinct_workers=params.distinct_worker_data,
