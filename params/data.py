@@ -49,6 +49,12 @@ class Data:
         'Interpolation that brings images to the size of the model; round_robin alternates between the others.',
         choices=('nearest', 'bilinear', 'bicubic', 'area', 'round_robin'),
     )
+    scaled_decode: bool = flag(
+        False,
+        'Let the JPEG decoder scale the part that is cut out of a photograph to a half, quarter or eighth, if that is '
+        'still at least the size of the model, and resize the rest. This is faster and takes less memory for '
+        'photographs of several megapixels, and changes pixels slightly: each is the mean of several.',
+    )
     input_preprocessor: str = flag(
         DEFAULT,
         f'How the images of records are preprocessed. '
@@ -86,11 +92,11 @@ IDLE: tuple[Idle, ...] = (
     idle_in_eval(*_COLORS),
     idle_in_forward_only(*_COLORS, reason='--forward_only does not augment images'),
     Idle(
-        ('augmentation', *_COLORS, 'resize_method', 'input_preprocessor', 'ml_perf'),
+        ('augmentation', *_COLORS, 'resize_method', 'scaled_decode', 'input_preprocessor', 'ml_perf'),
         lambda p, run: p.data_dir is None,
         'images are synthetic without --data_dir',
     ),
-    Idle(('ml_perf',), lambda p, run: not run.has_records, 'it is about photographs in records'),
+    Idle(('ml_perf', 'scaled_decode'), lambda p, run: not run.has_records, 'it is about photographs in records'),
     Idle(
         ('ml_perf',),
         lambda p, run: p.input_preprocessor != DEFAULT,

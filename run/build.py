@@ -249,6 +249,7 @@ def _image_options(plan: Plan, *, training: bool, seed: int = 0) -> ImageOptions
         distortions=training and data.distortions,
         in_yiq=data.in_yiq,
         resize_method=data.resize_method,
+        scaled_decode=data.scaled_decode,
         seed=seed,
         augmentation=data.augmentation,
         scale=_scale(plan),

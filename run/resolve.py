@@ -367,6 +367,7 @@ def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, war
         distortions=params.distortions and not preprocessor.plain,
         in_yiq=params.distort_color_in_yiq,
         resize_method='bilinear' if preprocessor.plain else params.resize_method,
+        scaled_decode=params.scaled_decode,
         seed=params.tf_random_seed,
         distinct_workers=params.distinct_worker_data,
         deterministic=params.deterministic,
