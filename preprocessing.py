@@ -64,7 +64,7 @@ class ImageOptions:
       distortions: whether training also changes the colours at random. in_yiq: in YIQ, not in HSV, see inputs.colors.
       resize_method: one of RESIZE_METHODS; round_robin cycles through the methods by the position in the batch.
       scaled_decode: whether the decoder itself scales large images down, to no less than the size of the output, by
-        halves. Each pixel is then the mean of several, of which the resize methods but area would read one to four.
+        halves. Each pixel is then the mean of several, of which the resize methods but area would read one to sixteen.
       seed: the seed of all random draws, which also depend on the position in the batch.
       augmentation: 'resized_crop' crops and flips at random in training, and crops centrally otherwise. 'padded_crop'
         and 'none' only crop to the aspect ratio of the output; 'padded_crop' also shifts and flips at random in
