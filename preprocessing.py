@@ -1,31 +1,16 @@
 """Converts an encoded record to an image tensor: parse, decode and crop, resize, distort, flip. Runs on the CPU."""
 
 import functools
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from numpy.typing import ArrayLike
 
-_constants: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], tf.Tensor]] = weakref.WeakKeyDictionary()
-
-
-def _shared(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
-    """Returns a constant that all records of a graph share.
-
-    A step starts by running its constants one after the other. With separate constants for each record, all cores but
-    one would be idle meanwhile.
-    """
-    array = np.asarray(value, dtype.as_numpy_dtype)
-    constants = _constants.setdefault(tf.get_default_graph(), {})
-    key = (dtype, array.shape, array.tobytes())
-    if key not in constants:
-        with tf.control_dependencies(None):
-            constants[key] = tf.constant(array, dtype)
-    return constants[key]
+from inputs import colors
+from inputs.jpeg import decode_window
+from inputs.shared_constants import shared as _shared
 
 
 def _rounded(pixels: tf.Tensor) -> tf.Tensor:
@@ -59,20 +44,6 @@ PADDING = 4
 # Evaluation uses the central 224 of 256 pixels: Krizhevsky et al. 2012, section 4.1.
 CENTRAL_FRACTION = 0.875
 
-# Howard 2013 (arXiv:1312.5402, section 2.2) changes colours in a random order; these orders and ranges are those of the
-# published Inception code. Brightness is in levels of 255, hue in full turns; the others are factors.
-_COLOR_ORDERS = (
-    ('brightness', 'saturation', 'hue', 'contrast'),
-    ('brightness', 'contrast', 'saturation', 'hue'),
-)
-_COLOR_RANGES = {'brightness': (-32.0, 32.0), 'saturation': (0.5, 1.5), 'hue': (-0.2, 0.2), 'contrast': (0.5, 1.5)}
-_COLOR_OPS: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
-    'brightness': lambda images, delta: images + delta,
-    'saturation': lambda images, factor: tf.raw_ops.AdjustSaturation(images=images, scale=factor),
-    'hue': lambda images, delta: tf.raw_ops.AdjustHue(images=images, delta=delta),
-    'contrast': lambda images, factor: tf.raw_ops.AdjustContrastv2(images=images, contrast_factor=factor),
-}
-
 
 @dataclass(frozen=True)
 class Scale:
@@ -91,8 +62,10 @@ class ImageOptions:
 
     Attributes:
       training: whether the augmentation and distortions are applied.
-      distortions: whether training also changes the colours at random.
+      distortions: whether training also changes the colours at random. in_yiq: in YIQ, not in HSV, see inputs.colors.
       resize_method: one of RESIZE_METHODS; round_robin cycles through the methods by the position in the batch.
+      scaled_decode: whether the decoder itself scales large images down, to no less than the size of the output, by
+        halves. Each pixel is then the mean of several, of which the resize methods but area would read one to sixteen.
       seed: the seed of all random draws, which also depend on the position in the batch.
       augmentation: 'resized_crop' crops and flips at random in training, and crops centrally otherwise. 'padded_crop'
         and 'none' only crop to the aspect ratio of the output; 'padded_crop' also shifts and flips at random in
@@ -110,7 +83,9 @@ class ImageOptions:
     channels: int
     training: bool
     distortions: bool = False
+    in_yiq: bool = True
     resize_method: str = 'bilinear'
+    scaled_decode: bool = False
     seed: int = 0
     augmentation: str = 'resized_crop'
     scale: Scale = Scale()
@@ -217,7 +192,7 @@ def draw(num_images: int, options: ImageOptions, seeds: tf.Tensor | None = None)
       options: the options of the images.
       seeds: [2] int64, determines the numbers; by default each step draws the next numbers of options.seed.
     """
-    shape = [num_images, 1 + (len(_COLOR_RANGES) if options.distortions else 0)]
+    shape = [num_images, 1 + (colors.NUM_DRAWS if options.distortions else 0)]
     seeds_shape, limits = [num_images, 2], tf.int64.limits
     # If both seeds were 0, the ops would choose a random seed.
     if seeds is None:
@@ -252,15 +227,8 @@ def preprocess(
         window = random_window(shape, boxes, draws.window_seeds)
     else:
         window = central_window(shape, options)
-    # Only the window is decoded. The fast DCT would save 3 % of the decoding time but darken every image by 0.8 of 255
-    # levels; fancy upscaling of the colour planes would cost 6 %, and the resize removes its effect.
-    cropped = tf.raw_ops.DecodeAndCropJpeg(
-        contents=encoded,
-        crop_window=window,
-        channels=options.channels,
-        fancy_upscaling=False,
-        dct_method='INTEGER_ACCURATE',
-    )
+    enough = (options.height, options.width) if options.scaled_decode else None
+    cropped = decode_window(encoded, window, options.channels, enough)
     image = resize_and_distort(cropped, options, position, draws)
     return _flip_if(draws.mirrored, image) if draws and options.uses_boxes else image
 
@@ -278,13 +246,14 @@ def resize_and_distort(
         resized = resize(image, options, number)
         if options.training and options.distortions:
             assert draws
-            resized = distort_colors(tf.cast(resized, tf.float32), tf.unstack(draws.colors), number)
+            levels = tf.cast(resized, tf.float32)
+            resized = distort_colors(levels, tf.unstack(draws.colors), number, in_yiq=options.in_yiq)
         return resized if resized.dtype == tf.uint8 else _rounded(resized)
 
     if options.resize_method == 'round_robin':
         num_ways = len(_RESIZE)
-    elif options.training and options.distortions:
-        num_ways = len(_COLOR_ORDERS)
+    elif options.training and options.distortions and not options.in_yiq:
+        num_ways = colors.NUM_HSV_ORDERS
     else:
         num_ways = 1
     if isinstance(position, int):
@@ -364,7 +333,6 @@ def normalize(images: tf.Tensor, scale: Scale | None = None) -> tf.Tensor:
     """uint8 [..., C] -> float32 of the same shape, by default in [-1, 1].
 
     Args:
-      is_record: share constants with the other records.
     """
     scale = scale or Scale()
     pixels = tf.cast(images, tf.float32)
@@ -374,12 +342,9 @@ def normalize(images: tf.Tensor, scale: Scale | None = None) -> tf.Tensor:
     return pixels - tf.constant(offsets, tf.float32)
 
 
-def distort_colors(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int) -> tf.Tensor:
-    """Distorts the colours of [H, W, 3] float32 in [0, 255]. draws: a scalar in [0, 1) for each distortion."""
-    for name, draw in zip(_COLOR_ORDERS[position % len(_COLOR_ORDERS)], draws, strict=True):
-        low, high = _COLOR_RANGES[name]
-        image = _COLOR_OPS[name](image, _shared(low, tf.float32) + draw * _shared(high - low, tf.float32))
-    return _clipped(image)
+def distort_colors(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int, *, in_yiq: bool = True) -> tf.Tensor:
+    """Changes the colours of [H, W, 3] float32 in [0, 255] -> uint8. draws: a scalar in [0, 1) for each change."""
+    return colors.distort_in_yiq(image, draws) if in_yiq else colors.distort_in_hsv(image, draws, position)
 
 
 def _flip_if(mirrored: tf.Tensor, image: tf.Tensor) -> tf.Tensor:

@@ -39,10 +39,21 @@ class Data:
         choices=('resized_crop', 'padded_crop', 'none'),
     )
     distortions: bool = flag(False, 'Change the colours of training images at random.')
+    distort_color_in_yiq: bool = flag(
+        True,
+        'With --distortions: change saturation and hue in YIQ, where all changes of colour together are one matrix. If '
+        'false, change them in HSV, which is several times the work.',
+    )
     resize_method: str = flag(
         'bilinear',
         'Interpolation that brings images to the size of the model; round_robin alternates between the others.',
         choices=('nearest', 'bilinear', 'bicubic', 'area', 'round_robin'),
+    )
+    scaled_decode: bool = flag(
+        False,
+        'Let the JPEG decoder scale the part that is cut out of a photograph to a half, quarter or eighth, if that is '
+        'still at least the size of the model, and resize the rest. This is faster and takes less memory for '
+        'photographs of several megapixels, and changes pixels slightly: each is the mean of several.',
     )
     input_preprocessor: str = flag(
         DEFAULT,
@@ -74,25 +85,27 @@ def _other_preprocessors_are_for_records(params: 'Params', run: RunFacts) -> str
     )
 
 
+_COLORS = ('distortions', 'distort_color_in_yiq')
 RULES: tuple[Rule, ...] = (_records_have_a_folder,)
 RUN_RULES: tuple[RunRule, ...] = (_other_preprocessors_are_for_records,)
 IDLE: tuple[Idle, ...] = (
-    idle_in_eval('distortions'),
-    idle_in_forward_only('distortions', reason='--forward_only does not augment images'),
+    idle_in_eval(*_COLORS),
+    idle_in_forward_only(*_COLORS, reason='--forward_only does not augment images'),
     Idle(
-        ('augmentation', 'distortions', 'resize_method', 'input_preprocessor', 'ml_perf'),
+        ('augmentation', *_COLORS, 'resize_method', 'scaled_decode', 'input_preprocessor', 'ml_perf'),
         lambda p, run: p.data_dir is None,
         'images are synthetic without --data_dir',
     ),
-    Idle(('ml_perf',), lambda p, run: not run.has_records, 'it is about photographs in records'),
+    Idle(('ml_perf', 'scaled_decode'), lambda p, run: not run.has_records, 'it is about photographs in records'),
     Idle(
         ('ml_perf',),
         lambda p, run: p.input_preprocessor != DEFAULT,
         '--input_preprocessor normalises images in the same way',
     ),
     Idle(
-        ('distortions', 'resize_method'),
+        (*_COLORS, 'resize_method'),
         lambda p, run: PREPROCESSORS[p.input_preprocessor].plain,
         '--input_preprocessor says how images are resized, and changes no colours',
     ),
+    Idle(('distort_color_in_yiq',), lambda p, run: not p.distortions, 'only --distortions changes colours'),
 )

@@ -58,7 +58,6 @@ _OTHERS = (
     _no_effect('collect_eval_results_async', bool, False, 'accuracies are collected between the steps of evaluations'),
     _no_effect('compute_lr_on_cpu', bool, True, 'the learning rate is computed on the CPU in every run'),
     _no_effect('debugger', str, None, 'no debugger is attached; --trace_file and --graph_file show what a step does'),
-    _no_effect('distort_color_in_yiq', bool, False, '--distortions changes colours in HSV'),
     _no_effect('fuse_decode_and_crop', bool, True, 'an image is decoded and cropped by one operation in every run'),
     _no_effect('mkl', bool, False, 'oneDNN is built into TensorFlow; TF_ENABLE_ONEDNN_OPTS=0 turns it off'),
     _no_effect('sparse_to_dense_grads', bool, False, 'the gradients of these networks are dense'),
@@ -97,27 +96,26 @@ _RENAMED = {
 }
 # Flags that are ours by the same name.
 _WORKS = """
-    adam_beta1 adam_beta2 adam_epsilon agg_small_grads_max_bytes agg_small_grads_max_group all_reduce_spec
-    allow_growth autotune_threshold backbone_model_path batch_size batchnorm_persistent benchmark_log_dir
-    benchmark_test_id compact_gradient_transfer controller_host cross_replica_sync data_dir data_format data_name
+    adam_beta1 adam_beta2 adam_epsilon agg_small_grads_max_bytes agg_small_grads_max_group all_reduce_spec allow_growth
+    autotune_threshold backbone_model_path batch_size batchnorm_persistent benchmark_log_dir benchmark_test_id
+    compact_gradient_transfer controller_host cross_replica_sync data_dir data_format data_name
     datasets_num_private_threads datasets_parallel_interleave_cycle_length datasets_parallel_interleave_prefetch
-    datasets_prefetch_buffer_size datasets_repeat_cached_sample datasets_sloppy_parallel_interleave
-    datasets_use_caching datasets_use_prefetch device display_every display_perf_ewma distortions
-    enable_optimizations eval eval_batch_size eval_dir eval_during_training_at_specified_epochs
-    eval_during_training_at_specified_steps eval_during_training_every_n_epochs eval_during_training_every_n_steps
-    eval_interval_secs force_gpu_compatible forward_only fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n
-    fp16_loss_scale fp16_vars freeze_when_forward_only gpu_indices gpu_kt_max_bytes gpu_kt_max_interval
-    gpu_kt_max_pending gpu_memory_frac_for_testing gpu_thread_mode gradient_clip gradient_repacking graph_file
-    hierarchical_copy horovod_device init_learning_rate input_preprocessor job_name kmp_affinity kmp_blocktime
-    kmp_settings learning_rate_decay_factor local_parameter_device log_device_placement loss_type_to_report
-    max_ckpts_to_keep minimum_learning_rate ml_perf model momentum multi_device_iterator_max_buffer_size
-    network_topology num_batches num_epochs num_epochs_per_decay num_eval_batches num_eval_epochs num_gpus
-    num_inter_threads num_intra_threads num_learning_rate_warmup_epochs num_warmup_batches optimizer
-    partitioned_graph_file_prefix per_gpu_thread_count piecewise_learning_rate_schedule print_training_accuracy
-    ps_hosts resize_method resnet_base_lr rewriter_config rmsprop_decay rmsprop_epsilon rmsprop_momentum
-    save_model_secs save_model_steps save_summaries_steps server_protocol single_l2_loss_op staged_vars
-    stop_at_top_1_accuracy summary_verbosity sync_on_finish task_index tf_random_seed tfprof_file
-    timestamped_allocator trace_file train_dir use_chrome_trace_format use_numa_affinity use_unified_memory
+    datasets_prefetch_buffer_size datasets_repeat_cached_sample datasets_sloppy_parallel_interleave datasets_use_caching
+    datasets_use_prefetch device display_every display_perf_ewma distort_color_in_yiq distortions enable_optimizations
+    eval eval_batch_size eval_dir eval_during_training_at_specified_epochs eval_during_training_at_specified_steps
+    eval_during_training_every_n_epochs eval_during_training_every_n_steps eval_interval_secs force_gpu_compatible
+    forward_only fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n fp16_loss_scale fp16_vars
+    freeze_when_forward_only gpu_indices gpu_kt_max_bytes gpu_kt_max_interval gpu_kt_max_pending
+    gpu_memory_frac_for_testing gpu_thread_mode gradient_clip gradient_repacking graph_file hierarchical_copy
+    horovod_device init_learning_rate input_preprocessor job_name kmp_affinity kmp_blocktime kmp_settings
+    learning_rate_decay_factor local_parameter_device log_device_placement loss_type_to_report max_ckpts_to_keep
+    minimum_learning_rate ml_perf model momentum multi_device_iterator_max_buffer_size network_topology num_batches
+    num_epochs num_epochs_per_decay num_eval_batches num_eval_epochs num_gpus num_inter_threads num_intra_threads
+    num_learning_rate_warmup_epochs num_warmup_batches optimizer partitioned_graph_file_prefix per_gpu_thread_count
+    piecewise_learning_rate_schedule print_training_accuracy ps_hosts resize_method resnet_base_lr rewriter_config
+    rmsprop_decay rmsprop_epsilon rmsprop_momentum save_model_secs save_model_steps save_summaries_steps server_protocol
+    single_l2_loss_op staged_vars stop_at_top_1_accuracy summary_verbosity sync_on_finish task_index tf_random_seed
+    tfprof_file timestamped_allocator trace_file train_dir use_chrome_trace_format use_numa_affinity use_unified_memory
     variable_consistency variable_update weight_decay winograd_nonfused worker_hosts xla
 """
 

@@ -9,7 +9,6 @@ MEANINGS: Mapping[str, str] = {
     'collect_eval_results_async': 'Collect the accuracies of evaluations while the next batches are computed.',
     'compute_lr_on_cpu': 'Compute the learning rate on the CPU.',
     'debugger': 'Run the steps in the debugger of TensorFlow: in a terminal, or in a TensorBoard at HOST:PORT.',
-    'distort_color_in_yiq': 'Change the colours of --distortions in YIQ instead of HSV.',
     'fuse_decode_and_crop': 'Decode only the part of a JPEG that a random crop keeps.',
     'mkl': 'Say that TensorFlow was built with MKL, so that the settings of OpenMP are passed on.',
     'sparse_to_dense_grads': 'Convert sparse gradients to dense ones.',

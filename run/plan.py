@@ -80,7 +80,7 @@ class Data:
       data_set: its facts. folder: --data_dir, None for synthetic images.
       images: what steps read. validation: what evaluations read. Each is None if unused or synthetic.
       image_size: height and width in pixels of the images given to the model.
-      augmentation, distortions, resize_method: see preprocessing.ImageOptions.
+      augmentation, distortions, in_yiq, resize_method, scaled_decode: see preprocessing.ImageOptions.
       seed: of all random draws. distinct_workers: whether each worker draws different images.
       deterministic: whether the seed alone decides the order of the images.
       preprocessor: how pixels become numbers. pipeline: the name of the input pipeline for records. tf_data: its
@@ -94,7 +94,9 @@ class Data:
     image_size: int
     augmentation: str
     distortions: bool
+    in_yiq: bool
     resize_method: str
+    scaled_decode: bool
     seed: int
     distinct_workers: bool
     deterministic: bool

@@ -144,7 +144,8 @@ MAY_KNOW = {
     'records': {'errors', 'inputs', 'params'},
     'training': {'errors'},
     'models': {'errors', 'inputs', 'params', 'training', 'records'},
-    'preprocessing': set(),
+    # What is done to pixels; the rest of inputs uses preprocessing.
+    'preprocessing': {'inputs'},
     'inputs': {'errors', 'preprocessing', 'records', 'training', 'params'},
     'managers': {'errors', 'models', 'training', 'params', 'inputs', 'records'},
     'variable_mgr': {'errors', 'managers', 'models', 'training', 'params', 'inputs', 'records'},

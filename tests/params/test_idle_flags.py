@@ -17,6 +17,8 @@ ALL_HAVE_EFFECT = [
     '--compute_lr_on_cpu',
     '--nodistortions --nohierarchical_copy --gradient_repacking=0',
     '--distortions --resize_method=area --data_dir=d',
+    '--distortions --nodistort_color_in_yiq --scaled_decode --data_dir=d',
+    '--scaled_decode --data_dir=d --forward_only --input_preprocessor=official_models_imagenet',
     '--local_parameter_device=cpu --variable_update=replicated --num_gpus=2',
     '--allow_growth',
     '--nocross_replica_sync --ps_hosts=a:1 --worker_hosts=b:1,c:1',
@@ -54,6 +56,8 @@ HAVE_NO_EFFECT = [
         ['--distortions=True --data_dir', '--resize_method=area --data_dir'],
     ),
     ('--distortions --data_dir=d --forward_only', ['--distortions=True --forward_only']),
+    ('--nodistort_color_in_yiq --data_dir=d', ['--distort_color_in_yiq=False --distortions']),
+    ('--scaled_decode', ['--scaled_decode=True --data_dir']),
     (
         '--optimizer=adam --weight_decay=0 --forward_only',
         ['--optimizer=adam --forward_only', '--weight_decay=0.0 --forward_only'],

@@ -95,6 +95,8 @@ def test_without_tf_data_each_of_its_flags_is_named_in_a_warning(
         ('--input_preprocessor=default', RECORDS, []),
         ('--ml_perf --data_dir=d', RECORDS, []),
         ('--ml_perf --data_dir=d', ARRAYS, ['--ml_perf=True']),
+        ('--scaled_decode --data_dir=d', RECORDS, []),
+        ('--scaled_decode --data_dir=d', ARRAYS, ['--scaled_decode=True']),
         ('--ml_perf --data_dir=d --input_preprocessor=official_models_imagenet', RECORDS, ['--ml_perf=True']),
         (
             '--distortions --resize_method=area --data_dir=d --input_preprocessor=official_models_imagenet',

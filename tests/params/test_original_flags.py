@@ -87,9 +87,9 @@ def test_the_default_of_each_flag_of_the_original_is_accepted(name: str) -> None
         # It is for clusters only.
         default = ''
     parsed = parse_argv([f'--{name}={default}'] if default or TABLE[name].spec.optional else [])
-    # Three defaults ask for what this program does in another way.
+    # Two defaults ask for what this program does in another way.
     assert [line.partition('=')[0] for line in parsed.warnings] == (
-        [f'--{name}'] if name in ('compute_lr_on_cpu', 'distort_color_in_yiq', 'use_resource_vars') else []
+        [f'--{name}'] if name in ('compute_lr_on_cpu', 'use_resource_vars') else []
     )
 
 

@@ -100,6 +100,7 @@ WALK: dict[str, Row] = {
     'device': Row('cpu', devices),
     'display_every': Row(3, lines),
     'display_perf_ewma': Row(0.9, averaged_rate),
+    'distort_color_in_yiq': Row(False, losses, {'data_dir': 'CIFAR', 'distortions': True}),
     'distortions': Row(True, losses, {'data_dir': 'CIFAR'}),
     'enable_optimizations': Row(False, config(f'{_REWRITES}.remapping')),
     'eval': Row(True, lines, {'train_dir': 'SAVED'}),

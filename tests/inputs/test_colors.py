@@ -1,0 +1,105 @@
+"""Colours change as NumPy, colorsys and tf.image change them one after the other, for images of any size."""
+
+import colorsys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from sessions import open_session
+from sklearn.datasets import load_sample_image
+
+from inputs.colors import distort_in_hsv, distort_in_yiq, to_levels
+
+pytestmark = pytest.mark.graph
+
+# Of 8 pixels, the program's matrix takes one row. These have 0 and 7 more.
+SIZES = [(104, 160), (33, 47)]
+# Brightness, saturation, hue and contrast, from one end of their ranges to the other.
+DRAWS = [(0.3, 0.9, 0.1, 0.8), (0.9, 0.1, 0.7, 0.2), (0.0, 0.99, 0.99, 0.99), (0.5, 0.0, 0.5, 0.0)]
+ORDERS = [('brightness', 'saturation', 'hue', 'contrast'), ('brightness', 'contrast', 'saturation', 'hue')]
+
+
+def photograph(size: tuple[int, int]) -> np.ndarray:
+    """[H, W, 3] float32, with black, white and pure colours among its pixels."""
+    image = load_sample_image('china.jpg')[: 2 * size[0] : 2, : 2 * size[1] : 2].astype(np.float32)
+    image[0, :8] = [[255 * (number >> bit & 1) for bit in range(3)] for number in range(8)]
+    return image
+
+
+def distorted(change: Callable[..., Any], image: np.ndarray, draws: Sequence[float], *more: int) -> np.ndarray:
+    with tf.Graph().as_default(), open_session() as session:
+        levels = change(tf.constant(image), [tf.constant(draw) for draw in draws], *more)
+        assert (levels.dtype, levels.shape.as_list()) == (tf.uint8, [*image.shape])
+        return session.run(levels)
+
+
+def turned_in_yiq(pixels: np.ndarray, factor: float, radians: float) -> np.ndarray:
+    """Multiplies and rotates the chromaticity of [N, 3], in [0, 1], by the matrices of tf.image."""
+    with tf.Graph().as_default(), open_session() as session:
+        luma, *chromaticity = session.run(tf.image.rgb_to_yiq(pixels)).T
+        turned = (chromaticity[0] + 1j * chromaticity[1]) * factor * np.exp(1j * radians)
+        return session.run(tf.image.yiq_to_rgb(np.stack([luma, turned.real, turned.imag], -1)))
+
+
+@pytest.mark.parametrize('size', SIZES)
+@pytest.mark.parametrize('order', ORDERS)
+def test_one_matrix_changes_colors_as_steps_in_either_order_do(size: tuple[int, int], order: Sequence[str]) -> None:
+    image = photograph(size)
+    for draws in DRAWS:
+        brightness, saturation, hue, contrast = draws
+        pixels = image.reshape(-1, 3).astype(np.float64) / 255
+        for name in order:
+            if name == 'brightness':
+                pixels = pixels + (64 * brightness - 32) / 255
+            elif name == 'saturation':
+                pixels = turned_in_yiq(pixels, 0.5 + saturation, (0.4 * hue - 0.2) * np.pi)
+            elif name == 'contrast':
+                pixels = pixels.mean(0) + (0.5 + contrast) * (pixels - pixels.mean(0))
+        expected = 255 * np.clip(pixels, 0, 1).reshape(image.shape)
+        ours = distorted(distort_in_yiq, image, draws)
+        # The matrices of tf.image have more digits: 0.59590059 for 0.596.
+        np.testing.assert_allclose(ours, expected, atol=2)
+        assert np.abs(ours - expected).mean() < 0.4
+
+
+def test_saturation_and_hue_keep_the_luma_of_colorsys() -> None:
+    flat = np.broadcast_to(np.array([140, 110, 90], np.float32), [8, 9, 3])
+    for draws in ((0.5, 0.1, 0.9, 0.5), (0.5, 0.9, 0.2, 0.5)):
+        before, after = (
+            colorsys.rgb_to_yiq(*image[0, 0] / 255.0) for image in (flat, distorted(distort_in_yiq, flat, draws))
+        )
+        # colorsys rounds its factors to two digits.
+        assert after[0] == pytest.approx(before[0], abs=0.005)
+        factor = np.hypot(*after[1:]) / np.hypot(*before[1:])
+        assert factor == pytest.approx(0.5 + draws[1], abs=0.05)
+        turn = np.angle(complex(*after[1:]) / complex(*before[1:])) / np.pi
+        assert turn == pytest.approx(0.4 * draws[2] - 0.2, abs=0.02)
+
+
+@pytest.mark.parametrize('size', SIZES)
+@pytest.mark.parametrize('position', [0, 1, 2, 3])
+def test_colors_change_in_hsv_as_tf_image_changes_them_in_the_order_of_the_position(
+    size: tuple[int, int], position: int
+) -> None:
+    oracles: dict[str, Callable[[Any, float], Any]] = {
+        'brightness': lambda image, draw: tf.image.adjust_brightness(image, (64 * draw - 32) / 255),
+        'saturation': lambda image, draw: tf.image.adjust_saturation(image, 0.5 + draw),
+        'hue': lambda image, draw: tf.image.adjust_hue(image, 0.4 * draw - 0.2),
+        'contrast': lambda image, draw: tf.image.adjust_contrast(image, 0.5 + draw),
+    }
+    image = photograph(size)
+    for draws in DRAWS:
+        with tf.Graph().as_default(), open_session() as session:
+            theirs = tf.constant(image / 255)
+            for name, draw in zip(ORDERS[position % 2], draws, strict=True):
+                theirs = oracles[name](theirs, draw)
+            expected = session.run(tf.clip_by_value(theirs, 0, 1) * 255)
+        np.testing.assert_allclose(distorted(distort_in_hsv, image, draws, position), expected, atol=0.55)
+
+
+def test_levels_are_rounded_and_clipped() -> None:
+    with tf.Graph().as_default(), open_session() as session:
+        pixels = tf.constant([-1e6, -0.6, 0.4, 0.6, 99.49, 99.51, 254.6, 255.4, 300, 1e6])
+        assert session.run(to_levels(pixels)).tolist() == [0, 0, 0, 1, 99, 100, 255, 255, 255, 255]
