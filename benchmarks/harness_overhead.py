@@ -1,6 +1,6 @@
 """The cost of the harness: BenchmarkCNN compared with a minimal session loop over the same layers, alternating steps.
 
-    python benchmarks/harness_overhead.py --model=resnet50 --batch_size=32 --num_batches=20
+    python benchmarks/harness_overhead.py --model=resnet50 --batch_size=32 --rounds=20
 
 The loop is a typical hand-written one: synthetic images in a variable, tf.gradients, gradient descent, one
 session.run with the loss for each step. The ratio is the throughput of the harness divided by that of the loop.
@@ -18,12 +18,12 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import tensorflow.compat.v1 as tf
 
-from benchmark_cnn import BenchmarkCNN
-from benchmarks.interleave import compare
+from benchmarks.harness import Harness
+from benchmarks.standings import Measure, format_report
+from benchmarks.turns import add_flags, take_turns
 from models.layers import Initializer
 from models.networks import build_network
 from models.registry import MODELS
-from params import make_params
 
 _NUM_CLASSES = 1001
 
@@ -71,25 +71,26 @@ def minimal_loop(model: str, batch_size: int, weight_decay: float) -> Iterator[f
         yield time.perf_counter() - start
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
     parser.add_argument('--model', default='resnet50')
     parser.add_argument('--batch_size', type=int, default=32)
-    parser.add_argument('--num_batches', type=int, default=20)
     parser.add_argument('--num_warmup_batches', type=int, default=3)
+    add_flags(parser, rounds=20, max_repeats=2)
     args = parser.parse_args()
-    params = make_params(
-        model=args.model,
-        device='cpu',
-        batch_size=args.batch_size,
-        num_batches=args.num_batches,
-        num_warmup_batches=args.num_warmup_batches,
-    )
-    harness = (step.seconds for step in BenchmarkCNN(params).steps())
-    minimal = minimal_loop(args.model, args.batch_size, params.weight_decay)
-    compare(('harness', 'minimal'), (harness, minimal), args.batch_size, args.num_warmup_batches, args.num_batches)
-    return 0
+    with Harness(args, model=args.model, device='cpu', batch_size=args.batch_size) as harness:
+        minimal = minimal_loop(args.model, args.batch_size, harness.params.weight_decay)
+        for _ in range(args.num_warmup_batches):
+            next(minimal)
+        turns = take_turns(
+            {'harness': harness.take_step, 'minimal': lambda _: next(minimal)},
+            args.rounds,
+            max_repeats=args.max_repeats,
+            show=lambda seconds: f'{seconds:.4g} s',
+        )
+    rate = Measure[float]('images/sec', lambda seconds: args.batch_size / seconds, is_paired=True)
+    print(format_report(turns, [rate], [('harness', 'minimal')]))
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    main()
