@@ -11,14 +11,13 @@ the default warm-up. The process takes turns with the transfers of each mode, so
 
 import argparse
 import sys
-from collections.abc import Callable, Collection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.program import PROGRAM, Results, add_output, exit_code, take_runs
 from benchmarks.standings import Measure, Throughput, contestants_table, machine_line, ratios_table
-from benchmarks.turns import Turn, add_flags
+from benchmarks.turns import Turn, add_flags, some_of
 from reporting.record import Record
 
 _NUM_WORKERS = 2
@@ -45,10 +44,10 @@ def main() -> None:
     parser.add_argument('--num_batches', type=int, default=20)
     parser.add_argument('--ps', type=int, default=1)
     parser.add_argument(
-        '--modes', type=_some_of(_MODES), default=list(_MODES), help='comma-separated list; default: all'
+        '--modes', type=some_of(_MODES), default=list(_MODES), help='comma-separated list; default: all'
     )
     parser.add_argument(
-        '--transfers', type=_some_of(_TRANSFERS), default=list(_TRANSFERS), help='comma-separated list; default: all'
+        '--transfers', type=some_of(_TRANSFERS), default=list(_TRANSFERS), help='comma-separated list; default: all'
     )
     parser.add_argument('flags', nargs='*', help='further flags for all runs, after --')
     add_flags(parser, rounds=5, max_repeats=2)
@@ -71,17 +70,6 @@ def main() -> None:
             pairs.append((name, alone))
         turns |= take_runs(contestants, args)
     print(contestants_table(turns, _MEASURES), ratios_table(turns, _MEASURES, pairs), sep='\n\n')
-
-
-def _some_of(known: Collection[str]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        chosen = text.split(',')
-        for name in chosen:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f'{name!r} is not one of {", ".join(known)}')
-        return chosen
-
-    return parse
 
 
 if __name__ == '__main__':

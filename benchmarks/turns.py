@@ -7,7 +7,7 @@ turn is repeated if other processes used the processors meanwhile, for which har
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -97,6 +97,19 @@ def add_flags(parser: argparse.ArgumentParser, rounds: int, max_repeats: int) ->
         default=max_repeats,
         help=f'how often a turn is repeated during which others used more than {MAX_OTHERS:.0%} of the cores',
     )
+
+
+def some_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    """The type of an argument that is a comma-separated list of known names."""
+
+    def parse(text: str) -> list[str]:
+        chosen = text.split(',')
+        for name in chosen:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f'{name!r} is not one of {", ".join(known)}')
+        return chosen
+
+    return parse
 
 
 def load() -> str:
