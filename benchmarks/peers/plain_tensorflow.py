@@ -58,8 +58,10 @@ class Network:
         """A convolution and its batch norm."""
         channels, pad = int(x.shape[3]), size // 2
         kernel = self._kernel([size, size, channels, filters], (2 / (size * size * channels)) ** 0.5)
-        padding = [[0, 0], [pad, pad], [pad, pad], [0, 0]]
-        x = tf.nn.conv2d(x, tf.cast(kernel, x.dtype), strides, padding)
+        # Explicit padding slows the gradients down, and in bf16 by a factor.
+        if strides > 1 and pad:
+            x = tf.pad(x, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
+        x = tf.nn.conv2d(x, tf.cast(kernel, x.dtype), strides, 'SAME' if strides == 1 else 'VALID')
         scale, offset = self._vector(filters, 1.0), self._vector(filters, 0.0)
         mean, variance = (self._vector(filters, start, trainable=False) for start in (0.0, 1.0))
         found = tf.raw_ops.FusedBatchNormV3(
