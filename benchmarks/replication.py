@@ -69,7 +69,7 @@ def main() -> None:
         steps.append(f'--eval_during_training_at_specified_steps={timed + warm_up}')
         contestants[name] = results.contestant(name, [*PROGRAM, *before, *common, *flags, *steps])
     pairs = [(name, _BASELINE) for name in _VARIANTS if name != _BASELINE]
-    print(format_report(take_runs(contestants, args), MEASURES, pairs))
+    print(format_report(take_runs(contestants, args), MEASURES, pairs, ratios_of=MEASURES[:1]))
 
 
 if __name__ == '__main__':

@@ -124,23 +124,26 @@ def contestants_table(turns: Turns[Outcome], measures: Sequence[Measure[Outcome]
 
 def ratios_table(turns: Turns[Outcome], measures: Sequence[Measure[Outcome]], pairs: Sequence[tuple[str, str]]) -> str:
     """The ratios of pairs of contestants (ours, theirs), in each measure, and their medians over the rounds."""
-    titles = ['ours / theirs']
-    for measure in measures:
-        titles += [f'ratio of {measure.title}', '95 %', 'median', 'verdict']
     rows = []
-    for names in pairs:
-        ours, theirs = (outcomes(turns[name]) for name in names)
-        rows.append([' / '.join(names)])
-        for measure in measures:
+    for measure in measures:
+        for names in pairs:
+            ours, theirs = (outcomes(turns[name]) for name in names)
             ratio, median = measure.ratio(ours, theirs), measure.median_ratio(ours, theirs)
             verdict = _VERDICTS.get(ratio.verdict, 'more' if ratio.value > 1 else 'less')
-            rows[-1] += [f'{ratio.value:.3f}', _interval(ratio.interval, 3), f'{median:.3f}', verdict]
-    return _table(titles, rows)
+            cells = (f'{ratio.value:.3f}', _interval(ratio.interval, 3), f'{median:.3f}', verdict)
+            rows.append([' / '.join(names), measure.title, *cells])
+    return _table(['ours / theirs', 'of', 'ratio', '95 %', 'median', 'verdict'], rows)
 
 
-def format_report(turns: Turns[Outcome], measures: Sequence[Measure[Outcome]], pairs: Sequence[tuple[str, str]]) -> str:
-    """The machine, what each contestant reached, and the ratios of pairs."""
-    return '\n\n'.join([machine_line(), contestants_table(turns, measures), ratios_table(turns, measures, pairs)])
+def format_report(
+    turns: Turns[Outcome],
+    measures: Sequence[Measure[Outcome]],
+    pairs: Sequence[tuple[str, str]],
+    ratios_of: Sequence[Measure[Outcome]] | None = None,
+) -> str:
+    """The machine, what each contestant reached, and the ratios of pairs; ratios_of: by default, all measures."""
+    ratios = ratios_table(turns, measures if ratios_of is None else ratios_of, pairs)
+    return '\n\n'.join([machine_line(), contestants_table(turns, measures), ratios])
 
 
 def machine_line() -> str:
@@ -157,5 +160,5 @@ def _interval(ends: tuple[float, float] | None, decimals: int) -> str:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    numbers = [i for i, title in enumerate(titles) if i and title != 'verdict']
+    numbers = [i for i, title in enumerate(titles) if i and title not in ('of', 'verdict')]
     return format_markdown(titles, rows, right=numbers)

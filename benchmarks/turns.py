@@ -95,7 +95,7 @@ def add_flags(parser: argparse.ArgumentParser, rounds: int, max_repeats: int) ->
         '--max_repeats',
         type=_at_least(0),
         default=max_repeats,
-        help=f'how often a turn is repeated during which others used more than {MAX_OTHERS:.0%} of the cores',
+        help=f'how often a turn is repeated during which others used more than {100 * MAX_OTHERS:.0f} %% of the cores',
     )
 
 

@@ -51,7 +51,7 @@ class _Block(nn.Module):
         return torch.relu_(self.inner(x) + self.shortcut(x))
 
 
-def _network() -> nn.Module:
+def make_network() -> nn.Module:
     layers: list[nn.Module] = [_conv(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
     channels = 64
     for stage, num_blocks in enumerate(BLOCKS):
@@ -63,7 +63,7 @@ def _network() -> nn.Module:
 
 def make_step(batch_size: int, precision: str, *, forward_only: bool, compiled: bool) -> Callable[[], float]:
     """What takes a step and returns the loss."""
-    model = _network().to(memory_format=torch.channels_last)
+    model = make_network().to(memory_format=torch.channels_last)
     images = torch.rand(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE).mul_(2).sub_(1).to(memory_format=torch.channels_last)
     labels = torch.randint(0, NUM_CLASSES, (batch_size,))
     is_bf16 = precision == 'bf16'
