@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks.harness import Harness
 from benchmarks.peers import plain_tensorflow
-from benchmarks.peers.measuring import NUM_CLASSES, WEIGHT_DECAY
+from benchmarks.peers.document import NUM_CLASSES, WEIGHT_DECAY
 from benchmarks.standings import Measure, format_report
 from benchmarks.turns import add_flags, take_turns
 from models.layers import Initializer

@@ -15,15 +15,8 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import tensorflow.compat.v1 as tf
 
-from benchmarks.peers.measuring import (
-    BLOCKS,
-    IMAGE_SIZE,
-    LEARNING_RATE,
-    NUM_CLASSES,
-    WEIGHT_DECAY,
-    parse_flags,
-    run_steps,
-)
+from benchmarks.peers.document import IMAGE_SIZE, LEARNING_RATE, NUM_CLASSES, WEIGHT_DECAY
+from benchmarks.peers.measuring import BLOCKS, parse_flags, run_steps
 
 _MOMENTUM, _EPSILON = 0.9, 1e-5
 

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from benchmarks.peers import document
+from models.costs import read_table
 from models.registry import MODELS
+from params import make_params
 from params.table import SPECS
 
 pytestmark = pytest.mark.graph
@@ -19,7 +22,6 @@ SCRIPTS = sorted(path for path in BENCHMARKS.rglob('*.py') if "if __name__ == '_
 README = (BENCHMARKS / 'README.md').read_text()
 # What a script needs that may not be installed here.
 NEEDS = {'pytorch_resnet50': 'torch', 'sample_digits': 'sklearn', 'keras_resnet50': 'keras'}
-WEIGHTS_OF_RESNET50 = 25_559_081
 
 
 def help_of(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
@@ -58,6 +60,12 @@ def test_flags_in_the_commands_of_readme_are_there(
             assert f'--{flag}' in told or flag in SPECS, f'{script} --{flag}'
 
 
+def test_a_peer_has_the_parameters_and_the_operations_of_resnet50() -> None:
+    cost = read_table()['resnet50', 'imagenet', 224]
+    assert cost == (document.PARAMETERS, round(document.GFLOPS * 1e9))
+    assert make_params(model='resnet50').weight_decay == document.WEIGHT_DECAY
+
+
 def test_the_network_written_by_hand_has_the_variables_of_resnet50() -> None:
     from benchmarks.peers.plain_tensorflow import Network
 
@@ -67,14 +75,14 @@ def test_the_network_written_by_hand_has_the_variables_of_resnet50() -> None:
     assert logits.shape.as_list() == [2, 1001]
     assert logits.dtype == tf.float32
     sizes = [int(np.prod(variable.shape.as_list())) for variable in (*network.kernels, *network.others)]
-    assert sum(sizes) == WEIGHTS_OF_RESNET50
+    assert sum(sizes) == document.PARAMETERS
 
 
 def test_the_network_of_pytorch_has_the_variables_of_resnet50() -> None:
     pytest.importorskip('torch', reason='optional: benchmarks/requirements.txt')
     from benchmarks.peers.pytorch_resnet50 import make_network
 
-    assert sum(parameter.numel() for parameter in make_network().parameters()) == WEIGHTS_OF_RESNET50
+    assert sum(parameter.numel() for parameter in make_network().parameters()) == document.PARAMETERS
 
 
 def test_digits_are_written_as_the_files_of_mnist(tmp_path: Path) -> None:

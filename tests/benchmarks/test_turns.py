@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 from sample_results import sample_document
@@ -16,6 +17,7 @@ from benchmarks.program import Results, RunFailedError, run_command, take_runs
 from benchmarks.standings import Measure, Throughput, format_report, paired_ratio
 from benchmarks.turns import Turn, order_of_round, take_turns
 from hardware.meters import Disturbances
+from reporting import record
 from reporting.comparison import Clock, Verdict, compare, estimate
 from reporting.comparison_rows import make_rows
 from reporting.record import Record, read_file
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.unit
 
 SECONDS = Measure[float]('s', lambda seconds: seconds, is_cost=True, is_paired=True)
 RATE = Measure[float]('images/sec', lambda seconds: 1 / seconds, is_paired=True)
+SCHEMA = jsonschema.Draft202012Validator(json.loads(Path(record.__file__).with_name('result.schema.json').read_text()))
 FAKE = Path(__file__).resolve().parent.parent / 'fake_benchmark.py'
 
 
@@ -179,10 +182,10 @@ def test_the_result_of_a_peer_can_be_compared(tmp_path: Path, capsys: pytest.Cap
         num_warmup_batches=1,
         precision='bf16',
         forward_only=True,
-        result_file=tmp_path / 'peer.json',
+        result_file=str(tmp_path / 'peer.json'),
     )
     run_steps(args, 'Other software', {'other': '1.0'}, lambda: float(sum(os.urandom(1000))))
-    found = read_file(args.result_file)
+    found = read_file(Path(args.result_file))
     assert isinstance(found, Record)
     assert found.work == {
         'model': 'resnet50',
@@ -194,4 +197,5 @@ def test_the_result_of_a_peer_can_be_compared(tmp_path: Path, capsys: pytest.Cap
     assert estimate([found]).num_steps == 12
     assert estimate([found]).has_interval
     assert f'total images/sec: {found.images_per_second:.2f}' in capsys.readouterr().out
-    assert read_side(str(args.result_file)).groups
+    assert read_side(args.result_file).groups
+    assert not list(SCHEMA.iter_errors(found.document))
