@@ -8,34 +8,19 @@ of pairs are called different.
 """
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.launched import load
+from benchmarks.program import PROGRAM, Results, add_output, exit_code
+from benchmarks.turns import load
 from reporting.comparison import Ratio, compare, estimate
-from reporting.record import Record, read_file
+from reporting.record import Record
 
-_PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
 _FLAGS = ('--model=lenet', '--batch_size=8', '--num_warmup_batches=20', '--device=cpu')
 MOST_DIFFERENT = 0.05
-
-
-def measure(path: Path, num_batches: int) -> Record:
-    """Runs lenet in a fresh process, unless its result is there.
-
-    Raises:
-      subprocess.CalledProcessError: the run failed.
-    """
-    if not path.exists():
-        command = (sys.executable, _PROGRAM, *_FLAGS, f'--num_batches={num_batches}')
-        subprocess.run((*command, f'--result_file={path}'), check=True, capture_output=True)
-    found = read_file(path)
-    assert isinstance(found, Record)
-    return found
 
 
 def compare_pairs(records: Sequence[Record], repeats: int) -> list[Ratio]:
@@ -44,27 +29,26 @@ def compare_pairs(records: Sequence[Record], repeats: int) -> list[Ratio]:
     return [compare(before, after) for before, after in zip(sides[::2], sides[1::2], strict=True)]
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
     parser.add_argument('--pairs', type=int, default=40)
     parser.add_argument('--repeat', type=int, default=1, help='runs on each side of a pair')
     parser.add_argument('--num_batches', type=int, default=200)
-    parser.add_argument('--output', type=Path, default=Path('data/equal_runs'))
+    add_output(parser, 'equal_runs')
     args = parser.parse_args()
-    args.output.mkdir(parents=True, exist_ok=True)
+    run = Results(args.output, keep=True).contestant('run', [*PROGRAM, *_FLAGS, f'--num_batches={args.num_batches}'])
     num_different = 0
     for pair in range(args.pairs):
         first = 2 * args.repeat * pair
-        numbers = range(first, first + 2 * args.repeat)
-        records = [measure(args.output / f'run-{number:03}.json', args.num_batches) for number in numbers]
-        (ratio,) = compare_pairs(records, args.repeat)
+        (ratio,) = compare_pairs([run(number) for number in range(first, first + 2 * args.repeat)], args.repeat)
         low, high = ratio.interval or (float('nan'), float('nan'))
         num_different += ratio.is_significant
         print(f'{pair + 1:3} {ratio.value:6.3f} ({low:.3f} to {high:.3f}) {ratio.verdict.value}; {load()}', flush=True)
     share = num_different / args.pairs
     print(f'{num_different} of {args.pairs} pairs of equal runs were called different: {share:.1%}')
-    return 1 if share > MOST_DIFFERENT else 0
+    if share > MOST_DIFFERENT:
+        sys.exit(1)
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(exit_code(main))

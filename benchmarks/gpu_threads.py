@@ -13,30 +13,31 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.launched import RunFailedError
-from benchmarks.turns import compare_in_turns
+from benchmarks.program import PROGRAM, Results, add_output, exit_code, take_runs
+from benchmarks.standings import Throughput, format_report
+from benchmarks.turns import add_flags
 
+_BASELINE = 'global'
 _VARIANTS = {
-    'global': ('--gpu_thread_mode=global',),
+    _BASELINE: ('--gpu_thread_mode=global',),
     'global, 1 intra-op thread': ('--gpu_thread_mode=global', '--num_intra_threads=1'),
     'gpu_shared': ('--gpu_thread_mode=gpu_shared',),
     'gpu_private': ('--gpu_thread_mode=gpu_private',),
 }
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None, allow_abbrev=False)
-    parser.add_argument('--rounds', type=int, default=5)
     parser.add_argument('--device', choices=('gpu', 'cpu'), default='gpu', help='cpu: only to try this script')
     parser.add_argument('--data_dir', required=True, help='records of images, as the subcommand records writes them')
+    add_flags(parser, rounds=5, max_repeats=2)
+    add_output(parser, 'gpu_threads')
     args, flags = parser.parse_known_args()
-    try:
-        compare_in_turns(_VARIANTS, [f'--device={args.device}', f'--data_dir={args.data_dir}', *flags], args.rounds)
-    except RunFailedError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    results, common = Results(args.output), [f'--device={args.device}', f'--data_dir={args.data_dir}', *flags]
+    contestants = {name: results.contestant(name, [*PROGRAM, *common, *own]) for name, own in _VARIANTS.items()}
+    turns = take_runs(contestants, args)
+    print(format_report(turns, [Throughput()], [(name, _BASELINE) for name in _VARIANTS if name != _BASELINE]))
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -1,16 +1,18 @@
-"""The cost of the harness: BenchmarkCNN compared with a minimal session loop over the same layers, alternating steps.
+"""The cost of the harness: BenchmarkCNN compared with minimal session loops, alternating steps in one process.
 
-    python benchmarks/harness_overhead.py --model=resnet50 --batch_size=32 --num_batches=20
+    python benchmarks/harness_overhead.py --model=resnet50 --batch_size=32 --rounds=20
+    python benchmarks/harness_overhead.py --model=vgg16 --batch_size=16 --precision=bf16 --forward_only
 
-The loop is a typical hand-written one: synthetic images in a variable, tf.gradients, gradient descent, one
-session.run with the loss for each step. The ratio is the throughput of the harness divided by that of the loop.
+`minimal` is a typical loop over the same layers: synthetic images in a variable, tf.gradients, gradient descent, one
+session.run with the loss for each step. For ResNet-50 there is also `by hand`, whose network is written out in
+operations of TensorFlow (benchmarks/peers/plain_tensorflow.py).
 """
 
 import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -18,14 +20,14 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import tensorflow.compat.v1 as tf
 
-from benchmark_cnn import BenchmarkCNN
-from benchmarks.interleave import compare
+from benchmarks.harness import Harness
+from benchmarks.peers import plain_tensorflow
+from benchmarks.peers.document import NUM_CLASSES, WEIGHT_DECAY
+from benchmarks.standings import Measure, format_report
+from benchmarks.turns import add_flags, take_turns
 from models.layers import Initializer
 from models.networks import build_network
 from models.registry import MODELS
-from params import make_params
-
-_NUM_CLASSES = 1001
 
 
 class PlainVariables:
@@ -48,48 +50,72 @@ class PlainVariables:
         self.updates.append(tf.assign(self._variables[name], value))
 
 
-def minimal_loop(model: str, batch_size: int, weight_decay: float) -> Iterator[float]:
-    """Takes training steps forever, and yields the seconds of each."""
+def minimal_loop(model: str, batch_size: int, precision: str, *, forward_only: bool) -> Callable[[], object]:
+    """What takes a step of a session loop over the layers of the program."""
     facts = MODELS.find_model(model)
     with tf.Graph().as_default() as graph:
         size = facts.image_size
         images = tf.Variable(tf.random.uniform([batch_size, size, size, 3], -1, 1), trainable=False, use_resource=True)
-        labels = tf.Variable(tf.random.uniform([batch_size], 0, _NUM_CLASSES, tf.int32), trainable=False)
+        labels = tf.Variable(tf.random.uniform([batch_size], 0, NUM_CLASSES, tf.int32), trainable=False)
         variables = PlainVariables()
-        logits = build_network(facts.network, images, _NUM_CLASSES, variables, 'NHWC', is_training=True).logits
+        logits = build_network(
+            facts.network,
+            images,
+            NUM_CLASSES,
+            variables,
+            'NHWC',
+            is_training=not forward_only,
+            dtype=tf.bfloat16 if precision == 'bf16' else tf.float32,
+        ).logits
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
-        kernels = [variable for variable in tf.trainable_variables() if len(variable.shape) > 1]
-        loss += weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
-        descend = tf.train.GradientDescentOptimizer(facts.learning_rate).minimize(loss)
-        train_op = tf.group(descend, *variables.updates)
+        ops = [loss]
+        if not forward_only:
+            kernels = [variable for variable in tf.trainable_variables() if len(variable.shape) > 1]
+            loss += WEIGHT_DECAY * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
+            descend = tf.train.GradientDescentOptimizer(facts.learning_rate).minimize(loss)
+            ops = [loss, tf.group(descend, *variables.updates)]
         initialize = tf.global_variables_initializer()
     session = tf.Session(graph=graph)
     session.run(initialize)
-    while True:
+    return lambda: session.run(ops)
+
+
+def timed(step: Callable[[], object], num_warmup: int) -> Callable[[int], float]:
+    """A contestant that takes the step and returns its seconds, after the warm-up steps."""
+    for _ in range(num_warmup):
+        step()
+
+    def take(number: int) -> float:
+        del number
         start = time.perf_counter()
-        session.run([train_op, loss])
-        yield time.perf_counter() - start
+        step()
+        return time.perf_counter() - start
+
+    return take
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
     parser.add_argument('--model', default='resnet50')
     parser.add_argument('--batch_size', type=int, default=32)
-    parser.add_argument('--num_batches', type=int, default=20)
+    parser.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32')
+    parser.add_argument('--forward_only', action='store_true')
     parser.add_argument('--num_warmup_batches', type=int, default=3)
+    add_flags(parser, rounds=20, max_repeats=2)
     args = parser.parse_args()
-    params = make_params(
-        model=args.model,
-        device='cpu',
-        batch_size=args.batch_size,
-        num_batches=args.num_batches,
-        num_warmup_batches=args.num_warmup_batches,
-    )
-    harness = (step.seconds for step in BenchmarkCNN(params).steps())
-    minimal = minimal_loop(args.model, args.batch_size, params.weight_decay)
-    compare(('harness', 'minimal'), (harness, minimal), args.batch_size, args.num_warmup_batches, args.num_batches)
-    return 0
+    run = {name: getattr(args, name) for name in ('model', 'batch_size', 'precision', 'forward_only')}
+    with Harness(args, device='cpu', **run) as harness:
+        minimal = minimal_loop(**run)
+        contestants = {'harness': harness.take_step, 'minimal': timed(minimal, args.num_warmup_batches)}
+        if args.model == 'resnet50':
+            by_hand = plain_tensorflow.make_step(args.batch_size, args.precision, forward_only=args.forward_only)
+            contestants['by hand'] = timed(by_hand, args.num_warmup_batches)
+        turns = take_turns(
+            contestants, args.rounds, max_repeats=args.max_repeats, show=lambda seconds: f'{seconds:.4g} s'
+        )
+    rate = Measure[float]('images/sec', lambda seconds: args.batch_size / seconds, is_paired=True)
+    print(format_report(turns, [rate], [('harness', name) for name in contestants if name != 'harness']))
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    main()

@@ -1,20 +1,18 @@
-"""Compares RecordInput with staging areas and tf.data: how fast they turn shards into batches, without a model.
+"""Compares RecordInput with staging areas, tf.data and decoding alone: how fast shards become batches, without a model.
 
     python benchmarks/input_pipeline.py --data_dir=DIR
 
-Both read the same shards, make images with the same functions, keep two sets of batches ahead, and take turns in one
-process. tf.data runs in several settings; the ratio of a round compares with the setting that is fastest over all
-rounds. Each turn starts when no background thread is working, and does not time the first batches, which are ready
-already. A turn is repeated, at most MAX_REPEATS times, if other processes used the processors meanwhile; the number of
-turns that remained disturbed is printed. Linux only.
+The pipelines read the same shards, make images with the same functions, keep two sets of batches ahead, and take turns
+in one process; tf.data runs in several settings. `full decode` is what libjpeg-turbo can do on the same cores, and
+nothing else: whole JPEG files that are in memory already are decoded with the same options, and dropped. Each turn
+starts when no background thread is working, and does not time the first batches, which are ready already. Linux only.
 """
 
 import argparse
 import os
-import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,15 +22,18 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import tensorflow.compat.v1 as tf
 
 import preprocessing
+from benchmarks.standings import Measure, format_report
+from benchmarks.turns import add_flags, take_turns
 from errors import UsageError
 from inputs.data_sets import DATA_SETS, Shards, find_shards
 from inputs.pipeline import Batch, InputPipeline
 from inputs.record_pipeline import RecordPipeline
 
 OURS = 'staged'
+FULL_DECODE = 'full decode'
 NUM_CLASSES = DATA_SETS['imagenet'].num_classes
 SHUFFLED_RECORDS = 256  # for both; on a small data set, a larger pool would stop reading at the end of each epoch
-MAX_OTHERS, MAX_REPEATS = 0.12, 8  # processors that other processes may use; repeats of a disturbed turn
+DECODED_FILES = 512  # JPEG files that the contestant which only decodes has in memory, at most
 AHEAD = 2  # sets of batches; a turn starts with as many untimed batches, and two more for those in progress
 
 
@@ -75,19 +76,57 @@ class TfData(InputPipeline):
         return self._batch
 
 
+class FullDecode(InputPipeline):
+    """Decodes whole JPEG files from memory on all cores, one thread each, and drops the pixels."""
+
+    def __init__(self, jpeg_files: Sequence[bytes], batch_size: int, threads: int) -> None:
+        super().__init__()
+        settings = tf.data.Options()
+        settings.deterministic = False
+        settings.threading.private_threadpool_size = threads
+        settings.threading.max_intra_op_parallelism = 1
+        with tf.device('/cpu:0'):
+            files = tf.data.Dataset.from_tensor_slices(list(jpeg_files)).repeat()
+            batches = files.map(_decoded_pixel, num_parallel_calls=threads).batch(batch_size, drop_remainder=True)
+            iterator = tf.data.make_initializable_iterator(batches.prefetch(AHEAD).with_options(settings))
+            pixels = iterator.get_next()
+            self._batch = Batch(pixels, pixels)
+        self.initializers = [iterator.initializer]
+
+    def tower_batch(self, tower: int) -> Batch:
+        return self._batch
+
+
+def _jpeg_files(shards: Shards) -> list[bytes]:
+    """The first DECODED_FILES files."""
+    found: list[bytes] = []
+    for path in shards.paths:
+        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            if len(found) == DECODED_FILES:
+                return found
+            (file,) = tf.train.Example.FromString(record).features.feature['image/encoded'].bytes_list.value
+            found.append(file)
+    return found
+
+
+def _decoded_pixel(file: tf.Tensor) -> tf.Tensor:
+    image = tf.raw_ops.DecodeJpeg(contents=file, channels=3, fancy_upscaling=False, dct_method='INTEGER_ACCURATE')
+    return image[0, 0]
+
+
 @dataclass(frozen=True)
-class Turn:
-    """Wall-clock and processor seconds per batch, and whether other processes used the processors meanwhile."""
+class Cost:
+    """Wall-clock and processor seconds per image."""
 
     wall_seconds: float
     processor_seconds: float
-    disturbed: bool
 
 
 class Contestant:
     """A pipeline and its session, initialised and warmed up."""
 
-    def __init__(self, make: Callable[[], InputPipeline], threads: tuple[int, int]) -> None:
+    def __init__(self, make: Callable[[], InputPipeline], batch_size: int, threads: tuple[int, int]) -> None:
+        self._batch_size = batch_size
         with tf.Graph().as_default() as graph:
             pipeline = make()
             step = [*pipeline.per_step_ops, *(tensor.op for tensor in vars(pipeline.tower_batch(0)).values())]
@@ -98,26 +137,20 @@ class Contestant:
             pipeline.warm_up(self._session)
             self._step = self._session.make_callable(step)
 
-    def turn(self, batches: int) -> Turn:
-        for _ in range(1 + MAX_REPEATS):
-            wait_until_idle()
-            for _ in range(AHEAD + 2):
-                self._step()
-            wall, own, everyone = time.perf_counter(), time.process_time(), busy_seconds()
-            for _ in range(batches):
-                self._step()
-            wall, own, everyone = time.perf_counter() - wall, time.process_time() - own, busy_seconds() - everyone
-            turn = Turn(wall / batches, own / batches, disturbed=everyone - own > MAX_OTHERS * wall)
-            if not turn.disturbed:
-                break
-        return turn
+    def turns_of(self, batches: int) -> Callable[[int], Cost]:
+        """What takes a turn of so many batches, given the number of the round."""
+        return lambda _: self.turn(batches)
 
-
-def busy_seconds() -> float:
-    """Processor seconds of all processes since the machine started."""
-    user, nice, system, _idle, _iowait, irq, softirq, steal = Path('/proc/stat').read_text().split()[1:9]
-    ticks = sum(map(int, (user, nice, system, irq, softirq, steal)))
-    return ticks / os.sysconf('SC_CLK_TCK')
+    def turn(self, batches: int) -> Cost:
+        """Takes that many batches; the costs are those of one image."""
+        wait_until_idle()
+        for _ in range(AHEAD + 2):
+            self._step()
+        wall, own = time.perf_counter(), time.process_time()
+        for _ in range(batches):
+            self._step()
+        images = batches * self._batch_size
+        return Cost((time.perf_counter() - wall) / images, (time.process_time() - own) / images)
 
 
 def wait_until_idle() -> None:
@@ -131,9 +164,9 @@ def wait_until_idle() -> None:
 
 
 def contestants(shards: Shards, batch_size: int) -> dict[str, Contestant]:
-    """Our pipeline, and tf.data in each setting, by name."""
+    """Our pipeline, tf.data in each setting, and decoding alone, by name."""
     options = preprocessing.ImageOptions(height=224, width=224, channels=3, training=True, seed=1)
-    cores = len(os.sched_getaffinity(0))
+    cores, files = len(os.sched_getaffinity(0)), _jpeg_files(shards)
 
     def staged() -> InputPipeline:
         devices, pool = ['/cpu:0'], SHUFFLED_RECORDS
@@ -142,56 +175,47 @@ def contestants(shards: Shards, batch_size: int) -> dict[str, Contestant]:
         )
 
     def tf_data(calls: int, fuse: bool, normalize_in_map: bool) -> Contestant:
-        return Contestant(lambda: TfData(shards, batch_size, options, calls, cores, fuse, normalize_in_map), (0, 1))
+        return Contestant(
+            lambda: TfData(shards, batch_size, options, calls, cores, fuse, normalize_in_map), batch_size, (0, 1)
+        )
 
     return {
-        OURS: Contestant(staged, (0, 1)),
+        OURS: Contestant(staged, batch_size, (0, 1)),
         'tf.data AUTOTUNE': tf_data(tf.data.AUTOTUNE, False, False),
         'tf.data 2 calls a core': tf_data(2 * cores, False, False),
         'tf.data fused': tf_data(2 * cores, True, False),
         'tf.data fused floats': tf_data(2 * cores, True, True),
+        FULL_DECODE: Contestant(lambda: FullDecode(files, batch_size, cores), batch_size, (0, 1)),
     }
 
 
-def run(shards: Shards, batch_size: int, rounds: int, batches_per_round: int) -> None:
-    pipelines = contestants(shards, batch_size)
-    turns: dict[str, list[Turn]] = {name: [] for name in pipelines}
-    print('images/sec ' + ' '.join(f'{name:>22}' for name in pipelines))
-    for index in range(rounds):
-        # Every other round in reverse order, so that no contestant always follows the same one.
-        for name in list(pipelines)[:: -1 if index % 2 else 1]:
-            turns[name].append(pipelines[name].turn(batches_per_round))
-        print(
-            f'round {index + 1:4} ' + ' '.join(f'{batch_size / turns[name][-1].wall_seconds:22.0f}' for name in turns)
-        )
-    medians = {name: statistics.median(turn.wall_seconds for turn in taken) for name, taken in turns.items()}
-    print('median     ' + ' '.join(f'{batch_size / seconds:22.0f}' for seconds in medians.values()))
-    costs = (statistics.median(turn.processor_seconds for turn in taken) for taken in turns.values())
-    print('CPU ms each' + ' '.join(f'{1000 * seconds / batch_size:22.3f}' for seconds in costs))
-    print('disturbed  ' + ' '.join(f'{sum(turn.disturbed for turn in taken):22}' for taken in turns.values()))
-    best = min(medians.keys() - {OURS}, key=medians.__getitem__)
-    pairs = list(zip(turns[OURS], turns[best], strict=True))
-    for what, ratios in (
-        ('images/sec', [theirs.wall_seconds / ours.wall_seconds for ours, theirs in pairs]),
-        ('images per CPU second', [theirs.processor_seconds / ours.processor_seconds for ours, theirs in pairs]),
-    ):
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        print(f'{OURS} / {best}, {what}: {middle:.3f} (quartiles {low:.3f} .. {high:.3f}, {rounds} rounds)')
+MEASURES = (
+    Measure[Cost]('images/sec', lambda cost: 1 / cost.wall_seconds, is_paired=True, decimals=0),
+    Measure[Cost](
+        'CPU ms an image', lambda cost: 1000 * cost.processor_seconds, is_cost=True, is_paired=True, decimals=3
+    ),
+)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description='RecordInput and staging areas against tf.data, in images/sec.')
+    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
     parser.add_argument('--data_dir', required=True, help='folder with train-*-of-* shards')
     parser.add_argument('--batch_size', type=int, default=64)
-    parser.add_argument('--rounds', type=int, default=15, help='at least 2')
-    parser.add_argument('--batches_per_round', type=int, default=12)
-    flags = parser.parse_args()
-    if flags.rounds < 2:
-        parser.error(f'--rounds={flags.rounds}: quartiles need at least 2')
+    parser.add_argument('--batches_per_round', type=int, default=24, help='so that a turn takes over a second')
+    add_flags(parser, rounds=15, max_repeats=8)
+    args = parser.parse_args()
     try:
-        run(find_shards(flags.data_dir, 'train'), flags.batch_size, flags.rounds, flags.batches_per_round)
+        shards = find_shards(args.data_dir, 'train')
     except UsageError as error:
         parser.error(str(error))
+    pipelines = contestants(shards, args.batch_size)
+    turns = take_turns(
+        {name: pipeline.turns_of(args.batches_per_round) for name, pipeline in pipelines.items()},
+        args.rounds,
+        max_repeats=args.max_repeats,
+        show=lambda cost: f'{1 / cost.wall_seconds:.0f} images/sec',
+    )
+    print(format_report(turns, MEASURES, [(OURS, name) for name in pipelines if name != OURS]))
 
 
 if __name__ == '__main__':

@@ -1,10 +1,12 @@
 """Makes folders of handwritten digits to train and to validate on, without a download.
 
     python benchmarks/sample_digits.py --output=DIR
+    python benchmarks/sample_digits.py --output=DIR --format=mnist
 
 The images are the 1,797 digits of 8 x 8 pixels in scikit-learn: the test set of Alpaydin and Kaynak's
 Optical Recognition of Handwritten Digits (1998, doi:10.24432/C50P49), written by 13 people. Every fifth one is held
-out in DIR/validation, the others are in DIR/train; both have one folder per digit.
+out in DIR/validation, the others are in DIR/train; both have one folder per digit. With --format=mnist they are the
+four files of MNIST instead: each digit is enlarged to 20 x 20 pixels in the middle of 28 x 28, as MNIST's were.
 """
 
 import argparse
@@ -21,14 +23,43 @@ _LARGEST = 16
 _HELD_OUT_EVERY = 5
 
 
+# The sides of a digit and of its image in MNIST: LeCun et al. 1998, section III.A.
+_MNIST_DIGIT, _MNIST_IMAGE = 20, 28
+_MNIST_PREFIXES = {'train': 'train', 'validation': 't10k'}
+
+
+def read_digits() -> tuple[np.ndarray, np.ndarray]:
+    """The images [N, 8, 8] uint8, and their labels [N]."""
+    pixels, labels = load_digits(return_X_y=True)
+    return np.round(pixels.reshape([-1, 8, 8]) * (255 / _LARGEST)).astype(np.uint8), labels
+
+
 def write_digits(output: Path) -> int:
     """Writes the folders; returns the number of images in both."""
-    pixels, labels = load_digits(return_X_y=True)
-    images = np.round(pixels.reshape([-1, 8, 8]) * (255 / _LARGEST)).astype(np.uint8)
+    images, labels = read_digits()
     for number, (image, label) in enumerate(zip(images, labels, strict=True), start=1):
         folder = output / ('validation' if number % _HELD_OUT_EVERY == 0 else 'train') / str(label)
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(folder / f'{number:04d}.png')
+    return len(images)
+
+
+def write_mnist(output: Path) -> int:
+    """Writes the files of MNIST; returns the number of images in all of them."""
+    images, labels = read_digits()
+    margin = (_MNIST_IMAGE - _MNIST_DIGIT) // 2
+    large = np.zeros([len(images), _MNIST_IMAGE, _MNIST_IMAGE], np.uint8)
+    for image, digit in zip(large, images, strict=True):
+        enlarged = Image.fromarray(digit).resize((_MNIST_DIGIT, _MNIST_DIGIT), Image.Resampling.BICUBIC)
+        image[margin:-margin, margin:-margin] = np.asarray(enlarged)
+    is_held_out = np.arange(1, len(images) + 1) % _HELD_OUT_EVERY == 0
+    output.mkdir(parents=True)
+    for subset, chosen in (('train', ~is_held_out), ('validation', is_held_out)):
+        for kind, values in (('images', large[chosen]), ('labels', labels[chosen].astype(np.uint8))):
+            # The magic number: unsigned bytes, and the number of dimensions. All numbers are big-endian.
+            header = np.array([0x800 + values.ndim, *values.shape], '>u4').tobytes()
+            path = output / f'{_MNIST_PREFIXES[subset]}-{kind}-idx{values.ndim}-ubyte'
+            path.write_bytes(header + values.tobytes())
     return len(images)
 
 
@@ -37,14 +68,16 @@ def main() -> None:
     parser.add_argument(
         '--output', type=Path, required=True, help='folder to create, with the subfolders train and validation'
     )
-    output: Path = parser.parse_args().output
+    parser.add_argument('--format', choices=('images', 'mnist'), default='images')
+    args = parser.parse_args()
+    output: Path = args.output
     if output.exists():
         parser.error(f'--output={output}: it already exists; remove it, or give another folder')
     # The folder is renamed into place when complete, so an existing one is complete.
     unfinished = output.parent / f'.{output.name}-unfinished'
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        num_images = write_digits(unfinished)
+        num_images = (write_mnist if args.format == 'mnist' else write_digits)(unfinished)
         unfinished.replace(output)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

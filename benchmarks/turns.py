@@ -1,39 +1,133 @@
-"""Runs variants of one command in turns, each in a process of its own, so that a noisy machine disturbs all alike."""
+"""Contestants take turns, so that a noisy machine disturbs all alike: one way for all scripts of this folder.
 
-import statistics
-from collections.abc import Mapping, Sequence
+A contestant is a function that takes one turn: it runs a command (benchmarks/program.py), or works in this process. A
+turn is repeated if other processes used the processors meanwhile, for which hardware/meters.py watches.
+"""
 
-from benchmarks.launched import load, run_alone
+import argparse
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from hardware.meters import Disturbances
+
+Outcome = TypeVar('Outcome')
+
+# The share of the cores that other processes and machines may use during a turn.
+MAX_OTHERS = 0.06
 
 
-def compare_in_turns(
-    variants: Mapping[str, Sequence[str]], flags: Sequence[str], rounds: int
-) -> dict[str, list[float]]:
-    """Prints images/sec of each run, then of each variant the median and the ratio to the first variant.
+@dataclass(frozen=True)
+class Turn(Generic[Outcome]):
+    """One turn of a contestant.
+
+    Attributes:
+      outcome: what the contestant returned. others: the share of the cores that other processes and machines used;
+        None if it is unknown, as for turns under a second.
+    """
+
+    outcome: Outcome
+    others: float | None
+
+    @property
+    def is_disturbed(self) -> bool:
+        return self.others is not None and self.others > MAX_OTHERS
+
+
+Turns = Mapping[str, Sequence[Turn[Outcome]]]
+
+
+def take_turns(
+    contestants: Mapping[str, Callable[[int], Outcome]],
+    rounds: int,
+    *,
+    max_repeats: int,
+    show: Callable[[Outcome], str] | None = None,
+    watch: Callable[[], Any] = Disturbances,
+) -> dict[str, list[Turn[Outcome]]]:
+    """Lets each contestant take a turn in each round.
 
     Args:
-      variants: the flags of each variant by its name; the first one is the baseline.
-      flags: those that all have. rounds: how often each variant runs.
+      contestants: by their names; each gets the number of the round, from 1, and returns the outcome.
+      max_repeats: how often a disturbed turn is repeated at most; the last attempt counts.
+      show: the text of an outcome, which is printed on standard error at once.
+      watch: makes what watches one turn, with start() and stop() as in hardware.meters.Disturbances.
 
     Returns:
-      The images/sec of each round, by the name of the variant.
-
-    Raises:
-      benchmarks.launched.RunFailedError: a run failed.
+      The turns of each contestant, in the order of the rounds.
     """
-    names = list(variants)
-    rates: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds):
-        # Each variant comes first equally often.
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            rates[name].append(run_alone([*flags, *variants[name]]).images_per_second)
-            print(f'round {number + 1}: {name}: {rates[name][-1]:.2f} images/sec ({load()})', flush=True)
-    width = max(map(len, names))
-    print(f'\n{"":{width}}  images/sec  ratio to {names[0]}, round by round')
-    for name in names:
-        ratios = [own / first for own, first in zip(rates[name], rates[names[0]], strict=True)]
-        print(
-            f'{name:{width}}  {statistics.median(rates[name]):10.2f}  '
-            f'{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})'
-        )
-    return rates
+    names = list(contestants)
+    taken: dict[str, list[Turn[Outcome]]] = {name: [] for name in names}
+    for number in range(1, rounds + 1):
+        for name in order_of_round(names, number):
+            for _ in range(1 + max_repeats):
+                watching = watch()
+                watching.start()
+                outcome = contestants[name](number)
+                turn = Turn(outcome, _others(watching.stop()))
+                if not turn.is_disturbed:
+                    break
+            taken[name].append(turn)
+            if show:
+                others = '' if turn.others is None else f' (others used {turn.others:.0%} of the cores)'
+                print(f'round {number}: {name}: {show(turn.outcome)}{others}', file=sys.stderr, flush=True)
+    return taken
+
+
+def order_of_round(names: Sequence[str], number: int) -> list[str]:
+    """The names as they come in a round: each comes first equally often, and follows each of its neighbours."""
+    size = len(names)
+    first = (number - 1) // 2 % size
+    rotated = [*names[first:], *names[:first]]
+    return rotated if number % 2 else rotated[::-1]
+
+
+def outcomes(turns: Sequence[Turn[Outcome]]) -> list[Outcome]:
+    return [turn.outcome for turn in turns]
+
+
+def add_flags(parser: argparse.ArgumentParser, rounds: int, max_repeats: int) -> None:
+    """Adds the flags that all scripts with turns have: --rounds, --max_repeats."""
+    parser.add_argument('--rounds', type=_at_least(2), default=rounds, help='turns of each contestant, at least 2')
+    parser.add_argument(
+        '--max_repeats',
+        type=_at_least(0),
+        default=max_repeats,
+        help=f'how often a turn is repeated during which others used more than {100 * MAX_OTHERS:.0f} %% of the cores',
+    )
+
+
+def some_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    """The type of an argument that is a comma-separated list of known names."""
+
+    def parse(text: str) -> list[str]:
+        chosen = text.split(',')
+        for name in chosen:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f'{name!r} is not one of {", ".join(known)}')
+        return chosen
+
+    return parse
+
+
+def load() -> str:
+    """The cores and the load of the machine, to be printed with the results."""
+    return f'{os.cpu_count()} cores, load {" ".join(f"{average:.1f}" for average in os.getloadavg())}'
+
+
+def _others(disturbance: Mapping[str, Any]) -> float | None:
+    shares = [disturbance['other_cpu_share'], disturbance['steal_share']]
+    known = [share for share in shares if share is not None]
+    return sum(known) if known else None
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text) if text.strip().isdigit() else least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of at least {least}')
+        return value
+
+    return parse

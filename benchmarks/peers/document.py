@@ -1,0 +1,138 @@
+"""The result document of a peer, as docs/results.md describes it, so that `compare` and `report` read it."""
+
+import argparse
+import os
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from hardware.meters import host_peak_bytes
+from hardware.surroundings import environment_facts, machine_facts
+from reporting.record import RESULT, SCHEMA_VERSION
+from reporting.statistics import describe, summarize
+
+WEIGHT_DECAY, NUM_CLASSES, IMAGE_SIZE = 4e-5, 1001, 224
+# Constant, and low enough for random labels; the program's own schedule begins as low. It does not change the speed.
+LEARNING_RATE = 0.005
+# Parameters, and billions of multiply-adds of an image's forward pass, as models/costs.csv has them.
+PARAMETERS, GFLOPS = 25_559_081, 3.857975296
+_TRAINED_PASSES = 3  # docs/results.md: the backward pass is two forward passes
+
+
+def make_document(
+    args: argparse.Namespace,
+    peer: str,
+    versions: Mapping[str, str],
+    starts: Sequence[float],
+    seconds: Sequence[float],
+    losses: Sequence[float],
+    disturbance: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The JSON object of a run.
+
+    Args:
+      args: batch_size, num_warmup_batches, num_batches, precision and forward_only, as the flags of this program.
+      peer: the name of the software. versions: of its libraries.
+      starts, seconds, losses: of each step, warm-up included; starts in seconds since 1970.
+      disturbance: of the timed steps, as hardware.meters.Disturbances has it.
+    """
+    num_warmup, num_timed, machine = args.num_warmup_batches, args.num_batches, machine_facts()
+    timed, num_steps = seconds[num_warmup:], len(seconds)
+    images, wall = num_timed * args.batch_size, starts[-1] + seconds[-1] - starts[num_warmup]
+    rate = summarize(args.batch_size, timed)
+    flops = 2e9 * GFLOPS * (1 if args.forward_only else _TRAINED_PASSES)
+    memory: dict[str, Any] = {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': {}}
+    return {
+        'schema': RESULT,
+        'schema_version': SCHEMA_VERSION,
+        'id': uuid.uuid4().hex,
+        'complete': True,
+        'ended': {'exit_code': 0, 'reason': None},
+        'started_at': _utc(starts[0]),
+        'ended_at': _utc(starts[-1] + seconds[-1]),
+        'program': {'version': peer, 'git_commit': None},
+        'command': {'argv': sys.argv[1:], 'flags': {'peer': peer}, 'given': {}},
+        'run': {
+            'role': 'forward-only' if args.forward_only else 'training',
+            'variable_update': 'none',
+            'sync': True,
+            'together': True,
+            'all_reduce_spec': None,
+            'optimizer': 'sgd',
+            'precision': args.precision,
+            'tf32': False,
+            'data_format': 'NHWC',
+            'device': 'cpu',
+            'devices': ['/cpu:0'],
+            'data_set': 'imagenet',
+            'is_synthetic': True,
+            'image_size': IMAGE_SIZE,
+            'batch_size': args.batch_size,
+            'global_batch_size': args.batch_size,
+            'images_per_step': args.batch_size,
+            'num_warmup': num_warmup,
+            'num_timed': num_timed,
+            'num_epochs': None,
+            'display_every': num_timed,
+            'steps_per_run': 1,
+            'num_missing_shards': 0,
+            'num_skipped_steps': 0,
+        },
+        'cluster': {'shape': '1*1', 'num_workers': 1, 'devices_per_worker': 1, 'num_ps': 0, 'tasks': []},
+        'model': {'name': 'resnet50', 'parameters': PARAMETERS, 'gflops_per_image': GFLOPS},
+        'workers': [
+            {
+                'task': None,
+                'host': machine['hostname'] or '',
+                'memory': memory,
+                'steps': {
+                    'phase': ['warmup'] * num_warmup + ['timed'] * num_timed,
+                    'index': [*range(1, num_warmup + 1), *range(1, num_timed + 1)],
+                    'global_step': [*range(1, num_steps + 1)],
+                    'generation': [1] * num_steps,
+                    'start': list(starts),
+                    'seconds': list(seconds),
+                    'loss': list(losses),
+                    'top_1': None,
+                    'top_5': None,
+                    'learning_rate': None if args.forward_only else [LEARNING_RATE] * num_steps,
+                    'input_wait': None,
+                    'between': {},
+                },
+            }
+        ],
+        'throughput': {
+            'images_per_second': images / wall,
+            'images_per_second_of_steps': rate.images_per_second,
+            'images': images,
+            'wall_seconds': wall,
+            'step_seconds': sum(timed),
+            'between_seconds': {'other': max(wall - sum(timed), 0.0)},
+            'standard_error': rate.standard_error,
+            'jitter': rate.jitter,
+            'images_per_second_per_device': images / wall,
+        },
+        'statistics': describe(timed),
+        'phases': dict.fromkeys(('import', 'join', 'build', 'initialise', 'warm_up', 'first_step')),
+        'compute': {
+            'flops_per_image': flops,
+            'flops_per_second': flops * images / wall,
+            'peak_flops_per_second': None,
+            'share_of_peak': None,
+        },
+        'memory': memory,
+        'transfer': {'bytes_per_ps': [], 'bytes_per_step': 0},
+        'input': {'wait_seconds': None, 'wait_share': None},
+        'energy': {'source': None, 'joules': None, 'joules_per_image': None},
+        'evaluations': [],
+        'machine': machine | {'versions': machine['versions'] | versions},
+        'environment': environment_facts(os.environ),
+        'disturbance': dict(disturbance),
+        'warnings': [],
+    }
+
+
+def _utc(seconds: float) -> str:
+    return f'{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%dT%H:%M:%SZ}'

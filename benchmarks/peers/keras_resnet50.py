@@ -1,0 +1,57 @@
+"""ResNet-50 of keras.applications on TensorFlow, trained by train_on_batch.
+
+python benchmarks/peers/keras_resnet50.py --batch_size=32 --precision=bf16
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+os.environ['KERAS_BACKEND'] = 'tensorflow'
+
+import keras
+import tensorflow as tf
+
+from benchmarks.peers.document import IMAGE_SIZE, LEARNING_RATE, NUM_CLASSES, WEIGHT_DECAY
+from benchmarks.peers.measuring import parse_flags, run_steps
+
+
+def make_step(batch_size: int, precision: str, *, forward_only: bool, jit_compile: bool) -> Callable[[], float]:
+    """What takes a step and returns the loss."""
+    keras.mixed_precision.set_global_policy('mixed_bfloat16' if precision == 'bf16' else 'float32')
+    images = tf.random.uniform([batch_size, IMAGE_SIZE, IMAGE_SIZE, 3], -1, 1)
+    labels = tf.random.uniform([batch_size], 0, NUM_CLASSES, tf.int32)
+    model = keras.applications.ResNet50(weights=None, classes=NUM_CLASSES, classifier_activation=None)
+    for layer in model.layers:
+        if forward_only or not hasattr(layer, 'kernel'):
+            continue
+        layer.kernel.regularizer = keras.regularizers.L2(WEIGHT_DECAY / 2)
+    cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(LEARNING_RATE), cross_entropy, jit_compile=jit_compile)
+    if not forward_only:
+        return lambda: float(model.train_on_batch(images, labels))
+
+    @tf.function(jit_compile=jit_compile)
+    def forward() -> tf.Tensor:
+        return cross_entropy(labels, model(images, training=False))
+
+    return lambda: float(forward())
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--jit_compile', action='store_true', help='compile steps with XLA')
+
+
+def main() -> None:
+    args = parse_flags('ResNet-50 in Keras.', _add_flags)
+    step = make_step(args.batch_size, args.precision, forward_only=args.forward_only, jit_compile=args.jit_compile)
+    versions = {'tensorflow': tf.__version__, 'keras': keras.__version__}
+    run_steps(args, 'Keras with XLA' if args.jit_compile else 'Keras', versions, step)
+
+
+if __name__ == '__main__':
+    main()

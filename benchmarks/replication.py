@@ -1,0 +1,76 @@
+"""One device, in-graph replication and between-graph replication on a small network, with the loss that each reaches.
+
+    python benchmarks/sample_digits.py --output=data/mnist --format=mnist
+    python benchmarks/replication.py --data_dir=data/mnist
+
+The experiment of the article "Distributed TensorFlow: in-graph and between-graph replication": the MNIST network of
+TensorFlow's tutorial (benchmarks/mnist_network.py), Adam at 0.001, batches of 128 on each device; one device, two
+devices of one process (variables on the host, or a copy on each device), and two workers with one parameter server,
+synchronous and asynchronous. All train on the same number of images, so the replicated ones take half as many steps,
+each on twice the images. The article measured 200, 160 and 100 batches/sec on two GPUs. --data_dir may also be MNIST.
+"""
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.program import PROGRAM, ROOT, Results, add_output, exit_code, take_runs
+from benchmarks.standings import Measure, Throughput, format_report
+from benchmarks.turns import add_flags
+from reporting.record import Record
+
+_BASELINE = 'one device'
+_CLUSTER = ('cluster', '--ps=1', '--workers=2', '--')
+# By name: arguments before the flags of the run, further flags, and how many devices share the images.
+_VARIANTS = {
+    _BASELINE: ((), (), 1),
+    'in-graph, variables on the host': ((), ('--num_gpus=2', '--variable_update=parameter_server'), 2),
+    'in-graph, replicated variables': ((), ('--num_gpus=2', '--variable_update=replicated'), 2),
+    'between-graph, synchronous': (_CLUSTER, ('--variable_update=parameter_server',), 2),
+    'between-graph, asynchronous': (_CLUSTER, ('--variable_update=parameter_server', '--nocross_replica_sync'), 2),
+}
+_LAST_STEPS = 10
+MEASURES = (
+    Throughput(),
+    Measure[Record]('s', lambda run: float(run.document['throughput']['wall_seconds']), is_cost=True, decimals=1),
+    Measure[Record]('loss', lambda run: last_loss(run), is_cost=True, decimals=4),
+    Measure[Record]('top-1', lambda run: float(run.document['evaluations'][-1]['top_1']), decimals=4),
+)
+
+
+def last_loss(run: Record) -> float:
+    """The median loss of the chief's last steps."""
+    return statistics.median(run.document['workers'][0]['steps']['loss'][-_LAST_STEPS:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
+    parser.add_argument('--data_dir', required=True, help='folder with the four files of MNIST')
+    parser.add_argument('--batch_size', type=int, default=128, help='images per step on each device')
+    parser.add_argument('--num_batches', type=int, default=400, help='timed steps of one device')
+    parser.add_argument('--num_warmup_batches', type=int, default=20, help='first steps of one device, not timed')
+    add_flags(parser, rounds=3, max_repeats=2)
+    add_output(parser, 'replication')
+    args = parser.parse_args()
+    if args.num_batches % 2 or args.num_warmup_batches % 2:
+        parser.error('--num_batches, --num_warmup_batches: two devices take half as many; give even numbers')
+    results = Results(args.output)
+    common = [f'--model_file={ROOT / "benchmarks" / "mnist_network.py"}', '--model=mnist_network', '--device=cpu']
+    common += [f'--data_dir={args.data_dir}', f'--batch_size={args.batch_size}', '--optimizer=adam']
+    common += ['--init_learning_rate=0.001', '--weight_decay=0', '--display_every=100']
+    contestants = {}
+    for name, (before, flags, devices) in _VARIANTS.items():
+        timed, warm_up = args.num_batches // devices, args.num_warmup_batches // devices
+        steps = [f'--num_batches={timed}', f'--num_warmup_batches={warm_up}']
+        # The accuracy of what was trained: an evaluation after the last step.
+        steps.append(f'--eval_during_training_at_specified_steps={timed + warm_up}')
+        contestants[name] = results.contestant(name, [*PROGRAM, *before, *common, *flags, *steps])
+    pairs = [(name, _BASELINE) for name in _VARIANTS if name != _BASELINE]
+    print(format_report(take_runs(contestants, args), MEASURES, pairs, ratios_of=MEASURES[:1]))
+
+
+if __name__ == '__main__':
+    sys.exit(exit_code(main))

@@ -1,0 +1,164 @@
+"""What contestants reached, and ratios with their 95 % intervals, as tables of Markdown.
+
+The intervals are those of `compare` (reporting/comparison.py). Each turn in a process of its own is one run, so a ratio
+is that of two groups of repeated runs, and `compare` prints the same of their result files. Turns within one process
+come in pairs, one of each contestant in each round, and what disturbs both cancels: the interval is that of the
+differences within pairs.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import numpy as np
+
+from benchmarks.turns import Outcome, Turns, load, outcomes
+from hardware.surroundings import machine_facts
+from reporting import comparison
+from reporting.comparison import Estimate, Ratio, Verdict
+from reporting.long_run import mean_error
+from reporting.record import Record
+from reporting.tables import format_markdown
+
+# From so many pairs on, neighbouring pairs may resemble each other, as steps do, and the interval must not assume
+# otherwise. With fewer, that estimate has too few degrees of freedom.
+_SERIES = 12
+_VERDICTS = {Verdict.SAME: 'no significant difference', Verdict.UNKNOWN: 'unknown: too few turns'}
+
+
+@dataclass(frozen=True)
+class Measure(Generic[Outcome]):
+    """A number of an outcome that is compared.
+
+    Attributes:
+      title: with the unit. value: the number. is_cost: whether less is better; a ratio is always that of the numbers.
+      is_paired: whether the turns of a round were taken in one process. decimals: of the number when printed.
+    """
+
+    title: str
+    value: Callable[[Outcome], float]
+    is_cost: bool = False
+    is_paired: bool = False
+    decimals: int = 2
+
+    def estimate(self, found: Sequence[Outcome]) -> Estimate:
+        """The estimate of turns, at least one; of a cost, that of its inverse."""
+        costs = self._costs(found)
+        mean, size = float(costs.mean()), costs.size
+        if size == 1:
+            return Estimate(1 / mean, 1, 0)
+        variance = float(costs.var(ddof=1)) / mean**2
+        return Estimate(1 / mean, size, 0, variance / size, size - 1, variance)
+
+    def ratio(self, ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Ratio:
+        """The number of ours over that of theirs, which are the turns of two contestants by rounds."""
+        first, second = (theirs, ours) if self.is_cost else (ours, theirs)
+        if self.is_paired:
+            return paired_ratio(self._costs(first), self._costs(second))
+        return comparison.compare(self.estimate(second), self.estimate(first))
+
+    def median_ratio(self, ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> float:
+        """The median over the rounds of the ratio within each, which single slow turns do not change."""
+        ratios = [self.value(mine) / self.value(other) for mine, other in zip(ours, theirs, strict=True)]
+        return statistics.median(ratios)
+
+    def cells(self, found: Sequence[Outcome]) -> list[str]:
+        """The number and its interval."""
+        estimate = self.estimate(found)
+        ends = estimate.interval
+        if self.is_cost:
+            ends = ends and (1 / ends[1], 1 / ends[0])
+            return [f'{1 / estimate.images_per_second:.{self.decimals}f}', _interval(ends, self.decimals)]
+        return [f'{estimate.images_per_second:.{self.decimals}f}', _interval(ends, self.decimals)]
+
+    def _costs(self, found: Sequence[Outcome]) -> np.ndarray:
+        values = np.array([self.value(outcome) for outcome in found], dtype=np.float64)
+        return values if self.is_cost else 1 / values
+
+
+@dataclass(frozen=True)
+class Throughput(Measure[Record]):
+    """The printed total of runs, as `compare` has it."""
+
+    title: str = 'images/sec'
+    value: Callable[[Record], float] = lambda record: record.images_per_second
+
+    def estimate(self, found: Sequence[Record]) -> Estimate:
+        return comparison.estimate(found)
+
+
+def paired_ratio(costs: Sequence[float] | np.ndarray, baseline: Sequence[float] | np.ndarray) -> Ratio:
+    """The throughput of one contestant over that of another.
+
+    Both arguments are [n] costs of equal work, such as seconds, of the same n rounds. The relative error of the ratio
+    of two means is the mean difference of their relative deviations, round by round.
+    """
+    ours, theirs = (np.asarray(values, dtype=np.float64) for values in (costs, baseline))
+    size, rate, other_rate = ours.size, 1 / float(ours.mean()), 1 / float(theirs.mean())
+    differences = ours * rate - theirs * other_rate
+    error = mean_error(differences) if size >= _SERIES else None
+    if error:
+        variance, degrees = error.variance, error.degrees_of_freedom
+    elif size > 2:
+        variance, degrees = float(differences.var(ddof=1)) / size, size - 1.0
+    else:
+        return Ratio(rate / other_rate, None, None, Verdict.UNKNOWN)
+    # The differences have the errors of both, so the baseline counts as exact.
+    exact = Estimate(other_rate, size, 0, 0.0, degrees, 0.0)
+    return comparison.compare(exact, Estimate(rate, size, 0, variance, degrees, variance * size))
+
+
+def contestants_table(turns: Turns[Outcome], measures: Sequence[Measure[Outcome]]) -> str:
+    """What each contestant reached, in each measure, and how many of its turns others disturbed."""
+    titles = ['']
+    for measure in measures:
+        titles += [measure.title, '95 %']
+    rows = []
+    for name, taken in turns.items():
+        cells = [cell for measure in measures for cell in measure.cells(outcomes(taken))]
+        rows.append([name, *cells, str(len(taken)), str(sum(turn.is_disturbed for turn in taken))])
+    return _table([*titles, 'turns', 'disturbed'], rows)
+
+
+def ratios_table(turns: Turns[Outcome], measures: Sequence[Measure[Outcome]], pairs: Sequence[tuple[str, str]]) -> str:
+    """The ratios of pairs of contestants (ours, theirs), in each measure, and their medians over the rounds."""
+    rows = []
+    for measure in measures:
+        for names in pairs:
+            ours, theirs = (outcomes(turns[name]) for name in names)
+            ratio, median = measure.ratio(ours, theirs), measure.median_ratio(ours, theirs)
+            verdict = _VERDICTS.get(ratio.verdict, 'more' if ratio.value > 1 else 'less')
+            cells = (f'{ratio.value:.3f}', _interval(ratio.interval, 3), f'{median:.3f}', verdict)
+            rows.append([' / '.join(names), measure.title, *cells])
+    return _table(['ours / theirs', 'of', 'ratio', '95 %', 'median', 'verdict'], rows)
+
+
+def format_report(
+    turns: Turns[Outcome],
+    measures: Sequence[Measure[Outcome]],
+    pairs: Sequence[tuple[str, str]],
+    ratios_of: Sequence[Measure[Outcome]] | None = None,
+) -> str:
+    """The machine, what each contestant reached, and the ratios of pairs; ratios_of: by default, all measures."""
+    ratios = ratios_table(turns, measures if ratios_of is None else ratios_of, pairs)
+    return '\n\n'.join([machine_line(), contestants_table(turns, measures), ratios])
+
+
+def machine_line() -> str:
+    """The machine, the versions and the load, which belong to every table."""
+    machine: Mapping[str, Any] = machine_facts()
+    versions = ', '.join(f'{name} {version}' for name, version in machine['versions'].items() if version)
+    return f'{machine["cpu_model"]}, {versions}; {load()}'
+
+
+def _interval(ends: tuple[float, float] | None, decimals: int) -> str:
+    if ends is None or not all(map(math.isfinite, ends)):
+        return ''
+    return f'{ends[0]:.{decimals}f} to {ends[1]:.{decimals}f}'
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    numbers = [i for i, title in enumerate(titles) if i and title not in ('of', 'verdict')]
+    return format_markdown(titles, rows, right=numbers)

@@ -1,0 +1,113 @@
+"""The scripts of benchmarks/: each has help and a section of README.md, and peers have the network of this program."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from benchmarks.peers import document
+from models.costs import read_table
+from models.registry import MODELS
+from params import make_params
+from params.table import SPECS
+
+pytestmark = pytest.mark.graph
+
+BENCHMARKS = Path(__file__).resolve().parent.parent.parent / 'benchmarks'
+SCRIPTS = sorted(path for path in BENCHMARKS.rglob('*.py') if "if __name__ == '__main__'" in path.read_text())
+README = (BENCHMARKS / 'README.md').read_text()
+# What a script needs that may not be installed here.
+NEEDS = {'pytorch_resnet50': 'torch', 'sample_digits': 'sklearn', 'keras_resnet50': 'keras'}
+
+
+def help_of(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the script prints with --help, in this process, which imports TensorFlow once."""
+    monkeypatch.setattr(sys, 'argv', [str(path), '--help'])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name='__main__')
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize('path', SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_has_help(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    if path.stem in NEEDS:
+        pytest.importorskip(NEEDS[path.stem], reason='an optional package')
+    assert path.name in help_of(path, monkeypatch, capsys)
+
+
+def test_readme_describes_every_script_and_no_other() -> None:
+    named = set(re.findall(r'\b(\w+\.(?:py|toml))\b', README))
+    there = {path.name for path in [*SCRIPTS, *BENCHMARKS.glob('*.toml')]}
+    assert there - named == set()
+    elsewhere = {path.name for path in BENCHMARKS.parent.rglob('*.py')}
+    assert named - there - elsewhere - {'pyproject.toml'} == set()
+
+
+def test_flags_in_the_commands_of_readme_are_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = re.findall(r'^    python benchmarks/([\w/]+\.py) ?(.*)$', README, flags=re.MULTILINE)
+    assert len(lines) >= 10
+    for script, flags in lines:
+        told = help_of(BENCHMARKS / script, monkeypatch, capsys)
+        for flag in re.findall(r'--(\w+)', flags):
+            # What a script does not know goes to the runs.
+            assert f'--{flag}' in told or flag in SPECS, f'{script} --{flag}'
+
+
+def test_a_peer_has_the_parameters_and_the_operations_of_resnet50() -> None:
+    cost = read_table()['resnet50', 'imagenet', 224]
+    assert cost == (document.PARAMETERS, round(document.GFLOPS * 1e9))
+    assert make_params(model='resnet50').weight_decay == document.WEIGHT_DECAY
+
+
+def test_the_network_written_by_hand_has_the_variables_of_resnet50() -> None:
+    from benchmarks.peers.plain_tensorflow import Network
+
+    with tf.Graph().as_default():
+        network = Network(is_training=True)
+        logits = network.logits(tf.placeholder(tf.bfloat16, [2, 224, 224, 3]))
+    assert logits.shape.as_list() == [2, 1001]
+    assert logits.dtype == tf.float32
+    sizes = [int(np.prod(variable.shape.as_list())) for variable in (*network.kernels, *network.others)]
+    assert sum(sizes) == document.PARAMETERS
+
+
+def test_the_network_of_pytorch_has_the_variables_of_resnet50() -> None:
+    pytest.importorskip('torch', reason='optional: benchmarks/requirements.txt')
+    from benchmarks.peers.pytorch_resnet50 import make_network
+
+    assert sum(parameter.numel() for parameter in make_network().parameters()) == document.PARAMETERS
+
+
+def test_digits_are_written_as_the_files_of_mnist(tmp_path: Path) -> None:
+    pytest.importorskip('sklearn', reason='the digits come with it; the dev extra installs it')
+    from benchmarks.sample_digits import write_mnist
+    from inputs.array_files import load_arrays
+
+    assert write_mnist(tmp_path / 'mnist') == 1797
+    images, labels = load_arrays('mnist', str(tmp_path / 'mnist'), 'train')
+    held_out, _ = load_arrays('mnist', str(tmp_path / 'mnist'), 'validation')
+    assert images.shape == (1438, 28, 28, 1)
+    assert held_out.shape == (359, 28, 28, 1)
+    assert {*labels.tolist()} == {*range(10)}
+    # A digit lies in the middle of a black image.
+    assert not images[:, :4].any()
+    assert images[:, 4:-4, 4:-4].max() == 255
+
+
+@pytest.mark.usefixtures('forget_models')
+def test_the_network_of_the_article_is_that_of_its_tutorial() -> None:
+    from models.counting import cost_of
+    from models.registry import load_model_file
+
+    load_model_file(str(BENCHMARKS / 'mnist_network.py'))
+    facts = MODELS.find_model('mnist_network')
+    assert facts.image_size == 28
+    # Two convolutions of 5x5, two dense layers, with biases.
+    assert cost_of(facts).parameters == 832 + 51_264 + 3_212_288 + 10_250
