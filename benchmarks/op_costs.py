@@ -102,6 +102,7 @@ def _of_product(inputs: Tensors, outputs: Tensors) -> int:
 _FLOPS: dict[str, Callable[[Tensors, Tensors], int]] = {
     'Conv2D': lambda inputs, outputs: _of_kernel(inputs[1], outputs[0]),
     'Conv2DBackpropInput': lambda inputs, outputs: _of_kernel(inputs[1], inputs[2]),
+    'Conv2DBackpropFilterWithBias': lambda inputs, outputs: _of_kernel(outputs[0], inputs[2]),
     'Conv2DBackpropFilter': lambda inputs, outputs: _of_kernel(outputs[0], inputs[2]),
     'DepthwiseConv2dNative': lambda inputs, outputs: _of_depthwise(inputs[1], outputs[0]),
     'DepthwiseConv2dNativeBackpropInput': lambda inputs, outputs: _of_depthwise(inputs[1], inputs[2]),
