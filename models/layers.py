@@ -263,13 +263,13 @@ class LayerBuilder:
         return 0.5 * x * (1 + tf.math.erf(x * math.sqrt(0.5)))
 
     def max_pool(self, x: Tensor, size: int, strides: int, padding: Padding = 'VALID') -> Tensor:
-        return tf.nn.max_pool2d(
-            x,
-            self._spatial(size),
-            self._spatial(strides),
-            padding if isinstance(padding, str) else self._zeros_around(padding),
-            data_format=self._data_format,
-        )
+        """The maximum of each window. What pads is never a maximum, not even among negative values."""
+        explicit = padding if isinstance(padding, str) else self._zeros_around(padding)
+        # Only explicit padding keeps oneDNN out. Without a gradient, a float32 copy costs more than that gains.
+        is_better_copied = 'gpu' not in x.device.lower() and (self.is_training or x.dtype != tf.float32)
+        if not isinstance(explicit, str) and is_better_copied:
+            x, explicit = tf.pad(x, explicit, constant_values=-math.inf), 'VALID'
+        return tf.nn.max_pool2d(x, self._spatial(size), self._spatial(strides), explicit, data_format=self._data_format)
 
     def avg_pool(self, x: Tensor, size: int, strides: int, padding: str = 'VALID') -> Tensor:
         """Average pooling; the averages exclude the padding of 'SAME'."""

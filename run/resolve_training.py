@@ -4,9 +4,11 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
+from hardware.processors import processor_facts
 from models.catalog import RESNET_CIFAR_SCHEDULE, RESNET_SCHEDULE
 from models.check import check_network
 from models.facts import ModelFacts, RateSchedule
@@ -79,7 +81,22 @@ def describe_step(
         seed=params.tf_random_seed,
         first_tower=processes.index * len(machine.towers),
         precision=precision,
+        kernels_by_products=_prefers_products(params, machine, precision),
     )
+
+
+def _prefers_products(params: Params, machine: Machine, precision: Precision) -> bool:
+    """Whether the towers are on CPUs where products of matrices can be faster than oneDNN's gradients of kernels."""
+    if (
+        not params.trains
+        or machine.kind != 'cpu'
+        or not machine.is_here
+        or precision.compute != tf.bfloat16
+        or params.xla
+    ):
+        return False
+    features = processor_facts(Path('/'))['cpu_features']
+    return 'avx512_bf16' in features and 'amx_bf16' not in features
 
 
 def _find_precision(params: Params) -> Precision:

@@ -12,6 +12,7 @@ from models.facts import Network
 from models.networks import build_network, is_among_best
 from run.frozen import FrozenNetwork
 from training.checkpoints import Slice, whole
+from training.kernel_gradients import kernel_gradients_by_products
 from training.optimizers import Optimizer, OptimizerStep, Slots
 from training.precision import FP32, LossScale, Precision, make_loss_scale
 from training.schedules import LearningRate
@@ -28,7 +29,8 @@ _AUXILIARY_WEIGHT = 0.4
 class StepSettings:
     """What a step computes. The names are those of the flags; with_accuracy adds top-1 and top-5 accuracy.
 
-    deterministic: whether each op must repeat its results, which excludes reading the clock.
+    deterministic: whether each op must repeat its results, which excludes reading the clock. kernels_by_products:
+    whether gradients of kernels are products of matrices where that is faster: see training/kernel_gradients.py.
     first_tower is the number of this process's first tower, counted over the towers of all processes.
     """
 
@@ -47,6 +49,7 @@ class StepSettings:
     single_l2_loss_op: bool = False
     label_smoothing: float = 0.0
     deterministic: bool = False
+    kernels_by_products: bool = False
 
 
 @dataclass(frozen=True)
@@ -253,7 +256,10 @@ def _build_tower(
     loss_scale: LossScale,
     frozen: FrozenNetwork | None,
 ) -> _Tower:
-    with manager.create_outer_variable_scope(number) as variables:
+    with (
+        manager.create_outer_variable_scope(number) as variables,
+        kernel_gradients_by_products(settings.kernels_by_products),
+    ):
         logits, auxiliary = build_network(
             settings.network,
             batch.images,

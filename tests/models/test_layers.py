@@ -194,6 +194,26 @@ def test_layers_compute_their_formulas(data_format: str) -> None:
         np.testing.assert_allclose(output, formula(images, weights), rtol=1e-4, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.parametrize('data_format', DATA_FORMATS)
+def test_padding_is_never_the_maximum_and_gets_no_gradient(data_format: str) -> None:
+    # All values are negative and distinct, also in bfloat16.
+    images = -np.random.default_rng(6).permutation(np.arange(1, 2 * 7 * 8 + 1)).reshape(2, 7, 8, 1).astype(np.float32)
+    expected = scipy.ndimage.maximum_filter(images, (1, 3, 3, 1), mode='constant', cval=-np.inf)[:, ::2, ::2]
+    # A value gets the gradient, 1, of each window whose maximum it is.
+    expected_gradient = np.array([(expected == value).sum() for value in images.flat]).reshape(images.shape)
+    for dtype in (tf.float32, tf.bfloat16):
+        for is_training in (True, False):
+            with tf.Graph().as_default(), open_session(has_nchw=True) as session:
+                cnn = LayerBuilder(TowerVariables(one_tower(), 0), data_format, is_training=is_training, dtype=dtype)
+                x = tf.constant(images)
+                y = cnn.max_pool(cnn.images(x), 3, 2, padding=1)
+                (gradient,) = tf.gradients(y, [x])
+                y = y if data_format == 'NHWC' else tf.transpose(y, [0, 2, 3, 1])
+                output, gradient = session.run([tf.cast(y, tf.float32), gradient])
+            np.testing.assert_array_equal(output, expected)
+            np.testing.assert_array_equal(gradient, expected_gradient)
+
+
 def test_a_tower_that_keeps_no_statistics_has_no_moving_averages() -> None:
     images = random_images((9, 9, 2))
     with tf.Graph().as_default(), open_session() as session:

@@ -1,10 +1,12 @@
 """Which way of keeping variables and summing gradients a run takes, and which of them are refused where."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from refusals import refused
 
+from hardware.processors import processor_facts
 from params import make_params, parse_argv
 from params.all_reduce_spec import parse_spec
 from params.modes import MODES
@@ -30,6 +32,18 @@ def variables_of(**flags: Any) -> VariableFacts:
     plan = resolve(make_params(model='trivial', device='cpu', **flags), {})
     assert isinstance(plan, Plan)
     return plan.variables
+
+
+def test_gradients_of_kernels_are_products_only_in_bf16_on_cpus_where_that_was_measured() -> None:
+    def by_products(**flags: Any) -> bool:
+        plan = resolve(make_params(model='trivial', device='cpu', **flags), {})
+        assert isinstance(plan, Plan)
+        return plan.step.kernels_by_products
+
+    features = processor_facts(Path('/'))['cpu_features']
+    assert by_products(precision='bf16') == ('avx512_bf16' in features and 'amx_bf16' not in features)
+    assert not by_products()
+    assert not by_products(precision='bf16', forward_only=True)
 
 
 def test_an_unknown_mode_is_refused_with_the_known_ones() -> None:
