@@ -204,8 +204,9 @@ class BenchmarkCNN:
         """Runs the steps, and between them whatever is due: summaries, checkpoints, evaluations."""
         state, worker, images_of_step = built.state, self._process.worker, self.plan.counts.images_of_step
         tracer = StepTracer(self.plan.instruments)
+        step_graph, num_warmup = built.step_graph, schedule.num_warmup
         stepper = Stepper(
-            session, built.step_graph.fetches, tracer, schedule.num_warmup, built.summaries, built.in_graph
+            session, step_graph.fetches, tracer, num_warmup, built.summaries, built.in_graph, step_graph.pipeline
         )
         self._console.progress(f'Running {counted(schedule.num_warmup, "warm-up step")}')
         self._measurement.recording.begin('warm_up')

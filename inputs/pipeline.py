@@ -3,6 +3,7 @@
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -24,11 +25,13 @@ class InputPipeline(abc.ABC):
     Attributes:
       initializers: to be run once, together with those of the model, before warm_up.
       per_step_ops: to be run in each session.run that uses a batch.
+      fed: placeholders that each session.run that uses a batch feeds with the values of feeds().
     """
 
     def __init__(self) -> None:
         self.initializers: list[tf.Operation] = []
         self.per_step_ops: list[tf.Operation] = []
+        self.fed: list[tf.Tensor] = []
 
     @abc.abstractmethod
     def tower_batch(self, tower: int) -> Batch:
@@ -40,6 +43,10 @@ class InputPipeline(abc.ABC):
         Args:
           steps_before: the number of steps taken so far, including those before a restored checkpoint.
         """
+
+    def feeds(self) -> list[Any]:
+        """The values of `fed` for the next step: every call draws the next batches."""
+        return []
 
     def _resident(self, value: tf.Tensor) -> tf.Variable:
         # In no collection, so that it is neither trained nor saved, and other initialisers do not wait for it.
@@ -63,6 +70,7 @@ class WorkersInput(InputPipeline):
         for pipeline in pipelines:
             self.initializers += pipeline.initializers
             self.per_step_ops += pipeline.per_step_ops
+            self.fed += pipeline.fed
 
     def tower_batch(self, tower: int) -> Batch:
         worker, own_tower = divmod(tower, self._towers_each)
@@ -71,3 +79,6 @@ class WorkersInput(InputPipeline):
     def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
         for pipeline in self._pipelines:
             pipeline.warm_up(session, steps_before)
+
+    def feeds(self) -> list[Any]:
+        return [value for pipeline in self._pipelines for value in pipeline.feeds()]

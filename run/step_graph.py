@@ -125,7 +125,7 @@ class StepGraph:
             session.run(self.post_init)
         self.pipeline.warm_up(session, steps_before)
         if self.prologue is not None:
-            session.run(self.prologue)
+            session.run(self.prologue, dict(zip(self.pipeline.fed, self.pipeline.feeds(), strict=True)))
 
 
 @dataclass(frozen=True)
