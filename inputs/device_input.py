@@ -42,8 +42,8 @@ class DeviceInput(InputPipeline):
         """
         super().__init__()
         num_images, global_batch = len(source.images), batch_size * len(devices)
-        self._steps_before = tf.placeholder(tf.int64, [])
         with tf.name_scope('device_input'), tf.device(host_device):
+            self._steps_before = tf.placeholder(tf.int64, [])
             begin = tf.constant(int(shift * num_images), tf.int64)
             counter = self._resident(begin)
             self._set_position = counter.assign(begin + self._steps_before * global_batch)
