@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from inputs import array_draws
 from inputs.data_sets import Arrays
+from inputs.pipeline import Run
 from inputs.staged import HostBatch, StagedInput
 
 
@@ -68,6 +69,6 @@ class ArrayPipeline(StagedInput):
 
         super().__init__(devices, make_host_batches, host_device=host_device)
 
-    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
+    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
         session.run(self._set_position, {self._steps_before: steps_before})
-        super().warm_up(session, steps_before)
+        super().warm_up(session, steps_before, run)

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from inputs import array_draws
 from inputs.data_sets import Arrays
-from inputs.pipeline import Batch, InputPipeline
+from inputs.pipeline import Batch, InputPipeline, Run
 
 
 class DeviceInput(InputPipeline):
@@ -71,5 +71,5 @@ class DeviceInput(InputPipeline):
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]
 
-    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
+    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
         session.run(self._set_position, {self._steps_before: steps_before})

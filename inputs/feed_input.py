@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from inputs import array_draws
 from inputs.data_sets import Arrays
-from inputs.pipeline import Batch, InputPipeline
+from inputs.pipeline import Batch, InputPipeline, Run
 
 
 class FeedInput(InputPipeline):
@@ -75,7 +75,7 @@ class FeedInput(InputPipeline):
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]
 
-    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
+    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
         self._session = session
         if self._source:
             self._position = int(self._shift * self._source.num_images) + steps_before * self._global_batch
