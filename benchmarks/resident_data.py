@@ -16,7 +16,7 @@ of whole pieces, with their quartiles. The time to bring the data to where they 
 
 One rule for the threads of all: --num_intra_threads is for the whole process, by default 1, with which each of the
 three is faster than with two on two cores (matrices this small are not worth sharing); and before it is measured, each
-way is tried with one inter-op thread and with as many as there are cores, and keeps the faster. What it kept is printed.
+way is tried with one inter-op thread and with as many as there are cores, and keeps the faster, which is printed.
 """
 
 import argparse
