@@ -160,7 +160,7 @@ class BenchmarkCNN:
             evaluation = self._build_evaluation(step_graph, worker)
             in_graph = None
             if plan.counts.steps_per_run > 1:
-                in_graph = StepsInGraph(step_graph.fetches, plan.machine.towers[0])
+                in_graph = StepsInGraph(step_graph.fetches, plan.machine.towers[0], step_graph.drawing_ops)
             state = RunState(plan.checkpoints, step_graph, worker, self._console.warning, self._console.note)
             model_values = ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
         self._measurement.recording.bytes_of_servers = tuple(step_graph.bytes_of_servers.values())
@@ -188,7 +188,8 @@ class BenchmarkCNN:
         self._console.progress('Initialising the variables')
         self._measurement.recording.begin('initialise')
         schedule = built.state.prepare(session, self.plan.counts)
-        built.step_graph.start(session, schedule.own_start)
+        run = built.in_graph.runner(session) if built.in_graph else None
+        built.step_graph.start(session, schedule.own_start, run)
         # From here on _keep() has variables to save.
         self._session = session
         evaluations = self.plan.evaluations
@@ -204,8 +205,9 @@ class BenchmarkCNN:
         """Runs the steps, and between them whatever is due: summaries, checkpoints, evaluations."""
         state, worker, images_of_step = built.state, self._process.worker, self.plan.counts.images_of_step
         tracer = StepTracer(self.plan.instruments)
+        step_graph, num_warmup = built.step_graph, schedule.num_warmup
         stepper = Stepper(
-            session, built.step_graph.fetches, tracer, schedule.num_warmup, built.summaries, built.in_graph
+            session, step_graph.fetches, tracer, num_warmup, built.summaries, built.in_graph, step_graph.pipeline
         )
         self._console.progress(f'Running {counted(schedule.num_warmup, "warm-up step")}')
         self._measurement.recording.begin('warm_up')

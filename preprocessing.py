@@ -1,5 +1,6 @@
 """Converts an encoded record to an image tensor: parse, decode and crop, resize, distort, flip. Runs on the CPU."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -310,7 +311,7 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
     return _clipped(resized) if method == 'bicubic' else resized
 
 
-def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor, index_device: str | None = None) -> tf.Tensor:
     """Pads images with black by 4 pixels on each side, crops each at random to its size, and mirrors half of them.
 
     He et al. 2016 (arXiv:1512.03385), section 4.2. Two gathers process the whole batch.
@@ -318,14 +319,16 @@ def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     Args:
       images: [N, H, W, C] with pixels from 0, which is black.
       uniform: [N, 3] float32 in [0, 1): random numbers for the row offset, the column offset and the mirroring.
+      index_device: where the positions of the pixels are computed; by default where they are used.
     """
     height, width = images.shape.as_list()[1:3]
-    pads = [PADDING, PADDING]
-    padded = tf.pad(images, [[0, 0], pads, pads, [0, 0]])
-    offsets = tf.cast(uniform[:, :2] * (2 * PADDING + 1), tf.int32)
-    rows = offsets[:, :1] + tf.range(height)
-    order = tf.range(width)
-    columns = offsets[:, 1:] + tf.where_v2(uniform[:, 2:] < 0.5, tf.reverse(order, [0])[tf.newaxis], order[tf.newaxis])
+    padded = tf.pad(images, [[0, 0], [PADDING, PADDING], [PADDING, PADDING], [0, 0]])
+    with tf.device(index_device) if index_device else contextlib.nullcontext():
+        offsets = tf.cast(uniform[:, :2] * (2 * PADDING + 1), tf.int32)
+        rows = offsets[:, :1] + tf.range(height)
+        order = tf.range(width)
+        mirrored = tf.where_v2(uniform[:, 2:] < 0.5, tf.reverse(order, [0])[tf.newaxis], order[tf.newaxis])
+        columns = offsets[:, 1:] + mirrored
     return tf.gather(tf.gather(padded, rows, axis=1, batch_dims=1), columns, axis=2, batch_dims=1)
 
 

@@ -13,14 +13,20 @@ steps counts, not the arithmetic:
 
 The three take turns, in pieces of --steps_per_run steps, so that a noisy machine disturbs all alike. Ratios are those
 of whole pieces, with their quartiles. The time to bring the data to where they are needed is printed apart.
+
+One rule for the threads of all: --num_intra_threads is for the whole process, by default 1, with which each of the
+three is faster than with two on two cores (matrices this small are not worth sharing); and before it is measured, each
+way is tried with one inter-op thread and with as many as there are cores, and keeps the faster, which is printed.
 """
 
 import argparse
+import itertools
+import math
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,27 +38,65 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from managers.local import VariableMgrIndependent
-from models.layers import LayerBuilder
+from models.layers import Initializer, LayerBuilder, VariableSource, glorot_normal
 from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph
 from training.optimizers import Adam, OptimizerStep
 
 _LAYERS, _WIDTH, _INPUTS = 5, 32, 64
+_STEPS_OF_TRIAL, _ROUNDS_OF_TRIAL = 100, 6
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train: `take` takes that many steps; `loss` is that of 100,000 examples; prepared: seconds before."""
+    """A way to train: `take` takes that many steps; `loss` is that of 100,000 examples; prepared: seconds before.
+
+    inter_threads: the inter-op threads of its session; 0: as many as there are cores. close: frees its memory.
+    """
 
     take: Callable[[int], None]
     loss: Callable[[], float]
     prepared: float
+    inter_threads: int
+    close: Callable[[], None]
 
 
 def make_data(num_examples: int) -> tuple[np.ndarray, np.ndarray]:
     """Inputs [N, 64], uniform in [0, 1), and targets [N, 2]: their sum, and the square of the sum of every second."""
     x = np.random.default_rng(1).random([num_examples, _INPUTS], np.float32)
     return x, np.column_stack([x.sum(axis=1), x[:, ::2].sum(axis=1) ** 2 / 4]).astype(np.float32)
+
+
+class Parts:
+    """All weights of the network, as parts of one variable: the optimizer is one op, and the gradients meet in one."""
+
+    def __init__(self, variables: VariableSource, num_outputs: int) -> None:
+        widths = [_INPUTS, *[_WIDTH] * _LAYERS, num_outputs]
+        shapes = [shape for pair in itertools.pairwise(widths) for shape in (pair, pair[1:])]
+        sizes = [math.prod(shape) for shape in shapes]
+
+        def initialize(_: Sequence[int], seed: int) -> Any:
+            values = [
+                glorot_normal(shape, seed + number) if len(shape) > 1 else tf.zeros(shape)
+                for number, shape in enumerate(shapes)
+            ]
+            return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
+
+        parts = tf.split(variables.read('weights', [sum(sizes)], initialize), sizes)
+        self._parts = iter([tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)])
+
+    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Any:
+        """The next part, in the order of the layers."""
+        del name, initializer, trainable
+        part = next(self._parts)
+        assert part.shape == shape
+        return part
+
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+        raise NotImplementedError('the network has no variable that is not trained')
+
+    def assign(self, name: str, value: Any) -> None:
+        raise NotImplementedError('the network has no variable that is not trained')
 
 
 class Model:
@@ -64,7 +108,7 @@ class Model:
 
     def loss_of(self, x: Any, y: Any) -> Any:
         with self._manager.create_outer_variable_scope(0) as variables:
-            cnn = LayerBuilder(variables, 'NHWC', is_training=True)
+            cnn = LayerBuilder(Parts(variables, int(y.shape[1])), 'NHWC', is_training=True)
             for number in range(_LAYERS):
                 x = cnn.relu(cnn.dense(x, _WIDTH, f'hidden_{number}'))
             return tf.reduce_mean(tf.math.squared_difference(cnn.dense(x, int(y.shape[1]), 'outputs'), y))
@@ -83,8 +127,8 @@ class Model:
         return fetches, [*self._manager.initializers, *step.initializers, start]
 
 
-def build(way: str, data: tuple[np.ndarray, np.ndarray], args: argparse.Namespace) -> Way:
-    """Builds the graph of a way, in a session of its own."""
+def build(way: str, data: tuple[np.ndarray, np.ndarray], args: argparse.Namespace, inter_threads: int) -> Way:
+    """Builds the graph of a way, in a session with threads of its own."""
     begun = time.perf_counter()
     batch_size, device = args.batch_size, args.device
     inputs, targets = data
@@ -111,7 +155,8 @@ def build(way: str, data: tuple[np.ndarray, np.ndarray], args: argparse.Namespac
                     store.set_shape(array.shape)
                 initializers += [store.initializer for store in stores]
                 chosen = tf.random.uniform([batch_size], 0, len(inputs), tf.int32, seed=1)
-                batch = [store.sparse_read(chosen) for store in stores]
+                # Reading a whole variable passes it on without a copy.
+                batch = [tf.gather(store.read_value(), chosen) for store in stores]
         x, y = (
             tf.ensure_shape(tensor, [batch_size if way != 'feed_dict' else None, array.shape[1]])
             for tensor, array in zip(batch, data, strict=True)
@@ -121,7 +166,10 @@ def build(way: str, data: tuple[np.ndarray, np.ndarray], args: argparse.Namespac
             loop = StepsInGraph(fetches, device)
         # The last, since it reads the variables that are there.
         shown = model.loss_of(*fed)
-        session = tf.Session(graph=graph, config=tf.ConfigProto(intra_op_parallelism_threads=args.num_intra_threads))
+        config = tf.ConfigProto(use_per_session_threads=True)
+        config.intra_op_parallelism_threads = args.num_intra_threads
+        config.inter_op_parallelism_threads = inter_threads
+        session = tf.Session(graph=graph, config=config)
         feeds = dict(zip(fed, data, strict=True))
         session.run([*of_model, *initializers], feeds)
         prepared = time.perf_counter() - begun
@@ -142,7 +190,19 @@ def build(way: str, data: tuple[np.ndarray, np.ndarray], args: argparse.Namespac
                 one_step()
 
     sample = {placeholder: array[:100_000] for placeholder, array in zip(fed, data, strict=True)}
-    return Way(take, lambda: float(session.run(shown, sample)), prepared)
+    return Way(take, lambda: float(session.run(shown, sample)), prepared, inter_threads, session.close)
+
+
+def with_faster_threads(name: str, data: tuple[np.ndarray, np.ndarray], args: argparse.Namespace) -> Way:
+    """A way as new, with the number of inter-op threads that makes it faster in a trial."""
+    tried = [build(name, data, args, number) for number in (0, 1)]
+    pieces = [seconds_of(way, _STEPS_OF_TRIAL) for way in tried]
+    rounds = [[next(piece) for piece in pieces] for _ in range(_ROUNDS_OF_TRIAL)]
+    # The first has the preparations of TensorFlow in it.
+    seconds = [statistics.median(of_way[1:]) for of_way in zip(*rounds, strict=True)]
+    for way in tried:
+        way.close()
+    return build(name, data, args, tried[seconds.index(min(seconds))].inter_threads)
 
 
 def seconds_of(way: Way, num_steps: int) -> Iterator[float]:
@@ -162,11 +222,11 @@ def main() -> int:
     parser.add_argument('--shuffle_buffer', type=int, default=1000, help='of tf.data, in examples')
     parser.add_argument('--learning_rate', type=float, default=1e-3)
     parser.add_argument('--device', default='/cpu:0')
-    parser.add_argument('--num_intra_threads', type=int, default=0, help='as the flag of the program')
+    parser.add_argument('--num_intra_threads', type=int, default=1, help='as the flag of the program')
     args = parser.parse_args()
     data = make_data(args.num_examples)
     names = ('feed_dict', 'tf.data', 'device')
-    ways = {name: build(name, data, args) for name in names}
+    ways = {name: with_faster_threads(name, data, args) for name in names}
     before = {name: way.loss() for name, way in ways.items()}
     pieces = {name: seconds_of(way, args.steps_per_run) for name, way in ways.items()}
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -174,15 +234,17 @@ def main() -> int:
         # Each comes first equally often.
         for name in names[number % 3 :] + names[: number % 3]:
             times[name].append(next(pieces[name]))
-    print(f'{"":10} {"seconds":>8} {"us a step":>10} {"prepared":>9} {"loss":>20}   feed_dict / this')
+    print(f'{"":10} {"inter-op":>8} {"seconds":>8} {"us a step":>10} {"prepared":>9} {"loss":>20}   feed_dict / this')
     for name in names:
         ratios = [first / own for first, own in zip(times['feed_dict'], times[name], strict=True)]
         lower, middle, upper = statistics.quantiles(ratios, n=4)
         middle = statistics.median(ratios)
         steps = len(times[name]) * args.steps_per_run
+        way, seconds = ways[name], sum(times[name])
         print(
-            f'{name:10} {sum(times[name]):8.2f} {1e6 * sum(times[name]) / steps:10.0f} {ways[name].prepared:8.1f}s '
-            f'{before[name]:8.1f} -> {ways[name].loss():8.2f}   {middle:.2f} ({lower:.2f} to {upper:.2f})'
+            f'{name:10} {way.inter_threads or "cores":>8} {seconds:8.2f} {1e6 * seconds / steps:10.0f} '
+            f'{way.prepared:8.1f}s {before[name]:8.1f} -> {way.loss():8.2f}   '
+            f'{middle:.2f} ({lower:.2f} to {upper:.2f})'
         )
     return 0
 

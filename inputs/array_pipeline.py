@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 import preprocessing
+from inputs import array_draws
 from inputs.data_sets import Arrays
 from inputs.each_image import for_each_image
+from inputs.pipeline import Run
 from inputs.staged import HostBatch, StagedInput
 
 
@@ -45,56 +46,38 @@ class ArrayPipeline(StagedInput):
         num_images = len(images)
         self._steps_before = tf.placeholder(tf.int64, [])
 
-        def from_host(array: np.ndarray) -> tf.Tensor:
-            value = tf.numpy_function(lambda: array, [], tf.as_dtype(array.dtype), stateful=True)
-            value.set_shape(array.shape)
-            return value
-
-        # numpy_function runs in this process; the host device may belong to another one.
-        with tf.device('/cpu:0'):
-            values = from_host(images), from_host(labels)
+        values = array_draws.from_host(images), array_draws.from_host(labels)
 
         def make_host_batches() -> list[HostBatch]:
             image_store, label_store = map(self._resident, values)
             begin = tf.constant(int(shift * num_images), tf.int64)
             counter = self._resident(begin)
             self._set_position = counter.assign(begin + self._steps_before * global_batch)
-            end = tf.identity(counter.assign_add(global_batch))
-            positions = end - global_batch + tf.range(global_batch, dtype=tf.int64)
-            chosen = _in_random_order(positions, num_images, options.seed)
-            batch, batch_labels = image_store.sparse_read(chosen), label_store.sparse_read(chosen)
+            drawn = array_draws.draw(counter, global_batch, num_images, options.seed)
+            batch, batch_labels = image_store.sparse_read(drawn.chosen), label_store.sparse_read(drawn.chosen)
             if options.distortions or images.shape[1:3] != (options.height, options.width):
                 arguments = [batch, tf.range(global_batch, dtype=tf.int64)]
                 if options.training:
                     # Seeds that differ from those of the shifts below.
-                    arguments += preprocessing.draw(global_batch, options, seeds=tf.stack([options.seed, -1 - end]))
+                    arguments += preprocessing.draw(
+                        global_batch, options, seeds=tf.stack([options.seed, -1 - drawn.end])
+                    )
                 [batch] = for_each_image(
-                    lambda image, position, *drawn: [
+                    lambda image, position, *numbers: [
                         preprocessing.resize_and_distort(
-                            image, options, position, preprocessing.Draws(*drawn) if drawn else None
+                            image, options, position, preprocessing.Draws(*numbers) if numbers else None
                         )
                     ],
                     arguments,
                 )
             if options.shifts:
-                uniform = tf.random.stateless_uniform([global_batch, 3], tf.stack([options.seed, end]))
-                batch = preprocessing.shift_and_flip(batch, uniform)
+                batch = preprocessing.shift_and_flip(batch, drawn.uniform)
             if not normalize_on_device:
                 batch = preprocessing.normalize(batch)
             return list(zip(tf.split(batch, len(devices)), tf.split(batch_labels, len(devices)), strict=True))
 
         super().__init__(devices, make_host_batches, host_device=host_device)
 
-    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
+    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
         session.run(self._set_position, {self._steps_before: steps_before})
-        super().warm_up(session, steps_before)
-
-
-def _in_random_order(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:
-    """Maps [B] int64 positions in an endless sequence of epochs to [B] int64 in [0, count), each once per epoch."""
-    epochs = positions // count
-    seeds = tf.stack([tf.fill(tf.shape(epochs), tf.constant(seed, tf.int64)), tf.zeros_like(epochs), epochs], axis=1)
-    # The permutation is computed by a function: it is not stored, and no step has to wait for a shuffle.
-    return tf.raw_ops.RandomIndexShuffle(
-        index=positions % count, seed=seeds, max_index=tf.constant(count - 1, tf.int64), rounds=8
-    )
+        super().warm_up(session, steps_before, run)

@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 from inputs.data_sets import Arrays, Shards
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from inputs.pipeline import InputPipeline
 
 # The values of --input_pipeline.
-RECORD_INPUT, TF_DATA = 'record_input', 'tf_data'
+RECORD_INPUT, TF_DATA, DEVICE, FEED_DICT = 'record_input', 'tf_data', 'device', 'feed_dict'
 # What a run reads: TFRecord shards, arrays in memory, or nothing.
 Source = Shards | Arrays | None
 
@@ -26,20 +27,25 @@ class InputRow:
 
     Attributes:
       name: the value of --input_pipeline, or the name in the documentation if it cannot be chosen.
-      reads: the type of the source that the pipeline reads.
+      reads: the type of the source that the pipeline reads, or the union of several.
       pipeline: the class of the pipeline, as 'module:name'. Its constructor takes some of these keyword arguments:
         source, devices, batch_size, num_classes, options (preprocessing.ImageOptions), height, width, channels, seed,
         normalize_on_device, host_device, shift, tf_data (TfDataSettings).
       examples: the function that lists the examples of a source for an evaluation, as 'module:name', see
-        inputs.validation; None if evaluations use the pipeline itself.
+        inputs.validation; None if evaluations use the first row that reads the source.
       repeatable: whether the seed alone determines the order of the images.
+      holds: whether all images are read into memory in the model's size before the first step, see inputs.held. The
+        pipeline gets them as Arrays.
+      on_devices: whether each device then holds all of them.
     """
 
     name: str
-    reads: type
+    reads: type | UnionType
     pipeline: str
     examples: str | None
     repeatable: bool = True
+    holds: bool = False
+    on_devices: bool = False
 
 
 _RECORD_EXAMPLES = 'inputs.validation:record_examples'
@@ -49,16 +55,25 @@ INPUTS = (
     InputRow(RECORD_INPUT, Shards, 'inputs.record_pipeline:RecordPipeline', _RECORD_EXAMPLES, repeatable=False),
     InputRow(TF_DATA, Shards, 'inputs.tf_data_pipeline:TfDataPipeline', _RECORD_EXAMPLES),
     InputRow('arrays', Arrays, 'inputs.array_pipeline:ArrayPipeline', 'inputs.validation:array_examples'),
+    InputRow(DEVICE, Shards | Arrays, 'inputs.device_input:DeviceInput', None, holds=True, on_devices=True),
+    InputRow(FEED_DICT, Shards | Arrays | None, 'inputs.feed_input:FeedInput', None, holds=True),
 )
 
 
-# The names that can be chosen, for records. The first is the default.
-RECORD_PIPELINES = tuple(row.name for row in INPUTS if row.reads is Shards)
+def _names_of_readers(source: type) -> tuple[str, ...]:
+    return tuple(row.name for row in INPUTS if issubclass(source, row.reads))
+
+
+# The names that can be chosen. All read records; the first is the default.
+PIPELINES = _names_of_readers(Shards)
+# Those that have an effect on arrays, and on synthetic images.
+PIPELINES_OF_ARRAYS = tuple(name for name in PIPELINES if name in _names_of_readers(Arrays))
+PIPELINES_OF_SYNTHETIC = tuple(name for name in PIPELINES if name in _names_of_readers(type(None)))
 
 
 def record_pipeline(name: str | None, *, deterministic: bool) -> InputRow:
     """Returns the row of the pipeline for records: that of a name, else the first, or the first repeatable one."""
-    rows = [row for row in INPUTS if row.reads is Shards]
+    rows = [row for row in INPUTS if row.name in PIPELINES]
     if name is not None:
         return next(row for row in rows if row.name == name)
     return next(row for row in rows if row.repeatable or not deterministic)

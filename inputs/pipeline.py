@@ -1,10 +1,13 @@
 """The interface of the input pipelines."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow.compat.v1 as tf
+
+Run = Callable[[tf.Operation], object]
 
 
 @dataclass(frozen=True)
@@ -24,22 +27,31 @@ class InputPipeline(abc.ABC):
     Attributes:
       initializers: to be run once, together with those of the model, before warm_up.
       per_step_ops: to be run in each session.run that uses a batch.
+      drawing_ops: what warm_up runs whose kernels keep what the steps continue: readers, the state of random numbers.
+      fed: placeholders that each session.run that uses a batch feeds with the values of feeds().
     """
 
     def __init__(self) -> None:
         self.initializers: list[tf.Operation] = []
         self.per_step_ops: list[tf.Operation] = []
+        self.drawing_ops: list[tf.Operation] = []
+        self.fed: list[tf.Tensor] = []
 
     @abc.abstractmethod
     def tower_batch(self, tower: int) -> Batch:
         """The batch of a tower; every call returns the same tensors."""
 
-    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:  # noqa: B027 (most need no warm-up)
-        """Prepares the next step. A further call restarts the pipeline.
+    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:  # noqa: B027
+        """Prepares the next step, which most pipelines need not. A further call restarts the pipeline.
 
         Args:
           steps_before: the number of steps taken so far, including those before a restored checkpoint.
+          run: runs one of drawing_ops; by default session.run.
         """
+
+    def feeds(self) -> list[Any]:
+        """The values of `fed` for the next step: every call draws the next batches."""
+        return []
 
     def _resident(self, value: tf.Tensor) -> tf.Variable:
         # In no collection, so that it is neither trained nor saved, and other initialisers do not wait for it.
@@ -63,11 +75,16 @@ class WorkersInput(InputPipeline):
         for pipeline in pipelines:
             self.initializers += pipeline.initializers
             self.per_step_ops += pipeline.per_step_ops
+            self.drawing_ops += pipeline.drawing_ops
+            self.fed += pipeline.fed
 
     def tower_batch(self, tower: int) -> Batch:
         worker, own_tower = divmod(tower, self._towers_each)
         return self._pipelines[worker].tower_batch(own_tower)
 
-    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
+    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
         for pipeline in self._pipelines:
-            pipeline.warm_up(session, steps_before)
+            pipeline.warm_up(session, steps_before, run)
+
+    def feeds(self) -> list[Any]:
+        return [value for pipeline in self._pipelines for value in pipeline.feeds()]

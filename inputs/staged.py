@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from inputs.pipeline import Batch, InputPipeline
+from inputs.pipeline import Batch, InputPipeline, Run
 from training.staging import StagingArea
 
 # The images and the labels of one device.
@@ -63,15 +63,14 @@ class StagedInput(InputPipeline):
                 if images.dtype == tf.uint8:
                     images = preprocessing.normalize(images, scale)
                 self._batches.append(Batch(images, labels))
-        self._warm_up = (
-            [area.clear() for area in (self.host_area, *self.device_areas)],
-            [stage_a],
-            [stage_a, *stage_b],
-        )
+        self._clear = [area.clear() for area in (self.host_area, *self.device_areas)]
+        with tf.name_scope('stages_a_and_b'), tf.device(host_device):
+            self.drawing_ops = [stage_a, tf.group(stage_a, *stage_b)]
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]
 
-    def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
-        for ops in self._warm_up:
-            session.run(ops)
+    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
+        session.run(self._clear)
+        for op in self.drawing_ops:
+            (run or session.run)(op)

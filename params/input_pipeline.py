@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from errors import spelled
-from inputs.catalog import RECORD_INPUT, RECORD_PIPELINES, TF_DATA, record_pipeline
+from inputs.catalog import (
+    DEVICE,
+    FEED_DICT,
+    PIPELINES,
+    PIPELINES_OF_ARRAYS,
+    PIPELINES_OF_SYNTHETIC,
+    RECORD_INPUT,
+    TF_DATA,
+    record_pipeline,
+)
 from inputs.tf_data_settings import TfDataSettings
 from params.rules import Idle, Rule, RunFacts, RunRule
 from params.spec import flag
@@ -24,9 +33,12 @@ class InputPipeline:
 
     input_pipeline: str | None = flag(
         None,
-        f'How records become batches. {RECORD_INPUT}: by the operation RecordInput. {TF_DATA}: by tf.data. By default '
-        f'{RECORD_INPUT}, and {TF_DATA} with --deterministic. --use_datasets is an older name for {TF_DATA}.',
-        choices=RECORD_PIPELINES,
+        f'How images become batches. {RECORD_INPUT}: records are read by the operation RecordInput. {TF_DATA}: records '
+        f'are read by tf.data. {DEVICE}: each device holds all images and gathers its batches from them. {FEED_DICT}: '
+        'Python draws each batch, and the call of the session takes it along. The last two read the whole data set '
+        f'into memory before the first step; {FEED_DICT} also feeds synthetic images. By default {RECORD_INPUT} for '
+        f'records, {TF_DATA} with --deterministic. --use_datasets is an older name for {TF_DATA}.',
+        choices=PIPELINES,
     )
     datasets_use_prefetch: bool = flag(True, f'With {TF_DATA}: prepare batches ahead, see the next flag.')
     datasets_prefetch_buffer_size: int = flag(
@@ -85,7 +97,7 @@ _OF_TF_DATA = (
 
 
 def chosen_pipeline(params: 'Params') -> str:
-    """The name of the pipeline for records."""
+    """The name of the pipeline for records; for other images too, if it reads them."""
     return record_pipeline(params.input_pipeline, deterministic=params.deterministic).name
 
 
@@ -124,23 +136,66 @@ def _the_order_of_records_is_deterministic(params: 'Params', run: RunFacts) -> s
     return None
 
 
-def _where_nothing_is_read(when: Callable[['Params', RunFacts], bool], reason: str) -> tuple[Idle, ...]:
-    """The rows of runs in which no records become batches. The default pipeline, written out, is no wish."""
+def holds_all_images(params: 'Params') -> bool:
+    """Whether the images of --data_dir are read into memory in the model's size before the first step."""
     return (
-        Idle(_OF_TF_DATA, when, reason),
-        Idle(('input_pipeline',), lambda p, run: p.input_pipeline != RECORD_INPUT and when(p, run), reason),
+        params.data_dir is not None
+        and not params.eval
+        and record_pipeline(params.input_pipeline, deterministic=False).holds
     )
 
 
-RULES: tuple[Rule, ...] = ()
+def _fed_steps_are_single(params: 'Params') -> str | None:
+    if params.input_pipeline != FEED_DICT or params.steps_per_run == 1 or params.eval:
+        return None
+    return (
+        f'{spelled("input_pipeline", FEED_DICT)} clashes with {spelled("steps_per_run", params.steps_per_run)}: each '
+        f'step gets its batch from Python; leave one out, or write --input_pipeline={DEVICE}'
+    )
+
+
+def _held_images_do_not_change(params: 'Params') -> str | None:
+    if not (holds_all_images(params) and params.trains):
+        return None
+    written = spelled('input_pipeline', params.input_pipeline)
+    if params.distortions:
+        return f'{written} clashes with --distortions: it shifts and flips images only; leave one out'
+    if params.augmentation == 'resized_crop':
+        return (
+            f'{written} clashes with --augmentation=resized_crop: it keeps each image in one size, and cuts no other '
+            'parts out of the photograph; write --augmentation=padded_crop or none'
+        )
+    return None
+
+
+def _where_nothing_is_read(
+    when: Callable[['Params', RunFacts], bool], reason: str, acting: tuple[str, ...] = ()
+) -> tuple[Idle, ...]:
+    """The rows of runs in which no records become batches. The default pipeline, written out, is no wish.
+
+    Args:
+      acting: the pipelines that have an effect there all the same.
+    """
+    idle_pipelines = set(PIPELINES) - {RECORD_INPUT, *acting}
+    return (
+        Idle(_OF_TF_DATA, when, reason),
+        Idle(('input_pipeline',), lambda p, run: p.input_pipeline in idle_pipelines and when(p, run), reason),
+    )
+
+
+RULES: tuple[Rule, ...] = (_fed_steps_are_single, _held_images_do_not_change)
 RUN_RULES: tuple[RunRule, ...] = (_the_order_of_records_is_deterministic,)
 IDLE: tuple[Idle, ...] = (
-    *_where_nothing_is_read(lambda p, run: p.data_dir is None, 'images are synthetic without --data_dir'),
     *_where_nothing_is_read(
-        lambda p, run: p.eval, '--eval reads each validation image once, in the order of the shards'
+        lambda p, run: p.data_dir is None, 'images are synthetic without --data_dir', PIPELINES_OF_SYNTHETIC
     ),
     *_where_nothing_is_read(
-        lambda p, run: not run.has_records, 'it is about records, and --data_dir contains none of them'
+        lambda p, run: p.eval, '--eval reads each validation image once, in the order of the files'
+    ),
+    *_where_nothing_is_read(
+        lambda p, run: not run.has_records,
+        'it is about records, and --data_dir contains none of them',
+        PIPELINES_OF_ARRAYS,
     ),
     Idle(
         _OF_TF_DATA,

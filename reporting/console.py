@@ -32,7 +32,8 @@ class Banner:
     num_epochs are passes over the data set; None if unknown. machine: the processor and versions, the GPUs.
     numa_bind: what is bound to NUMA nodes; empty if nothing is.
     data_format_reason is empty if the run did not choose. tf32: whether fp32 is computed in TF32; None if
-    that is unknown. steps_per_run: how many steps one call of the session takes.
+    that is unknown. steps_per_run: how many steps one call of the session takes. input_pipeline: how images become
+    batches; empty if that is as usual for them.
     bytes_of_servers are those of the variables on each parameter server; bytes_of_step are those that a step transfers.
     """
 
@@ -62,6 +63,7 @@ class Banner:
     has_constant_weights: bool = False
     machine: tuple[str, ...] = ()
     steps_per_run: int = 1
+    input_pipeline: str = ''
 
 
 def format_banner(banner: Banner) -> str:
@@ -70,6 +72,7 @@ def format_banner(banner: Banner) -> str:
         ('TensorFlow', '.'.join(banner.tensorflow_version.split('.')[:2])),
         ('Model', banner.model),
         ('Dataset', f'{banner.data_set} ({"synthetic" if banner.is_synthetic else "real"})'),
+        *([('Input', banner.input_pipeline)] if banner.input_pipeline else []),
         ('Mode', banner.mode),
         ('SingleSess', banner.single_session),
         ('Batch size', f'{banner.global_batch_size} global'),

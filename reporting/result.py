@@ -47,7 +47,8 @@ class StepValues:
 
     loss: the loss of --loss_type_to_report. top_1, top_5: the fractions of images whose label is the best guess, or
     among the best five. learning_rate: the rate of its update. input_wait: the seconds at the end of the step in which
-    only the input pipeline was still working; None for synthetic images. steps_before, steps_after: the global step
+    only the input pipeline was still working, or before it, in which Python drew what the step is fed; None for images
+    that are on the device anyway. steps_before, steps_after: the global step
     before and after it, including the steps of other workers.
     """
 

@@ -3,13 +3,15 @@
 import functools
 import math
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from inputs.catalog import input_for, make_pipeline
+from inputs.catalog import InputRow, Source, input_for, make_pipeline
+from inputs.data_sets import Arrays, Shards
+from inputs.held import hold
 from inputs.pipeline import InputPipeline, WorkersInput
 from inputs.validation import Share, ValidationInput
 from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
@@ -76,15 +78,12 @@ def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int
     if data.validation is None:
         pipeline = _make_synthetic(plan, devices, evaluations.batch_size, data.seed + process)
     else:
-        list_examples = pkgutil.resolve_name(input_for(data.validation).examples or '')
         num_examples = evaluations.num_examples
         if evaluations.num_passes is not None:
             # Counted here because it reads the lengths of all records, which only evaluating processes need.
             num_examples = math.ceil(steps_of(evaluations.num_passes, data.validation.num_images, 1))
         share = Share(process, num_processes, num_examples)
-        examples = functools.partial(
-            list_examples, data.validation, data.data_set.num_classes, _image_options(plan, training=False), share
-        )
+        examples = _examples_of(plan, data.validation, _image_options(plan, training=False), share)
         pipeline = ValidationInput(devices, evaluations.batch_size, examples, _scale(plan))
     return Evaluation(
         plan.step.network,
@@ -153,6 +152,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         tf32=machine.tf32,
         machine=tuple(format_machine(plan.surroundings.machine)),
         steps_per_run=1 if plan.role is Role.EVALUATION else counts.steps_per_run,
+        input_pipeline='' if plan.data.input_row == input_for(plan.data.images) else plan.data.input_row.name,
     )
 
 
@@ -193,42 +193,61 @@ def _make_algorithm(plan: Plan, transfer: tf.DType | None) -> Algorithm:
 
 
 def _make_pipeline(plan: Plan, devices: Sequence[str], restart: int) -> InputPipeline:
-    hosts = plan.machine.hosts
+    hosts, row, source = plan.machine.hosts, plan.data.input_row, plan.data.images
+    if row.holds and source is not None:
+        options = _image_options(plan, training=False)
+        source = hold(source, _examples_of(plan, source, options, Share()), options, plan.config)
     first, count = plan.processes.index, plan.processes.num_trainers * len(hosts)
     size = len(devices) // len(hosts)
     shares = [
-        _make_share(plan, devices[size * number :][:size], host, first + number, count, restart)
+        _make_share(plan, row, source, devices[size * number :][:size], host, first + number, count, restart)
         for number, host in enumerate(hosts)
     ]
     return shares[0] if len(shares) == 1 else WorkersInput(shares, size)
 
 
 def _make_share(
-    plan: Plan, devices: Sequence[str], host_device: str, number: int, count: int, restart: int
+    plan: Plan,
+    row: InputRow,
+    source: Source,
+    devices: Sequence[str],
+    host_device: str,
+    number: int,
+    count: int,
+    restart: int,
 ) -> InputPipeline:
     """The input of the towers of worker `number` of `count`."""
     data, seed, shift = plan.data, plan.data.seed, 0.0
     if data.distinct_workers:
         seed += number * len(devices)
         shift = number / count
-    if data.images is None:
-        return _make_synthetic(plan, devices, plan.counts.batch_size, seed)
-    if data.shards:
+    if isinstance(source, Shards):
         # Reading cannot resume in the middle of an epoch. A continued training reads the records in another order, so
         # that it does not see the first ones more often.
         seed += _SEEDS_OF_RESTART * restart
+    height, width, channels = data.image_shape
     return make_pipeline(
-        input_for(data.images, data.pipeline),
-        source=data.images,
+        row,
+        source=source,
         devices=devices,
         batch_size=plan.counts.batch_size,
         num_classes=data.data_set.num_classes,
+        height=height,
+        width=width,
+        channels=channels,
+        seed=seed,
         options=_image_options(plan, training=plan.role is Role.TRAINING, seed=seed),
         normalize_on_device=plan.machine.kind == 'gpu',
         host_device=host_device,
         shift=shift,
         tf_data=data.tf_data,
     )
+
+
+def _examples_of(plan: Plan, source: Shards | Arrays, options: ImageOptions, share: Share) -> Callable[[], Any]:
+    """What adds a Dataset of the examples of a source to the graph."""
+    list_examples = pkgutil.resolve_name(input_for(source).examples or '')
+    return functools.partial(list_examples, source, plan.data.data_set.num_classes, options, share)
 
 
 def _make_synthetic(plan: Plan, devices: Sequence[str], batch_size: int, seed: int) -> InputPipeline:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.shape import Shape
 from cluster.topology import Cluster, Timeout
-from inputs.catalog import Source
+from inputs.catalog import InputRow, Source, input_for
 from inputs.data_sets import DataSet, Shards
 from inputs.preprocessors import Preprocessor
 from inputs.tf_data_settings import TfDataSettings
@@ -83,8 +83,8 @@ class Data:
       augmentation, distortions, in_yiq, resize_method, scaled_decode: see preprocessing.ImageOptions.
       seed: of all random draws. distinct_workers: whether each worker draws different images.
       deterministic: whether the seed alone decides the order of the images.
-      preprocessor: how pixels become numbers. pipeline: the name of the input pipeline for records. tf_data: its
-        settings, if it is made of tf.data.
+      preprocessor: how pixels become numbers. pipeline: the name of the input pipeline, for images that it reads.
+        tf_data: its settings, if it is made of tf.data.
     """
 
     data_set: DataSet
@@ -108,6 +108,11 @@ class Data:
     def image_shape(self) -> tuple[int, int, int]:
         """The height, width and channels of the images given to the model."""
         return self.image_size, self.image_size, self.data_set.channels
+
+    @property
+    def input_row(self) -> InputRow:
+        """The row of the input pipeline of the steps."""
+        return input_for(self.images, self.pipeline)
 
     @property
     def shards(self) -> Shards | None:

@@ -80,7 +80,8 @@ class Process:
         worker.join(offer_step(worker))
         # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length that is wrong.
         self._check_lengths()
-        if shards := self._plan.data.shards:
+        # Shards that are read before the first step alone are not missed later.
+        if (shards := self._plan.data.shards) and not self._plan.data.input_row.holds:
             threading.Thread(target=self._watch_shards, args=[shards], name='shards', daemon=True).start()
         return worker
 

@@ -254,6 +254,7 @@ class Recording:
             'devices': list(plan.machine.towers),
             'data_set': plan.data.data_set.name,
             'is_synthetic': plan.data.folder is None,
+            'input_pipeline': None if evaluates else plan.data.input_row.name,
             'image_size': plan.data.image_size,
             'batch_size': batch_size,
             'global_batch_size': batch_size * len(plan.machine.towers) * plan.processes.num_trainers,

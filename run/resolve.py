@@ -46,6 +46,7 @@ from run.plan import (
 )
 from run.resolve_counts import count_steps, find_evaluations
 from run.resolve_files import check_backbone, find_checkpoints, find_instruments, find_reports
+from run.resolve_input import check_gpu_memory, check_host_memory, choose_augmentation
 
 
 def resolve(params: Params, environ: Mapping[str, str]) -> Plan | ServerPlan:
@@ -247,6 +248,7 @@ def _plan_run(
     if folder or params.data_dir is None:
         with refusals.collecting():
             data = _open_data(params, model, folder, warnings)
+            check_host_memory(params, data)
             counts = count_steps(params, model, data, processes, num_towers)
             with refusals.collecting():
                 reports = find_reports(params, model, counts, shape, processes)
@@ -286,6 +288,10 @@ def _plan_run(
             'encryption, and anyone who can reach one can do everything that its user can'
         )
     checkpoints = find_checkpoints(params, is_chief, warnings)
+    facts_of_machine = machine_facts(threads.intra_op, threads.inter_op, threads.reason)
+    surroundings = Surroundings(facts_of_machine, environment_facts(environ), git_commit())
+    if machine.kind == 'gpu' and machine.is_here:
+        check_gpu_memory(params, data, facts_of_machine['gpus'])
     return Plan(
         params=params,
         role=_role(params),
@@ -313,11 +319,7 @@ def _plan_run(
         losses=_describe_losses(params),
         reports=reports,
         shape=shape,
-        surroundings=Surroundings(
-            machine_facts(threads.intra_op, threads.inter_op, threads.reason),
-            environment_facts(environ),
-            git_commit(),
-        ),
+        surroundings=surroundings,
         warnings=tuple(warnings),
     )
 
@@ -331,7 +333,7 @@ def _role(params: Params) -> Role:
 def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, warnings: list[str]) -> Data:
     """Opens the images that steps and evaluations read."""
     data_set = folder.data_set if folder else DATA_SETS[model.data_set]
-    augmentation = params.augmentation or data_set.augmentation
+    augmentation = choose_augmentation(params, data_set, warnings)
 
     def open_subset(subset: str) -> Source:
         assert folder

@@ -3,11 +3,12 @@
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from inputs.pipeline import InputPipeline
 from reporting.result import Phase, StepValues
 from run.instruments import StepTracer, SummaryWriter
 from run.process_settings import keep_threads
@@ -50,6 +51,7 @@ class Stepper:
 
     Args:
       in_graph: the loop that takes the steps of a run; None if each run takes one step.
+      pipeline: the input, if steps may have to feed its batches.
 
     Attributes:
       gradient_summary: the summary of the last step that had one.
@@ -65,6 +67,7 @@ class Stepper:
         num_warmup: int,
         summaries: SummaryWriter | None,
         in_graph: StepsInGraph | None = None,
+        pipeline: InputPipeline | None = None,
     ) -> None:
         self.gradient_summary: bytes | None = None
         self.steps_after = 0
@@ -73,16 +76,20 @@ class Stepper:
         self._session = session
         self._fetches = fetches.present()
         self._in_graph = in_graph
+        self._pipeline = pipeline
+        self._fed = pipeline.fed if pipeline else []
         if in_graph:
             self._loop = session.make_callable(dict(in_graph.values), feed_list=[in_graph.num_steps])
         else:
-            self._plain_step = session.make_callable(self._fetches)
+            self._plain_step = session.make_callable(self._fetches, feed_list=self._fed)
         self._traced_index = num_warmup if tracer.is_wanted else None
         self._tracer = tracer
         self._summaries = summaries
         self._summarized_step = None
         if summaries and summaries.gradient_summary is not None:
-            self._summarized_step = session.make_callable([self._fetches, summaries.gradient_summary])
+            self._summarized_step = session.make_callable(
+                [self._fetches, summaries.gradient_summary], feed_list=self._fed
+            )
 
     def run(self, phase: Phase, indices: range) -> list[StepValues]:
         """Takes the steps with these indices in one run of the session, and returns the values of each."""
@@ -98,15 +105,24 @@ class Stepper:
         ]
 
     def _run_one(self, phase: Phase, index: int) -> StepValues:
+        feeds, seconds_of_feeds = self._draw()
         if phase is Phase.WARMUP and index == self._traced_index:
-            values = self._tracer.run(self._session, self._fetches)
+            values = self._tracer.run(self._session, self._fetches, dict(zip(self._fed, feeds, strict=True)))
         elif self._summarized_step and self._is_summarized(phase, index):
-            values, self.gradient_summary = self._summarized_step()
+            values, self.gradient_summary = self._summarized_step(*feeds)
         else:
-            values = self._plain_step()
+            values = self._plain_step(*feeds)
         # By the clock of the graph's Timestamp op.
         ended_at = time.time()
-        return self._note(values, ended_at)
+        noted = self._note(values, ended_at)
+        return replace(noted, input_wait=seconds_of_feeds) if self._fed else noted
+
+    def _draw(self) -> tuple[list[Any], float]:
+        """What the next step is fed, and the seconds that drawing it took."""
+        if self._pipeline is None or not self._fed:
+            return [], 0.0
+        start = time.perf_counter()
+        return self._pipeline.feeds(), time.perf_counter() - start
 
     def _note(self, values: Mapping[str, Any], ended_at: float | None) -> StepValues:
         """The values of a step from those fetched; ended_at is the Unix time in seconds when it ended, if known."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from inputs.pipeline import Batch, InputPipeline
+from inputs.pipeline import Batch, InputPipeline, Run
 from managers.synchronous_step import SynchronousStep
 from models.facts import Network
 from models.networks import build_network, is_among_best
@@ -117,18 +117,27 @@ class StepGraph:
     num_skipped: Tensor | None
     before_evaluation: tf.Operation | None
 
-    def start(self, session: tf.Session, steps_before: int = 0) -> None:
+    @property
+    def drawing_ops(self) -> list[tf.Operation]:
+        """What start() runs whose kernels keep what the steps continue: readers, the state of random numbers."""
+        return [*self.pipeline.drawing_ops, *([self.prologue] if self.prologue is not None else [])]
+
+    def start(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
         """Prepares the first step, once the variables have their values.
 
         Args:
           steps_before: the number of steps taken so far, including those before a restored checkpoint.
+          run: runs one of drawing_ops, if not session.run has to; then nothing is fed.
         """
         session.run(self.pipeline.initializers)
         if self.post_init is not None:
             session.run(self.post_init)
-        self.pipeline.warm_up(session, steps_before)
+        self.pipeline.warm_up(session, steps_before, run)
         if self.prologue is not None:
-            session.run(self.prologue)
+            if run:
+                run(self.prologue)
+            else:
+                session.run(self.prologue, dict(zip(self.pipeline.fed, self.pipeline.feeds(), strict=True)))
 
 
 @dataclass(frozen=True)

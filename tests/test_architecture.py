@@ -128,6 +128,7 @@ WITHOUT_TENSORFLOW = [
     'run.plan',
     'run.resolve',
     'run.resolve_counts',
+    'run.resolve_input',
     'run.schedule',
     'run.step_loop',
     'run.threads',
@@ -262,6 +263,7 @@ def test_only_few_rooms_know_the_flags() -> None:
         'resolve',
         'resolve_counts',
         'resolve_files',
+        'resolve_input',
         'resolve_training',
         'session_settings',
         'threads',
@@ -284,7 +286,8 @@ def test_only_the_plan_refuses_settings() -> None:
         if room_of(module) in ('managers', 'training', 'preprocessing', 'variable_mgr')
         or module in ('run.build', 'run.step_graph', 'run.evaluation', 'run.state', 'models.layers', 'models.networks')
         or module in ('inputs.pipeline', 'inputs.synthetic', 'inputs.staged', 'inputs.record_pipeline')
-        or module in ('inputs.array_pipeline', 'inputs.validation')
+        or module in ('inputs.array_pipeline', 'inputs.validation', 'inputs.array_draws', 'inputs.held')
+        or module in ('inputs.device_input', 'inputs.feed_input')
     ]
     raising = [module for module in graph_builders if 'raise UsageError' in MODULES[module].read_text()]
     # The last one finds the checkpoint that a flag names, while the plan is made.

@@ -10,9 +10,13 @@ import tensorflow.compat.v1 as tf
 from sessions import cpus
 
 from inputs.catalog import (
+    DEVICE,
+    FEED_DICT,
     INPUTS,
+    PIPELINES,
+    PIPELINES_OF_ARRAYS,
+    PIPELINES_OF_SYNTHETIC,
     RECORD_INPUT,
-    RECORD_PIPELINES,
     TF_DATA,
     InputRow,
     Source,
@@ -28,33 +32,37 @@ pytestmark = pytest.mark.unit
 
 by_row = pytest.mark.parametrize('row', INPUTS, ids=lambda row: row.name)
 
-# What run.build offers to each pipeline that reads something, and to the one that does not.
-PARTS = {
-    True: {
-        'source',
-        'devices',
-        'batch_size',
-        'num_classes',
-        'options',
-        'normalize_on_device',
-        'host_device',
-        'shift',
-        'tf_data',
-    },
-    False: {'devices', 'batch_size', 'num_classes', 'height', 'width', 'channels', 'seed'},
+# What run.build offers to the pipelines of the steps, and to the synthetic images of an evaluation.
+STEPS = {
+    'source',
+    'devices',
+    'batch_size',
+    'num_classes',
+    'height',
+    'width',
+    'channels',
+    'seed',
+    'options',
+    'normalize_on_device',
+    'host_device',
+    'shift',
+    'tf_data',
 }
+EVALUATION = {'devices', 'batch_size', 'num_classes', 'height', 'width', 'channels', 'seed'}
 
 
-def test_each_type_of_source_has_a_row_and_those_of_one_type_have_different_names() -> None:
-    assert {row.reads for row in INPUTS} == {*typing.get_args(Source)}
-    assert len({(row.name, row.reads) for row in INPUTS}) == len(INPUTS)
+def test_each_type_of_source_has_a_row_and_names_are_used_once() -> None:
+    assert all(any(issubclass(source, row.reads) for row in INPUTS) for source in typing.get_args(Source))
+    assert len({row.name for row in INPUTS}) == len(INPUTS)
 
 
 def test_records_can_be_read_by_each_named_pipeline_and_in_a_repeatable_order_by_default_if_asked() -> None:
-    assert RECORD_PIPELINES == (RECORD_INPUT, TF_DATA)
+    assert PIPELINES == (RECORD_INPUT, TF_DATA, DEVICE, FEED_DICT)
+    assert PIPELINES_OF_ARRAYS == (DEVICE, FEED_DICT)
+    assert PIPELINES_OF_SYNTHETIC == (FEED_DICT,)
     shards = Shards('train', ('train-00000-of-00001',), num_missing=0)
-    assert [input_for(shards, name).name for name in (None, *RECORD_PIPELINES)] == [RECORD_INPUT, *RECORD_PIPELINES]
-    assert input_for(None, TF_DATA) == input_for(None)
+    assert [input_for(shards, name).name for name in (None, *PIPELINES)] == [RECORD_INPUT, *PIPELINES]
+    assert input_for(None, TF_DATA) == input_for(None, DEVICE) == input_for(None)
     assert record_pipeline(None, deterministic=False).name == RECORD_INPUT
     assert record_pipeline(None, deterministic=True).name == TF_DATA
     assert record_pipeline(RECORD_INPUT, deterministic=True).name == RECORD_INPUT
@@ -64,6 +72,8 @@ def test_a_source_finds_the_row_of_its_type() -> None:
     arrays = Arrays('train', np.zeros([1, 2, 2, 3], np.uint8), np.zeros(1, np.int32))
     for source in (None, arrays, Shards('train', ('train-00000-of-00001',), num_missing=0)):
         assert input_for(source).reads is type(source)
+        assert isinstance(source, input_for(source, FEED_DICT).reads)
+        assert input_for(source, FEED_DICT).name == FEED_DICT
 
 
 @by_row
@@ -73,13 +83,13 @@ def test_the_pipeline_of_a_row_needs_no_more_than_it_is_given(row: InputRow) -> 
     assert not inspect.isabstract(pipeline)
     parameters = inspect.signature(pipeline).parameters.values()
     needed = {each.name for each in parameters if each.default is inspect.Parameter.empty}
-    assert needed <= PARTS[row.reads is not type(None)]
+    assert needed <= (EVALUATION if row == input_for(None) else STEPS)
 
 
 @by_row
 def test_the_examples_of_a_row_are_a_function_of_a_source_and_a_share(row: InputRow) -> None:
-    # Who reads nothing evaluates with the pipeline itself.
-    assert (row.examples is None) == (row.reads is type(None))
+    # Who reads nothing evaluates with the pipeline itself, and who holds images as the first row that reads them.
+    assert (row.examples is None) == (row.reads is type(None) or row.holds)
     if row.examples is not None:
         parameters = inspect.signature(pkgutil.resolve_name(row.examples)).parameters
         assert list(parameters) == ['source', 'num_classes', 'options', 'share']

@@ -119,9 +119,10 @@ def test_a_bad_record_is_named_with_its_shard(tmp_path: Path, bad: bytes) -> Non
     write_noise(tmp_path, 10)
     shard = tmp_path / shard_name('train', 0, 1)
     write_shard(shard, [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(bad, 1001)])
-    with pytest.raises(RunError) as error:
-        run(tmp_path, use_datasets=True)
-    check_line(error.value, shard, 'record 1')
+    for flags in ({'use_datasets': True}, {'input_pipeline': 'device', 'augmentation': 'none'}):
+        with pytest.raises(RunError) as error:
+            run(tmp_path, **flags)
+        check_line(error.value, shard, 'record 1')
 
 
 def test_arrays_are_not_read_by_tf_data(tmp_path: Path) -> None:

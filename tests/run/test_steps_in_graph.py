@@ -10,30 +10,36 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from array_writers import write_mnist
-from examples import write_noise
+from examples import encoded, example, write_noise, write_shard
 from gpu_graphs import build_on_gpus, is_on_gpu
 from refusals import refused
+from sessions import cpus, open_session
 
 from benchmark_cnn import BenchmarkCNN
+from inputs.data_sets import find_shards, shard_name
+from inputs.record_pipeline import RecordPipeline
 from models.registry import register_model
 from params import make_params
+from preprocessing import ImageOptions
 from reporting.console import Console
 from reporting.result import Result
+from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph
 from training.checkpoint_files import latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
 
+DROPOUT: dict[str, Any] = {'model': 'dropping', 'data_name': 'cifar10'}
 # Ways to train whose steps leave something to the next, or branch, or draw random numbers.
 WAYS: dict[str, dict[str, Any]] = {
     'parameter_server': {'num_gpus': 2},
-    'staged': {'num_gpus': 2, 'staged_vars': True, 'optimizer': 'adam'},
+    'staged': {'num_gpus': 2, 'staged_vars': True, 'optimizer': 'adam', **DROPOUT},
     'replicated by rings': {'num_gpus': 3, 'variable_update': 'replicated', 'all_reduce_spec': 'xring'},
-    'relaxed': {'num_gpus': 2, 'variable_update': 'replicated', 'variable_consistency': 'relaxed'},
+    'relaxed': {'num_gpus': 2, 'variable_update': 'replicated', 'variable_consistency': 'relaxed', **DROPOUT},
     'independent': {'num_gpus': 2, 'variable_update': 'independent'},
     'skipped steps': {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True, 'fp16_loss_scale': 2.0**60},
     'forward only': {'num_gpus': 2, 'forward_only': True},
-    'dropout and accuracy': {'model': 'dropping', 'data_name': 'cifar10', 'print_training_accuracy': True},
+    'dropout and accuracy': {'print_training_accuracy': True, **DROPOUT},
 }
 
 
@@ -77,6 +83,26 @@ def test_records_come_from_the_iterator_of_tf_data_that_was_started(tmp_path: Pa
     flags: dict[str, Any] = {'model': 'trivial', 'data_dir': str(tmp_path), 'input_pipeline': 'tf_data'}
     single, looped = (trained(steps_per_run=number, **flags) for number in (1, 3))
     assert [step.values.loss for step in looped.steps] == [step.values.loss for step in single.steps]
+
+
+def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path: Path) -> None:
+    write_shard(tmp_path / shard_name('train', 0, 1), [encoded_example(label) for label in range(12)])
+    source, options = find_shards(str(tmp_path), 'train'), ImageOptions(8, 8, 3, training=True, seed=3)
+    with tf.Graph().as_default(), open_session() as session:
+        pipeline = RecordPipeline(source, cpus(1), 1, 100, options, normalize_on_device=False)
+        label = tf.reduce_sum(pipeline.tower_batch(0).labels)
+        fetches = Fetches(loss=label, global_step=tf.constant(0), ops=pipeline.per_step_ops)
+        loop = StepsInGraph(fetches, cpus(1)[0], pipeline.drawing_ops)
+        pipeline.warm_up(session, run=loop.runner(session))
+        labels = [
+            int(each) for number in (5, 7, 12) for each in session.run(loop.values['loss'], {loop.num_steps: number})
+        ]
+    # Two are on their way before the first step.
+    assert sorted(labels[:12]) == sorted(labels[12:]) == list(range(12))
+
+
+def encoded_example(label: int) -> bytes:
+    return example(encoded(np.full([9, 9, 3], label, np.uint8)), label)
 
 
 def test_the_printed_rate_weighs_a_run_by_its_steps() -> None:
@@ -124,19 +150,14 @@ def test_on_gpus_one_signal_for_each_device_starts_a_step() -> None:
     with built.graph.as_default():
         loop = StepsInGraph(built.step_graph.fetches, built.plan.machine.towers[0])
     assert loop.num_steps.device.endswith('CPU:0')
-    (counting,) = [op for op in built.graph.get_operations() if op.type in ('While', 'StatelessWhile')]
-    assert is_on_gpu(counting)
-    body = next(
-        function
-        for function in built.graph.as_graph_def().library.function
-        if function.signature.name == counting.get_attr('body').name
-    )
-    copies = [node for node in body.node_def if node.name.startswith('step/')]
-    gates = [node for node in copies if not node.input]
-    assert {node.op for node in gates} == {'NoOp'}
-    assert sorted(node.device for node in gates) == sorted({node.device for node in gates})
-    assert len(gates) <= 3
-    assert len(copies) > len(gates)
+    copies = [op for op in built.graph.get_operations() if '/step/' in op.name]
+    assert len(copies) > 100
+    waiting = [op for op in copies if not op.inputs and any(before not in copies for before in op.control_inputs)]
+    assert {op.type for op in waiting} == {'NoOp'}
+    assert sorted(op.device for op in waiting) == sorted({op.device for op in waiting})
+    assert len(waiting) <= 3
+    [condition] = [op for op in built.graph.get_operations() if op.type == 'LoopCond']
+    assert is_on_gpu(condition)
 
 
 def test_a_trace_holds_the_steps_of_the_last_warm_up_run(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""Images that stay in the memory of the devices: mini-batches are gathered there."""
+
+from collections.abc import Sequence
+
+import tensorflow.compat.v1 as tf
+
+import preprocessing
+from inputs import array_draws
+from inputs.data_sets import Arrays
+from inputs.pipeline import Batch, InputPipeline, Run
+
+
+class DeviceInput(InputPipeline):
+    """Each device holds all images as uint8, and takes its batch from them in each step.
+
+        host: which images, how shifted  ->  device: gather  ->  shift and flip  ->  normalise  ->  the model
+
+    Only the numbers of the images, and the rows and columns of their shifts, travel in a step: on the host is the only
+    kernel of the random order. The batches are those of ArrayPipeline, bit for bit, in the same order. Every device
+    holds the whole set, so that its part of a batch may be any images; the virtual devices of a CPU share one copy, as
+    they share its memory.
+    """
+
+    def __init__(
+        self,
+        source: Arrays,
+        devices: Sequence[str],
+        batch_size: int,
+        options: preprocessing.ImageOptions,
+        *,
+        normalize_on_device: bool = False,
+        host_device: str = '/cpu:0',
+        shift: float = 0.0,
+    ) -> None:
+        """Builds the ops.
+
+        Args:
+          source: images of the size that options give, see inputs.held.
+          batch_size: images per step on each device.
+          normalize_on_device: whether the devices are GPUs, which shift no uint8 and gather it from variables only.
+          shift: where in the order of the first epoch to begin, in [0, 1): worker w of W begins at w / W.
+        """
+        super().__init__()
+        num_images, global_batch = len(source.images), batch_size * len(devices)
+        with tf.name_scope('device_input'), tf.device(host_device):
+            self._steps_before = tf.placeholder(tf.int64, [])
+            begin = tf.constant(int(shift * num_images), tf.int64)
+            counter = self._resident(begin)
+            self._set_position = counter.assign(begin + self._steps_before * global_batch)
+            drawn = array_draws.draw(counter, global_batch, num_images, options.seed)
+            chosen = tf.split(drawn.chosen, len(devices))
+            uniform = tf.split(drawn.uniform, len(devices))
+        images, labels = array_draws.from_host(source.images), array_draws.from_host(source.labels)
+        self._batches = []
+        for tower, device in enumerate(devices):
+            with tf.device(device), tf.name_scope(f'device_input_{tower}'):
+                image_store = self._resident(images)
+                # GPUs hold no variables of 32-bit integers.
+                label_store = self._resident(tf.cast(labels, tf.int64))
+                if normalize_on_device:
+                    batch = image_store.sparse_read(chosen[tower])
+                else:
+                    # On a CPU, reading a variable by parts makes a copy of it that no other variable shares.
+                    batch = tf.gather(image_store.read_value(), chosen[tower])
+                if options.shifts:
+                    batch = tf.cast(batch, tf.float32) if normalize_on_device else batch
+                    batch = preprocessing.shift_and_flip(batch, uniform[tower], index_device=host_device)
+                batch = preprocessing.normalize(batch, options.scale)
+                self._batches.append(Batch(batch, tf.cast(label_store.sparse_read(chosen[tower]), tf.int32)))
+
+    def tower_batch(self, tower: int) -> Batch:
+        return self._batches[tower]
+
+    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
+        session.run(self._set_position, {self._steps_before: steps_before})

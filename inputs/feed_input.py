@@ -1,0 +1,124 @@
+"""Batches that Python draws, and that each call of the session takes along: the feed_dict of TensorFlow's tutorials."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import preprocessing
+from inputs import array_draws
+from inputs.data_sets import Arrays
+from inputs.pipeline import Batch, InputPipeline, Run
+
+
+class FeedInput(InputPipeline):
+    """NumPy draws, shifts and normalises each batch, and the session takes it as the value of placeholders.
+
+        NumPy: gather  ->  shift and flip  ->  normalise  ->  placeholder  ->  copy to the device  ->  the model
+
+    Nothing overlaps: Python draws while the device waits, which is why this is here to be measured. The images come in
+    the order in which ArrayPipeline draws them; NumPy's generator shifts them, so that shifts are others. Without
+    a source each step feeds the same random images, as SyntheticInput uses the same in each step.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        batch_size: int,
+        num_classes: int,
+        options: preprocessing.ImageOptions,
+        *,
+        source: Arrays | None = None,
+        normalize_on_device: bool = False,
+        host_device: str = '/cpu:0',
+        shift: float = 0.0,
+    ) -> None:
+        """Builds the ops.
+
+        Args:
+          batch_size: images per step on each device.
+          source: images of the size that options give, see inputs.held; None: random ones.
+          normalize_on_device: feed uint8 and normalise on the device, as RecordPipeline. Not for random images.
+          shift: where in the order of the first epoch to begin, in [0, 1): worker w of W begins at w / W.
+        """
+        super().__init__()
+        self._options, self._source, self._shift = options, source, shift
+        self._global_batch, self._num_towers = batch_size * len(devices), len(devices)
+        self._normalizes = source is not None and not normalize_on_device
+        self._session: tf.Session | None = None
+        self._position, self._epoch, self._order = 0, -1, np.zeros(0, np.int64)
+        shape = batch_size, options.height, options.width, options.channels
+        if source is None:
+            rng = np.random.default_rng(options.seed % 2**64)
+            images = rng.random((self._global_batch, *shape[1:]), np.float32) * 2 - 1
+            self._random = self._split(images, rng.integers(num_classes, size=self._global_batch, dtype=np.int32))
+        else:
+            count = source.num_images
+            with tf.device(host_device), tf.name_scope('feed_input'):
+                self._asked_epoch = tf.placeholder(tf.int64, [])
+                positions = self._asked_epoch * count + tf.range(count, dtype=tf.int64)
+                self._whole_epoch = array_draws.in_random_order(positions, count, options.seed)
+        pixels = tf.uint8 if source is not None and normalize_on_device else tf.float32
+        self._batches = []
+        for tower, device in enumerate(devices):
+            with tf.name_scope(f'feed_input_{tower}'):
+                with tf.device(host_device):
+                    fed = tf.placeholder(pixels, shape), tf.placeholder(tf.int32, [batch_size])
+                self.fed += fed
+                with tf.device(device):
+                    image_batch = tf.identity(fed[0])
+                    if pixels == tf.uint8:
+                        image_batch = preprocessing.normalize(image_batch, options.scale)
+                    self._batches.append(Batch(image_batch, tf.identity(fed[1])))
+
+    def tower_batch(self, tower: int) -> Batch:
+        return self._batches[tower]
+
+    def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
+        self._session = session
+        if self._source:
+            self._position = int(self._shift * self._source.num_images) + steps_before * self._global_batch
+
+    def feeds(self) -> list[Any]:
+        if self._source is None:
+            return self._random
+        options = self._options
+        chosen = self._next_images(self._source.num_images)
+        images = self._source.images[chosen]
+        if options.shifts:
+            rng = np.random.default_rng([options.seed % 2**64, self._position])
+            images = _shifted_and_flipped(images, rng)
+        if self._normalizes:
+            images = images.astype(np.float32)
+            images *= np.float32(options.scale.factor)
+            images -= np.array(options.scale.offsets, np.float32)
+        return self._split(images, self._source.labels[chosen])
+
+    def _next_images(self, count: int) -> np.ndarray:
+        """The numbers [B] of the images of the next step, for all devices."""
+        assert self._session, 'call warm_up first'
+        parts, end = [], self._position + self._global_batch
+        while self._position < end:
+            epoch, first = divmod(self._position, count)
+            if epoch != self._epoch:
+                self._epoch, self._order = epoch, self._session.run(self._whole_epoch, {self._asked_epoch: epoch})
+            parts.append(self._order[first : first + end - self._position])
+            self._position += len(parts[-1])
+        return np.concatenate(parts)
+
+    def _split(self, images: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:
+        """Images and labels of all devices -> images of the first, its labels, images of the second, ..."""
+        towers = zip(np.split(images, self._num_towers), np.split(labels, self._num_towers), strict=True)
+        return [part for tower in towers for part in tower]
+
+
+def _shifted_and_flipped(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """What preprocessing.shift_and_flip does, with the numbers of a generator of NumPy."""
+    count, height, width = images.shape[:3]
+    pads = (preprocessing.PADDING, preprocessing.PADDING)
+    padded = np.pad(images, [(0, 0), pads, pads, (0, 0)])
+    tops, lefts = rng.integers(2 * preprocessing.PADDING + 1, size=[2, count, 1])
+    columns = np.where(rng.random([count, 1]) < 0.5, np.arange(width)[::-1], np.arange(width))
+    rows = tops + np.arange(height)
+    return padded[np.arange(count)[:, np.newaxis, np.newaxis], rows[:, :, np.newaxis], (lefts + columns)[:, np.newaxis]]
