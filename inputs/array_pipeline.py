@@ -9,6 +9,7 @@ import preprocessing
 from inputs.data_sets import Arrays
 from inputs.each_image import for_each_image
 from inputs.staged import HostBatch, StagedInput
+from inputs.stages import READ, TRANSFER
 
 
 class ArrayPipeline(StagedInput):
@@ -30,6 +31,7 @@ class ArrayPipeline(StagedInput):
         normalize_on_device: bool,
         host_device: str = '/cpu:0',
         shift: float = 0.0,
+        until: str = TRANSFER,
     ) -> None:
         """Builds the ops.
 
@@ -39,6 +41,7 @@ class ArrayPipeline(StagedInput):
           batch_size: images per step on each device.
           normalize_on_device: as RecordPipeline.
           shift: where in the order of the first epoch to begin, in [0, 1): worker w of W begins at w / W.
+          until: the last stage, see StagedInput.
         """
         images, labels = source.images, source.labels
         global_batch = batch_size * len(devices)
@@ -63,6 +66,8 @@ class ArrayPipeline(StagedInput):
             positions = end - global_batch + tf.range(global_batch, dtype=tf.int64)
             chosen = _in_random_order(positions, num_images, options.seed)
             batch, batch_labels = image_store.sparse_read(chosen), label_store.sparse_read(chosen)
+            if until == READ:
+                return [[batch, batch_labels]]
             if options.distortions or images.shape[1:3] != (options.height, options.width):
                 arguments = [batch, tf.range(global_batch, dtype=tf.int64)]
                 if options.training:
@@ -83,7 +88,7 @@ class ArrayPipeline(StagedInput):
                 batch = preprocessing.normalize(batch)
             return list(zip(tf.split(batch, len(devices)), tf.split(batch_labels, len(devices)), strict=True))
 
-        super().__init__(devices, make_host_batches, host_device=host_device)
+        super().__init__(devices, make_host_batches, host_device=host_device, until=until)
 
     def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
         session.run(self._set_position, {self._steps_before: steps_before})

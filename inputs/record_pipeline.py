@@ -8,6 +8,7 @@ import preprocessing
 from inputs.data_sets import Shards
 from inputs.each_image import for_each_image
 from inputs.staged import HostBatch, StagedInput
+from inputs.stages import DECODE, PARSE, READ, TRANSFER
 
 
 class RecordPipeline(StagedInput):
@@ -40,6 +41,7 @@ class RecordPipeline(StagedInput):
         shift: float = 0.0,
         pool_records: int | None = None,
         readers: int = 16,
+        until: str = TRANSFER,
     ) -> None:
         """Builds the ops.
 
@@ -50,6 +52,8 @@ class RecordPipeline(StagedInput):
           shift: where in the list of shards to begin, in [0, 1): worker w of W begins at w / W.
           pool_records: size of the shuffle buffer; by default 512, but at least two sets of batches.
           readers: number of shards that are read at the same time.
+          until: the last stage, see StagedInput. Of what a stage before the last one makes for an image only a number
+            is kept, which depends on all of it.
         """
         global_batch = batch_size * len(devices)
         # Images that are shifted are normalised afterwards, so that black is 0 in all of them.
@@ -57,7 +61,11 @@ class RecordPipeline(StagedInput):
 
         def example(record: tf.Tensor, position: tf.Tensor, *drawn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
+            if until == PARSE:
+                return tf.strings.length(encoded) + tf.size(boxes), label
             draws = preprocessing.Draws(*drawn) if drawn else None
+            if until == DECODE:
+                return tf.size(preprocessing.decode(encoded, boxes, options, draws)), label
             image = preprocessing.preprocess(encoded, boxes, options, position, draws)
             return preprocessing.normalize(image, options.scale) if normalizes_each else image, label
 
@@ -71,12 +79,14 @@ class RecordPipeline(StagedInput):
                 file_parallelism=readers,
             )
             records.set_shape([global_batch])
+            if until == READ:
+                return [[records]]
             arguments = [records, tf.range(global_batch, dtype=tf.int64)]
             if options.training:
                 arguments += preprocessing.draw(global_batch, options)
             of_towers = zip(*(tf.split(argument, len(devices)) for argument in arguments), strict=True)
             batches = [for_each_image(example, of_tower) for of_tower in of_towers]
-            if options.shifts:
+            if options.shifts and until not in (PARSE, DECODE):
                 uniform = tf.unstack(tf.random.uniform([len(devices), batch_size, 3], seed=options.seed))
                 batches = [shifted(batch, numbers) for batch, numbers in zip(batches, uniform, strict=True)]
             return batches
@@ -86,4 +96,4 @@ class RecordPipeline(StagedInput):
             images = preprocessing.shift_and_flip(images, uniform)
             return images if normalize_on_device else preprocessing.normalize(images, options.scale), labels
 
-        super().__init__(devices, make_host_batches, host_device, options.scale)
+        super().__init__(devices, make_host_batches, host_device, options.scale, until)

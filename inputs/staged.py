@@ -7,9 +7,10 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from inputs.pipeline import Batch, InputPipeline
+from inputs.stages import TRANSFER
 from training.staging import StagingArea
 
-# The images and the labels of one device.
+# The images and the labels of one device; of a pipeline that ends early, what its last stage makes.
 HostBatch = Sequence[tf.Tensor]
 
 
@@ -29,6 +30,7 @@ class StagedInput(InputPipeline):
         make_host_batches: Callable[[], Sequence[HostBatch]],
         host_device: str = '/cpu:0',
         scale: preprocessing.Scale | None = None,
+        until: str = TRANSFER,
     ) -> None:
         """Builds the ops of all stages.
 
@@ -37,11 +39,18 @@ class StagedInput(InputPipeline):
             are [N, H, W, C]: normalised float32, or uint8, which stage C normalises on the device. labels are [N]
             int32.
           scale: how stage C normalises; by default to [-1, 1].
+          until: the last stage to build. Before TRANSFER a step only runs what make_host_batches built, whose results
+            are dropped, and towers have no batches.
         """
         super().__init__()
         with tf.name_scope('stage_a'), tf.device(host_device):
             host_batches = make_host_batches()
             made = [tensor for host_batch in host_batches for tensor in host_batch]
+            if until != TRANSFER:
+                self.per_step_ops = [tensor.op for tensor in made]
+                self._batches: list[Batch] = []
+                self._warm_up: Sequence[Sequence[tf.Operation]] = ()
+                return
             self.host_area = StagingArea(host_device, made)
             stage_a = self.host_area.put(made)
         self.device_areas = []

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from inputs.catalog import input_for, make_pipeline
 from inputs.pipeline import InputPipeline, WorkersInput
+from inputs.stages import TRANSFER
 from inputs.validation import Share, ValidationInput
 from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from managers.buckets import Packing
@@ -192,6 +193,11 @@ def _make_algorithm(plan: Plan, transfer: tf.DType | None) -> Algorithm:
     return compacted(algorithm, towers, transfer) if transfer else algorithm
 
 
+def make_input(plan: Plan, until: str) -> InputPipeline:
+    """Adds the input of the towers of this process to the current graph, up to a stage."""
+    return _make_share(plan, plan.machine.towers, HOST_DEVICE, 0, 1, restart=0, until=until)
+
+
 def _make_pipeline(plan: Plan, devices: Sequence[str], restart: int) -> InputPipeline:
     hosts = plan.machine.hosts
     first, count = plan.processes.index, plan.processes.num_trainers * len(hosts)
@@ -204,9 +210,15 @@ def _make_pipeline(plan: Plan, devices: Sequence[str], restart: int) -> InputPip
 
 
 def _make_share(
-    plan: Plan, devices: Sequence[str], host_device: str, number: int, count: int, restart: int
+    plan: Plan,
+    devices: Sequence[str],
+    host_device: str,
+    number: int,
+    count: int,
+    restart: int,
+    until: str = TRANSFER,
 ) -> InputPipeline:
-    """The input of the towers of worker `number` of `count`."""
+    """The input of the towers of worker `number` of `count`, up to a stage."""
     data, seed, shift = plan.data, plan.data.seed, 0.0
     if data.distinct_workers:
         seed += number * len(devices)
@@ -228,6 +240,7 @@ def _make_share(
         host_device=host_device,
         shift=shift,
         tf_data=data.tf_data,
+        until=until,
     )
 
 

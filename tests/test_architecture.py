@@ -91,6 +91,7 @@ WITHOUT_TENSORFLOW = [
     'inputs.data_folder',
     'inputs.data_sets',
     'inputs.preprocessors',
+    'inputs.stages',
     'inputs.tf_data_settings',
     'models.costs',
     'models.facts',

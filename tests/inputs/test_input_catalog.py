@@ -40,6 +40,7 @@ PARTS = {
         'host_device',
         'shift',
         'tf_data',
+        'until',
     },
     False: {'devices', 'batch_size', 'num_classes', 'height', 'width', 'channels', 'seed'},
 }
