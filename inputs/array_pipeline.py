@@ -8,12 +8,14 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from inputs.data_sets import Arrays
 from inputs.each_image import for_each_image
+from inputs.memory import Held
 from inputs.staged import HostBatch, StagedInput
 from inputs.stages import READ, TRANSFER
 
 
 class ArrayPipeline(StagedInput):
-    """Draws the images of arrays in random order, preprocesses and stages them. The arrays stay in host memory.
+    """Draws the images of arrays in random order, preprocesses and stages them. The arrays stay in host memory, and so
+    does their copy in variables.
 
     Every image occurs once per epoch. Epochs follow each other without end; a batch may span two. The order within an
     epoch depends only on the seed and the epoch, the random numbers of a step only on the seed and the position:
@@ -89,6 +91,7 @@ class ArrayPipeline(StagedInput):
             return list(zip(tf.split(batch, len(devices)), tf.split(batch_labels, len(devices)), strict=True))
 
         super().__init__(devices, make_host_batches, host_device=host_device, until=until)
+        self.buffers.insert(0, Held('copies of the images', 2, images.nbytes + labels.nbytes))
 
     def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
         session.run(self._set_position, {self._steps_before: steps_before})

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import tensorflow.compat.v1 as tf
 
+from inputs.memory import Held
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -24,11 +26,13 @@ class InputPipeline(abc.ABC):
     Attributes:
       initializers: to be run once, together with those of the model, before warm_up.
       per_step_ops: to be run in each session.run that uses a batch.
+      buffers: what it holds in host memory; empty if that is nothing, or unknown.
     """
 
     def __init__(self) -> None:
         self.initializers: list[tf.Operation] = []
         self.per_step_ops: list[tf.Operation] = []
+        self.buffers: list[Held] = []
 
     @abc.abstractmethod
     def tower_batch(self, tower: int) -> Batch:
@@ -63,6 +67,7 @@ class WorkersInput(InputPipeline):
         for pipeline in pipelines:
             self.initializers += pipeline.initializers
             self.per_step_ops += pipeline.per_step_ops
+            self.buffers += pipeline.buffers
 
     def tower_batch(self, tower: int) -> Batch:
         worker, own_tower = divmod(tower, self._towers_each)

@@ -7,8 +7,12 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from inputs.data_sets import Shards
 from inputs.each_image import for_each_image
+from inputs.memory import Held
 from inputs.staged import HostBatch, StagedInput
 from inputs.stages import DECODE, PARSE, READ, TRANSFER
+
+# kRecords in tensorflow/core/kernels/record_yielder.cc.
+_RECORDS_OF_READER = 16
 
 
 class RecordPipeline(StagedInput):
@@ -25,7 +29,7 @@ class RecordPipeline(StagedInput):
     detect both before the first step (records.framing.first_cut_shard).
 
     At the start of every epoch a step waits until half of pool_records are read. The buffers take the memory of
-    pool_records + 16 * readers records, 110 KB each in ImageNet.
+    pool_records + 16 * readers records, and of those of a step; they have 110 KB each in ImageNet.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class RecordPipeline(StagedInput):
             is kept, which depends on all of it.
         """
         global_batch = batch_size * len(devices)
+        pool = max(512, 2 * global_batch) if pool_records is None else pool_records
         # Images that are shifted are normalised afterwards, so that black is 0 in all of them.
         normalizes_each = not normalize_on_device and not options.shifts
 
@@ -75,7 +80,7 @@ class RecordPipeline(StagedInput):
                 batch_size=global_batch,
                 file_random_seed=options.seed,
                 file_shuffle_shift_ratio=shift,
-                file_buffer_size=max(512, 2 * global_batch) if pool_records is None else pool_records,
+                file_buffer_size=pool,
                 file_parallelism=readers,
             )
             records.set_shape([global_batch])
@@ -97,3 +102,7 @@ class RecordPipeline(StagedInput):
             return images if normalize_on_device else preprocessing.normalize(images, options.scale), labels
 
         super().__init__(devices, make_host_batches, host_device, options.scale, until)
+        if record_bytes := source.mean_record_bytes:
+            # Each reader collects records before it adds them to the pool; a step takes its batches out of it.
+            num_held = pool + _RECORDS_OF_READER * readers + global_batch
+            self.buffers.insert(0, Held('records', num_held, record_bytes))

@@ -6,12 +6,16 @@ from collections.abc import Callable, Sequence
 import tensorflow.compat.v1 as tf
 
 import preprocessing
+from inputs.memory import Held
 from inputs.pipeline import Batch, InputPipeline
 from inputs.stages import TRANSFER
 from training.staging import StagingArea
 
 # The images and the labels of one device; of a pipeline that ends early, what its last stage makes.
 HostBatch = Sequence[tf.Tensor]
+
+# How many sets of batches are in host memory at most.
+_NUM_SETS = 3
 
 
 class StagedInput(InputPipeline):
@@ -21,7 +25,7 @@ class StagedInput(InputPipeline):
 
     Warm-up runs A0, then A1 and B0. Step k runs C(k), B(k+1), A(k+2) in one session.run, so no stage waits for
     another: between two runs every area holds exactly one set, during a run at most two. Step k raises the errors of
-    A(k+2).
+    A(k+2). In host memory are at most the sets of the steps k, which a CPU computes with, k+1 and k+2.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class StagedInput(InputPipeline):
                 self._batches: list[Batch] = []
                 self._warm_up: Sequence[Sequence[tf.Operation]] = ()
                 return
+            self.buffers.append(Held('sets of batches', _NUM_SETS, sum(map(_num_bytes, made))))
             self.host_area = StagingArea(host_device, made)
             stage_a = self.host_area.put(made)
         self.device_areas = []
@@ -84,3 +89,8 @@ class StagedInput(InputPipeline):
     def warm_up(self, session: tf.Session, steps_before: int = 0) -> None:
         for ops in self._warm_up:
             session.run(ops)
+
+
+def _num_bytes(tensor: tf.Tensor) -> int:
+    """The bytes of a tensor of static shape."""
+    return int(tensor.shape.num_elements() * tensor.dtype.size)

@@ -8,11 +8,19 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from inputs.data_sets import Shards
+from inputs.memory import Held
 from inputs.staged import HostBatch, StagedInput
 from inputs.stages import DECODE, PARSE, READ, TRANSFER
 from inputs.tf_data_settings import TfDataSettings
 
 Dataset = Any
+# What Dataset.interleave holds: this many shards ahead for each that is read, and this many records of each of them
+# (kDefaultCyclePrefetchFactor, kDefaultPerIteratorPrefetchFactor in
+# tensorflow/core/kernels/data/parallel_interleave_dataset_op.cc); parallel_interleave holds as many records.
+_SHARDS_AHEAD = 2
+_RECORDS_OF_SHARD = 2
+# The default buffer_size of TFRecordDataset: tensorflow/python/data/ops/readers.py.
+_FILE_BUFFER_BYTES = 256 * 1024
 
 
 class TfDataPipeline(StagedInput):
@@ -88,6 +96,12 @@ class TfDataPipeline(StagedInput):
 
         super().__init__(devices, make_host_batches, host_device=host_device, scale=options.scale, until=until)
         self.initializers += initializers
+        self.buffers[:0] = _buffers(source, settings, pool)
+        if until == TRANSFER:
+            # Besides those that are staged: those that wait, and the one that is being made.
+            num_batches = settings.prefetched_batches + settings.batches_per_device * len(devices) + 1
+            pixels = options.height * options.width * options.channels * (1 if normalize_on_device else 4)
+            self.buffers.append(Held('batches ahead', num_batches, batch_size * (pixels + 4)))
 
 
 def preprocess_numbered(
@@ -139,6 +153,25 @@ def _shuffled_records(paths: Sequence[str], seed: int, shift: float, pool: int, 
         records = records.cache()
     # Repeated after the shuffling, so that no record of the next epoch comes before the last of this one.
     return records.shuffle(pool, seed).repeat()
+
+
+def _buffers(source: Shards, settings: TfDataSettings, pool: int) -> list[Held]:
+    """What the records of a pipeline take."""
+    record_bytes = source.mean_record_bytes
+    if not record_bytes:
+        return []
+    if settings.repeats_one:
+        return [Held('record', 1, record_bytes)]
+    cycle_length = min(settings.cycle_length, len(source.paths))
+    ahead = _SHARDS_AHEAD * cycle_length if settings.prefetched_shards is None else settings.prefetched_shards
+    num_open = min(cycle_length + ahead, len(source.paths))
+    buffers = [
+        Held('records', pool + _RECORDS_OF_SHARD * num_open, record_bytes),
+        Held('open shards', num_open, _FILE_BUFFER_BYTES),
+    ]
+    if settings.caches:
+        buffers.append(Held('cached shards', len(source.paths), source.num_bytes / len(source.paths)))
+    return buffers
 
 
 def _options(settings: TfDataSettings) -> Any:

@@ -153,7 +153,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         has_constant_weights=plan.freezes,
         tf32=machine.tf32,
         machine=tuple(format_machine(plan.surroundings.machine)),
-        steps_per_run=1 if plan.role is Role.EVALUATION else counts.steps_per_run,
+        steps_per_run=counts.steps_per_run if plan.role in (Role.TRAINING, Role.FORWARD_ONLY) else 1,
     )
 
 
@@ -235,7 +235,7 @@ def _make_share(
         devices=devices,
         batch_size=plan.counts.batch_size,
         num_classes=data.data_set.num_classes,
-        options=_image_options(plan, training=plan.role is Role.TRAINING, seed=seed),
+        options=_image_options(plan, training=not plan.step.forward_only, seed=seed),
         normalize_on_device=plan.machine.kind == 'gpu',
         host_device=host_device,
         shift=shift,
