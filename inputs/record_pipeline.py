@@ -106,3 +106,7 @@ class RecordPipeline(StagedInput):
             # Each reader collects records before it adds them to the pool; a step takes its batches out of it.
             num_held = pool + _RECORDS_OF_READER * readers + global_batch
             self.buffers.insert(0, Held('records', num_held, record_bytes))
+        if until == TRANSFER:
+            # One op makes all images of a batch, perhaps all at once, before it copies each into the batch.
+            pixels = options.height * options.width * options.channels * (4 if normalizes_each else 1)
+            self.buffers.append(Held('images in the making', global_batch, pixels))

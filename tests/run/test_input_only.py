@@ -98,12 +98,13 @@ def test_the_bound_of_the_buffers_stands_in_each_result_and_is_printed_with_verb
     document, _, err = run(tmp_path, data_dir, 'transfer', input_only=None, verbose=True)
     memory = document['input']['memory']
     assert memory['most_bytes'] == round(sum(held['count'] * held['bytes_each'] for held in memory['buffers']))
-    records, batches = memory['buffers']
+    records, batches, images = memory['buffers']
     assert (records['what'], records['count']) == ('records', 512 + 16 * 16 + 4)
     size = next(data_dir.glob('train-*')).stat().st_size
     assert records['bytes_each'] == pytest.approx(size / 16 - 16)
     assert batches['bytes_each'] == 4 * (4 * 28 * 28 * 3 + 4)
     assert batches['count'] == 3
+    assert (images['count'], images['bytes_each']) == (4, 4 * 28 * 28 * 3)
     assert document['input']['stages'] is None
     assert 'input memory: ' in err
 
