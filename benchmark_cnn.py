@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from cluster.worker import Worker
 from errors import RunError, UsageError, counted
 from hardware.peak import measure_peak
+from inputs.memory import format_memory
 from params import Params
 from reporting.console import Console, format_banner
 from reporting.result import Cause, ClusterTotal, Phase, Result, Step, StepValues
@@ -21,6 +22,7 @@ from run.build import build_evaluation, build_step, export, make_banner
 from run.evaluation import Evaluation, SavedVariables, share_accuracy, write_summary
 from run.evaluator import evaluate_checkpoints
 from run.export import ModelValues
+from run.input_only import measure_input
 from run.instruments import StepProfiler, StepTracer, SummaryWriter, scalars_of, write_graph
 from run.invocation import Invocation
 from run.measurement import Measurement
@@ -82,6 +84,8 @@ class BenchmarkCNN:
         """
         if self.plan.role is Role.EVALUATION:
             return evaluate_checkpoints(self.plan, self._console, self._invocation)
+        if self.plan.role is Role.INPUT_ONLY:
+            return measure_input(self.plan, self._console, self._invocation)
         with contextlib.closing(self.steps()) as all_steps:
             for _ in all_steps:
                 pass
@@ -96,11 +100,13 @@ class BenchmarkCNN:
         explicitly (contextlib.closing), not by ending the program.
 
         Raises:
-          UsageError: --eval takes no steps; call run().
+          UsageError: --eval and --input_only take no steps of a model; call run().
           RunError: as for run().
         """
         if self.plan.role is Role.EVALUATION:
             raise UsageError('--eval: it takes no steps; call run()')
+        if self.plan.role is Role.INPUT_ONLY:
+            raise UsageError('--input_only: it takes no steps of a model; call run()')
         if self._has_run:
             # The previous run may have saved a checkpoint, from which this one continues.
             self.plan = self._with_warnings_printed(_plan(self.plan.params))
@@ -165,6 +171,9 @@ class BenchmarkCNN:
             model_values = ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
         self._measurement.recording.bytes_of_servers = tuple(step_graph.bytes_of_servers.values())
         self._measurement.recording.bytes_of_step = step_graph.bytes_of_step
+        self._measurement.recording.input_buffers = buffers = step_graph.pipeline.buffers
+        if buffers and plan.params.verbose:
+            self._console.note(format_memory(buffers))
         if not worker.inherited:
             prefix = worker.device if worker.device and plan.machine.is_here else ''
             self._console.result(format_banner(make_banner(plan, prefix, step_graph)))

@@ -222,6 +222,12 @@ def preprocess(
     Returns:
       [H, W, C] uint8. The step fails with InvalidArgumentError if the file is not a JPEG file or is damaged.
     """
+    image = resize_and_distort(decode(encoded, boxes, options, draws), options, position, draws)
+    return _flip_if(draws.mirrored, image) if draws and options.uses_boxes else image
+
+
+def decode(encoded: tf.Tensor, boxes: tf.Tensor, options: ImageOptions, draws: Draws | None = None) -> tf.Tensor:
+    """Decodes the part of a JPEG file that is used: [h, w, C] uint8. Arguments and faults as of preprocess."""
     shape = tf.raw_ops.ExtractJpegShape(contents=encoded)
     if options.uses_boxes:
         assert draws
@@ -229,9 +235,7 @@ def preprocess(
     else:
         window = central_window(shape, options)
     enough = (options.height, options.width) if options.scaled_decode else None
-    cropped = decode_window(encoded, window, options.channels, enough)
-    image = resize_and_distort(cropped, options, position, draws)
-    return _flip_if(draws.mirrored, image) if draws and options.uses_boxes else image
+    return decode_window(encoded, window, options.channels, enough)
 
 
 def resize_and_distort(

@@ -8,12 +8,15 @@ import preprocessing
 from inputs import array_draws
 from inputs.data_sets import Arrays
 from inputs.each_image import for_each_image
+from inputs.memory import Held
 from inputs.pipeline import Run
 from inputs.staged import HostBatch, StagedInput
+from inputs.stages import READ, TRANSFER
 
 
 class ArrayPipeline(StagedInput):
-    """Draws the images of arrays in random order, preprocesses and stages them. The arrays stay in host memory.
+    """Draws the images of arrays in random order, preprocesses and stages them. The arrays stay in host memory, and so
+    does their copy in variables.
 
     Every image occurs once per epoch. Epochs follow each other without end; a batch may span two. The order within an
     epoch depends only on the seed and the epoch, the random numbers of a step only on the seed and the position:
@@ -31,6 +34,7 @@ class ArrayPipeline(StagedInput):
         normalize_on_device: bool,
         host_device: str = '/cpu:0',
         shift: float = 0.0,
+        until: str = TRANSFER,
     ) -> None:
         """Builds the ops.
 
@@ -40,6 +44,7 @@ class ArrayPipeline(StagedInput):
           batch_size: images per step on each device.
           normalize_on_device: as RecordPipeline.
           shift: where in the order of the first epoch to begin, in [0, 1): worker w of W begins at w / W.
+          until: the last stage, see StagedInput.
         """
         images, labels = source.images, source.labels
         global_batch = batch_size * len(devices)
@@ -55,6 +60,8 @@ class ArrayPipeline(StagedInput):
             self._set_position = counter.assign(begin + self._steps_before * global_batch)
             drawn = array_draws.draw(counter, global_batch, num_images, options.seed)
             batch, batch_labels = image_store.sparse_read(drawn.chosen), label_store.sparse_read(drawn.chosen)
+            if until == READ:
+                return [[batch, batch_labels]]
             if options.distortions or images.shape[1:3] != (options.height, options.width):
                 arguments = [batch, tf.range(global_batch, dtype=tf.int64)]
                 if options.training:
@@ -76,7 +83,8 @@ class ArrayPipeline(StagedInput):
                 batch = preprocessing.normalize(batch)
             return list(zip(tf.split(batch, len(devices)), tf.split(batch_labels, len(devices)), strict=True))
 
-        super().__init__(devices, make_host_batches, host_device=host_device)
+        super().__init__(devices, make_host_batches, host_device=host_device, until=until)
+        self.buffers.insert(0, Held('copies of the images', 2, images.nbytes + labels.nbytes))
 
     def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
         session.run(self._set_position, {self._steps_before: steps_before})

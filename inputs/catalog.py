@@ -11,6 +11,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any
 
 from inputs.data_sets import Arrays, Shards
+from inputs.stages import PREPROCESS, READ, STAGES, TRANSFER
 
 if TYPE_CHECKING:
     from inputs.pipeline import InputPipeline
@@ -30,13 +31,15 @@ class InputRow:
       reads: the type of the source that the pipeline reads, or the union of several.
       pipeline: the class of the pipeline, as 'module:name'. Its constructor takes some of these keyword arguments:
         source, devices, batch_size, num_classes, options (preprocessing.ImageOptions), height, width, channels, seed,
-        normalize_on_device, host_device, shift, tf_data (TfDataSettings).
+        normalize_on_device, host_device, shift, tf_data (TfDataSettings), until (a stage).
       examples: the function that lists the examples of a source for an evaluation, as 'module:name', see
         inputs.validation; None if evaluations use the first row that reads the source.
       repeatable: whether the seed alone determines the order of the images.
       holds: whether all images are read into memory in the model's size before the first step, see inputs.held. The
         pipeline gets them as Arrays.
       on_devices: whether each device then holds all of them.
+      stages: those after which the pipeline can end (`until`), in their order, for --input_only. The last is always
+        TRANSFER: the whole pipeline.
     """
 
     name: str
@@ -46,15 +49,30 @@ class InputRow:
     repeatable: bool = True
     holds: bool = False
     on_devices: bool = False
+    stages: tuple[str, ...] = (TRANSFER,)
 
 
 _RECORD_EXAMPLES = 'inputs.validation:record_examples'
+_ALL = tuple(STAGES)
 INPUTS = (
     InputRow('synthetic', type(None), 'inputs.synthetic:SyntheticInput', None),
     # Which of several readers is faster, and when a batch is taken, has its part in the order of RecordInput.
-    InputRow(RECORD_INPUT, Shards, 'inputs.record_pipeline:RecordPipeline', _RECORD_EXAMPLES, repeatable=False),
-    InputRow(TF_DATA, Shards, 'inputs.tf_data_pipeline:TfDataPipeline', _RECORD_EXAMPLES),
-    InputRow('arrays', Arrays, 'inputs.array_pipeline:ArrayPipeline', 'inputs.validation:array_examples'),
+    InputRow(
+        RECORD_INPUT,
+        Shards,
+        'inputs.record_pipeline:RecordPipeline',
+        _RECORD_EXAMPLES,
+        repeatable=False,
+        stages=_ALL,
+    ),
+    InputRow(TF_DATA, Shards, 'inputs.tf_data_pipeline:TfDataPipeline', _RECORD_EXAMPLES, stages=_ALL),
+    InputRow(
+        'arrays',
+        Arrays,
+        'inputs.array_pipeline:ArrayPipeline',
+        'inputs.validation:array_examples',
+        stages=(READ, PREPROCESS, TRANSFER),
+    ),
     InputRow(DEVICE, Shards | Arrays, 'inputs.device_input:DeviceInput', None, holds=True, on_devices=True),
     InputRow(FEED_DICT, Shards | Arrays | None, 'inputs.feed_input:FeedInput', None, holds=True),
 )

@@ -90,6 +90,18 @@ class Shards:
         return count_records(self.paths)
 
     @property
+    def num_bytes(self) -> int:
+        """The size of all shards."""
+        return sum(os.path.getsize(path) for path in self.paths)
+
+    @property
+    def mean_record_bytes(self) -> float | None:
+        """The mean size of a record in bytes, from a few of the shards; None if that cannot be told."""
+        from records.framing import mean_record_bytes
+
+        return mean_record_bytes(self.paths)
+
+    @property
     def folder(self) -> Path:
         """The folder of the shards."""
         return Path(self.paths[0]).parent

@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from inputs.memory import Held
+
 Run = Callable[[tf.Operation], object]
 
 
@@ -29,6 +31,7 @@ class InputPipeline(abc.ABC):
       per_step_ops: to be run in each session.run that uses a batch.
       drawing_ops: what warm_up runs whose kernels keep what the steps continue: readers, the state of random numbers.
       fed: placeholders that each session.run that uses a batch feeds with the values of feeds().
+      buffers: what it holds in host memory; empty if that is nothing, or unknown.
     """
 
     def __init__(self) -> None:
@@ -36,6 +39,7 @@ class InputPipeline(abc.ABC):
         self.per_step_ops: list[tf.Operation] = []
         self.drawing_ops: list[tf.Operation] = []
         self.fed: list[tf.Tensor] = []
+        self.buffers: list[Held] = []
 
     @abc.abstractmethod
     def tower_batch(self, tower: int) -> Batch:
@@ -77,6 +81,7 @@ class WorkersInput(InputPipeline):
             self.per_step_ops += pipeline.per_step_ops
             self.drawing_ops += pipeline.drawing_ops
             self.fed += pipeline.fed
+            self.buffers += pipeline.buffers
 
     def tower_batch(self, tower: int) -> Batch:
         worker, own_tower = divmod(tower, self._towers_each)

@@ -7,7 +7,12 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from inputs.data_sets import Shards
 from inputs.each_image import for_each_image
+from inputs.memory import Held
 from inputs.staged import HostBatch, StagedInput
+from inputs.stages import DECODE, PARSE, READ, TRANSFER
+
+# kRecords in tensorflow/core/kernels/record_yielder.cc.
+_RECORDS_OF_READER = 16
 
 
 class RecordPipeline(StagedInput):
@@ -24,7 +29,7 @@ class RecordPipeline(StagedInput):
     detect both before the first step (records.framing.first_cut_shard).
 
     At the start of every epoch a step waits until half of pool_records are read. The buffers take the memory of
-    pool_records + 16 * readers records, 110 KB each in ImageNet.
+    pool_records + 16 * readers records, and of those of a step; they have 110 KB each in ImageNet.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class RecordPipeline(StagedInput):
         shift: float = 0.0,
         pool_records: int | None = None,
         readers: int = 16,
+        until: str = TRANSFER,
     ) -> None:
         """Builds the ops.
 
@@ -50,14 +56,21 @@ class RecordPipeline(StagedInput):
           shift: where in the list of shards to begin, in [0, 1): worker w of W begins at w / W.
           pool_records: size of the shuffle buffer; by default 512, but at least two sets of batches.
           readers: number of shards that are read at the same time.
+          until: the last stage, see StagedInput. Of what a stage before the last one makes for an image only a number
+            is kept, which depends on all of it.
         """
         global_batch = batch_size * len(devices)
+        pool = max(512, 2 * global_batch) if pool_records is None else pool_records
         # Images that are shifted are normalised afterwards, so that black is 0 in all of them.
         normalizes_each = not normalize_on_device and not options.shifts
 
         def example(record: tf.Tensor, position: tf.Tensor, *drawn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
+            if until == PARSE:
+                return tf.strings.length(encoded) + tf.size(boxes), label
             draws = preprocessing.Draws(*drawn) if drawn else None
+            if until == DECODE:
+                return tf.size(preprocessing.decode(encoded, boxes, options, draws)), label
             image = preprocessing.preprocess(encoded, boxes, options, position, draws)
             return preprocessing.normalize(image, options.scale) if normalizes_each else image, label
 
@@ -67,16 +80,18 @@ class RecordPipeline(StagedInput):
                 batch_size=global_batch,
                 file_random_seed=options.seed,
                 file_shuffle_shift_ratio=shift,
-                file_buffer_size=max(512, 2 * global_batch) if pool_records is None else pool_records,
+                file_buffer_size=pool,
                 file_parallelism=readers,
             )
             records.set_shape([global_batch])
+            if until == READ:
+                return [[records]]
             arguments = [records, tf.range(global_batch, dtype=tf.int64)]
             if options.training:
                 arguments += preprocessing.draw(global_batch, options)
             of_towers = zip(*(tf.split(argument, len(devices)) for argument in arguments), strict=True)
             batches = [for_each_image(example, of_tower) for of_tower in of_towers]
-            if options.shifts:
+            if options.shifts and until not in (PARSE, DECODE):
                 uniform = tf.unstack(tf.random.uniform([len(devices), batch_size, 3], seed=options.seed))
                 batches = [shifted(batch, numbers) for batch, numbers in zip(batches, uniform, strict=True)]
             return batches
@@ -86,4 +101,12 @@ class RecordPipeline(StagedInput):
             images = preprocessing.shift_and_flip(images, uniform)
             return images if normalize_on_device else preprocessing.normalize(images, options.scale), labels
 
-        super().__init__(devices, make_host_batches, host_device, options.scale)
+        super().__init__(devices, make_host_batches, host_device, options.scale, until)
+        if record_bytes := source.mean_record_bytes:
+            # Each reader collects records before it adds them to the pool; a step takes its batches out of it.
+            num_held = pool + _RECORDS_OF_READER * readers + global_batch
+            self.buffers.insert(0, Held('records', num_held, record_bytes))
+        if until == TRANSFER:
+            # One op makes all images of a batch, perhaps all at once, before it copies each into the batch.
+            pixels = options.height * options.width * options.channels * (4 if normalizes_each else 1)
+            self.buffers.append(Held('images in the making', global_batch, pixels))

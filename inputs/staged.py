@@ -6,11 +6,16 @@ from collections.abc import Callable, Sequence
 import tensorflow.compat.v1 as tf
 
 import preprocessing
+from inputs.memory import Held
 from inputs.pipeline import Batch, InputPipeline, Run
+from inputs.stages import TRANSFER
 from training.staging import StagingArea
 
-# The images and the labels of one device.
+# The images and the labels of one device; of a pipeline that ends early, what its last stage makes.
 HostBatch = Sequence[tf.Tensor]
+
+# How many sets of batches are in host memory at most.
+_NUM_SETS = 3
 
 
 class StagedInput(InputPipeline):
@@ -20,7 +25,7 @@ class StagedInput(InputPipeline):
 
     Warm-up runs A0, then A1 and B0. Step k runs C(k), B(k+1), A(k+2) in one session.run, so no stage waits for
     another: between two runs every area holds exactly one set, during a run at most two. Step k raises the errors of
-    A(k+2).
+    A(k+2). In host memory are at most the sets of the steps k, which a CPU computes with, k+1 and k+2.
     """
 
     def __init__(
@@ -29,6 +34,7 @@ class StagedInput(InputPipeline):
         make_host_batches: Callable[[], Sequence[HostBatch]],
         host_device: str = '/cpu:0',
         scale: preprocessing.Scale | None = None,
+        until: str = TRANSFER,
     ) -> None:
         """Builds the ops of all stages.
 
@@ -37,11 +43,19 @@ class StagedInput(InputPipeline):
             are [N, H, W, C]: normalised float32, or uint8, which stage C normalises on the device. labels are [N]
             int32.
           scale: how stage C normalises; by default to [-1, 1].
+          until: the last stage to build. Before TRANSFER a step only runs what make_host_batches built, whose results
+            are dropped, and towers have no batches.
         """
         super().__init__()
         with tf.name_scope('stage_a'), tf.device(host_device):
             host_batches = make_host_batches()
             made = [tensor for host_batch in host_batches for tensor in host_batch]
+            if until != TRANSFER:
+                self.per_step_ops = [tensor.op for tensor in made]
+                self._batches: list[Batch] = []
+                self._clear: list[tf.Operation] = []
+                return
+            self.buffers.append(Held('sets of batches', _NUM_SETS, sum(map(_num_bytes, made))))
             self.host_area = StagingArea(host_device, made)
             stage_a = self.host_area.put(made)
         self.device_areas = []
@@ -74,3 +88,8 @@ class StagedInput(InputPipeline):
         session.run(self._clear)
         for op in self.drawing_ops:
             (run or session.run)(op)
+
+
+def _num_bytes(tensor: tf.Tensor) -> int:
+    """The bytes of a tensor of static shape."""
+    return int(tensor.shape.num_elements() * tensor.dtype.size)

@@ -8,10 +8,19 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from inputs.data_sets import Shards
+from inputs.memory import Held
 from inputs.staged import HostBatch, StagedInput
+from inputs.stages import DECODE, PARSE, READ, TRANSFER
 from inputs.tf_data_settings import TfDataSettings
 
 Dataset = Any
+# What Dataset.interleave holds: this many shards ahead for each that is read, and this many records of each of them
+# (kDefaultCyclePrefetchFactor, kDefaultPerIteratorPrefetchFactor in
+# tensorflow/core/kernels/data/parallel_interleave_dataset_op.cc); parallel_interleave holds as many records.
+_SHARDS_AHEAD = 2
+_RECORDS_OF_SHARD = 2
+# The default buffer_size of TFRecordDataset: tensorflow/python/data/ops/readers.py.
+_FILE_BUFFER_BYTES = 256 * 1024
 
 
 class TfDataPipeline(StagedInput):
@@ -41,19 +50,28 @@ class TfDataPipeline(StagedInput):
         shift: float = 0.0,
         pool_records: int | None = None,
         tf_data: TfDataSettings | None = None,
+        until: str = TRANSFER,
     ) -> None:
         """Builds the ops.
 
         Args:
-          batch_size, normalize_on_device, shift, pool_records: as RecordPipeline.
+          batch_size, normalize_on_device, shift, pool_records, until: as RecordPipeline. Batches are made in each case,
+            of numbers if the pipeline ends early.
           tf_data: the settings of tf.data; by default those of the flags' defaults.
         """
         settings = tf_data or TfDataSettings()
         pool = max(512, 2 * batch_size * len(devices)) if pool_records is None else pool_records
         initializers = []
 
-        def example(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def example(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            if until == READ:
+                return (tf.strings.length(record),)
             encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
+            if until == PARSE:
+                return tf.strings.length(encoded) + tf.size(boxes), label
+            if until == DECODE:
+                draws = draws_of(number, options)
+                return tf.size(preprocessing.decode(encoded, boxes, options, draws)), label
             image = preprocess_numbered(encoded, boxes, options, number)
             return image if normalize_on_device else preprocessing.normalize(image, options.scale), label
 
@@ -76,8 +94,14 @@ class TfDataPipeline(StagedInput):
                     host_batches.append(list(iterator.get_next()))
             return host_batches
 
-        super().__init__(devices, make_host_batches, host_device=host_device, scale=options.scale)
+        super().__init__(devices, make_host_batches, host_device=host_device, scale=options.scale, until=until)
         self.initializers += initializers
+        self.buffers[:0] = _buffers(source, settings, pool)
+        if until == TRANSFER:
+            # Besides those that are staged: those that wait, and the one that is being made.
+            num_batches = settings.prefetched_batches + settings.batches_per_device * len(devices) + 1
+            pixels = options.height * options.width * options.channels * (1 if normalize_on_device else 4)
+            self.buffers.append(Held('batches ahead', num_batches, batch_size * (pixels + 4)))
 
 
 def preprocess_numbered(
@@ -88,15 +112,19 @@ def preprocess_numbered(
     Args:
       number: scalar int64: which image of the run it is, from 0.
     """
-    draws = None
-    if options.training:
-        draws = preprocessing.draw(1, options, seeds=tf.stack([options.seed, number])).of_image(0)
-    image = preprocessing.preprocess(encoded, boxes, options, number, draws)
+    image = preprocessing.preprocess(encoded, boxes, options, number, draws_of(number, options))
     if options.shifts:
         # Each kind of number has seeds of its own.
         uniform = tf.random.stateless_uniform([1, 3], tf.stack([options.seed, -1 - number]))
         [image] = tf.unstack(preprocessing.shift_and_flip(image[tf.newaxis], uniform))
     return image
+
+
+def draws_of(number: tf.Tensor, options: preprocessing.ImageOptions) -> preprocessing.Draws | None:
+    """The random numbers of an image, which depend on options.seed and number only; None outside training."""
+    if not options.training:
+        return None
+    return preprocessing.draw(1, options, seeds=tf.stack([options.seed, number])).of_image(0)
 
 
 def _shuffled_records(paths: Sequence[str], seed: int, shift: float, pool: int, settings: TfDataSettings) -> Dataset:
@@ -125,6 +153,25 @@ def _shuffled_records(paths: Sequence[str], seed: int, shift: float, pool: int, 
         records = records.cache()
     # Repeated after the shuffling, so that no record of the next epoch comes before the last of this one.
     return records.shuffle(pool, seed).repeat()
+
+
+def _buffers(source: Shards, settings: TfDataSettings, pool: int) -> list[Held]:
+    """What the records of a pipeline take."""
+    record_bytes = source.mean_record_bytes
+    if not record_bytes:
+        return []
+    if settings.repeats_one:
+        return [Held('record', 1, record_bytes)]
+    cycle_length = min(settings.cycle_length, len(source.paths))
+    ahead = _SHARDS_AHEAD * cycle_length if settings.prefetched_shards is None else settings.prefetched_shards
+    num_open = min(cycle_length + ahead, len(source.paths))
+    buffers = [
+        Held('records', pool + _RECORDS_OF_SHARD * num_open, record_bytes),
+        Held('open shards', num_open, _FILE_BUFFER_BYTES),
+    ]
+    if settings.caches:
+        buffers.append(Held('cached shards', len(source.paths), source.num_bytes / len(source.paths)))
+    return buffers
 
 
 def _options(settings: TfDataSettings) -> Any:

@@ -9,6 +9,7 @@ from params import (
     devices,
     evaluation,
     files,
+    input_only,
     input_pipeline,
     model_and_run,
     optimization,
@@ -45,7 +46,7 @@ _RUN_RULES: tuple[RunRule, ...] = (
     *evaluation.RUN_RULES,
     *results.RUN_RULES,
 )
-_IDLE: list[Idle] = [row for group in _GROUPS for row in group.IDLE]
+_IDLE: list[Idle] = [*input_only.IDLE, *(row for group in _GROUPS for row in group.IDLE)]
 
 
 def check(params: Params) -> None:

@@ -15,6 +15,7 @@ from inputs.catalog import (
     TF_DATA,
     record_pipeline,
 )
+from inputs.stages import STAGES
 from inputs.tf_data_settings import TfDataSettings
 from params.rules import Idle, Rule, RunFacts, RunRule
 from params.spec import flag
@@ -39,6 +40,12 @@ class InputPipeline:
         f'into memory before the first step; {FEED_DICT} also feeds synthetic images. By default {RECORD_INPUT} for '
         f'records, {TF_DATA} with --deterministic. --use_datasets is an older name for {TF_DATA}.',
         choices=PIPELINES,
+    )
+    input_only: str | None = flag(
+        None,
+        'Run the input pipeline alone, without the model, up to this stage, and print a table of the stages. '
+        f'{"; ".join(f"{name}: {does}" for name, does in STAGES.items())}.',
+        choices=tuple(STAGES),
     )
     datasets_use_prefetch: bool = flag(True, f'With {TF_DATA}: prepare batches ahead, see the next flag.')
     datasets_prefetch_buffer_size: int = flag(
@@ -136,6 +143,28 @@ def _the_order_of_records_is_deterministic(params: 'Params', run: RunFacts) -> s
     return None
 
 
+def _only_an_input_is_measured(params: 'Params') -> str | None:
+    if params.input_only is None:
+        return None
+    written = spelled('input_only', params.input_only)
+    if params.eval:
+        return f'{written} clashes with --eval: validation images are read in another way; leave one out'
+    if params.evaluates_in_training:
+        return f'{written} clashes with --eval_during_training_*: there is no model to evaluate; leave one out'
+    if params.data_dir is None:
+        return f'{written}: without --data_dir images are synthetic and stay on the device; add --data_dir=DIR'
+    return None
+
+
+def _an_input_is_measured_alone(params: 'Params', run: RunFacts) -> str | None:
+    if params.input_only is None or run.alone:
+        return None
+    return (
+        f'{spelled("input_only", params.input_only)}: the workers of a cluster have pipelines of their own, which are '
+        'measured in one process; leave the other tasks out'
+    )
+
+
 def holds_all_images(params: 'Params') -> bool:
     """Whether the images of --data_dir are read into memory in the model's size before the first step."""
     return (
@@ -183,8 +212,8 @@ def _where_nothing_is_read(
     )
 
 
-RULES: tuple[Rule, ...] = (_fed_steps_are_single, _held_images_do_not_change)
-RUN_RULES: tuple[RunRule, ...] = (_the_order_of_records_is_deterministic,)
+RULES: tuple[Rule, ...] = (_fed_steps_are_single, _held_images_do_not_change, _only_an_input_is_measured)
+RUN_RULES: tuple[RunRule, ...] = (_the_order_of_records_is_deterministic, _an_input_is_measured_alone)
 IDLE: tuple[Idle, ...] = (
     *_where_nothing_is_read(
         lambda p, run: p.data_dir is None, 'images are synthetic without --data_dir', PIPELINES_OF_SYNTHETIC

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _LENGTH_BYTES = 8
 _HEADER_BYTES = _LENGTH_BYTES + 4
 FRAME_BYTES = _HEADER_BYTES + 4
+# How long to count the records of a shard for their mean size.
+_SAMPLE_SECS = 1.0
 # More threads than cores, since reading the lengths one by one mostly waits for the disk.
 _WALKING_THREADS = 16
 # Checksums are computed for many headers at a time.
@@ -125,6 +127,17 @@ def count_records(paths: Sequence[str]) -> int:
                 raise RunError(str(walked.fault))
             total += walked.num_records
     return total
+
+
+def mean_record_bytes(paths: Sequence[str]) -> float | None:
+    """The mean size of a record, from the first, the middle and the last shard; None if they cannot be counted."""
+    chosen = {paths[index] for index in (0, len(paths) // 2, -1)}
+    counts = {path: walk(path, time.monotonic() + _SAMPLE_SECS) for path in chosen}
+    counted_ones = {path: found.num_records for path, found in counts.items() if found.is_complete and not found.fault}
+    num_records = sum(counted_ones.values())
+    if not num_records:
+        return None
+    return sum(os.path.getsize(path) for path in counted_ones) / num_records - FRAME_BYTES
 
 
 def _num_right(headers: Sequence[bytes]) -> int:

@@ -170,6 +170,9 @@ def _few_steps(facts: _Facts) -> str | None:
 
 
 def _loss(facts: _Facts) -> str | None:
+    if facts['run'].get('role') == 'input-only':
+        # Nothing computes one.
+        return None
     workers = facts.document.get('workers') or ()
     for worker in workers:
         steps = worker['steps']

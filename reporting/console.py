@@ -109,16 +109,17 @@ def _megabytes(num_bytes: int) -> str:
     return f'{num_bytes / 1e6:.1f} MB'
 
 
-def format_step_header(loss_name: str = 'total_loss', *, with_accuracy: bool = False) -> str:
-    """The header of the step lines; loss_name is the --loss_type_to_report."""
-    names = ['Step', 'Img/sec', loss_name, *(['top_1_accuracy', 'top_5_accuracy'] if with_accuracy else [])]
-    return '\t'.join(names)
+def format_step_header(loss_name: str | None = 'total_loss', *, with_accuracy: bool = False) -> str:
+    """The header of the step lines; loss_name is the --loss_type_to_report, None if steps have no loss."""
+    accuracies = ['top_1_accuracy', 'top_5_accuracy'] if with_accuracy else []
+    return '\t'.join(['Step', 'Img/sec', *([loss_name] if loss_name else []), *accuracies])
 
 
-def format_step(index: int, rate: Rate, values: StepValues) -> str:
+def format_step(index: int, rate: Rate, values: StepValues, *, with_loss: bool = True) -> str:
     """The line of a step: its index from 1, the rate over the timed steps so far, its loss, its accuracies if any."""
     speed = f'images/sec: {rate.images_per_second:.1f} +/- {rate.standard_error:.1f} (jitter = {rate.jitter:.1f})'
-    numbers = [number for number in (values.loss, values.top_1, values.top_5) if number is not None]
+    loss = values.loss if with_loss else None
+    numbers = [number for number in (loss, values.top_1, values.top_5) if number is not None]
     return '\t'.join([str(index), speed, *(f'{number:.3f}' for number in numbers)])
 
 

@@ -13,6 +13,7 @@ from inputs.catalog import InputRow, Source, input_for, make_pipeline
 from inputs.data_sets import Arrays, Shards
 from inputs.held import hold
 from inputs.pipeline import InputPipeline, WorkersInput
+from inputs.stages import TRANSFER
 from inputs.validation import Share, ValidationInput
 from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from managers.buckets import Packing
@@ -151,7 +152,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         has_constant_weights=plan.freezes,
         tf32=machine.tf32,
         machine=tuple(format_machine(plan.surroundings.machine)),
-        steps_per_run=1 if plan.role is Role.EVALUATION else counts.steps_per_run,
+        steps_per_run=counts.steps_per_run if plan.role in (Role.TRAINING, Role.FORWARD_ONLY) else 1,
         input_pipeline='' if plan.data.input_row == input_for(plan.data.images) else plan.data.input_row.name,
     )
 
@@ -192,7 +193,12 @@ def _make_algorithm(plan: Plan, transfer: tf.DType | None) -> Algorithm:
     return compacted(algorithm, towers, transfer) if transfer else algorithm
 
 
-def _make_pipeline(plan: Plan, devices: Sequence[str], restart: int) -> InputPipeline:
+def make_input(plan: Plan, until: str) -> InputPipeline:
+    """Adds the input of the towers of this process to the current graph, up to a stage."""
+    return _make_pipeline(plan, plan.machine.towers, restart=0, until=until)
+
+
+def _make_pipeline(plan: Plan, devices: Sequence[str], restart: int, until: str = TRANSFER) -> InputPipeline:
     hosts, row, source = plan.machine.hosts, plan.data.input_row, plan.data.images
     if row.holds and source is not None:
         options = _image_options(plan, training=False)
@@ -200,7 +206,7 @@ def _make_pipeline(plan: Plan, devices: Sequence[str], restart: int) -> InputPip
     first, count = plan.processes.index, plan.processes.num_trainers * len(hosts)
     size = len(devices) // len(hosts)
     shares = [
-        _make_share(plan, row, source, devices[size * number :][:size], host, first + number, count, restart)
+        _make_share(plan, row, source, devices[size * number :][:size], host, first + number, count, restart, until)
         for number, host in enumerate(hosts)
     ]
     return shares[0] if len(shares) == 1 else WorkersInput(shares, size)
@@ -215,8 +221,9 @@ def _make_share(
     number: int,
     count: int,
     restart: int,
+    until: str,
 ) -> InputPipeline:
-    """The input of the towers of worker `number` of `count`."""
+    """The input of the towers of worker `number` of `count`, up to a stage."""
     data, seed, shift = plan.data, plan.data.seed, 0.0
     if data.distinct_workers:
         seed += number * len(devices)
@@ -236,11 +243,12 @@ def _make_share(
         width=width,
         channels=channels,
         seed=seed,
-        options=_image_options(plan, training=plan.role is Role.TRAINING, seed=seed),
+        options=_image_options(plan, training=not plan.step.forward_only, seed=seed),
         normalize_on_device=plan.machine.kind == 'gpu',
         host_device=host_device,
         shift=shift,
         tf_data=data.tf_data,
+        until=until,
     )
 
 

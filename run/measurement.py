@@ -14,11 +14,13 @@ import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from errors import BenchmarkError, RunError, spelled
+from inputs.memory import format_memory
 from params.results import STDOUT
 from reporting import console as lines
 from reporting import history
 from reporting.benchmark_log import BenchmarkLog
 from reporting.console import Console
+from reporting.input_stages import format_stages
 from reporting.record import write_document
 from reporting.result import Accuracy, Between, Cause, ClusterTotal, Ending, Phase, Result, Step, StepValues
 from reporting.statistics import RunningRate
@@ -58,6 +60,7 @@ class Measurement:
         self._console = console
         self._clock = clock
         self._worker: Worker | None = None
+        self._has_losses = plan.role is not Role.INPUT_ONLY
         self._log = BenchmarkLog(plan.reports.log_folder) if plan.reports.log_folder else None
         # Counted here: the number of a generation of workers begins at 1 again if the chief was replaced.
         self._generation = 1
@@ -203,15 +206,16 @@ class Measurement:
     def _print_step(self, step: Step[StepValues]) -> None:
         if not self._num_shown:
             with_accuracy = step.values.top_1 is not None
-            self._console.result(lines.format_step_header(self._plan.losses.name, with_accuracy=with_accuracy))
+            loss_name = self._plan.losses.name if self._has_losses else None
+            self._console.result(lines.format_step_header(loss_name, with_accuracy=with_accuracy))
         self._num_shown = step.index
         rate = self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight)
-        self._console.result(lines.format_step(step.index, rate, step.values))
+        self._console.result(lines.format_step(step.index, rate, step.values, with_loss=self._has_losses))
 
     def _log_step(self, step: Step[StepValues]) -> None:
         rate, values = self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight), step.values
         accuracies = {'top_1_accuracy': values.top_1, 'top_5_accuracy': values.top_5}
-        losses = {self._plan.losses.name: values.loss}
+        losses = {self._plan.losses.name: values.loss} if self._has_losses else {}
         self._add_to_log(step.index, {'current_examples_per_sec': rate.images_per_second, **losses, **accuracies})
 
     def _add_to_log(self, global_step: int, metrics: Mapping[str, float | None]) -> None:
@@ -266,6 +270,10 @@ class Measurement:
             self._console.warning(str(fault))
 
     def _advise(self, document: Mapping[str, Any]) -> None:
+        if stages := document['input']['stages']:
+            self._console.result(format_stages(stages))
+            if buffers := self.recording.input_buffers:
+                self._console.result(format_memory(buffers))
         for line in format_summary(document):
             self._console.note(line)
         for warning in document['warnings']:

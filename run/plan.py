@@ -33,6 +33,7 @@ class Role(enum.Enum):
     TRAINING = 'training'
     FORWARD_ONLY = 'forward-only'
     EVALUATION = 'evaluation'
+    INPUT_ONLY = 'input-only'
 
 
 @dataclass(frozen=True)
@@ -317,6 +318,7 @@ class Plan:
       step: what a step computes. optimizer: the update rule.
       freezes: whether the network computes with constants instead of variables.
       shape: the numbers of workers, their devices, and parameter servers.
+      input_stages: for Role.INPUT_ONLY, the stages of the input pipeline that are measured, in their order.
     """
 
     params: Params
@@ -340,6 +342,7 @@ class Plan:
     reports: Reports
     shape: Shape
     surroundings: Surroundings
+    input_stages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

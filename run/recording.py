@@ -6,6 +6,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -14,6 +15,7 @@ from errors import counted
 from hardware.meters import Disturbances, EnergyMeter, host_peak_bytes
 from hardware.surroundings import available_memory
 from inputs.data_sets import DATA_SETS
+from inputs.memory import Held, most_bytes
 from models.costs import read_table
 from models.counting import network_cost
 from reporting.advice import advise
@@ -39,6 +41,8 @@ class Recording:
 
     Attributes:
       bytes_of_servers, bytes_of_step: what each parameter server holds and a step transfers, once the graph is built.
+      input_buffers: what the input pipeline holds in host memory, once the graph is built.
+      input_stages: the rows of reporting.input_stages; None if the stages of the input were not measured.
       peak_flops: what the devices reach with large matrix products, in FLOP/s; None if it was not measured.
     """
 
@@ -46,6 +50,8 @@ class Recording:
         self.bytes_of_servers: Sequence[int] = ()
         self.bytes_of_step: int | None = None
         self.peak_flops: float | None = None
+        self.input_buffers: Sequence[Held] = ()
+        self.input_stages: Sequence[Mapping[str, Any]] | None = None
         self._plan = plan
         self._invocation = invocation
         self._unix_at_zero = time.time() - time.perf_counter()
@@ -154,6 +160,8 @@ class Recording:
         energy = metered.get('energy') or {'source': None, 'joules': None}
         joules = energy['joules']
         flops = _FLOPS_OF_MULTIPLY_ADD * multiply_adds if multiply_adds is not None else None
+        if plan.role is Role.INPUT_ONLY:
+            flops = None
         if flops is not None and plan.role is Role.TRAINING:
             flops *= _PASSES_OF_TRAINING
         known = [worker for worker in workers if worker]
@@ -189,7 +197,7 @@ class Recording:
             'compute': self._compute(flops, result),
             'memory': self._memory(),
             'transfer': {'bytes_per_ps': list(self.bytes_of_servers), 'bytes_per_step': self.bytes_of_step},
-            'input': _input(result),
+            'input': {**_input(result), 'stages': self.input_stages, 'memory': self._input_memory()},
             'energy': {**energy, 'joules_per_image': joules_per_image},
             'evaluations': [_evaluation(found) for found in result.evaluations],
             'machine': surroundings.machine,
@@ -263,10 +271,15 @@ class Recording:
             'num_timed': None if counts.target_secs else counts.num_timed,
             'num_epochs': None if counts.target_secs else _number(counts.num_epochs),
             'display_every': counts.display_every,
-            'steps_per_run': counts.steps_per_run,
+            'steps_per_run': 1 if plan.role is Role.INPUT_ONLY else counts.steps_per_run,
             'num_missing_shards': result.num_missing_shards,
             'num_skipped_steps': result.num_skipped_steps,
         }
+
+    def _input_memory(self) -> dict[str, Any] | None:
+        if not self.input_buffers:
+            return None
+        return {'most_bytes': most_bytes(self.input_buffers), 'buffers': list(map(asdict, self.input_buffers))}
 
     def _cluster(self) -> dict[str, Any]:
         shape, cluster = self._plan.shape, self._plan.processes.cluster

@@ -44,7 +44,7 @@ from run.plan import (
     ServerPlan,
     Surroundings,
 )
-from run.resolve_counts import count_steps, find_evaluations
+from run.resolve_counts import count_steps, find_evaluations, find_input_stages
 from run.resolve_files import check_backbone, find_checkpoints, find_instruments, find_reports
 from run.resolve_input import check_gpu_memory, check_host_memory, choose_augmentation
 
@@ -249,6 +249,7 @@ def _plan_run(
         with refusals.collecting():
             data = _open_data(params, model, folder, warnings)
             check_host_memory(params, data)
+            input_stages = find_input_stages(params, data, warnings)
             counts = count_steps(params, model, data, processes, num_towers)
             with refusals.collecting():
                 reports = find_reports(params, model, counts, shape, processes)
@@ -321,12 +322,15 @@ def _plan_run(
         shape=shape,
         surroundings=surroundings,
         warnings=tuple(warnings),
+        input_stages=input_stages,
     )
 
 
 def _role(params: Params) -> Role:
     if params.eval:
         return Role.EVALUATION
+    if params.input_only:
+        return Role.INPUT_ONLY
     return Role.TRAINING if params.trains else Role.FORWARD_ONLY
 
 

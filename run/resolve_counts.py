@@ -1,9 +1,12 @@
-"""Plans how much a run does: batch sizes, numbers of steps, evaluations. Does not import TensorFlow."""
+"""Plans how much a run does: batch sizes, numbers of steps, evaluations, input stages. Does not import TensorFlow."""
 
 import math
 from fractions import Fraction
 
+from errors import UsageError, spelled
+from inputs.catalog import input_for
 from inputs.data_sets import DataSet
+from inputs.stages import stages_up_to
 from models.facts import ModelFacts
 from params import Params
 from params.spec import numbers_of
@@ -72,6 +75,26 @@ def find_evaluations(params: Params, data: Data, counts: Counts, processes: Proc
         goal=params.stop_at_top_1_accuracy,
         interval_secs=params.eval_interval_secs,
         summary_folder=params.eval_dir if processes.is_chief else None,
+    )
+
+
+def find_input_stages(params: Params, data: Data, warnings: list[str]) -> tuple[str, ...]:
+    """The stages of the input pipeline that --input_only measures. Appends to the warnings.
+
+    Raises:
+      UsageError: the pipeline has no stage as early as that.
+    """
+    if params.input_only is None:
+        return ()
+    row = input_for(data.images, data.pipeline)
+    if found := stages_up_to(params.input_only, row.stages):
+        if found[-1] != params.input_only:
+            written = spelled('input_only', params.input_only)
+            warnings.append(f'{written}: the input pipeline {row.name} has no such stage; it runs up to {found[-1]}')
+        return found
+    raise UsageError(
+        f'{spelled("input_only", params.input_only)}: the stages of the input pipeline {row.name} begin with '
+        f'{row.stages[0]}; write --input_only={row.stages[0]}'
     )
 
 

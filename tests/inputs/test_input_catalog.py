@@ -47,6 +47,7 @@ STEPS = {
     'host_device',
     'shift',
     'tf_data',
+    'until',
 }
 EVALUATION = {'devices', 'batch_size', 'num_classes', 'height', 'width', 'channels', 'seed'}
 

@@ -146,3 +146,39 @@ def test_ml_perf_changes_the_default_preprocessor_only() -> None:
     for name in PREPROCESSORS:
         if name != DEFAULT:
             assert preprocessor_for(name, ml_perf=True) == PREPROCESSORS[name]
+
+
+@pytest.mark.parametrize(
+    ('others', 'clashes_with'),
+    [
+        ('', '--data_dir'),
+        ('--data_dir=d --eval --train_dir=t', '--eval'),
+        ('--data_dir=d --eval_during_training_every_n_steps=5', '--eval_during_training'),
+    ],
+)
+def test_the_input_alone_is_measured_where_steps_read_something(others: str, clashes_with: str) -> None:
+    with refused('--input_only=read', clashes_with):
+        parse_argv(['--input_only=read', *others.split()])
+
+
+def test_the_input_alone_is_measured_in_one_process() -> None:
+    params = parse_argv(['--input_only=decode', '--data_dir=d']).params
+    check_run(params, RECORDS)
+    with refused('--input_only=decode', 'cluster'):
+        check_run(params, RunFacts(alone=False, residual=False))
+
+
+def test_without_a_model_its_flags_have_no_effect_and_those_of_the_input_have() -> None:
+    idle = [
+        '--optimizer=momentum',
+        '--precision=bf16',
+        '--variable_update=replicated',
+        '--trace_file=t',
+        '--steps_per_run=2',
+    ]
+    acting = ['--num_gpus=2', '--forward_only', '--resize_method=area', '--num_warmup_batches=3', '--batch_size=8']
+    params = parse_argv(['--input_only=transfer', '--data_dir=d', *idle, *acting]).params
+    lines = find_idle(params, RECORDS)
+    assert len(lines) == len(idle)
+    for line, flag in zip(sorted(lines), sorted(idle), strict=True):
+        check_line(line, flag, '--input_only')

@@ -1,0 +1,19 @@
+"""The stages of an input pipeline. Does not import TensorFlow."""
+
+from collections.abc import Sequence
+
+READ, PARSE, DECODE, PREPROCESS, TRANSFER = 'read', 'parse', 'decode', 'preprocess', 'transfer'
+# What each stage does. This is their order; not every pipeline has all.
+STAGES = {
+    READ: 'gets records from the shards, or images from memory',
+    PARSE: 'finds the encoded image and the label in a record',
+    DECODE: 'decodes the part of the JPEG that is used',
+    PREPROCESS: 'resizes, distorts, flips and normalises, and makes a batch',
+    TRANSFER: 'stages the batch and brings it to the device',
+}
+
+
+def stages_up_to(last: str, has: Sequence[str]) -> tuple[str, ...]:
+    """The stages among those that a pipeline has, up to `last`, which it need not have."""
+    names = list(STAGES)
+    return tuple(name for name in has if names.index(name) <= names.index(last))

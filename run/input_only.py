@@ -1,0 +1,138 @@
+"""A run of the input pipeline alone: how fast it is up to each of its stages."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import tensorflow.compat.v1 as tf
+
+from cluster.worker import Worker
+from inputs.stages import TRANSFER
+from reporting.console import Console, format_banner
+from reporting.input_stages import StageTime, rows_of
+from reporting.result import Phase, Result, Step, StepValues
+from run.build import make_banner, make_input
+from run.invocation import Invocation
+from run.measurement import Measurement
+from run.plan import Plan
+from run.process import Process
+from run.session import open_session
+from run.step_loop import run_steps
+
+
+class _Stage:
+    """The input pipeline of a run up to a stage, in a graph of its own.
+
+    Attributes:
+      time: of all timed steps so far.
+    """
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        self.name = name
+        self.time = StageTime(name, 0, 0.0, 0.0)
+        self._counts = plan.counts
+        with tf.Graph().as_default() as self._graph:
+            tf.set_random_seed(plan.step.seed)
+            self.pipeline = make_input(plan, name)
+            self._ops = list(self.pipeline.per_step_ops)
+            if name == TRANSFER:
+                batches = [self.pipeline.tower_batch(tower) for tower in range(len(plan.machine.towers))]
+                self._ops += [tensor.op for batch in batches for tensor in (batch.images, batch.labels)]
+
+    def turn(
+        self, worker: Worker, num_timed: int, is_over: Callable[[], bool], begin: Callable[[str], None] = lambda _: None
+    ) -> Iterator[Step[StepValues]]:
+        """Takes warm-up steps and timed steps in a session of its own, whose buffers end with it.
+
+        Args:
+          is_over: called before each timed step; returns True to stop.
+          begin: called with the name of each phase before the first step.
+        """
+        num_warmup = self._counts.num_warmup
+        with open_session(worker.target, self._graph, worker.config) as session:
+            begin('initialise')
+            session.run(self.pipeline.initializers)
+            self.pipeline.warm_up(session)
+            run_ops = session.make_callable(self._ops)
+            processor_start = time.process_time()
+
+            def take_steps(phase: Phase, indices: range) -> list[StepValues]:
+                nonlocal processor_start
+                if phase is Phase.TIMED and indices[0] == 1:
+                    processor_start = time.process_time()
+                run_ops()
+                done = indices[-1] + (num_warmup if phase is Phase.TIMED else 0)
+                return [StepValues(float('nan'), steps_before=done - 1, steps_after=done)]
+
+            begin('warm_up')
+            timed: list[Step[StepValues]] = []
+            processor_end = processor_start
+            for steps in run_steps(take_steps, num_warmup, num_timed, is_over=is_over):
+                processor_end = time.process_time()
+                timed += [step for step in steps if step.phase is Phase.TIMED]
+                yield from steps
+            if timed:
+                images, wall_seconds = len(timed) * self._counts.images_of_step, timed[-1].end - timed[0].start
+                self.time += StageTime(self.name, images, wall_seconds, processor_end - processor_start)
+
+
+def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Result:
+    """Runs the input pipeline up to each stage, and prints the rate up to the last one, and a table of all.
+
+    The stages before the last take half of their steps before its steps and half after them, in the reverse order: so a
+    machine that becomes steadily slower or faster meanwhile does not favour any of them. Only one pipeline is open at a
+    time.
+
+    Returns:
+      The result; its steps are those up to the last stage.
+
+    Raises:
+      RunError: the run failed.
+    """
+    measurement = Measurement(plan, console, invocation)
+    process = Process(plan, console, conclude=measurement.conclude)
+    recording, counts = measurement.recording, plan.counts
+    with process.guarded():
+        recording.begin('join')
+        worker = process.join(lambda _: None)
+        measurement.join(worker)
+        recording.begin('build')
+        console.progress('Building the graphs')
+        *before, last = (_Stage(plan, name) for name in plan.input_stages)
+        recording.input_buffers = last.pipeline.buffers
+        console.result(format_banner(make_banner(plan)))
+
+        def take_half(stage: _Stage, num_timed: int) -> None:
+            if num_timed:
+                console.progress(f'Running the input up to {stage.name}')
+                for _ in stage.turn(worker, num_timed, _after(counts.target_secs and counts.target_secs / 2)):
+                    pass
+
+        # Not part of the time to the first step.
+        recording.begin('earlier_stages')
+        for stage in before:
+            take_half(stage, (counts.num_timed + 1) // 2)
+        console.progress(f'Running the input up to {last.name}')
+        if not counts.num_warmup:
+            recording.begin_timed_steps()
+        for step in last.turn(worker, counts.num_timed, lambda: measurement.has_reached_target, recording.begin):
+            measurement.add_steps([step])
+            if step.phase is Phase.WARMUP and step.index == counts.num_warmup:
+                recording.begin_timed_steps()
+            measurement.show_steps([step])
+        recording.end_timed_steps()
+        for stage in reversed(before):
+            take_half(stage, counts.num_timed // 2)
+        recording.input_stages = rows_of([stage.time for stage in (*before, last)])
+    return measurement.result(is_complete=True)
+
+
+def _after(seconds: float | None) -> Callable[[], bool]:
+    """A function that returns True once these seconds have passed since its first call; None: never."""
+    begun: float | None = None
+
+    def is_over() -> bool:
+        nonlocal begun
+        begun = begun or time.perf_counter()
+        return seconds is not None and time.perf_counter() - begun >= seconds
+
+    return is_over

@@ -1,0 +1,77 @@
+"""A pipeline that ends after a stage does the work of the stages up to it, and no more."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from examples import encoded, example, write_shard
+from sessions import cpus, open_session
+
+from inputs.catalog import INPUTS, RECORD_INPUT, TF_DATA, input_for, make_pipeline
+from inputs.data_sets import Arrays, Shards, find_shards, shard_name
+from inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER, stages_up_to
+from preprocessing import ImageOptions
+
+pytestmark = pytest.mark.graph
+
+TRAINING = ImageOptions(height=16, width=16, channels=3, training=True, seed=3)
+PIXELS = np.zeros([24, 32, 3], np.uint8)
+# Records that are read, and parsed; the first stage that fails for each.
+FAULTS = {
+    PARSE: b'\xff' * 40,
+    DECODE: example(encoded(PIXELS)[:200], 1),
+}
+
+
+def write(folder: Path, record: bytes) -> Shards:
+    folder.mkdir(exist_ok=True)
+    write_shard(folder / shard_name('train', 0, 1), [record] * 24)
+    return find_shards(str(folder), 'train')
+
+
+def run(source: Shards | Arrays, name: str, until: str, *, towers: int = 1, steps: int = 1) -> list[str]:
+    """Takes steps of a pipeline that ends after a stage; returns the types of the ops that a step runs last."""
+    with tf.Graph().as_default(), open_session(num_cpus=towers) as session:
+        parts: dict[str, Any] = {'num_classes': 10, 'options': TRAINING, 'normalize_on_device': False, 'until': until}
+        row = input_for(source, name)
+        pipeline = make_pipeline(row, source=source, devices=cpus(towers), batch_size=4, **parts)
+        session.run(pipeline.initializers)
+        pipeline.warm_up(session)
+        for _ in range(steps):
+            session.run(pipeline.per_step_ops)
+        return [op.type for op in pipeline.per_step_ops]
+
+
+@pytest.mark.parametrize('name', [RECORD_INPUT, TF_DATA])
+def test_a_fault_shows_in_the_stage_that_meets_it_and_not_before(name: str, tmp_path: Path) -> None:
+    for failing, record in FAULTS.items():
+        shards = write(tmp_path / failing, record)
+        before = list(STAGES)[: list(STAGES).index(failing)]
+        for stage in before:
+            run(shards, name, stage)
+        with pytest.raises((tf.errors.DataLossError, tf.errors.InvalidArgumentError)):
+            run(shards, name, failing)
+
+
+@pytest.mark.parametrize('name', [RECORD_INPUT, TF_DATA])
+def test_each_stage_of_records_runs_for_several_towers_and_only_the_last_one_stages(name: str, tmp_path: Path) -> None:
+    shards = write(tmp_path, example(encoded(PIXELS), 1))
+    ends = {stage: run(shards, name, stage, towers=2, steps=2) for stage in STAGES}
+    assert [stage for stage, ops in ends.items() if 'Stage' in ops] == [TRANSFER]
+
+
+def test_arrays_are_read_preprocessed_and_transferred() -> None:
+    arrays = Arrays('train', np.zeros([8, 20, 20, 3], np.uint8), np.zeros(8, np.int32))
+    assert input_for(arrays).stages == (READ, PREPROCESS, TRANSFER)
+    ends = {stage: run(arrays, 'arrays', stage) for stage in input_for(arrays).stages}
+    assert [stage for stage, ops in ends.items() if 'Stage' in ops] == [TRANSFER]
+    assert {*ends[READ]} == {'ResourceGather'}
+
+
+def test_stages_of_a_row_are_in_order_and_end_with_the_transfer() -> None:
+    for row in INPUTS:
+        assert row.stages == stages_up_to(TRANSFER, row.stages)
+        assert row.stages[-1] == TRANSFER
+    assert stages_up_to(DECODE, (READ, PREPROCESS, TRANSFER)) == (READ,)
