@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from cluster.worker import Worker
 from errors import RunError, UsageError, counted
 from hardware.peak import measure_peak
+from hardware.tensorflow_import import without_collecting
 from inputs.memory import format_memory
 from params import Params
 from reporting.console import Console, format_banner
@@ -157,7 +158,7 @@ class BenchmarkCNN:
         self._console.progress('Building the graph')
         self._measurement.recording.begin('build')
         # Each run has its own graph, so that runs in one process share nothing.
-        with tf.Graph().as_default() as graph, tf.device(worker.device):
+        with without_collecting(), tf.Graph().as_default() as graph, tf.device(worker.device):
             tf.set_random_seed(plan.step.seed)
             step_graph = build_step(plan, worker.agreed['root'], restart_number(worker))
             summaries = None

@@ -30,8 +30,8 @@ import tensorflow.compat.v1 as tf
 from PIL import Image
 
 import preprocessing
-from benchmarks.launched import load
 from benchmarks.sample_photographs import SOURCES, source_path
+from benchmarks.turns import load
 from errors import UsageError
 from inputs.data_sets import DATA_SETS, Shards, find_shards
 from inputs.each_image import for_each_image

@@ -27,8 +27,8 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import tensorflow.compat.v1 as tf
 
-from benchmarks.launched import load
 from benchmarks.op_costs import TensorFacts, bytes_of, flops_of, plain_type
+from benchmarks.turns import load
 from errors import UsageError
 from hardware.peak import measure_peak
 from params.parsing import parse_argv

@@ -17,6 +17,7 @@ from hardware.gpus import has_nvidia_gpu
 from hardware.missing_gpu import explain_missing_gpu
 from hardware.openmp import set_openmp
 from hardware.surroundings import environment_facts, git_commit, machine_facts
+from hardware.tensorflow_import import import_tensorflow
 from hardware.visible_gpus import ONLY_ONE, PlaceOnHost, show_gpus
 from inputs.catalog import Source
 from inputs.data_folder import DataFolder, open_folder, recognise
@@ -174,6 +175,7 @@ def _plan_server(
     warnings: Sequence[str],
     environ: Mapping[str, str],
 ) -> ServerPlan:
+    import_tensorflow()
     from run.session_settings import server_config
 
     # A parameter server keeps its variables on the CPU.
@@ -257,6 +259,7 @@ def _plan_run(
     refusals.raise_all()
     warnings += set_openmp(_for_openmp(params))
     # From here on TensorFlow is needed.
+    import_tensorflow()
     from run.machine import find_machine
     from run.numa_binding import bind_process
     from run.resolve_training import describe_step, find_optimizer, place_variables

@@ -76,6 +76,9 @@ def session_config(
     config.use_per_session_threads = True
     config.gpu_options.CopyFrom(GpuMemory.of(params).options())
     config.log_device_placement = params.log_device_placement
+    # Otherwise TensorFlow places the whole graph before it assigns the first values, and copies all of it for the first
+    # step too, although a sixth of it never runs. Servers do not support this.
+    config.graph_options.place_pruned_graph = not in_cluster
     # Each device of the CPU is on the node of its number (tensorflow/core/common_runtime/threadpool_device_factory.cc).
     # Servers keep this; run/resolve.py decides anew for a process that computes itself, which it may bind.
     config.experimental.use_numa_affinity = params.use_numa_affinity

@@ -9,8 +9,10 @@ import tensorflow.compat.v1 as tf
 from inputs.pipeline import Batch, InputPipeline, Run
 from managers.synchronous_step import SynchronousStep
 from models.facts import Network
+from models.layers import VariableSource
 from models.networks import build_network, is_among_best
 from run.frozen import FrozenNetwork
+from run.tower_copies import TowerCopier, TowerTemplate
 from training.checkpoints import Slice, whole
 from training.kernel_gradients import kernel_gradients_by_products
 from training.optimizers import Optimizer, OptimizerStep, Slots
@@ -23,6 +25,8 @@ Tensor = Any
 
 # The weight of an auxiliary head's loss: Szegedy et al. 2015 (arXiv:1512.00567) give no value; published code uses 0.4.
 _AUXILIARY_WEIGHT = 0.4
+# Networks have fewer dropout layers.
+_SEEDS_OF_TOWER = 1000
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,22 @@ class _Tower:
     top_k: tuple[Tensor, Tensor] | None
     gradients: list[Tensor]
 
+    def tensors(self) -> list[Tensor]:
+        """All tensors, as with_tensors takes them."""
+        penalty = [] if self.penalty is None else [self.penalty]
+        return [self.base_loss, self.objective, *penalty, *(self.top_k or ()), *self.gradients]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> '_Tower':
+        """A tower that computes the same as this one in other tensors."""
+        left = iter(tensors)
+        return _Tower(
+            next(left),
+            next(left),
+            None if self.penalty is None else next(left),
+            (next(left), next(left)) if self.top_k else None,
+            list(left),
+        )
+
 
 def build_step_graph(
     settings: StepSettings,
@@ -173,10 +193,7 @@ def build_step_graph(
     """
     with tf.device(HOST_DEVICE):
         loss_scale = make_loss_scale(settings.precision, manager.create_scalar)
-    towers = [
-        _build_tower(settings, optimizer, manager, number, pipeline.tower_batch(number), loss_scale, frozen)
-        for number in range(len(manager.get_devices()))
-    ]
+    towers = _build_towers(settings, optimizer, manager, pipeline, loss_scale, frozen)
     ops = list(pipeline.per_step_ops)
     gradients: list[tuple[Variable, Tensor]] = []
     slots: Slots = {}
@@ -256,6 +273,43 @@ def _slices_of_slots(slices: dict[str, list[Slice]], slots: Slots) -> dict[str, 
     return found
 
 
+def _build_towers(
+    settings: StepSettings,
+    optimizer: Optimizer,
+    manager: VariableMgr,
+    pipeline: InputPipeline,
+    loss_scale: LossScale,
+    frozen: FrozenNetwork | None,
+) -> list[_Tower]:
+    """Builds the first two towers; the others are copies of the second, if they can be and have the same duties."""
+    towers: list[_Tower] = []
+    devices = manager.get_devices()
+    copier: TowerCopier | None = None
+    for number, device in enumerate(devices):
+        batch = pipeline.tower_batch(number)
+        # Each tower has its own dropout seeds.
+        seed = settings.seed + _SEEDS_OF_TOWER * (settings.first_tower + number)
+        with (
+            manager.create_outer_variable_scope(number) as variables,
+            kernel_gradients_by_products(settings.kernels_by_products),
+        ):
+            if copier and _duties(manager, number) == _duties(manager, 1):
+                towers.append(towers[1].with_tensors(copier.copy(variables, batch, number - 1)))
+                continue
+            source: VariableSource = frozen.constants_for(device) if frozen else variables
+            template = None
+            if number == 1 and len(devices) > 2 and not frozen:
+                source = template = TowerTemplate(variables, batch, range(seed, seed + _SEEDS_OF_TOWER))
+            towers.append(_build_tower(settings, optimizer, manager, number, batch, loss_scale, source, seed, frozen))
+            if template:
+                copier = template.finish(towers[-1].tensors())
+    return towers
+
+
+def _duties(manager: VariableMgr, number: int) -> tuple[bool, bool]:
+    return manager.leads(number), manager.keeps_statistics(number)
+
+
 def _build_tower(
     settings: StepSettings,
     optimizer: Optimizer,
@@ -263,52 +317,49 @@ def _build_tower(
     number: int,
     batch: Batch,
     loss_scale: LossScale,
+    source: VariableSource,
+    seed: int,
     frozen: FrozenNetwork | None,
 ) -> _Tower:
-    with (
-        manager.create_outer_variable_scope(number) as variables,
-        kernel_gradients_by_products(settings.kernels_by_products),
-    ):
-        logits, auxiliary = build_network(
-            settings.network,
-            batch.images,
-            settings.num_classes,
-            frozen.constants_for(manager.get_devices()[number]) if frozen else variables,
-            settings.data_format,
-            is_training=not settings.forward_only,
-            keep_statistics=manager.keeps_statistics(number),
-            # Each tower has its own dropout seeds; networks have fewer than 1000 dropout layers.
-            seed=settings.seed + 1000 * (settings.first_tower + number),
-            dtype=settings.precision.compute,
-            norms=frozen.norms if frozen else None,
-        )
-        smoothing = 0.0 if settings.forward_only else settings.label_smoothing
-        base_loss = _cross_entropy(logits, batch.labels, smoothing)
-        if auxiliary is not None:
-            base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels, smoothing)
-        top_k = (_top(1, logits, batch.labels), _top(5, logits, batch.labels)) if settings.with_accuracy else None
-        objective = base_loss / manager.num_averaged_towers
-        if settings.forward_only:
-            return _Tower(base_loss, objective, None, top_k, [])
-        trainable = manager.trainable_variables_on_device(number)
-        if not trainable:
-            raise ValueError('the network has no trainable variable')
-        penalty = None
-        if settings.weight_decay and (manager.leads(number) or number == 0):
-            # Decay kernels, but not biases and batch norm: He et al. 2018 (arXiv:1812.01187), section 3.1.
-            kernels = [tf.cast(variable.value, tf.float32) for variable in trainable if len(variable.shape) > 1]
-            if settings.single_l2_loss_op and kernels:
-                kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
-            penalty = settings.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels] or [tf.zeros([])])
-            if manager.leads(number) and not optimizer.decays_weights:
-                objective += penalty
-        gradients = tf.gradients(objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value])
-        unused = [variable.name for variable, found in zip(trainable, gradients, strict=True) if found is None]
-        if unused:
-            raise ValueError(f'the loss does not depend on {", ".join(unused)}')
-        # Gradients of 16-bit variables have 16 bits; from here on all gradients are float32.
-        gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
-        return _Tower(base_loss, objective, penalty, top_k, gradients)
+    logits, auxiliary = build_network(
+        settings.network,
+        batch.images,
+        settings.num_classes,
+        source,
+        settings.data_format,
+        is_training=not settings.forward_only,
+        keep_statistics=manager.keeps_statistics(number),
+        seed=seed,
+        dtype=settings.precision.compute,
+        norms=frozen.norms if frozen else None,
+    )
+    smoothing = 0.0 if settings.forward_only else settings.label_smoothing
+    base_loss = _cross_entropy(logits, batch.labels, smoothing)
+    if auxiliary is not None:
+        base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels, smoothing)
+    top_k = (_top(1, logits, batch.labels), _top(5, logits, batch.labels)) if settings.with_accuracy else None
+    objective = base_loss / manager.num_averaged_towers
+    if settings.forward_only:
+        return _Tower(base_loss, objective, None, top_k, [])
+    trainable = manager.trainable_variables_on_device(number)
+    if not trainable:
+        raise ValueError('the network has no trainable variable')
+    penalty = None
+    if settings.weight_decay and (manager.leads(number) or number == 0):
+        # Decay kernels, but not biases and batch norm: He et al. 2018 (arXiv:1812.01187), section 3.1.
+        kernels = [tf.cast(variable.value, tf.float32) for variable in trainable if len(variable.shape) > 1]
+        if settings.single_l2_loss_op and kernels:
+            kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
+        penalty = settings.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels] or [tf.zeros([])])
+        if manager.leads(number) and not optimizer.decays_weights:
+            objective += penalty
+    gradients = tf.gradients(objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value])
+    unused = [variable.name for variable, found in zip(trainable, gradients, strict=True) if found is None]
+    if unused:
+        raise ValueError(f'the loss does not depend on {", ".join(unused)}')
+    # Gradients of 16-bit variables have 16 bits; from here on all gradients are float32.
+    gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
+    return _Tower(base_loss, objective, penalty, top_k, gradients)
 
 
 def _reported_loss(settings: StepSettings, towers: Sequence[_Tower]) -> Tensor:

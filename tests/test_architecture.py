@@ -84,6 +84,7 @@ WITHOUT_TENSORFLOW = [
     'hardware.quiet',
     'hardware.surroundings',
     'hardware.tensorflow_build',
+    'hardware.tensorflow_import',
     'hardware.visible_gpus',
     'inputs.array_files',
     'inputs.catalog',
