@@ -153,7 +153,7 @@ class BenchmarkCNN:
         # Each run has its own graph, so that runs in one process share nothing.
         with tf.Graph().as_default() as graph, tf.device(worker.device):
             tf.set_random_seed(plan.step.seed)
-            step_graph = build_step(plan, worker.agreed['root'], restart_number(worker))
+            step_graph = build_step(plan, worker.agreed['root'], restart_number(worker), worker.share_memory)
             summaries = None
             if instruments.summaries:
                 summaries = SummaryWriter(instruments.summaries, step_graph.variables, step_graph.gradients)
@@ -320,7 +320,10 @@ class BenchmarkCNN:
 
     def _hand_on(self) -> tuple[str, Mapping[str, Any]]:
         """The progress of this process, in words, and the state that the process replacing it inherits."""
-        assert self._state, 'failures are only detected while a session is open'
+        if not self._state:
+            # Another task was lost while the graph was built: nothing has changed.
+            inherited = self._process.worker.inherited
+            return 'before the first step', {name: inherited[name] for name in ('state', 'step') if name in inherited}
         result = self._measurement.result()
         rate = f', at {result.images_per_second:.2f} images/sec' if result.timed_steps else ''
         return f'after {counted(self._state.steps_taken, "step")}{rate}', self._state.hand_on()

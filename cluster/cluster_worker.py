@@ -15,6 +15,7 @@ from cluster.agreement import Settings
 from cluster.failure_detector import FailureDetector, PeerFailure, failure_of_end, failure_of_timeout
 from cluster.rendezvous import Generation, Incarnations, Rendezvous, Timeout
 from cluster.server import start_server
+from cluster.shared_memory import share_memory
 from cluster.topology import Cluster, Task
 from cluster.worker import LostError
 from errors import UsageError
@@ -120,6 +121,9 @@ class ClusterWorker:
             release.daemon = True
             release.start()
 
+        self._detect(interrupt)
+
+    def _detect(self, interrupt: Callable[[], None]) -> None:
         assert self._generation
         self._detector = FailureDetector(
             self._rendezvous, self._generation, self._can_return, self._peer.secs, self._warn, interrupt
@@ -216,6 +220,14 @@ class ClusterWorker:
                 return [entries[key] for key in keys]
             self._raise_if_lost()
             time.sleep(_POLL_SECS)
+
+    def share_memory(self, num_bytes: int) -> int | None:
+        # No session is open: nothing waits in TensorFlow that must be interrupted.
+        self._detect(lambda: None)
+        try:
+            return share_memory(num_bytes, is_chief=self.is_chief, gather=self.gather, warn=self._warn)
+        finally:
+            self.stop_watching()
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
         prefix = f'collected/{self.generation if self._generation else 0}/{name}'

@@ -167,6 +167,18 @@ class Worker(Protocol):
           LostError: a task was lost meanwhile.
         """
 
+    def share_memory(self, num_bytes: int) -> int | None:
+        """Returns a file descriptor of memory that all workers share; None if they cannot. Every worker must call it.
+
+        To be called before watch().
+
+        Args:
+          num_bytes: its size, the same on all workers.
+
+        Raises:
+          LostError: a task was lost meanwhile.
+        """
+
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
         """Passes a value to the chief. Returns there what the workers passed, in their order; elsewhere an empty list.
 
@@ -204,6 +216,10 @@ class WithoutServer:
 
     def stop_watching(self) -> None:
         """There is nothing to watch."""
+
+    def share_memory(self, num_bytes: int) -> int | None:
+        """None: nobody shares it."""
+        return None
 
     def peer_failure(self) -> PeerFailure | None:
         """Always None."""

@@ -173,6 +173,7 @@ def place_variables(
         small_max_bytes=params.agg_small_grads_max_bytes,
         small_max_group=params.agg_small_grads_max_group,
         transfer=_find_transfer(params, NCCL_TRANSFER_DTYPES if by_nccl else mode.transfer_dtypes, precision),
+        shares_memory=mode.can_share_memory and params.trains and params.shared_memory == 'auto',
         horovod_device=None if machine.kind == 'cpu' else params.horovod_device,
         by_nccl=by_nccl,
     )
