@@ -153,7 +153,9 @@ class BenchmarkCNN:
         # Each run has its own graph, so that runs in one process share nothing.
         with tf.Graph().as_default() as graph, tf.device(worker.device):
             tf.set_random_seed(plan.step.seed)
-            step_graph = build_step(plan, worker.agreed['root'], restart_number(worker), worker.share_memory)
+            host = worker.shared_host() if plan.variables.shares_memory else None
+            share = host.allocate if host else None
+            step_graph = build_step(plan, worker.agreed['root'], restart_number(worker), share)
             summaries = None
             if instruments.summaries:
                 summaries = SummaryWriter(instruments.summaries, step_graph.variables, step_graph.gradients)

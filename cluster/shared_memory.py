@@ -1,81 +1,67 @@
-"""Memory that the workers of a host share: an anonymous file, freed when the last process that has it open ends."""
+"""How the tasks of a cluster find out that they are on one host, and make memory that all of them share."""
 
-import os
-import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-# The processes that can open each other's files: those of one kernel that see each other under the same numbers.
+from training.shared_memory import NoMemoryError, SharedMemory, create_memory, open_memory
+
+# Processes can open each other's files if they run on one kernel and know each other under the same numbers.
 _BOOT, _PROCESSES = Path('/proc/sys/kernel/random/boot_id'), Path('/proc/self/ns/pid')
-_NONCE_BYTES = 16
 Gather = Callable[[str, Any], list[Any]]
 
 
-def share_memory(num_bytes: int, *, is_chief: bool, gather: Gather, warn: Callable[[str], None]) -> int | None:
-    """Returns a file descriptor of memory that all workers have open, or None if they cannot share any.
-
-    Every worker must call it, and all get memory or none does. The kernel frees the memory with the last process that
-    has it open, however that ends: the file has no name, so nothing is left behind.
-
-    Args:
-      num_bytes: the size of the memory, the same for every worker.
-      gather: returns what all workers passed under a name, in their order.
-      warn: prints a warning; called by the chief, if the workers are on one host and yet share no memory.
-
-    Raises:
-      LostError: another worker was lost meanwhile.
-    """
-    hosts = gather('shared_memory/host', _find_host())
-    if hosts[0] is None or any(host != hosts[0] for host in hosts):
-        return None
-    file, offer = _create(num_bytes) if is_chief else (None, None)
-    offer = gather('shared_memory/offer', offer)[0]
-    fault = offer['fault']
-    if not fault and not is_chief:
-        file, fault = _open(offer['path'], offer['nonce'])
-    fault = next(filter(None, gather('shared_memory/fault', fault)), None)
-    if fault is None:
-        return file
-    if file is not None:
-        os.close(file)
-    if is_chief:
-        warn(f'the workers exchange gradients over the network, not in shared memory: {fault}')
-    return None
-
-
-def _find_host() -> list[Any] | None:
+def find_host() -> list[Any] | None:
     """What the processes that can share memory have in common; None where there is no such memory."""
     try:
-        return [_BOOT.read_text().strip(), _PROCESSES.stat().st_ino, hasattr(os, 'memfd_create')]
+        return [_BOOT.read_text().strip(), _PROCESSES.stat().st_ino]
     except OSError:
         return None
 
 
-def _create(num_bytes: int) -> tuple[int | None, dict[str, Any]]:
-    """The descriptor of new memory, and what others need to open it."""
-    nonce = secrets.token_bytes(_NONCE_BYTES)
-    try:
-        file = os.memfd_create('tf_cnn_benchmarks')
-    except OSError as error:
-        return None, {'fault': str(error)}
-    try:
-        # Now, since a page that cannot be had later kills the process.
-        os.posix_fallocate(file, 0, num_bytes + _NONCE_BYTES)
-        os.pwrite(file, nonce, num_bytes)
-    except OSError as error:
-        os.close(file)
-        return None, {'fault': f'{num_bytes / 1e6:.0f} MB of it cannot be had ({os.strerror(error.errno or 0)})'}
-    return file, {'fault': None, 'path': f'/proc/{os.getpid()}/fd/{file}', 'nonce': nonce.hex()}
+class SharedHost:
+    """The host of all tasks of a cluster.
 
+    Args:
+      is_chief: whether this worker makes the memory.
+      gather: returns what all workers passed under a name, in their order.
+      tokens: those of each parameter server, see serve_memory().
+      warn: prints a warning; called by the chief.
+    """
 
-def _open(path: str, nonce: str) -> tuple[int | None, str | None]:
-    """The descriptor of the memory behind a path of _create; None and the reason if it cannot be opened."""
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        return None, f'process {os.getpid()} cannot open {path} ({os.strerror(error.errno or 0)})'
-    if os.pread(file, _NONCE_BYTES, max(0, os.fstat(file).st_size - _NONCE_BYTES)).hex() == nonce:
-        return file, None
-    os.close(file)
-    return None, f'{path} is another file for process {os.getpid()}'
+    def __init__(
+        self, *, is_chief: bool, gather: Gather, tokens: Sequence[tuple[str, str]], warn: Callable[[str], None]
+    ) -> None:
+        self._is_chief = is_chief
+        self._gather = gather
+        self._tokens = tuple(tokens)
+        self._warn = warn
+
+    def allocate(self, num_floats: int) -> SharedMemory | None:
+        """Returns memory that all workers have open. Every worker must call it; either all get it, or none does.
+
+        It has no name, so nothing is left behind however the processes end.
+
+        Raises:
+          LostError: another task was lost meanwhile.
+        """
+        memory, fault, offer = None, None, None
+        try:
+            if self._is_chief:
+                memory = create_memory(num_floats)
+                offer = {**asdict(memory), 'file': -1}
+        except NoMemoryError as error:
+            fault = str(error)
+        offer = self._gather('shared_memory/offer', offer)[0]
+        try:
+            if offer and not memory:
+                memory = open_memory(offer['path'], offer['nonce'], num_floats)
+        except NoMemoryError as error:
+            fault = str(error)
+        fault = next(filter(None, self._gather('shared_memory/fault', fault)), None)
+        if fault is None and memory:
+            return replace(memory, tokens=self._tokens)
+        if self._is_chief:
+            self._warn(f'gradients go over the network, although all tasks are on one host: {fault}')
+        return None

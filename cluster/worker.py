@@ -6,6 +6,7 @@ from typing import Any, NoReturn, Protocol
 import tensorflow.compat.v1 as tf
 
 from cluster.failure_detector import PeerFailure
+from cluster.shared_memory import SharedHost
 from cluster.topology import Cluster
 from errors import RunError
 
@@ -167,13 +168,10 @@ class Worker(Protocol):
           LostError: a task was lost meanwhile.
         """
 
-    def share_memory(self, num_bytes: int) -> int | None:
-        """Returns a file descriptor of memory that all workers share; None if they cannot. Every worker must call it.
+    def shared_host(self) -> SharedHost | None:
+        """Returns the host of all tasks; None if they are on several, or there is only one.
 
-        To be called before watch().
-
-        Args:
-          num_bytes: its size, the same on all workers.
+        Every worker must call it, before watch().
 
         Raises:
           LostError: a task was lost meanwhile.
@@ -217,8 +215,8 @@ class WithoutServer:
     def stop_watching(self) -> None:
         """There is nothing to watch."""
 
-    def share_memory(self, num_bytes: int) -> int | None:
-        """None: nobody shares it."""
+    def shared_host(self) -> SharedHost | None:
+        """None: no task shares it."""
         return None
 
     def peer_failure(self) -> PeerFailure | None:

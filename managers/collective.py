@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from managers.all_reduce import Algorithm
 from managers.buckets import Packing
 from managers.local import VariableMgrLocalReplicated
-from managers.shared_sums import SharedSums, ShareMemory, share_none
+from managers.shared_sums import SharedSums, ShareMemory
 from training.optimizers import OptimizerStep, Slots
 from training.variables import HOST_DEVICE, Variable, num_bytes
 
@@ -93,7 +93,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
       worker: the index of this worker.
       num_workers: the number of workers.
       transfer, on_towers: see by_collective.
-      share: makes memory that the workers share, if they can: they then sum gradients in it, in their own type.
+      share: makes memory in which the workers then sum gradients, in their own type; None if they cannot share any.
       root: the index of the worker whose initial variables all others copy.
     """
 
@@ -107,7 +107,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         num_workers: int,
         transfer: tf.DType | None,
         on_towers: bool,
-        share: ShareMemory,
+        share: ShareMemory | None,
         root: int = 0,
     ) -> None:
         algorithm = by_collective(devices, num_workers, transfer, on_towers=on_towers)
@@ -116,7 +116,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         self._num_workers = num_workers
         self._root = root
         self._transfer = transfer
-        self._share = share if not on_towers and num_workers > 1 else share_none
+        self._share = None if on_towers or num_workers == 1 else share
 
     @property
     def num_averaged_towers(self) -> int:
@@ -131,13 +131,15 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
 
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         shared = SharedSums([gradient.shape for gradient in device_grads[0]], self._worker, self._num_workers)
-        file = self._share(shared.num_bytes)
-        if file is None:
+        memory = self._share(shared.num_floats) if self._share else None
+        if memory is None:
             return super().preprocess_device_grads(device_grads)
         self.uses_shared_memory = True
         with tf.device(HOST_DEVICE):
             sent = [tf.add_n(towers) for towers in zip(*device_grads, strict=True)]
-        return [shared.build(file, sent, self._barrier)] * len(self._devices)
+        added = shared.add(memory, sent, lambda written: self._barrier(0, written))
+        with tf.control_dependencies([self._barrier(1, added)]):
+            return [shared.read(memory)] * len(self._devices)
 
     def _barrier(self, number: int, after: Sequence[tf.Operation]) -> tf.Operation:
         with tf.control_dependencies(after):

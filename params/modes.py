@@ -171,6 +171,7 @@ _ROWS = (
             Place.CONTROLLED: _HAS_NO_CONTROLLER,
         },
         parameter_device='variables',
+        can_share_memory=True,
     ),
     Mode(
         'replicated',
@@ -200,6 +201,7 @@ _ROWS = (
             Place.CONTROLLED: _HAS_NO_CONTROLLER,
         },
         always_synchronous=True,
+        can_share_memory=True,
     ),
     Mode(
         'collective_all_reduce',
