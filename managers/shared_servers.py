@@ -71,7 +71,7 @@ class SharedExchange:
 
         They are the memory itself: the next step overwrites them, see uses_of.
         """
-        values = self._sums.read(self._memory)
+        values = self._sums.read(self._memory, is_kept=True)
         return {variable.handle.ref(): value for (_, variable), value in zip(self._parts, values, strict=True)}
 
 

@@ -48,15 +48,9 @@ class SharedMemory:
         """All of it, to read and write: an array [num_floats]."""
         return np.frombuffer(mmap.mmap(self.file, FLOAT_BYTES * self.num_floats), np.float32)
 
-    def view(self, start: int, stop: int) -> Any:
-        """A part, to be read: an array [stop - start]. What is written there stays in this array.
-
-        So an op may reuse the memory of its input, as TensorFlow's do.
-        """
-        first = start // PAGE_FLOATS * PAGE_FLOATS
-        offset, length = FLOAT_BYTES * first, FLOAT_BYTES * (stop - first)
-        mapped = mmap.mmap(self.file, length, access=mmap.ACCESS_COPY, offset=offset)
-        return np.frombuffer(mapped, np.float32)[start - first :]
+    def view(self, num_floats: int) -> Any:
+        """The first part, to be read: an array [num_floats]. What is written there stays in this array."""
+        return np.frombuffer(mmap.mmap(self.file, FLOAT_BYTES * num_floats, access=mmap.ACCESS_COPY), np.float32)
 
 
 def create_memory(num_floats: int) -> SharedMemory:
@@ -114,6 +108,8 @@ def serve_memory() -> tuple[str, str]:
 def read_at(memory: SharedMemory, server: int, parts: Sequence[tuple[int, Sequence[int]]]) -> list[Tensor]:
     """Reads parts of the memory on a parameter server, the current device.
 
+    Ops may reuse the memory of these values for what they compute: nobody else may read it until it is written again.
+
     Args:
       server: its index.
       parts: where each begins, in floats, and its shape.
@@ -150,11 +146,8 @@ def _opened(path: str, nonce: str, num_floats: int) -> tuple[SharedMemory, Any]:
 
 def _read(description: bytes) -> list[Any]:
     path, nonce, num_floats, parts = json.loads(description)
-    memory, _ = _opened(path, nonce, num_floats)
-    stop = max(start + int(np.prod(shape)) for start, shape in parts)
-    first = min(start for start, _ in parts)
-    area = memory.view(first, stop)
-    return [area[start - first :][: int(np.prod(shape))].reshape(shape) for start, shape in parts]
+    _, array = _opened(path, nonce, num_floats)
+    return [array[start : start + int(np.prod(shape))].reshape(shape) for start, shape in parts]
 
 
 def _write(description: bytes, value: Any) -> Any:
