@@ -134,8 +134,10 @@ def _adder(areas: Any, worker: int) -> Act:
         out = total[where]
         if not others:
             np.copyto(out, first)
-        for other in others:
-            first = np.add(first, other, out=out)
+        # Gradients may overflow: the loss scale then skips the step.
+        with np.errstate(all='ignore'):
+            for other in others:
+                first = np.add(first, other, out=out)
 
     return add
 
