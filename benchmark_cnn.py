@@ -167,6 +167,7 @@ class BenchmarkCNN:
             model_values = ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
         self._measurement.recording.bytes_of_servers = tuple(step_graph.bytes_of_servers.values())
         self._measurement.recording.bytes_of_step = step_graph.bytes_of_step
+        self._measurement.recording.uses_shared_memory = step_graph.uses_shared_memory
         if not worker.inherited:
             prefix = worker.device if worker.device and plan.machine.is_here else ''
             self._console.result(format_banner(make_banner(plan, prefix, step_graph)))

@@ -38,13 +38,15 @@ class Recording:
       invocation: how the run was asked for.
 
     Attributes:
-      bytes_of_servers, bytes_of_step: what each parameter server holds and a step transfers, once the graph is built.
+      bytes_of_servers, bytes_of_step: what each parameter server holds and a step transfers, once the graph is built;
+        uses_shared_memory: through memory that the processes share.
       peak_flops: what the devices reach with large matrix products, in FLOP/s; None if it was not measured.
     """
 
     def __init__(self, plan: Plan, invocation: Invocation) -> None:
         self.bytes_of_servers: Sequence[int] = ()
         self.bytes_of_step: int | None = None
+        self.uses_shared_memory = False
         self.peak_flops: float | None = None
         self._plan = plan
         self._invocation = invocation
@@ -188,7 +190,11 @@ class Recording:
             },
             'compute': self._compute(flops, result),
             'memory': self._memory(),
-            'transfer': {'bytes_per_ps': list(self.bytes_of_servers), 'bytes_per_step': self.bytes_of_step},
+            'transfer': {
+                'bytes_per_ps': list(self.bytes_of_servers),
+                'bytes_per_step': self.bytes_of_step,
+                'in_shared_memory': self.uses_shared_memory,
+            },
             'input': _input(result),
             'energy': {**energy, 'joules_per_image': joules_per_image},
             'evaluations': [_evaluation(found) for found in result.evaluations],

@@ -1,5 +1,6 @@
 """Processes of one host exchange gradients and variables in memory that they share, or send them if there is none."""
 
+import json
 import re
 import resource
 from collections.abc import Iterator
@@ -35,7 +36,9 @@ def limited_files() -> Iterator[None]:
 def losses_of(folder: Path, mode: str, num_ps: int, *, is_limited: bool) -> tuple[list[list[str]], str, list[str]]:
     """The losses that each worker printed, the chief's output, and its warnings about memory."""
     folder.mkdir()
-    with make_cluster([*FLAGS, f'--variable_update={mode}'], folder, num_ps=num_ps) as processes:
+    with make_cluster(
+        [*FLAGS, f'--variable_update={mode}', f'--result_file={folder / "result.json"}'], folder, num_ps=num_ps
+    ) as processes:
         if is_limited:
             with limited_files():
                 processes.start()
@@ -46,6 +49,8 @@ def losses_of(folder: Path, mode: str, num_ps: int, *, is_limited: bool) -> tupl
         chief, *others = processes.trainers
         losses = [[loss for _, _, loss in re.findall(STEP_LINE, trainer.out)] for trainer in (chief, *others)]
         assert {len(own) for own in losses} == {NUM_STEPS}
+        transfer = json.loads((folder / 'result.json').read_text())['transfer']
+        assert transfer['in_shared_memory'] is not is_limited
         warnings = [line for task in processes.tasks.values() for line in task.err.splitlines() if 'one host' in line]
         return losses, chief.out, warnings
 
