@@ -160,7 +160,9 @@ class BenchmarkCNN:
         # Each run has its own graph, so that runs in one process share nothing.
         with without_collecting(), tf.Graph().as_default() as graph, tf.device(worker.device):
             tf.set_random_seed(plan.step.seed)
-            step_graph = build_step(plan, worker.agreed['root'], restart_number(worker))
+            host = worker.shared_host() if plan.variables.shares_memory else None
+            share = host.allocate if host else None
+            step_graph = build_step(plan, worker.agreed['root'], restart_number(worker), share)
             summaries = None
             if instruments.summaries:
                 summaries = SummaryWriter(instruments.summaries, step_graph.variables, step_graph.gradients)
@@ -175,6 +177,7 @@ class BenchmarkCNN:
         self._measurement.recording.input_buffers = buffers = step_graph.pipeline.buffers
         if buffers and plan.params.verbose:
             self._console.note(format_memory(buffers))
+        self._measurement.recording.uses_shared_memory = step_graph.uses_shared_memory
         if not worker.inherited:
             prefix = worker.device if worker.device and plan.machine.is_here else ''
             self._console.result(format_banner(make_banner(plan, prefix, step_graph)))
@@ -332,7 +335,10 @@ class BenchmarkCNN:
 
     def _hand_on(self) -> tuple[str, Mapping[str, Any]]:
         """The progress of this process, in words, and the state that the process replacing it inherits."""
-        assert self._state, 'failures are only detected while a session is open'
+        if not self._state:
+            # Another task was lost while the graph was built: nothing has changed.
+            inherited = self._process.worker.inherited
+            return 'before the first step', {name: inherited[name] for name in ('state', 'step') if name in inherited}
         result = self._measurement.result()
         rate = f', at {result.images_per_second:.2f} images/sec' if result.timed_steps else ''
         return f'after {counted(self._state.steps_taken, "step")}{rate}', self._state.hand_on()

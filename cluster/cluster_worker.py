@@ -13,8 +13,9 @@ import tensorflow.compat.v1 as tf
 
 from cluster.agreement import Settings
 from cluster.failure_detector import FailureDetector, PeerFailure, failure_of_end, failure_of_timeout
-from cluster.rendezvous import Generation, Incarnations, Rendezvous, Timeout
+from cluster.rendezvous import MEMORY_OF, Generation, Incarnations, Rendezvous, Timeout
 from cluster.server import start_server
+from cluster.shared_memory import SharedHost, find_host
 from cluster.topology import Cluster, Task
 from cluster.worker import LostError
 from errors import UsageError
@@ -120,6 +121,9 @@ class ClusterWorker:
             release.daemon = True
             release.start()
 
+        self._detect(interrupt)
+
+    def _detect(self, interrupt: Callable[[], None]) -> None:
         assert self._generation
         self._detector = FailureDetector(
             self._rendezvous, self._generation, self._can_return, self._peer.secs, self._warn, interrupt
@@ -216,6 +220,37 @@ class ClusterWorker:
                 return [entries[key] for key in keys]
             self._raise_if_lost()
             time.sleep(_POLL_SECS)
+
+    def shared_host(self) -> SharedHost | None:
+        tokens = [self._await_memory_of(server) for server in self.cluster.servers]
+        hosts = [*self._gather_early('shared_memory/host', find_host()), *(host for host, _ in tokens)]
+        if hosts[0] is None or any(host != hosts[0] for host in hosts):
+            return None
+        return SharedHost(
+            is_chief=self.is_chief,
+            gather=self._gather_early,
+            tokens=[(read, write) for _, (read, write) in tokens],
+            warn=self._warn,
+        )
+
+    def _gather_early(self, name: str, value: Any) -> list[Any]:
+        """As gather, before a session is open: nothing waits in TensorFlow that must be interrupted."""
+        self._detect(lambda: None)
+        try:
+            return self.gather(name, value)
+        finally:
+            self.stop_watching()
+
+    def _await_memory_of(self, server: Task) -> Any:
+        """Its host and tokens, which it tells as soon as it is up."""
+        self._detect(lambda: None)
+        try:
+            while (told := self._rendezvous.told(MEMORY_OF, server)) is None:
+                self._raise_if_lost()
+                time.sleep(_POLL_SECS)
+            return told
+        finally:
+            self.stop_watching()
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
         prefix = f'collected/{self.generation if self._generation else 0}/{name}'

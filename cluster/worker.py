@@ -6,6 +6,7 @@ from typing import Any, NoReturn, Protocol
 import tensorflow.compat.v1 as tf
 
 from cluster.failure_detector import PeerFailure
+from cluster.shared_memory import SharedHost
 from cluster.topology import Cluster
 from errors import RunError
 
@@ -167,6 +168,15 @@ class Worker(Protocol):
           LostError: a task was lost meanwhile.
         """
 
+    def shared_host(self) -> SharedHost | None:
+        """Returns the host of all tasks; None if they are on several, or there is only one.
+
+        Every worker must call it, before watch().
+
+        Raises:
+          LostError: a task was lost meanwhile.
+        """
+
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
         """Passes a value to the chief. Returns there what the workers passed, in their order; elsewhere an empty list.
 
@@ -204,6 +214,10 @@ class WithoutServer:
 
     def stop_watching(self) -> None:
         """There is nothing to watch."""
+
+    def shared_host(self) -> SharedHost | None:
+        """None: no task shares it."""
+        return None
 
     def peer_failure(self) -> PeerFailure | None:
         """Always None."""

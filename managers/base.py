@@ -59,9 +59,11 @@ class VariableMgr(ABC):
       synchronous_step: combines the gradients of several workers on parameter servers; None in other modes.
       scalars: the variables that create_scalar made.
       prologue: ops that compute what the first step takes from the step before, on one batch; empty in most modes.
+      uses_shared_memory: whether the update of a step goes through memory that the workers share; once it is built.
       variable_dtype: the dtype of the trainable variables. Set it before the first variable is created.
     """
 
+    uses_shared_memory = False
     variable_dtype: tf.DType = tf.float32
 
     def __init__(self, devices: Sequence[str], seed: int) -> None:

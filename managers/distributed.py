@@ -1,7 +1,7 @@
 """Variable managers of several processes: workers read and update variables on parameter servers."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +9,14 @@ import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr
 from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
+from managers.shared_servers import share_parts, uses_of, variables_of
+from managers.shared_sums import ShareMemory
 from managers.staged import AppliesGradientsOfStepBefore, StagedValues
 from managers.synchronous_step import SynchronousStep
 from models.layers import Initializer
-from training.checkpoints import Slice
+from training.checkpoints import Slice, joined
 from training.optimizers import OptimizerStep, Slots
-from training.variables import Variable, create_variable, num_bytes
+from training.variables import HOST_DEVICE, Variable, create_variable, num_bytes
 
 Tensor = Any
 
@@ -33,6 +35,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
       parameter_devices: the devices of the worker that receive the variables, from which its towers copy them, and that
         sum the gradients of the towers; each variable has the one with the fewest bytes so far.
       sync: whether the workers take each step together (--cross_replica_sync).
+      share: makes memory that all tasks share; then each worker has a copy of the variables, which it reads there after
+        each step, and its towers share. None if they cannot share any.
     """
 
     # The scope of the variables on the parameter servers.
@@ -46,8 +50,10 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         parameter_devices: Sequence[str],
         *,
         sync: bool,
+        share: ShareMemory | None = None,
     ) -> None:
         super().__init__(devices, seed)
+        self._share = share if sync else None
         # Where each trainable variable is received, and its gradients are summed; and the bytes of those of a device.
         self._homes: dict[str, str] = {}
         self._home_bytes = dict.fromkeys(parameter_devices, 0)
@@ -82,11 +88,19 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     def each_tower_has_variables(self) -> bool:
         return False
 
+    @property
+    def _keeps_copies(self) -> bool:
+        """Whether a step copies the variables from the servers at its end; else it fetches them at its beginning."""
+        return self._share is not None or self.each_tower_has_variables()
+
     def create(
         self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> Variable:
         if device_num > 0 and name in self.variables[0]:
             return self.variables[0][name]
+        if trainable and self._share:
+            self.declare(name, shape, initializer, trainable=True)
+            return create_variable(name, shape, scope='copy', device=self._home(name), trainable=True)
         return self._create_on_servers(name, shape, initializer, trainable)
 
     def _create_on_servers(
@@ -112,12 +126,14 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             self._homes[name] = device
         return self._homes[name]
 
-    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = False) -> None:
         # Only the first tower of the chief updates it. Every worker creates it, because it affects the placement of the
         # variables that follow, and because evaluations read it.
         if name not in self.server_variables.parts:
             self.initializers.append(
-                self.server_variables.create(name, shape, False, lambda: self._initial_value(name, shape, initializer))
+                self.server_variables.create(
+                    name, shape, trainable, lambda: self._initial_value(name, shape, initializer)
+                )
             )
 
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
@@ -132,29 +148,50 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
         sent = self.get_gradients_to_apply(0, self.preprocess_device_grads(device_grads))
-        buckets = self.server_variables.send([(variable.name, total) for total, variable in sent])
+        named = [(variable.name, total) for total, variable in sent]
+        exchange = None
+        if self._share:
+            exchange = share_parts(self._servers, self._share, self.server_variables.cut(named))
 
         def take_step(received: Pairs) -> tf.Operation:
             done: list[tf.Operation] = []
             self.append_apply_gradients_ops(step, [received], done)
             return self.count_step(global_step, done)
 
+        if exchange and self.synchronous_step:
+            self.uses_shared_memory = True
+            # The memory of the variables is overwritten from the first sum on.
+            uses = uses_of(variables_of(self.variables))
+            op = self.synchronous_step.build_shared(exchange, global_step, take_step, uses)
+            with tf.control_dependencies([op]):
+                values = exchange.read_variables()
+            return tf.group(*self._copy(lambda name: self._join_parts(name, values))), sent
+        buckets = self.server_variables.send(named)
         if self.synchronous_step:
             op = self.synchronous_step.build(buckets, global_step, take_step, self._before_push)
         else:
             op = take_step([pair for bucket in buckets for pair in bucket.unpack(bucket.tensors)])
-        if self.each_tower_has_variables():
+        if self._keeps_copies:
             with tf.control_dependencies([op]):
-                op = tf.group(*self._copy_from_servers())
+                op = tf.group(*self._copy(self._fetch))
         return op, sent
 
-    def _copy_from_servers(self) -> list[tf.Operation]:
-        """Returns the ops that give the copies of all towers the values on the parameter servers."""
-        copies = []
+    def _copy(self, read: Callable[[str], Tensor]) -> list[tf.Operation]:
+        """Returns the ops that give the copies of all towers the values that `read` returns for their names."""
+        ops = []
         for variable in self.trainable_variables_on_device(0):
-            value = self._fetch(variable.name)
-            copies += [tower[variable.name].assign(value) for tower in self.variables]
-        return copies
+            value = read(variable.name)
+            copies = {tower[variable.name].handle.ref(): tower[variable.name] for tower in self.variables}
+            ops += [copy.assign(value) for copy in copies.values()]
+        return ops
+
+    def _join_parts(self, name: str, values: Mapping[Any, Tensor]) -> Tensor:
+        parts = self.server_variables.parts[name]
+        with tf.device(HOST_DEVICE):
+            return joined(parts, [values[part.variable.handle.ref()] for part in parts])
+
+    def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
+        return self._copy(self._fetch) if self._keeps_copies else []
 
     def append_apply_gradients_ops(
         self,
@@ -175,7 +212,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     def bytes_of_step(self) -> int:
         # Workers read the variables and send the gradients.
         trainable = sum(num_bytes(variable.shape) for variable in self.trainable_variables_on_device(0))
-        return 2 * trainable * self._servers.num_workers // (1 if self._servers.transfer is None else 2)
+        is_rounded = self._servers.transfer is not None and not self.uses_shared_memory
+        return 2 * trainable * self._servers.num_workers // (2 if is_rounded else 1)
 
     def bytes_of_reads(self) -> int:
         read = 0
@@ -246,9 +284,15 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
     _server_scope = 'ps_var'
 
     def __init__(
-        self, devices: Sequence[str], seed: int, servers: ParameterServers, parameter_devices: Sequence[str]
+        self,
+        devices: Sequence[str],
+        seed: int,
+        servers: ParameterServers,
+        parameter_devices: Sequence[str],
+        *,
+        share: ShareMemory | None = None,
     ) -> None:
-        super().__init__(devices, seed, servers, parameter_devices, sync=True)
+        super().__init__(devices, seed, servers, parameter_devices, sync=True, share=share)
 
     def each_tower_has_variables(self) -> bool:
         return True
@@ -266,6 +310,3 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
             )
         device = self._devices[device_num]
         return create_variable(name, shape, scope=f'v{device_num}', device=device, trainable=trainable)
-
-    def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return self._copy_from_servers()

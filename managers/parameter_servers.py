@@ -125,6 +125,20 @@ class ParameterServerVariables:
         with tf.device(device):
             return joined(parts, fetched)
 
+    def cut(self, gradients: Sequence[tuple[str, Tensor]]) -> Pairs:
+        """Returns the (gradient, variable) pairs of the parts, on the host, for (name, gradient) pairs."""
+        with tf.device(HOST_DEVICE):
+            return [
+                (
+                    gradient
+                    if part.variable.shape == part.full
+                    else tf.slice(gradient, part.offset, part.variable.shape),
+                    part.variable,
+                )
+                for name, gradient in gradients
+                for part in self.parts[name]
+            ]
+
     def send(self, gradients: Sequence[tuple[str, Tensor]]) -> list[Bucket]:
         """Sends (name, gradient) pairs to the servers of the variables, through the host of this worker."""
         by_device: dict[str, Pairs] = {}

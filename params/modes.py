@@ -59,6 +59,7 @@ class Mode:
         NCCL_TRANSFER_DTYPES of params.all_reduce_spec.
       sums_in_one_order: whether several processes sum gradients in the same order in each run.
       nccl_between_gpus: whether its workers sum by NCCL if their towers are GPUs.
+      can_share_memory: whether its workers can sum gradients in memory that they share.
       launcher: the program that starts and numbers its processes, where not any will do.
     """
 
@@ -75,6 +76,7 @@ class Mode:
     transfer_dtypes: tuple[str, ...] = ('float16', 'bfloat16')
     sums_in_one_order: bool = False
     nccl_between_gpus: bool = False
+    can_share_memory: bool = False
     launcher: str | None = None
 
     @property
@@ -169,6 +171,7 @@ _ROWS = (
             Place.CONTROLLED: _HAS_NO_CONTROLLER,
         },
         parameter_device='variables',
+        can_share_memory=True,
     ),
     Mode(
         'replicated',
@@ -198,6 +201,7 @@ _ROWS = (
             Place.CONTROLLED: _HAS_NO_CONTROLLER,
         },
         always_synchronous=True,
+        can_share_memory=True,
     ),
     Mode(
         'collective_all_reduce',
@@ -214,6 +218,7 @@ _ROWS = (
         parameter_device='sums',
         sums_in_one_order=True,
         nccl_between_gpus=True,
+        can_share_memory=True,
     ),
     Mode(
         'distributed_all_reduce',

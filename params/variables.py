@@ -51,6 +51,13 @@ class Variables:
         'Horovod). By default on where it can send the 16-bit type of --precision.',
         original='true',
     )
+    shared_memory: str = flag(
+        'auto',
+        'auto: processes that are all on one host exchange gradients and variables in memory that they share, in 32 '
+        f'bits, for {modes_that(lambda mode: mode.can_share_memory)}, unless gradients are packed, variables are '
+        'staged, or workers do not wait for each other; off: they send them as between hosts.',
+        choices=('auto', 'off'),
+    )
     horovod_device: str | None = flag(
         None,
         'The kind of device on which Horovod sums gradients; by default the one where they are.',
@@ -215,18 +222,35 @@ RULES: tuple[Rule, ...] = (
 )
 RUN_RULES: tuple[RunRule, ...] = (_towers_are_two_linked_halves,)
 IDLE: tuple[Idle, ...] = (
-    idle_in_eval('cross_replica_sync', 'staged_vars', 'variable_consistency', 'compact_gradient_transfer', *_SUMS),
+    idle_in_eval(
+        'cross_replica_sync',
+        'staged_vars',
+        'variable_consistency',
+        'compact_gradient_transfer',
+        'shared_memory',
+        *_SUMS,
+    ),
     Idle(
         ('variable_update',),
         lambda p, run: p.eval and run.alone,
         '--eval reads the checkpoints of every --variable_update in the same way',
     ),
-    Idle(('cross_replica_sync',), lambda p, run: run.alone, 'it is for clusters, and this process is alone'),
+    Idle(
+        ('cross_replica_sync', 'shared_memory'),
+        lambda p, run: run.alone,
+        'it is for clusters, and this process is alone',
+    ),
+    Idle(
+        ('shared_memory',),
+        lambda p, run: not MODES[p.variable_update].can_share_memory,
+        f'only {modes_that(lambda mode: mode.can_share_memory)} uses it',
+    ),
     idle_in_forward_only(
         'cross_replica_sync',
         'staged_vars',
         'variable_consistency',
         'compact_gradient_transfer',
+        'shared_memory',
         *_SUMS,
         reason='--forward_only updates no variables',
     ),

@@ -34,7 +34,8 @@ class Banner:
     data_format_reason is empty if the run did not choose. tf32: whether fp32 is computed in TF32; None if
     that is unknown. steps_per_run: how many steps one call of the session takes. input_pipeline: how images become
     batches; empty if that is as usual for them.
-    bytes_of_servers are those of the variables on each parameter server; bytes_of_step are those that a step transfers.
+    bytes_of_servers are those of the variables on each parameter server; bytes_of_step are those that a step transfers;
+    uses_shared_memory: through memory that the workers share.
     """
 
     tensorflow_version: str
@@ -57,6 +58,7 @@ class Banner:
     num_workers: int = 1
     bytes_of_servers: tuple[int, ...] = ()
     bytes_of_step: int = 0
+    uses_shared_memory: bool = False
     precision: str = 'fp32'
     tf32: bool | None = False
     data_format_reason: str = ''
@@ -99,7 +101,8 @@ def format_banner(banner: Banner) -> str:
     if banner.num_workers > 1 or banner.bytes_of_servers:
         rows.append(('Workers', banner.num_workers))
         rows += [(f'On ps {index}', _megabytes(held)) for index, held in enumerate(banner.bytes_of_servers)]
-        rows.append(('Step moves', _megabytes(banner.bytes_of_step)))
+        through = ' through shared memory, in 32 bits' if banner.uses_shared_memory else ''
+        rows.append(('Step moves', f'{_megabytes(banner.bytes_of_step)}{through}'))
     rows += [(label, line) for label, line in zip(('Machine', 'GPUs'), banner.machine, strict=False)]
     lines = [f'{f"{label}:" if label else "":<{_LABEL_WIDTH}}{value}' for label, value in rows]
     return '\n'.join([*lines, '=' * 10])

@@ -18,6 +18,7 @@ from inputs.validation import Share, ValidationInput
 from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
+from managers.shared_sums import ShareMemory
 from preprocessing import ImageOptions, Scale
 from reporting.console import Banner
 from reporting.summary import format_machine
@@ -36,18 +37,19 @@ from variable_mgr import VariableMgr, make_variable_mgr
 _SEEDS_OF_RESTART = 1_000_003
 
 
-def build_step(plan: Plan, root: int, restart: int = 0) -> StepGraph:
+def build_step(plan: Plan, root: int, restart: int = 0, share: ShareMemory | None = None) -> StepGraph:
     """Adds a step to the current graph.
 
     Args:
       root: the worker whose variables the others copy at the start.
       restart: 0 when training starts; a different number each time it continues.
+      share: makes memory that all tasks of the cluster share; None if they cannot.
     """
     if plan.step.deterministic:
         use_deterministic_ops()
     else:
         check_deterministic_ops(wanted=False)
-    manager = _make_manager(plan, root)
+    manager = _make_manager(plan, root, share)
     optimizer: Optimizer = pkgutil.resolve_name(plan.optimizer.rule)(*plan.optimizer.arguments)
     # Random ops begin anew in each session. A continued training drops other units than its first steps did.
     settings = replace(plan.step, seed=plan.step.seed + _SEEDS_OF_RESTART * restart)
@@ -148,6 +150,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         num_workers=plan.processes.num_trainers * len(machine.hosts),
         bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
         bytes_of_step=built.bytes_of_step if built else 0,
+        uses_shared_memory=bool(built and built.uses_shared_memory),
         precision=str(plan.step.precision),
         has_constant_weights=plan.freezes,
         tf32=machine.tf32,
@@ -157,7 +160,7 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
     )
 
 
-def _make_manager(plan: Plan, root: int) -> VariableMgr:
+def _make_manager(plan: Plan, root: int, share: ShareMemory | None) -> VariableMgr:
     processes, machine, variables, precision = plan.processes, plan.machine, plan.variables, plan.step.precision
     assert variables.manager, 'a run that only evaluates has no variable manager'
     packing = Packing(variables.num_packets, variables.small_max_bytes, variables.small_max_group)
@@ -178,6 +181,7 @@ def _make_manager(plan: Plan, root: int) -> VariableMgr:
         root=root,
         transfer=transfer,
         on_towers=variables.by_nccl,
+        share=share,
         horovod=processes.horovod,
         horovod_device=variables.horovod_device,
     )

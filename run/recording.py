@@ -40,7 +40,8 @@ class Recording:
       invocation: how the run was asked for.
 
     Attributes:
-      bytes_of_servers, bytes_of_step: what each parameter server holds and a step transfers, once the graph is built.
+      bytes_of_servers, bytes_of_step: what each parameter server holds and a step transfers, once the graph is built;
+        uses_shared_memory: through memory that the processes share.
       input_buffers: what the input pipeline holds in host memory, once the graph is built.
       input_stages: the rows of reporting.input_stages; None if the stages of the input were not measured.
       peak_flops: what the devices reach with large matrix products, in FLOP/s; None if it was not measured.
@@ -49,6 +50,7 @@ class Recording:
     def __init__(self, plan: Plan, invocation: Invocation) -> None:
         self.bytes_of_servers: Sequence[int] = ()
         self.bytes_of_step: int | None = None
+        self.uses_shared_memory = False
         self.peak_flops: float | None = None
         self.input_buffers: Sequence[Held] = ()
         self.input_stages: Sequence[Mapping[str, Any]] | None = None
@@ -196,7 +198,11 @@ class Recording:
             },
             'compute': self._compute(flops, result),
             'memory': self._memory(),
-            'transfer': {'bytes_per_ps': list(self.bytes_of_servers), 'bytes_per_step': self.bytes_of_step},
+            'transfer': {
+                'bytes_per_ps': list(self.bytes_of_servers),
+                'bytes_per_step': self.bytes_of_step,
+                'in_shared_memory': self.uses_shared_memory,
+            },
             'input': {**_input(result), 'stages': self.input_stages, 'memory': self._input_memory()},
             'energy': {**energy, 'joules_per_image': joules_per_image},
             'evaluations': [_evaluation(found) for found in result.evaluations],

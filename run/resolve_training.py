@@ -190,9 +190,17 @@ def place_variables(
         small_max_bytes=params.agg_small_grads_max_bytes,
         small_max_group=params.agg_small_grads_max_group,
         transfer=_find_transfer(params, NCCL_TRANSFER_DTYPES if by_nccl else mode.transfer_dtypes, precision),
+        shares_memory=_shares_memory(params, mode, place),
         horovod_device=None if machine.kind == 'cpu' else params.horovod_device,
         by_nccl=by_nccl,
     )
+
+
+def _shares_memory(params: Params, mode: Mode, place: Place) -> bool:
+    """Whether workers may sum gradients in shared memory. Those that are to be packed are sent."""
+    packs = params.gradient_repacking or params.agg_small_grads_max_bytes
+    may = params.shared_memory == 'auto' and params.trains and not packs and place is not Place.ALONE
+    return may and mode.can_share_memory and params.cross_replica_sync and not params.staged_vars
 
 
 def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int], ...]:

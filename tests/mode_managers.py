@@ -51,6 +51,7 @@ def make_manager(
         'num_workers': num_workers,
         'root': 0,
         'transfer': transfer,
+        'share': None,
         'on_towers': 'gpu' in devices[0],
         'horovod': None,
         'horovod_device': None,

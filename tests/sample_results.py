@@ -172,7 +172,11 @@ def sample_document(
             'share_of_peak': flops * total / 1.77e11,
         },
         'memory': {'host_peak_bytes': 900_000_000, 'device_peak_bytes': {}},
-        'transfer': {'bytes_per_ps': [4_938_268] * num_ps, 'bytes_per_step': 9_876_536 if num_ps else None},
+        'transfer': {
+            'bytes_per_ps': [4_938_268] * num_ps,
+            'bytes_per_step': 9_876_536 if num_ps else None,
+            'in_shared_memory': False,
+        },
         'input': {'wait_seconds': None, 'wait_share': None},
         'energy': {'source': None, 'joules': None, 'joules_per_image': None},
         'evaluations': [],

@@ -47,6 +47,8 @@ COMPACT, REPACKED, GROUPED = (
     '--gradient_repacking=3',
     '--agg_small_grads_max_bytes=100000',
 )
+# Through messages, although all processes are on one host.
+SENT = '--shared_memory=off'
 SUMMARIES = ('--save_summaries_steps=1', '--summary_verbosity=1')
 
 
@@ -91,14 +93,14 @@ SYNCHRONOUS = {
     'ps-2': Row((PS, *SUMMARIES), 2, 'momentum', goes_on=True),
     'ps-1-repacked': Row((PS, REPACKED), 1, 'adam', goes_on=True),
     'ps-2-grouped': Row((PS, GROUPED), 2, 'rmsprop'),
-    'ps-2-compact': Row((PS, COMPACT), 2, 'momentum', 1e-2),
+    'ps-2-compact': Row((PS, COMPACT, SENT), 2, 'momentum', 1e-2),
     'ps-2-staged': Row((PS, '--staged_vars'), 2, 'sgd'),
     'replicated-1': Row((REPLICATED,), 1, 'momentum'),
     'replicated-2': Row((REPLICATED,), 2, 'lars', goes_on=True),
-    'replicated-2-compact': Row((REPLICATED, COMPACT), 2, 'sgd', 1e-2),
+    'replicated-2-compact': Row((REPLICATED, COMPACT, SENT), 2, 'sgd', 1e-2),
     'collective': Row((COLLECTIVE,), 0, 'adam', goes_on=True),
     'collective-repacked': Row((COLLECTIVE, REPACKED), 0, 'rmsprop'),
-    'collective-compact': Row((COLLECTIVE, COMPACT), 0, 'momentum', 1e-2),
+    'collective-compact': Row((COLLECTIVE, COMPACT, SENT), 0, 'momentum', 1e-2),
     'controlled': Row((CONTROLLED,), 0, 'adam', goes_on=True),
     'controlled-copies': Row((CONTROLLED, '--all_reduce_spec=pscpu:32k:psgpu'), 0, 'momentum'),
 }

@@ -1,0 +1,105 @@
+"""What workers and parameter servers on one host exchange through memory instead of messages."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from managers.buckets import even_sizes
+from managers.parameter_servers import Pairs, ParameterServers
+from managers.shared_sums import SharedSums, ShareMemory
+from training.shared_memory import SharedMemory, read_at, write_at
+from training.variables import Variable, num_bytes
+
+Tensor = Any
+
+# A larger variable is written in several calls, which run in parallel.
+_BYTES_OF_CALL = 32 << 20
+# Ops that return the memory of their input, or a part of it.
+_ALIASES = ('Identity', 'Reshape', 'ReadVariableOp', 'Squeeze', 'ExpandDims')
+
+
+class SharedExchange:
+    """Gradients on their way to parameter servers, and variables on their way back, in memory that all tasks share.
+
+        workers: g0, g1 -> sum (each worker adds a slice) -> ps: v <- v - r sum, v overwrites the sum -> workers read v
+
+    Args:
+      servers: the parameter servers.
+      memory: as large as `sums` says.
+      sums: of the gradients of the parts of variables.
+      parts: the (gradient of this worker, part of a variable on its server) pairs.
+    """
+
+    def __init__(self, servers: ParameterServers, memory: SharedMemory, sums: SharedSums, parts: Pairs) -> None:
+        self._servers = servers
+        self._memory = memory
+        self._sums = sums
+        self._parts = parts
+
+    def add(self, barrier: Callable[[Sequence[tf.Operation]], tf.Operation]) -> list[tf.Operation]:
+        """Returns the ops with which this worker adds its slice of the sums; see SharedSums.add."""
+        return self._sums.add(self._memory, [gradient for gradient, _ in self._parts], barrier)
+
+    def read_sums(self) -> Pairs:
+        """Returns the (sum, variable) pairs on the servers; under a control dependency on all that was added."""
+        pairs: Pairs = []
+        for server, device in enumerate(self._servers.devices):
+            held = [number for number, (_, variable) in enumerate(self._parts) if variable.device == device]
+            if held:
+                where = [(self._sums.starts[number], self._parts[number][1].shape) for number in held]
+                with tf.device(device):
+                    found = read_at(self._memory, server, where)
+                pairs += [(total, self._parts[number][1]) for number, total in zip(held, found, strict=True)]
+        return pairs
+
+    def write_variables(self) -> list[tf.Operation]:
+        """Returns the ops that write the variables over the sums; under a control dependency on the update."""
+        ops = []
+        for start, (_, variable) in zip(self._sums.starts, self._parts, strict=True):
+            server, value = list(self._servers.devices).index(variable.device), variable.read_again()
+            num_calls = -(-num_bytes(variable.shape) // _BYTES_OF_CALL)
+            bounds = itertools.accumulate(even_sizes(int(np.prod(variable.shape)), num_calls), initial=0)
+            with tf.device(variable.device):
+                ops += [write_at(self._memory, server, value, start, part) for part in itertools.pairwise(bounds)]
+        return ops
+
+    def read_variables(self) -> dict[Any, Tensor]:
+        """Returns the values by variable.handle.ref(), on the host; under a control dependency on their writes.
+
+        They are the memory itself: the next step overwrites them, see uses_of.
+        """
+        values = self._sums.read(self._memory, is_kept=True)
+        return {variable.handle.ref(): value for (_, variable), value in zip(self._parts, values, strict=True)}
+
+
+def share_parts(servers: ParameterServers, share: ShareMemory | None, parts: Pairs) -> SharedExchange | None:
+    """Returns an exchange for these (gradient, part of a variable) pairs; None if there is no memory for it."""
+    sums = SharedSums([variable.shape for _, variable in parts], servers.worker, servers.num_workers)
+    memory = share(sums.num_floats) if share else None
+    return SharedExchange(servers, memory, sums, parts) if memory else None
+
+
+def uses_of(values: Sequence[Tensor]) -> list[tf.Operation]:
+    """Returns the ops of this graph that compute with these values, which may share their memory.
+
+    Once they have run the memory may be overwritten.
+    """
+    found: dict[tf.Operation, None] = {}
+    remaining = list(values)
+    while remaining:
+        for op in remaining.pop().consumers():
+            if op not in found:
+                found[op] = None
+                remaining += op.outputs if op.type in _ALIASES else []
+    return list(found)
+
+
+def variables_of(towers: Sequence[dict[str, Variable]]) -> list[Tensor]:
+    """Returns the values of the trainable variables of all towers, each once."""
+    found = {
+        variable.value.ref(): variable.value for tower in towers for variable in tower.values() if variable.trainable
+    }
+    return list(found.values())

@@ -1,0 +1,100 @@
+"""Memory that several processes have open: who can open it, and what becomes of it when its maker ends."""
+
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from sessions import open_session
+
+from training.shared_memory import (
+    NoMemoryError,
+    SharedMemory,
+    create_memory,
+    open_memory,
+    read_at,
+    serve_memory,
+    write_at,
+)
+
+pytestmark = pytest.mark.graph
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NUM_FLOATS = 5000
+OTHER = """
+import sys
+from training.shared_memory import create_memory
+memory = create_memory({num_floats})
+memory.all()[:] = 7
+print(memory.path, memory.nonce, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(name='other')
+def other_process() -> 'Iterator[tuple[subprocess.Popen[str], str, str]]':
+    """A process that has made memory full of sevens, its path, and its nonce."""
+    with subprocess.Popen(
+        [sys.executable, '-c', OTHER.format(num_floats=NUM_FLOATS)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout
+        path, nonce = process.stdout.readline().split()
+        yield process, path, nonce
+        process.kill()
+
+
+def test_memory_of_another_process_outlives_it_where_it_is_open_and_then_cannot_be_opened(
+    other: 'tuple[subprocess.Popen[str], str, str]',
+) -> None:
+    process, path, nonce = other
+    with pytest.raises(NoMemoryError, match=path):
+        open_memory(path, '00' * 16, NUM_FLOATS)
+    mine = open_memory(path, nonce, NUM_FLOATS)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert set(mine.all()) == {7}
+    with pytest.raises(NoMemoryError, match=path):
+        open_memory(path, nonce, NUM_FLOATS)
+
+
+def test_memory_that_cannot_be_had_is_an_error_that_says_how_much() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(NoMemoryError, match='4 MB'):
+            create_memory(1_000_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_what_is_written_into_a_view_stays_there() -> None:
+    memory = create_memory(NUM_FLOATS)
+    shared, view = memory.all(), memory.view(NUM_FLOATS)
+    shared[:] = 1
+    view[0] = 2
+    assert (shared[0], view[0], view[1]) == (1, 2, 1)
+
+
+def test_a_step_reads_and_writes_where_it_is_told() -> None:
+    memory = create_memory(NUM_FLOATS)
+    served = SharedMemory(memory.file, memory.path, memory.nonce, NUM_FLOATS, tokens=(serve_memory(),))
+    memory.all()[:] = np.arange(NUM_FLOATS)
+    with tf.Graph().as_default(), open_session(1) as session:
+        first, second = read_at(served, 0, [(2, (2, 3)), (100, ())])
+        assert first.shape.as_list() == [2, 3]
+        values = session.run([first, second])
+        np.testing.assert_array_equal(values[0], [[2, 3, 4], [5, 6, 7]])
+        assert values[1] == 100
+        session.run(write_at(served, 0, tf.fill([2, 4], -1.0), 1000, (3, 6)))
+    changed = np.flatnonzero(memory.all() != np.arange(NUM_FLOATS))
+    assert list(changed) == [1003, 1004, 1005]
