@@ -1,0 +1,100 @@
+"""Runs the command with several sets of flags in turns, and prints their rates and ratios.
+
+    python benchmarks/settings.py towers
+    python benchmarks/settings.py records --data_dir=data/records
+    python benchmarks/settings.py mine --flags=--model=lenet --vary=default= --vary=one=--num_intra_threads=1
+
+Each contestant is the command itself, in a process of its own, with no flags but those shown.
+
+    towers   ResNet-50 with a global batch of 32 on 1, 2, 4 and 8 virtual devices, which share the cores
+    records  `trivial` on JPEG records by each pipeline, and ResNet-50 on records with synthetic images
+    mine     what --flags and --vary say; the first variant is the baseline
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.program import PROGRAM, Results, add_output, exit_code, take_runs
+from benchmarks.standings import Throughput, format_report
+from benchmarks.turns import add_flags
+
+_CPU = ('--device=cpu', '--display_every=1000')
+
+
+def towers() -> dict[str, Sequence[str]]:
+    """ResNet-50 on 1, 2, 4 and 8 devices, with variables on the host and on each device."""
+    common = [*_CPU, '--model=resnet50', '--num_warmup_batches=2', '--num_batches=8']
+    found: dict[str, Sequence[str]] = {'1 device': [*common, '--batch_size=32']}
+    for mode in ('parameter_server', 'replicated'):
+        for number in (2, 4, 8):
+            flags = [f'--num_gpus={number}', f'--batch_size={32 // number}', f'--variable_update={mode}']
+            found[f'{number} devices, {mode}'] = [*common, *flags]
+    return found
+
+
+def trivial_on_records(data_dir: str) -> dict[str, Sequence[str]]:
+    """A model without work, on records: by RecordInput and by tf.data."""
+    common = [*_CPU, '--model=trivial', '--batch_size=64', '--num_batches=100', *_of_records(data_dir)]
+    return {
+        'trivial, tf_data': [*common, '--input_pipeline=tf_data'],
+        'trivial, record_input': common,
+        'trivial, record_input, distortions': [*common, '--distortions'],
+    }
+
+
+def resnet50_on_records(data_dir: str) -> dict[str, Sequence[str]]:
+    """ResNet-50 on synthetic images and on records."""
+    common = [*_CPU, '--model=resnet50', '--batch_size=32', '--num_warmup_batches=2', '--num_batches=8']
+    return {'resnet50, synthetic': common, 'resnet50, records': [*common, *_of_records(data_dir)]}
+
+
+def _of_records(data_dir: str) -> list[str]:
+    return [f'--data_dir={data_dir}', '--data_name=imagenet']
+
+
+def mine(flags: str, variants: Sequence[str]) -> dict[str, Sequence[str]]:
+    """By name: the flags of all, and those of the variant, which is written NAME=FLAGS."""
+    named = [variant.partition('=') for variant in variants]
+    return {name: [*shlex.split(flags), *shlex.split(own)] for name, _, own in named}
+
+
+def report(contestants: Mapping[str, Sequence[str]], args: argparse.Namespace) -> None:
+    """Prints the rates of the contestants, and the ratios of the others to the first."""
+    results = Results(args.output)
+    runs = take_runs({name: results.contestant(name, [*PROGRAM, *argv]) for name, argv in contestants.items()}, args)
+    first, *others = contestants
+    print(format_report(runs, [Throughput()], [(name, first) for name in others]), flush=True)
+    print(f'\n{results.compare_line([first, others[0]])}\n')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog='settings.py'
+    )
+    parser.add_argument('what', choices=('towers', 'records', 'mine'))
+    parser.add_argument('--data_dir', help='folder of records, for `records`')
+    parser.add_argument('--flags', default='', help='of all contestants of `mine`, in one word')
+    parser.add_argument('--vary', action='append', default=[], metavar='NAME=FLAGS', help='a contestant of `mine`')
+    add_flags(parser, rounds=5, max_repeats=2)
+    add_output(parser, 'settings')
+    args = parser.parse_args()
+    if args.what == 'records' and not args.data_dir:
+        parser.error('records: give --data_dir, a folder that `tf_cnn_benchmarks.py records` has written')
+    if args.what == 'mine' and (len(args.vary) < 2 or not all('=' in variant for variant in args.vary)):
+        parser.error('mine: give --vary=NAME=FLAGS at least twice')
+    if args.what == 'towers':
+        report(towers(), args)
+    elif args.what == 'mine':
+        report(mine(args.flags, args.vary), args)
+    else:
+        report(trivial_on_records(args.data_dir), args)
+        report(resnet50_on_records(args.data_dir), args)
+
+
+if __name__ == '__main__':
+    sys.exit(exit_code(main))
