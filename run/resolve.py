@@ -270,6 +270,7 @@ def _plan_run(
     numa = bind_process(params.use_numa_affinity, machine, place, environ)
     warnings += [numa.warning] if numa.warning else []
     threads = find_threads(params, machine)
+    warnings += [threads.warning] if threads.warning else []
     config = session_config(params, machine, in_cluster=cluster is not None, threads=threads)
     config.experimental.use_numa_affinity = numa.by_tensorflow
     if params.xla and machine.is_here:

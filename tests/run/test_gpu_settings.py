@@ -129,10 +129,12 @@ def test_the_threads_of_a_session_stay_for_later_runs_of_a_process(set_gpus: Any
     assert threads_of(plan_of()) == (0, 14)
 
 
-def test_a_run_on_the_cpu_after_one_on_gpus_is_refused(set_gpus: Any) -> None:
+def test_a_run_on_the_cpu_after_one_on_gpus_has_its_threads_and_a_warning(set_gpus: Any) -> None:
     keep_threads(plan_of().config)
-    with refused('--num_intra_threads', 'process'):
-        plan_of(device='cpu')
+    plan = plan_of(device='cpu')
+    assert threads_of(plan)[0] == 1
+    (line,) = plan.warnings
+    check_line(line, '1 thread', 'new process')
 
 
 def test_on_a_cpu_these_flags_are_named_as_idle() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import check_line
 
 from params import make_params
 from reporting.summary import format_summary
@@ -28,15 +29,18 @@ def with_quota(root: Path, cores: float | None) -> Path:
     ('flags', 'num_towers', 'quota', 'threads', 'reason'),
     [
         ({}, 1, None, (0, 0), 'one tower'),
-        ({}, 3, None, (4, 0), '3 towers share 12 cores'),
+        # One pool serves all towers.
+        ({}, 3, None, (0, 0), '3 towers share 12 cores'),
+        ({}, 12, None, (1, 0), '12 towers'),
         ({}, 64, None, (1, 0), '64 towers'),
         ({}, 1, 2.5, (2, 3), '2.5 cores'),
         ({}, 1, 0.5, (1, 2), '0.5 cores'),
-        ({}, 4, 8, (2, 8), '8 cores'),
+        ({}, 4, 8, (8, 8), '8 cores'),
+        ({}, 3, 2.5, (1, 3), '3 towers'),
         ({}, 1, 12, (0, 0), 'one tower'),
         ({'num_intra_threads': 0}, 3, None, (0, 0), '--num_intra_threads=0'),
         ({'num_intra_threads': 5, 'num_inter_threads': 2}, 3, 4, (5, 2), '--num_inter_threads=2'),
-        ({'num_inter_threads': 2}, 3, 6, (2, 2), '6 cores'),
+        ({'num_inter_threads': 2}, 3, 6, (6, 2), '6 cores'),
     ],
 )
 def test_towers_share_the_cores_that_the_process_may_use(
@@ -54,13 +58,16 @@ def test_towers_share_the_cores_that_the_process_may_use(
     assert reason in found.reason
 
 
-def test_a_later_run_of_a_process_has_the_threads_of_the_first_unless_a_flag_asks_for_others() -> None:
+def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_a_warning_if_they_are_too_few() -> None:
     num_cores = len(os.sched_getaffinity(0))
     for earlier in (0, num_cores + 1):
-        assert choose_threads(make_params(), 'cpu', 2, intra_of_process=earlier).intra_op == earlier
+        later = choose_threads(make_params(), 'cpu', 1, intra_of_process=earlier)
+        assert (later.intra_op, later.warning) == (earlier, None)
     assert choose_threads(make_params(num_intra_threads=3), 'cpu', 2, intra_of_process=7).intra_op == 3
-    # One thread would make the only tower slow: the caller refuses that.
-    assert choose_threads(make_params(), 'cpu', 1, intra_of_process=1).intra_op == 0
+    if num_cores > 1:
+        later = choose_threads(make_params(), 'cpu', 1, intra_of_process=1)
+        assert later.intra_op == 1
+        check_line(later.warning or '', '1 thread', 'new process')
 
 
 def test_the_summary_tells_the_threads_and_why() -> None:
