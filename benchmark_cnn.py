@@ -155,7 +155,10 @@ class BenchmarkCNN:
     def _build(self, worker: Worker) -> _Built:
         """Builds the graph and prints the banner."""
         plan, instruments = self.plan, self.plan.instruments
-        self._console.progress('Building the graph')
+        if plan.data.input_row.holds and plan.data.images:
+            self._console.progress(f'Reading {counted(plan.data.images.num_images, "image")} into memory')
+        else:
+            self._console.progress('Building the graph')
         self._measurement.recording.begin('build')
         # Each run has its own graph, so that runs in one process share nothing.
         with without_collecting(), tf.Graph().as_default() as graph, tf.device(worker.device):

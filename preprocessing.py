@@ -337,10 +337,7 @@ def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor, index_device: str | No
 
 
 def normalize(images: tf.Tensor, scale: Scale | None = None) -> tf.Tensor:
-    """uint8 [..., C] -> float32 of the same shape, by default in [-1, 1].
-
-    Args:
-    """
+    """uint8 [..., C] -> float32 of the same shape, by default in [-1, 1]. scale: None is Scale()."""
     scale = scale or Scale()
     pixels = tf.cast(images, tf.float32)
     if scale.factor != 1:

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from inputs import array_draws
 from inputs.data_sets import Arrays
+from inputs.memory import Held
 from inputs.pipeline import Batch, InputPipeline, Run
 
 
@@ -50,6 +51,7 @@ class DeviceInput(InputPipeline):
             drawn = array_draws.draw(counter, global_batch, num_images, options.seed)
             chosen = tf.split(drawn.chosen, len(devices))
             uniform = tf.split(drawn.uniform, len(devices))
+        self.buffers.append(Held('images', num_images, (source.images.nbytes + source.labels.nbytes) / num_images))
         images, labels = array_draws.from_host(source.images), array_draws.from_host(source.labels)
         self._batches = []
         for tower, device in enumerate(devices):

@@ -1,5 +1,6 @@
 """Batches that Python draws, and that each call of the session takes along: the feed_dict of TensorFlow's tutorials."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from inputs import array_draws
 from inputs.data_sets import Arrays
+from inputs.memory import Held
 from inputs.pipeline import Batch, InputPipeline, Run
 
 
@@ -59,7 +61,9 @@ class FeedInput(InputPipeline):
                 self._asked_epoch = tf.placeholder(tf.int64, [])
                 positions = self._asked_epoch * count + tf.range(count, dtype=tf.int64)
                 self._whole_epoch = array_draws.in_random_order(positions, count, options.seed)
+            self.buffers.append(Held('images', count, (source.images.nbytes + source.labels.nbytes) / count))
         pixels = tf.uint8 if source is not None and normalize_on_device else tf.float32
+        self.buffers.append(Held('images of a batch', self._global_batch, math.prod(shape[1:]) * pixels.size))
         self._batches = []
         for tower, device in enumerate(devices):
             with tf.name_scope(f'feed_input_{tower}'):

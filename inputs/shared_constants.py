@@ -6,7 +6,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from numpy.typing import ArrayLike
 
-_constants: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], tf.Tensor]] = weakref.WeakKeyDictionary()
+# By graph: the names of its constants. Tensors would keep their graph.
+_names: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], str]] = weakref.WeakKeyDictionary()
 
 
 def shared(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
@@ -16,9 +17,12 @@ def shared(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
     best.
     """
     array = np.asarray(value, dtype.as_numpy_dtype)
-    constants = _constants.setdefault(tf.get_default_graph(), {})
+    graph = tf.get_default_graph()
+    names = _names.setdefault(graph, {})
     key = (dtype, array.shape, array.tobytes())
-    if key not in constants:
-        with tf.control_dependencies(None):
-            constants[key] = tf.constant(array, dtype)
-    return constants[key]
+    if key in names:
+        return graph.get_tensor_by_name(names[key])
+    with tf.control_dependencies(None):
+        made = tf.constant(array, dtype)
+    names[key] = made.name
+    return made

@@ -1,5 +1,6 @@
 """The input pipeline for TFRecord shards that is made of tf.data."""
 
+import os
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -102,6 +103,7 @@ class TfDataPipeline(StagedInput):
             num_batches = settings.prefetched_batches + settings.batches_per_device * len(devices) + 1
             pixels = options.height * options.width * options.channels * (1 if normalize_on_device else 4)
             self.buffers.append(Held('batches ahead', num_batches, batch_size * (pixels + 4)))
+            self.buffers.append(Held('images in the making', os.cpu_count() or 1, pixels))
 
 
 def preprocess_numbered(

@@ -175,7 +175,7 @@ def holds_all_images(params: 'Params') -> bool:
 
 
 def _fed_steps_are_single(params: 'Params') -> str | None:
-    if params.input_pipeline != FEED_DICT or params.steps_per_run == 1 or params.eval:
+    if params.input_pipeline != FEED_DICT or params.steps_per_run == 1 or params.eval or params.input_only:
         return None
     return (
         f'{spelled("input_pipeline", FEED_DICT)} clashes with {spelled("steps_per_run", params.steps_per_run)}: each '

@@ -199,6 +199,11 @@ def _input(facts: _Facts) -> str | None:
         return None
     waited = found.get('wait_seconds')
     time = f' ({_seconds(waited)})' if waited is not None else ''
+    if facts['run'].get('input_pipeline') == 'feed_dict':
+        return (
+            f'the steps waited {_percent(share)} of their time{time} while Python drew their images; '
+            '--input_pipeline=device gathers them on the device'
+        )
     return (
         f'the steps waited {_percent(share)} of their time{time} for images: the input is the bottleneck, not the '
         'model; use faster storage, more cores or smaller images, or --data_dir left out to measure the model alone'
@@ -255,10 +260,12 @@ def _throttled(facts: _Facts) -> str | None:
         return None
     limit = facts['machine'].get('cgroup_cpus')
     quota = f' of {counted_cores(limit)}' if limit else ''
-    threads = f'--num_intra_threads={max(1, math.floor(limit))}' if limit else 'a smaller --num_intra_threads'
+    most = max(1, math.floor(limit)) if limit else None
+    asked = (facts['machine'].get('threads') or {}).get('intra_op') or 0
+    threads = '' if most and asked <= most else f', or write --num_intra_threads={most or "N, a smaller number"}'
     return (
         f'the CPU quota of the container (cgroup){quota} stopped threads for {_seconds(stopped)} in '
-        f'{_seconds(seconds)}; raise the quota, or write {threads}'
+        f'{_seconds(seconds)}; raise the quota{threads}'
     )
 
 

@@ -37,6 +37,18 @@ from variable_mgr import VariableMgr, make_variable_mgr
 _SEEDS_OF_RESTART = 1_000_003
 
 
+def choose_op_determinism(plan: Plan) -> None:
+    """Makes all later ops of the process repeat their results if the run asks for it; to be called before any is built.
+
+    Raises:
+      UsageError: an earlier run in this process asked for it, and this one does not.
+    """
+    if plan.step.deterministic:
+        use_deterministic_ops()
+    else:
+        check_deterministic_ops(wanted=False)
+
+
 def build_step(plan: Plan, root: int, restart: int = 0, share: ShareMemory | None = None) -> StepGraph:
     """Adds a step to the current graph.
 
@@ -45,10 +57,7 @@ def build_step(plan: Plan, root: int, restart: int = 0, share: ShareMemory | Non
       restart: 0 when training starts; a different number each time it continues.
       share: makes memory that all tasks of the cluster share; None if they cannot.
     """
-    if plan.step.deterministic:
-        use_deterministic_ops()
-    else:
-        check_deterministic_ops(wanted=False)
+    choose_op_determinism(plan)
     manager = _make_manager(plan, root, share)
     optimizer: Optimizer = pkgutil.resolve_name(plan.optimizer.rule)(*plan.optimizer.arguments)
     # Random ops begin anew in each session. A continued training drops other units than its first steps did.
@@ -71,10 +80,7 @@ def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int
     Raises:
       RunError: a shard of the validation images is cut short.
     """
-    if plan.step.deterministic:
-        use_deterministic_ops()
-    else:
-        check_deterministic_ops(wanted=False)
+    choose_op_determinism(plan)
     evaluations, data, devices = plan.evaluations, plan.data, plan.machine.towers
     assert evaluations
     pipeline: InputPipeline
@@ -86,7 +92,8 @@ def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int
             # Counted here because it reads the lengths of all records, which only evaluating processes need.
             num_examples = math.ceil(steps_of(evaluations.num_passes, data.validation.num_images, 1))
         share = Share(process, num_processes, num_examples)
-        examples = _examples_of(plan, data.validation, _image_options(plan, training=False), share)
+        options = replace(_image_options(plan, training=False), augmentation=data.validation_augmentation)
+        examples = _examples_of(plan, data.validation, options, share)
         pipeline = ValidationInput(devices, evaluations.batch_size, examples, _scale(plan))
     return Evaluation(
         plan.step.network,

@@ -10,7 +10,7 @@ from inputs.stages import TRANSFER
 from reporting.console import Console, format_banner
 from reporting.input_stages import StageTime, rows_of
 from reporting.result import Phase, Result, Step, StepValues
-from run.build import make_banner, make_input
+from run.build import choose_op_determinism, make_banner, make_input
 from run.invocation import Invocation
 from run.measurement import Measurement
 from run.plan import Plan
@@ -32,6 +32,7 @@ class _Stage:
         self._counts = plan.counts
         with tf.Graph().as_default() as self._graph:
             tf.set_random_seed(plan.step.seed)
+            choose_op_determinism(plan)
             self.pipeline = make_input(plan, name)
             self._ops = list(self.pipeline.per_step_ops)
             if name == TRANSFER:
@@ -52,14 +53,14 @@ class _Stage:
             begin('initialise')
             session.run(self.pipeline.initializers)
             self.pipeline.warm_up(session)
-            run_ops = session.make_callable(self._ops)
+            run_ops = session.make_callable(self._ops, feed_list=self.pipeline.fed)
             processor_start = time.process_time()
 
             def take_steps(phase: Phase, indices: range) -> list[StepValues]:
                 nonlocal processor_start
                 if phase is Phase.TIMED and indices[0] == 1:
                     processor_start = time.process_time()
-                run_ops()
+                run_ops(*self.pipeline.feeds())
                 done = indices[-1] + (num_warmup if phase is Phase.TIMED else 0)
                 return [StepValues(float('nan'), steps_before=done - 1, steps_after=done)]
 

@@ -81,6 +81,7 @@ class Data:
       data_set: its facts. folder: --data_dir, None for synthetic images.
       images: what steps read. validation: what evaluations read. Each is None if unused or synthetic.
       image_size: height and width in pixels of the images given to the model.
+      validation_augmentation: as augmentation, for the images of evaluations, which do not depend on the pipeline.
       augmentation, distortions, in_yiq, resize_method, scaled_decode: see preprocessing.ImageOptions.
       seed: of all random draws. distinct_workers: whether each worker draws different images.
       deterministic: whether the seed alone decides the order of the images.
@@ -94,6 +95,7 @@ class Data:
     validation: Source
     image_size: int
     augmentation: str
+    validation_augmentation: str
     distortions: bool
     in_yiq: bool
     resize_method: str

@@ -85,8 +85,10 @@ class Process:
             threading.Thread(target=self._watch_shards, args=[shards], name='shards', daemon=True).start()
         return worker
 
-    def _check_lengths(self) -> None:
-        for shards in (self._plan.data.shards, self._plan.data.validation_shards):
+    def _check_lengths(self, *, after_steps: bool = False) -> None:
+        data = self._plan.data
+        of_steps = None if after_steps and data.input_row.holds else data.shards
+        for shards in (of_steps, data.validation_shards):
             check_lengths(shards, self._shard_sizes, self._console.warning)
 
     def _watch_shards(self, shards: Shards) -> None:
@@ -133,7 +135,7 @@ class Process:
             try:
                 yield
                 # A shard that was cut during the run may have lost records silently.
-                self._check_lengths()
+                self._check_lengths(after_steps=True)
                 self._end(Ending())
             except LostError as lost:
                 raise self._fail(self._handle_peer_failure(lost.failure)) from lost

@@ -375,6 +375,7 @@ def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, war
         validation=validation,
         image_size=(model.any_size and data_set.image_size) or model.image_size,
         augmentation=augmentation,
+        validation_augmentation=params.augmentation or data_set.augmentation,
         distortions=params.distortions and not preprocessor.plain,
         in_yiq=params.distort_color_in_yiq,
         resize_method='bilinear' if preprocessor.plain else params.resize_method,

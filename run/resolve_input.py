@@ -6,6 +6,7 @@ from typing import Any
 from errors import UsageError, spelled
 from hardware.cgroups import memory_left
 from hardware.surroundings import ROOT, available_memory
+from inputs.catalog import RECORD_INPUT
 from inputs.data_sets import Arrays, DataSet
 from params import Params
 from params.input_pipeline import holds_all_images
@@ -33,14 +34,15 @@ def check_host_memory(params: Params, data: Data) -> None:
     if isinstance(data.images, Arrays) and data.images.images.shape[1:] == data.image_shape:
         return
     free = [left for left in (available_memory(ROOT), memory_left(ROOT)) if left is not None]
-    _check(params, data, min(free, default=None), 'are free here')
+    _check(params, data, min(free, default=None), '{} are free here')
 
 
 def check_gpu_memory(params: Params, data: Data, gpus: Iterable[Mapping[str, Any]]) -> None:
     """Raises UsageError if a GPU cannot hold all images; gpus: their facts, see hardware.gpus."""
     if data.images is not None and holds_all_images(params) and data.input_row.on_devices:
-        sizes = [size for gpu in gpus if (size := gpu.get('memory_bytes'))]
-        _check(params, data, min(sizes, default=None), 'has a GPU')
+        share = min(params.gpu_memory_frac_for_testing or 1.0, 1.0)
+        sizes = [int(share * size) for gpu in gpus if (size := gpu.get('memory_bytes'))]
+        _check(params, data, min(sizes, default=None), 'the smallest GPU has {} for them, the model and its work')
 
 
 def _check(params: Params, data: Data, most: int | None, words: str) -> None:
@@ -50,6 +52,7 @@ def _check(params: Params, data: Data, most: int | None, words: str) -> None:
     if most is not None and needed > most:
         raise UsageError(
             f'{spelled("input_pipeline", params.input_pipeline)}: the {data.images.num_images} images of '
-            f'--data_dir={data.folder} take {needed} bytes ({height} x {width} x {channels} each), and {most} {words}; '
-            'leave it out'
+            f'--data_dir={data.folder} take {needed} bytes ({height} x {width} x {channels} each), and '
+            f'{words.format(most)}; '
+            f'write --input_pipeline={RECORD_INPUT} for records, or leave it out'
         )

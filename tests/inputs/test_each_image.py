@@ -1,11 +1,15 @@
 """A function over the images of a batch gives what the function gives for each image."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from sessions import open_session
 
 from inputs.each_image import for_each_image
+from inputs.shared_constants import shared
 
 pytestmark = pytest.mark.graph
 
@@ -28,3 +32,12 @@ def test_a_fault_in_one_image_fails_the_step() -> None:
         numbers = for_each_image(lambda text: [tf.strings.to_number(text)], [texts])
         with pytest.raises(tf.errors.InvalidArgumentError, match='x'):
             session.run(numbers)
+
+
+def test_a_graph_is_forgotten_with_its_constants() -> None:
+    with tf.Graph().as_default() as graph:
+        shared([1, 2])
+    seen = weakref.ref(graph)
+    del graph
+    gc.collect()
+    assert seen() is None

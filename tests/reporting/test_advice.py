@@ -154,10 +154,11 @@ def test_what_else_the_machine_did_is_told() -> None:
 def test_a_quota_that_stopped_threads_is_told() -> None:
     document = changed('disturbance', seconds=30.0, cgroup_throttled_seconds=12.0)
     the_warning('cpu_quota', document, '12 s', '30 s', '--num_intra_threads')
-    document['machine'] |= {'cgroup_cpus': 1.5, 'threads': {'intra_op': 1, 'inter_op': 1}}
-    found = {warning['code']: warning['text'] for warning in advise(document)}
-    assert '1.5 cores' in found['cpu_quota']
-    assert '--num_intra_threads=1' in found['cpu_quota']
+    for intra, is_advised in ((1, False), (2, True)):
+        document['machine'] |= {'cgroup_cpus': 1.5, 'threads': {'intra_op': intra, 'inter_op': 1}}
+        found = {warning['code']: warning['text'] for warning in advise(document)}
+        assert '1.5 cores' in found['cpu_quota']
+        assert ('--num_intra_threads=1' in found['cpu_quota']) == is_advised
 
 
 def test_threads_without_cores_are_told() -> None:

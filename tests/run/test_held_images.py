@@ -17,6 +17,8 @@ from params import RunFacts, find_idle, make_params
 from reporting.console import Console
 from reporting.result import Result
 from run import resolve_input
+from run.plan import Plan
+from run.resolve import resolve
 
 pytestmark = pytest.mark.graph
 
@@ -136,6 +138,17 @@ def test_changes_that_need_the_photograph_are_refused(pipeline: str, other: str)
     with refused(f'--input_pipeline={pipeline}', other):
         make_params(**flags)
     make_params(**flags, forward_only=True)
+
+
+@by_pipeline
+def test_evaluations_cut_the_part_that_they_cut_with_every_pipeline(noise: str, pipeline: str) -> None:
+    flags: dict[str, Any] = {'model': 'lenet', 'device': 'cpu', 'data_dir': noise, 'data_name': 'imagenet'}
+    found = []
+    for chosen in (None, pipeline):
+        plan = resolve(make_params(**flags, input_pipeline=chosen), {})
+        assert isinstance(plan, Plan)
+        found.append((plan.data.augmentation, plan.data.validation_augmentation))
+    assert found == [('resized_crop', 'resized_crop'), ('padded_crop', 'resized_crop')]
 
 
 def test_a_loop_in_the_graph_cannot_be_fed() -> None:

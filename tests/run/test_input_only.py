@@ -86,6 +86,13 @@ def test_stages_that_a_pipeline_lacks_are_left_out_and_said(tmp_path: Path) -> N
     assert 'no stage parse or decode' in out
 
 
+def test_batches_that_python_feeds_are_measured_as_a_whole(tmp_path: Path, data_dir: Path) -> None:
+    document, _, _ = run(tmp_path, data_dir, 'transfer', input_pipeline='feed_dict', augmentation='none')
+    assert [row['stage'] for row in document['input']['stages']] == ['transfer']
+    images, batch = document['input']['memory']['buffers']
+    assert (images['what'], batch['count']) == ('images', 4)
+
+
 def test_steps_of_a_model_are_not_to_be_had(data_dir: Path) -> None:
     params = make_params(model='lenet', device='cpu', data_dir=str(data_dir), input_only=READ)
     with refused('--input_only'):
