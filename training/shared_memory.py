@@ -66,7 +66,7 @@ def create_memory(num_floats: int) -> SharedMemory:
         # Now, since a page that cannot be had later kills the process.
         os.posix_fallocate(file, 0, size + _NONCE_BYTES)
         os.pwrite(file, nonce, size)
-    except OSError as error:
+    except (OSError, AttributeError) as error:  # a Python built for an older system lacks the function
         if file >= 0:
             os.close(file)
         raise NoMemoryError(f'{size / 1e6:.0f} MB of it cannot be had ({_reason(error)})') from error
@@ -89,8 +89,8 @@ def open_memory(path: str, nonce: str, num_floats: int) -> SharedMemory:
     return SharedMemory(file, path, nonce, num_floats)
 
 
-def _reason(error: OSError) -> str:
-    return os.strerror(error.errno or 0)
+def _reason(error: OSError | AttributeError) -> str:
+    return os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
 
 
 def serve_memory() -> tuple[str, str]:

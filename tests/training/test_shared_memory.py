@@ -77,6 +77,12 @@ def test_memory_that_cannot_be_had_is_an_error_that_says_how_much() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+def test_a_python_that_lacks_the_function_has_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr('os.memfd_create')
+    with pytest.raises(NoMemoryError, match='memfd_create'):
+        create_memory(NUM_FLOATS)
+
+
 def test_what_is_written_into_a_view_stays_there() -> None:
     memory = create_memory(NUM_FLOATS)
     shared, view = memory.all(), memory.view(NUM_FLOATS)
