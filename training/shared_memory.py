@@ -138,20 +138,23 @@ def _describe(memory: SharedMemory, what: Any) -> Tensor:
 
 # A server takes part in one training at a time: the memory of the one before is closed.
 @functools.lru_cache(maxsize=1)
-def _opened(path: str, nonce: str, num_floats: int) -> tuple[SharedMemory, Any]:
+def _opened(path: str, nonce: str, num_floats: int) -> Any:
     memory = open_memory(path, nonce, num_floats)
-    array = memory.all()
-    return memory, array
+    try:
+        # It has a descriptor of its own, which is closed with it.
+        return memory.all()
+    finally:
+        os.close(memory.file)
 
 
 def _read(description: bytes) -> list[Any]:
     path, nonce, num_floats, parts = json.loads(description)
-    _, array = _opened(path, nonce, num_floats)
+    array = _opened(path, nonce, num_floats)
     return [array[start : start + int(np.prod(shape))].reshape(shape) for start, shape in parts]
 
 
 def _write(description: bytes, value: Any) -> Any:
     path, nonce, num_floats, (start, begin, end) = json.loads(description)
-    _, array = _opened(path, nonce, num_floats)
+    array = _opened(path, nonce, num_floats)
     np.copyto(array[start + begin : start + end], value.reshape(-1)[begin:end])
     return np.int32(0)
