@@ -4,9 +4,10 @@
     python benchmarks/cluster.py --modes=parameter_server,async --transfers=shared_memory,sent_32_bits
 
 Both process the same images on the same cores; in addition, the cluster moves gradients and variables between its
-processes: through shared memory in the modes that can, or in messages of 32 or 16 bits (--transfers). Two ratios are printed, each cluster / process: images/sec, and seconds from the start of the
-chief to the end of its first step. The memory for messages grows during the first steps, so rates are measured after
-the default warm-up. The process takes turns with the transfers of each mode, so that their runs are neighbours.
+processes: through shared memory in the modes that can, or in messages of 32 or 16 bits (--transfers). Two ratios are
+printed, each cluster / process: images/sec, and seconds from the start of the chief to the end of its first step. The
+memory for messages grows during the first steps, so rates are measured after the default warm-up. The process takes
+turns with the transfers of each mode, so that their runs are neighbours.
 """
 
 import argparse

@@ -113,7 +113,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return replace(first, name=name, shape=tuple(shape), value=self._fetch(name))
 
     def _fetch(self, name: str) -> Tensor:
-        return self.server_variables.fetch(name, self._home(name))
+        # What the workers share has 32 bits; so have the values that they begin with.
+        return self.server_variables.fetch(name, self._home(name), is_exact=self.uses_shared_memory)
 
     def _home(self, name: str) -> str:
         part = self.server_variables.parts[name][0]
