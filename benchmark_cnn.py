@@ -182,6 +182,7 @@ class BenchmarkCNN:
             self._console.note(format_memory(buffers))
         self._measurement.recording.uses_shared_memory = step_graph.uses_shared_memory
         if not worker.inherited:
+            self._warn(_idle_in_memory(plan.params, step_graph))
             prefix = worker.device if worker.device and plan.machine.is_here else ''
             self._console.result(format_banner(make_banner(plan, prefix, step_graph)))
         if instruments.graph_file:
@@ -349,6 +350,16 @@ class BenchmarkCNN:
     def _warn(self, line: str | None) -> None:
         if line:
             self._console.warning(line)
+
+
+def _idle_in_memory(params: Params, step_graph: StepGraph) -> str | None:
+    """A warning about the given flag that shared memory leaves without effect, which shows only when it is had."""
+    written = params.given.get('compact_gradient_transfer')
+    if not (written and params.compact_gradient_transfer and step_graph.uses_shared_memory):
+        return None
+    return (
+        f'{written} has no effect: the tasks share memory, in 32 bits; add --shared_memory=off to send gradients in 16'
+    )
 
 
 def _plan(params: Params) -> Plan:

@@ -1,12 +1,13 @@
 """The cost of a cluster: 2 workers on this machine compared with one process with 2 towers, in turns.
 
     python benchmarks/cluster.py --model=alexnet --batch_size=16 --rounds=5
-    python benchmarks/cluster.py --modes=parameter_server,async --transfers=fp32
+    python benchmarks/cluster.py --modes=parameter_server,async --transfers=shared_memory,sent_32_bits
 
-Both process the same images on the same cores; in addition, the cluster sends gradients and variables through
-TensorFlow's servers. Two ratios are printed, each cluster / process: images/sec, and seconds from the start of the
-chief to the end of its first step. The memory for messages grows during the first steps, so rates are measured after
-the default warm-up. The process takes turns with the transfers of each mode, so that their runs are neighbours.
+Both process the same images on the same cores; in addition, the cluster moves gradients and variables between its
+processes: through shared memory in the modes that can, or in messages of 32 or 16 bits (--transfers). Two ratios are
+printed, each cluster / process: images/sec, and seconds from the start of the chief to the end of its first step. The
+memory for messages grows during the first steps, so rates are measured after the default warm-up. The process takes
+turns with the transfers of each mode, so that their runs are neighbours.
 """
 
 import argparse
@@ -30,7 +31,12 @@ _MODES = {
     'collective_all_reduce': (['--variable_update=collective_all_reduce'], False),
     'distributed_all_reduce': (['--variable_update=distributed_all_reduce'], False),
 }
-_TRANSFERS = {'fp32': [], 'bfloat16': ['--compact_gradient_transfer']}
+# The first has the default flags: async, staged and distributed_all_reduce, which cannot share memory, send.
+_TRANSFERS = {
+    'shared_memory': [],
+    'sent_32_bits': ['--shared_memory=off', '--nocompact_gradient_transfer'],
+    'sent_16_bits': ['--shared_memory=off', '--compact_gradient_transfer'],
+}
 _MEASURES = (
     Throughput(),
     Measure[Record]('s to the first step', lambda run: float(run.document['phases']['first_step']), is_cost=True),

@@ -15,7 +15,7 @@ from cluster.agreement import Settings
 from cluster.failure_detector import FailureDetector, PeerFailure, failure_of_end, failure_of_timeout
 from cluster.rendezvous import MEMORY_OF, Generation, Incarnations, Rendezvous, Timeout
 from cluster.server import start_server
-from cluster.shared_memory import SharedHost, find_host
+from cluster.shared_memory import SharedHost, fault_of_servers, find_host
 from cluster.topology import Cluster, Task
 from cluster.worker import LostError
 from errors import UsageError
@@ -94,6 +94,7 @@ class ClusterWorker:
         self._hand_over = hand_over
         self._detector: FailureDetector | None = None
         self._generation: Generation | None = None
+        self._shared_host: SharedHost | None = None
 
     def join(self, state_step: int | None) -> Mapping[str, Any]:
         offer = {'end': self.end_step, 'step': state_step}
@@ -226,12 +227,14 @@ class ClusterWorker:
         hosts = [*self._gather_early('shared_memory/host', find_host()), *(host for host, _ in tokens)]
         if hosts[0] is None or any(host != hosts[0] for host in hosts):
             return None
-        return SharedHost(
+        self._shared_host = SharedHost(
             is_chief=self.is_chief,
             gather=self._gather_early,
-            tokens=[(read, write) for _, (read, write) in tokens],
+            tokens=[tuple(functions) for _, functions in tokens],
+            fault_of_servers=lambda memory: fault_of_servers(memory, self.cluster.servers, self.target, self.config),
             warn=self._warn,
         )
+        return self._shared_host
 
     def _gather_early(self, name: str, value: Any) -> list[Any]:
         """As gather, before a session is open: nothing waits in TensorFlow that must be interrupted."""
@@ -281,6 +284,9 @@ class ClusterWorker:
 
     def end(self, exit_code: int, reason: str = '') -> None:
         self.stop_watching()
+        # After a fault a step that does not end may still read it.
+        if self._shared_host and exit_code == 0:
+            self._shared_host.close()
         self._rendezvous.end(exit_code, reason)
         self._rendezvous.stay_for_others(all_will_end=exit_code == UsageError.exit_code)
 

@@ -24,7 +24,7 @@ class StoreError(Exception):
     """The task that holds the store does not answer, or was replaced by a new process."""
 
 
-class _OpenSession(tf.Session):
+class OpenSession(tf.Session):
     """A session that nothing closes: if a task is gone, closing can wait for ever, also when Python collects it."""
 
     def __del__(self) -> None:
@@ -61,7 +61,7 @@ class KeyValueStore:
         config = tf.ConfigProto(
             device_filters=sorted({own.device, host.device}), operation_timeout_in_ms=int(1000 * timeout_secs)
         )
-        self._session = _OpenSession(target, graph=graph, config=config)
+        self._session = OpenSession(target, graph=graph, config=config)
 
     def put(self, key: str, value: Any) -> None:
         """Stores a value that JSON can represent; it replaces the earlier value of the key."""

@@ -150,6 +150,12 @@ def available_memory(root: Path = ROOT) -> int | None:
     return int(words[0]) * _KIBIBYTE if words else None
 
 
+def free_memory(root: Path = ROOT) -> int | None:
+    """The bytes that this process can still take: of the machine, and of the limits of its group; None if unknown."""
+    found = [left for left in (available_memory(root), cgroups.memory_left(root)) if left is not None]
+    return min(found, default=None)
+
+
 def _affinity(root: Path) -> list[int] | None:
     """The logical cores that this process may use."""
     listed = read_table(root / 'proc/self/status').get('Cpus_allowed_list')

@@ -58,6 +58,7 @@ class VariableMgr(ABC):
       assignments: the (variable, value) pairs of non-trainable variables that each training step assigns.
       synchronous_step: combines the gradients of several workers on parameter servers; None in other modes.
       scalars: the variables that create_scalar made.
+      reported: what a step computes besides its update, which may read the variables; set before build_update.
       prologue: ops that compute what the first step takes from the step before, on one batch; empty in most modes.
       uses_shared_memory: whether the update of a step goes through memory that the workers share; once it is built.
       variable_dtype: the dtype of the trainable variables. Set it before the first variable is created.
@@ -74,6 +75,7 @@ class VariableMgr(ABC):
         self.assignments: list[tuple[Variable, Tensor]] = []
         self.synchronous_step: SynchronousStep | None = None
         self.scalars: list[Variable] = []
+        self.reported: list[Tensor] = []
         self.prologue: list[tf.Operation] = []
 
     @property

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr
 from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
-from managers.shared_servers import share_parts, uses_of, variables_of
+from managers.shared_servers import share_parts
 from managers.shared_sums import ShareMemory
 from managers.staged import AppliesGradientsOfStepBefore, StagedValues
 from managers.synchronous_step import SynchronousStep
@@ -113,7 +113,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return replace(first, name=name, shape=tuple(shape), value=self._fetch(name))
 
     def _fetch(self, name: str) -> Tensor:
-        return self.server_variables.fetch(name, self._home(name))
+        # What the workers share has 32 bits; so have the values that they begin with.
+        return self.server_variables.fetch(name, self._home(name), is_exact=self.uses_shared_memory)
 
     def _home(self, name: str) -> str:
         part = self.server_variables.parts[name][0]
@@ -160,12 +161,15 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
         if exchange and self.synchronous_step:
             self.uses_shared_memory = True
-            # The memory of the variables is overwritten from the first sum on.
-            uses = uses_of(variables_of(self.variables))
+            # The memory of the variables is overwritten from the first sum on. Every op that reads them and that a step
+            # runs is needed by one of these. To wait for the readers themselves would run those that no step needs.
+            values = [*(gradient for tower in device_grads for gradient in tower), *self.reported]
+            values += [value for _, value in self.assignments]
+            uses = [value.op for value in values]
             op = self.synchronous_step.build_shared(exchange, global_step, take_step, uses)
             with tf.control_dependencies([op]):
-                values = exchange.read_variables()
-            return tf.group(*self._copy(lambda name: self._join_parts(name, values))), sent
+                parts = exchange.read_variables()
+            return tf.group(*self._copy(lambda name: self._join_parts(name, parts))), sent
         buckets = self.server_variables.send(named)
         if self.synchronous_step:
             op = self.synchronous_step.build(buckets, global_step, take_step, self._before_push)

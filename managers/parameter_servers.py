@@ -107,8 +107,12 @@ class ParameterServerVariables:
             start += length
         return placed
 
-    def fetch(self, name: str, device: str) -> Tensor:
-        """Reads the current value, float32, onto a device of this worker, from which all its towers copy it."""
+    def fetch(self, name: str, device: str, *, is_exact: bool = False) -> Tensor:
+        """Reads the current value, float32, onto a device of this worker, from which all its towers copy it.
+
+        Args:
+          is_exact: whether it is sent in its own type, not in that of ParameterServers.transfer.
+        """
         parts = self.parts[name]
         fetched = []
         for part in parts:
@@ -116,7 +120,7 @@ class ParameterServerVariables:
             with tf.device(variable.device):
                 value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
                 value.set_shape(variable.shape)
-                if variable.trainable:
+                if variable.trainable and not is_exact:
                     # Moving averages stay in float32: the worker writes them back, and their updates are too small for
                     # 16 bits.
                     value = self._compact(value)

@@ -11,14 +11,12 @@ from managers.buckets import even_sizes
 from managers.parameter_servers import Pairs, ParameterServers
 from managers.shared_sums import SharedSums, ShareMemory
 from training.shared_memory import SharedMemory, read_at, write_at
-from training.variables import Variable, num_bytes
+from training.variables import num_bytes
 
 Tensor = Any
 
 # A larger variable is written in several calls, which run in parallel.
 _BYTES_OF_CALL = 32 << 20
-# Ops that return the memory of their input, or a part of it.
-_ALIASES = ('Identity', 'Reshape', 'ReadVariableOp', 'Squeeze', 'ExpandDims')
 
 
 class SharedExchange:
@@ -69,7 +67,8 @@ class SharedExchange:
     def read_variables(self) -> dict[Any, Tensor]:
         """Returns the values by variable.handle.ref(), on the host; under a control dependency on their writes.
 
-        They are the memory itself: the next step overwrites them, see uses_of.
+        They are the memory itself: the next step overwrites them once nothing reads them any more, see
+        SynchronousStep.build_shared.
         """
         values = self._sums.read(self._memory, is_kept=True)
         return {variable.handle.ref(): value for (_, variable), value in zip(self._parts, values, strict=True)}
@@ -80,26 +79,3 @@ def share_parts(servers: ParameterServers, share: ShareMemory | None, parts: Pai
     sums = SharedSums([variable.shape for _, variable in parts], servers.worker, servers.num_workers)
     memory = share(sums.num_floats) if share else None
     return SharedExchange(servers, memory, sums, parts) if memory else None
-
-
-def uses_of(values: Sequence[Tensor]) -> list[tf.Operation]:
-    """Returns the ops of this graph that compute with these values, which may share their memory.
-
-    Once they have run the memory may be overwritten.
-    """
-    found: dict[tf.Operation, None] = {}
-    remaining = list(values)
-    while remaining:
-        for op in remaining.pop().consumers():
-            if op not in found:
-                found[op] = None
-                remaining += op.outputs if op.type in _ALIASES else []
-    return list(found)
-
-
-def variables_of(towers: Sequence[dict[str, Variable]]) -> list[Tensor]:
-    """Returns the values of the trainable variables of all towers, each once."""
-    found = {
-        variable.value.ref(): variable.value for tower in towers for variable in tower.values() if variable.trainable
-    }
-    return list(found.values())

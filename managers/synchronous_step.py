@@ -91,7 +91,8 @@ class SynchronousStep:
         """As build, for tasks that share memory: only the signals between them are sent.
 
         Args:
-          exchange: the gradients of this worker. after: ops that must finish before it adds any.
+          exchange: the gradients of this worker. after: ops after which nothing reads the variables any more, so that
+            their memory may be overwritten.
         """
         releases: list[tf.Operation] = []
 

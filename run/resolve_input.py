@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from errors import UsageError, spelled
-from hardware.cgroups import memory_left
-from hardware.surroundings import ROOT, available_memory
+from hardware.surroundings import free_memory
 from inputs.catalog import RECORD_INPUT
 from inputs.data_sets import Arrays, DataSet
 from params import Params
@@ -33,8 +32,7 @@ def check_host_memory(params: Params, data: Data) -> None:
         return
     if isinstance(data.images, Arrays) and data.images.images.shape[1:] == data.image_shape:
         return
-    free = [left for left in (available_memory(ROOT), memory_left(ROOT)) if left is not None]
-    _check(params, data, min(free, default=None), '{} are free here')
+    _check(params, data, free_memory(), '{} are free here')
 
 
 def check_gpu_memory(params: Params, data: Data, gpus: Iterable[Mapping[str, Any]]) -> None:

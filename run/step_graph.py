@@ -211,6 +211,7 @@ def build_step_graph(
         if not settings.forward_only:
             learning_rate = settings.learning_rate.at(global_step.value)
             step = OptimizerStep(optimizer, learning_rate, global_step.value, settings.gradient_clip, loss_scale)
+            manager.reported = [loss, *(fraction for tower in towers for fraction in tower.top_k or ())]
             train_op, pairs = manager.build_update(step, global_step, [tower.gradients for tower in towers])
             gradients = [(variable, loss_scale.unscaled(gradient)) for gradient, variable in pairs]
             counted = train_op

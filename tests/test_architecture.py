@@ -155,7 +155,7 @@ MAY_KNOW = {
     'managers': {'errors', 'models', 'training', 'params', 'inputs', 'records'},
     'variable_mgr': {'errors', 'managers', 'models', 'training', 'params', 'inputs', 'records'},
     'reporting': {'errors', 'params', 'inputs', 'models', 'training', 'records'},
-    'cluster': {'errors', 'params', 'reporting', 'inputs', 'models', 'training', 'records'},
+    'cluster': {'errors', 'hardware', 'params', 'reporting', 'inputs', 'models', 'training', 'records'},
     # Its checks call everything but the command.
     'doctor': {
         'benchmark_cnn',
@@ -174,7 +174,7 @@ MAY_KNOW = {
         'training',
         'variable_mgr',
     },
-    'sweeps': {'errors', 'cluster', 'params', 'reporting', 'inputs', 'models', 'training', 'records'},
+    'sweeps': {'errors', 'cluster', 'hardware', 'params', 'reporting', 'inputs', 'models', 'training', 'records'},
 }
 # Where Params may be read: before the plan is made, or for the record.
 PARAMS_READERS = {'benchmark_cnn', 'cluster', 'commands', 'doctor', 'params', 'reporting', 'run', 'sweeps'}

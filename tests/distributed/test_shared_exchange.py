@@ -33,11 +33,13 @@ def limited_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def losses_of(folder: Path, mode: str, num_ps: int, *, is_limited: bool) -> tuple[list[list[str]], str, list[str]]:
+def losses_of(
+    folder: Path, mode: str, num_ps: int, *more: str, is_limited: bool
+) -> tuple[list[list[str]], str, list[str]]:
     """The losses that each worker printed, the chief's output, and its warnings about memory."""
     folder.mkdir()
     with make_cluster(
-        [*FLAGS, f'--variable_update={mode}', f'--result_file={folder / "result.json"}'], folder, num_ps=num_ps
+        [*FLAGS, f'--variable_update={mode}', f'--result_file={folder / "result.json"}', *more], folder, num_ps=num_ps
     ) as processes:
         if is_limited:
             with limited_files():
@@ -51,6 +53,8 @@ def losses_of(folder: Path, mode: str, num_ps: int, *, is_limited: bool) -> tupl
         assert {len(own) for own in losses} == {NUM_STEPS}
         transfer = json.loads((folder / 'result.json').read_text())['transfer']
         assert transfer['in_shared_memory'] is not is_limited
+        idle = [line for line in chief.err.splitlines() if '--compact_gradient_transfer' in line]
+        assert len(idle) == len(more)
         warnings = [line for task in processes.tasks.values() for line in task.err.splitlines() if 'one host' in line]
         return losses, chief.out, warnings
 
@@ -62,7 +66,9 @@ def losses_of(folder: Path, mode: str, num_ps: int, *, is_limited: bool) -> tupl
 def test_where_memory_cannot_be_had_one_line_says_so_and_the_same_steps_are_taken(
     mode: str, num_ps: int, tmp_path: Path
 ) -> None:
-    shared, shown, warnings = losses_of(tmp_path / 'shared', mode, num_ps, is_limited=False)
+    # What is shared is not rounded.
+    compact = '--compact_gradient_transfer'
+    shared, shown, warnings = losses_of(tmp_path / 'shared', mode, num_ps, compact, is_limited=False)
     assert re.search(r'^Step moves: .*shared memory', shown, re.MULTILINE)
     assert not warnings
     sent, shown, warnings = losses_of(tmp_path / 'sent', mode, num_ps, is_limited=True)

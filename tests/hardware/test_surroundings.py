@@ -15,7 +15,7 @@ import errors
 from hardware import cgroups
 from hardware.gpus import driver_version, gpu_facts, has_nvidia_gpu, visible
 from hardware.processors import processor_facts
-from hardware.surroundings import environment_facts, fingerprint, git_commit, machine_facts
+from hardware.surroundings import environment_facts, fingerprint, free_memory, git_commit, machine_facts
 from reporting.summary import format_machine
 
 pytestmark = pytest.mark.unit
@@ -118,6 +118,9 @@ def test_what_a_group_uses_is_not_left_but_for_pages_of_files(
     assert cgroups.memory_left(write_files(tmp_path / 'idle', machine)) == 2**32
     root = write_files(tmp_path, {**machine, **{f'sys/fs/cgroup/{name}': text for name, text in files.items()}})
     assert cgroups.memory_left(root) == 2**30 + 1024
+    assert free_memory(root) == 2**30 + 1024
+    (root / 'proc/meminfo').write_text('MemAvailable: 1 kB\n')
+    assert free_memory(root) == 1024
     (root / 'proc/self/cgroup').unlink()
     assert cgroups.memory_left(root) is None
 

@@ -1,5 +1,6 @@
 """Workers sum their gradients in memory that they share."""
 
+import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -7,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from small_networks import NUM_SERVERS, NUM_WORKERS, PS, REPLICATED, Built, build, needed_by, normalised
 
-from managers.shared_servers import uses_of
 from managers.shared_sums import SharedSums
-from training.shared_memory import SharedMemory, create_memory
-from training.variables import create_variable
+from training.shared_memory import SharedMemory, create_memory, serve_memory
 
 pytestmark = pytest.mark.graph
 
@@ -69,10 +69,42 @@ def test_every_worker_reads_the_sum_of_all_added_in_their_order(num_workers: int
                 np.testing.assert_array_equal(value, total)
 
 
-def test_uses_of_a_variable_are_found_behind_ops_that_only_rename_its_memory() -> None:
-    with tf.Graph().as_default():
-        variable = create_variable('weights', [4], scope='v', device='/cpu:0')
-        direct = tf.nn.l2_loss(variable.value)
-        behind = tf.reduce_sum(tf.reshape(tf.identity(variable.value), [2, 2]))
-        assert {direct.op, behind.op} <= set(uses_of([variable.value]))
-        assert tf.square(direct).op not in uses_of([variable.value])
+@pytest.mark.parametrize('mode', [PS, REPLICATED])
+def test_a_step_computes_the_same_with_shared_memory_and_reads_variables_before_they_are_overwritten(mode: str) -> None:
+    for worker in range(NUM_WORKERS):
+        sent, shared = (
+            build(mode, worker, network=normalised, optimizer='momentum', share=share) for share in (None, make_share())
+        )
+        of_both = [types_needed(built, 'Conv2DBackpropInput', 'Conv2DBackpropFilter') for built in (sent, shared)]
+        assert of_both[1] == of_both[0]
+        assert set(of_both[0]) == {'Conv2DBackpropFilter'}
+        needed = needed_of_step(shared)
+        readers = [
+            reader
+            for tower in shared.manager.variables
+            for variable in tower.values()
+            if variable.trainable
+            for reader in variable.value.consumers()
+            if reader in needed
+        ]
+        assert readers
+        [arrival] = [
+            op
+            for op in shared.ops('ResourceAccumulatorApplyGradient')
+            if op.inputs[0].op.get_attr('shared_name') == b'all_written'
+        ]
+        assert set(readers) <= needed_by([arrival])
+
+
+def make_share() -> Any:
+    tokens = (serve_memory(),) * NUM_SERVERS
+    return lambda num_floats: dataclasses.replace(create_memory(num_floats), tokens=tokens)
+
+
+def needed_of_step(built: Built) -> set[Any]:
+    fetched = built.step.fetches.present()
+    return needed_by([getattr(value, 'op', value) for value in (*fetched.pop('ops'), *fetched.values())])
+
+
+def types_needed(built: Built, *types: str) -> list[str]:
+    return sorted(op.type for op in needed_of_step(built) if op.type in types)

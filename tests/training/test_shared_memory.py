@@ -1,5 +1,6 @@
 """Memory that several processes have open: who can open it, and what becomes of it when its maker ends."""
 
+import os
 import resource
 import signal
 import subprocess
@@ -77,6 +78,12 @@ def test_memory_that_cannot_be_had_is_an_error_that_says_how_much() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+def test_a_python_that_lacks_the_function_has_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr('os.memfd_create')
+    with pytest.raises(NoMemoryError, match='memfd_create'):
+        create_memory(NUM_FLOATS)
+
+
 def test_what_is_written_into_a_view_stays_there() -> None:
     memory = create_memory(NUM_FLOATS)
     shared, view = memory.all(), memory.view(NUM_FLOATS)
@@ -98,3 +105,16 @@ def test_a_step_reads_and_writes_where_it_is_told() -> None:
         session.run(write_at(served, 0, tf.fill([2, 4], -1.0), 1000, (3, 6)))
     changed = np.flatnonzero(memory.all() != np.arange(NUM_FLOATS))
     assert list(changed) == [1003, 1004, 1005]
+
+
+def test_a_server_has_only_the_memory_of_the_last_training_open() -> None:
+    tokens, counts = (serve_memory(),), []
+    with tf.Graph().as_default(), open_session(1) as session:
+        for _ in range(3):
+            memory = create_memory(NUM_FLOATS)
+            served = SharedMemory(memory.file, memory.path, memory.nonce, NUM_FLOATS, tokens)
+            session.run(write_at(served, 0, tf.ones([2]), 0, (0, 2)))
+            assert list(memory.all()[:3]) == [1, 1, 0]
+            os.close(memory.file)
+            counts.append(len(os.listdir('/proc/self/fd')))
+    assert len(set(counts)) == 1, counts
