@@ -50,9 +50,8 @@ class Devices:
     num_intra_threads: int | None = flag(
         None,
         'Threads within one operation; with 0 TensorFlow decides: as many as cores. By default also, but 1 if a CPU '
-        'has as many towers as cores; workers on one host share its cores, and a CPU quota counts as so many; for GPUs '
-        'with threads of their own (--gpu_thread_mode) 1, unless --local_parameter_device=cpu. --verbose tells what '
-        'was chosen, and why.',
+        'has as many towers as cores, and a CPU quota counts as so many cores; for GPUs with threads of their own '
+        '(--gpu_thread_mode) 1, unless --local_parameter_device=cpu. --verbose tells what was chosen, and why.',
         lower_bound=0,
         unit='threads',
     )

@@ -269,7 +269,7 @@ def _plan_run(
     step = describe_step(params, mode, model, data, machine, counts, processes)
     numa = bind_process(params.use_numa_affinity, machine, place, environ)
     warnings += [numa.warning] if numa.warning else []
-    threads = find_threads(params, machine, place[1])
+    threads = find_threads(params, machine)
     warnings += [threads.warning] if threads.warning else []
     config = session_config(params, machine, in_cluster=cluster is not None, threads=threads)
     config.experimental.use_numa_affinity = numa.by_tensorflow

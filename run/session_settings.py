@@ -33,22 +33,15 @@ _USELESS = (
 _USEFUL = ('remapping',)
 
 
-def find_threads(params: Params, machine: Machine, num_processes: int = 1) -> Threads:
-    """The threads of this process, after those of its GPUs are set; num_processes: as for choose_threads."""
+def find_threads(params: Params, machine: Machine) -> Threads:
+    """The threads of this process, after those of its GPUs are set."""
     earlier = fixed_for_process(INTRA)
     if not machine.is_here:
         return choose_threads(params, 'cpu', 1, earlier)
     if machine.kind == 'gpu':
         prepare_gpus(params)
     updates_on_host = machine.parameter_device_kind == 'cpu' or 'pscpu' in (machine.all_reduce_spec or '')
-    return choose_threads(
-        params,
-        machine.kind,
-        len(machine.towers),
-        earlier,
-        num_processes=num_processes,
-        updates_on_host=updates_on_host,
-    )
+    return choose_threads(params, machine.kind, len(machine.towers), earlier, updates_on_host=updates_on_host)
 
 
 def session_config(

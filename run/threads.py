@@ -35,7 +35,6 @@ def choose_threads(
     num_towers: int,
     intra_of_process: int | None = None,
     *,
-    num_processes: int = 1,
     updates_on_host: bool = False,
     root: Path = ROOT,
 ) -> Threads:
@@ -44,13 +43,14 @@ def choose_threads(
     On CPUs, the operations of several towers run at the same time. If there are as many towers as cores, each operation
     has one thread: sharing it would only move work between busy cores. (8 towers of ResNet-50 with a global batch of 32
     on 2 cores have 0.94 of the images/sec of one tower with two threads for each operation, 0.96 to 1.00 with one:
-    benchmarks/settings.py.) The images of a batch have one thread each whatever is chosen here (inputs/each_image.py).
+    benchmarks/settings.py.) Workers on one host each keep a thread for each core: while one sends, others compute. (Two
+    workers of AlexNet had 0.7 of the rate of one process with two towers when they had one thread each, else 0.9.) The
+    images of a batch have one thread each whatever is chosen here (inputs/each_image.py).
 
     Args:
       kind: of the towers' devices. num_towers: those of this process.
       intra_of_process: threads within an operation if an earlier run of this process has set them: TensorFlow keeps
         them, so that a run to which no flag gives others has them too.
-      num_processes: how many processes with towers share this host; each has threads of its own.
       updates_on_host: as for gpu_settings.host_threads.
       root: the folder that holds proc/ and sys/.
     """
@@ -66,10 +66,7 @@ def choose_threads(
     if intra is not None:
         return Threads(intra, inter, ' '.join(given))
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
-    if num_cores < (os.cpu_count() or 1):
-        # Who binds processes to cores has given each its own.
-        num_processes = 1
-    chosen = _for_cores(num_cores, cpu_limit(root), num_towers, num_processes, inter)
+    chosen = _for_cores(num_cores, cpu_limit(root), num_towers, inter)
     if intra_of_process is None or intra_of_process == chosen.intra_op:
         return chosen
     warning = None
@@ -81,14 +78,12 @@ def choose_threads(
     return Threads(intra_of_process, chosen.inter_op, 'an earlier run of this process had them', warning)
 
 
-def _for_cores(num_cores: int, quota: float | None, num_towers: int, num_processes: int, inter: int) -> Threads:
-    has_quota = quota is not None and quota < num_cores
-    cores = quota if quota is not None and has_quota else num_cores
-    inter = inter or (max(2, math.ceil(cores)) if has_quota else 0)
-    if num_towers == num_processes == 1 and not has_quota:
+def _for_cores(num_cores: int, quota: float | None, num_towers: int, inter: int) -> Threads:
+    if quota is not None and quota < num_cores:
+        intra = 1 if num_towers >= quota else int(quota)
+        reason = f'the CPU quota of the cgroup is {quota:.3g} cores, for {counted(num_towers, "tower")}'
+        return Threads(intra, inter or max(2, math.ceil(quota)), reason)
+    if num_towers == 1:
         return Threads(0, inter, 'one tower has all cores')
-    each = f' in each of {num_processes} processes on this host' if num_processes > 1 else ''
-    shared = 'the CPU quota of the cgroup, ' if has_quota else ''
-    reason = f'{counted(num_towers, "tower")}{each}: {shared}{cores:.3g} cores'
-    intra = 1 if num_towers * num_processes >= cores else int(cores) // num_processes
-    return Threads(0 if intra == num_cores > 1 else intra, inter, reason)
+    shared = f'{num_towers} towers share {counted(num_cores, "core")}'
+    return Threads(1 if num_towers >= num_cores else 0, inter, shared)

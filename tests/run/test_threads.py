@@ -30,7 +30,7 @@ def with_quota(root: Path, cores: float | None) -> Path:
     [
         ({}, 1, None, (0, 0), 'one tower'),
         # One pool serves all towers.
-        ({}, 3, None, (0, 0), '3 towers: 12 cores'),
+        ({}, 3, None, (0, 0), '3 towers share 12 cores'),
         ({}, 12, None, (1, 0), '12 towers'),
         ({}, 64, None, (1, 0), '64 towers'),
         ({}, 1, 2.5, (2, 3), '2.5 cores'),
@@ -56,24 +56,6 @@ def test_towers_share_the_cores_that_the_process_may_use(
     found = choose_threads(make_params(**flags), 'cpu', num_towers, root=with_quota(tmp_path, quota))
     assert (found.intra_op, found.inter_op) == threads
     assert reason in found.reason
-
-
-@pytest.mark.parametrize(
-    ('num_towers', 'num_processes', 'intra'), [(1, 2, 6), (1, 12, 1), (4, 3, 1), (2, 4, 3), (1, 5, 2)]
-)
-def test_processes_on_one_host_have_a_part_of_its_cores_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_towers: int, num_processes: int, intra: int
-) -> None:
-    monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(12)))
-    monkeypatch.setattr(os, 'cpu_count', lambda: 12)
-    root = with_quota(tmp_path, None)
-    found = choose_threads(make_params(), 'cpu', num_towers, num_processes=num_processes, root=root)
-    assert found.intra_op == intra
-    assert f'{num_processes} processes' in found.reason
-    # Processes that are bound to cores do not share them.
-    monkeypatch.setattr(os, 'cpu_count', lambda: 24)
-    bound = choose_threads(make_params(), 'cpu', num_towers, num_processes=num_processes, root=root)
-    assert bound == choose_threads(make_params(), 'cpu', num_towers, root=root)
 
 
 def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_a_warning_if_they_are_too_few() -> None:
