@@ -263,6 +263,7 @@ class Recording:
             'optimizer': plan.optimizer.name,
             'precision': str(plan.step.precision),
             'tf32': plan.machine.tf32,
+            'kernels_by_products': plan.step.kernels_by_products,
             'data_format': plan.machine.data_format,
             'device': plan.machine.kind,
             'devices': list(plan.machine.towers),
@@ -283,9 +284,8 @@ class Recording:
         }
 
     def _input_memory(self) -> dict[str, Any] | None:
-        if not self.input_buffers:
-            return None
-        return {'most_bytes': most_bytes(self.input_buffers), 'buffers': list(map(asdict, self.input_buffers))}
+        held = list(map(asdict, self.input_buffers))
+        return {'most_bytes': most_bytes(self.input_buffers), 'buffers': held} if held else None
 
     def _cluster(self) -> dict[str, Any]:
         shape, cluster = self._plan.shape, self._plan.processes.cluster

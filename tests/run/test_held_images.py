@@ -1,5 +1,6 @@
 """Runs whose images stay on the device, or that Python feeds step by step."""
 
+import functools
 import io
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from refusals import check_line, refused
 from warned import check_warning
 
 from benchmark_cnn import BenchmarkCNN
+from hardware.surroundings import free_memory
 from params import RunFacts, find_idle, make_params
 from reporting.console import Console
 from reporting.result import Result
@@ -163,7 +165,7 @@ def test_images_that_do_not_fit_into_memory_are_refused_with_both_numbers(
     # Only the kernel's report of free memory is another.
     (tmp_path / 'proc').mkdir()
     (tmp_path / 'proc/meminfo').write_text('MemAvailable: 30 kB\n')
-    monkeypatch.setattr(resolve_input, 'ROOT', tmp_path)
+    monkeypatch.setattr(resolve_input, 'free_memory', functools.partial(free_memory, tmp_path))
     needed = 16 * 28 * 28 * 3
     with refused(f'--input_pipeline={pipeline}', str(needed), str(30 * 1024)):
         trained(pipeline, data_dir=noise, augmentation='none', data_name='imagenet', model='lenet')
