@@ -43,9 +43,7 @@ def choose_threads(
     On CPUs, the operations of several towers run at the same time. If there are as many towers as cores, each operation
     has one thread: sharing it would only move work between busy cores. (8 towers of ResNet-50 with a global batch of 32
     on 2 cores have 0.94 of the images/sec of one tower with two threads for each operation, 0.96 to 1.00 with one:
-    benchmarks/settings.py.) Workers on one host each keep a thread for each core: while one sends, others compute. (Two
-    workers of AlexNet had 0.7 of the rate of one process with two towers when they had one thread each, else 0.9.) The
-    images of a batch have one thread each whatever is chosen here (inputs/each_image.py).
+    benchmarks/settings.py.) The images of a batch have one thread each whatever is chosen here (inputs/each_image.py).
 
     Args:
       kind: of the towers' devices. num_towers: those of this process.
