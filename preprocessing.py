@@ -11,17 +11,17 @@ import tensorflow.compat.v1 as tf
 
 from inputs import colors
 from inputs.jpeg import decode_window
-from inputs.shared_constants import shared as _shared
+from inputs.shared_constants import shared
 
 
 def _rounded(pixels: tf.Tensor) -> tf.Tensor:
     """Rounds float32 in [0, 255] to uint8. A plain cast would truncate and darken every image by half a level."""
-    return tf.cast(pixels + _shared(0.5, tf.float32), tf.uint8)
+    return tf.cast(pixels + shared(0.5, tf.float32), tf.uint8)
 
 
 def _clipped(pixels: tf.Tensor) -> tf.Tensor:
     """Clips float32 to [0, 255]."""
-    return tf.clip_by_value(pixels, _shared(0, tf.float32), _shared(255, tf.float32))
+    return tf.clip_by_value(pixels, shared(0, tf.float32), shared(255, tf.float32))
 
 
 # Each takes images [1, h, w, C] uint8 and size [2] int32 (H, W) and returns [1, H, W, C], uint8 (nearest) or float32.
@@ -136,7 +136,7 @@ def parse_example(serialized: tf.Tensor, num_classes: int, with_boxes: bool) -> 
     """
     sides = [f'image/object/bbox/{side}' for side in ('ymin', 'xmin', 'ymax', 'xmax')] if with_boxes else []
     # Image and label are required; missing boxes parse as empty.
-    defaults = [_shared([], tf.string), _shared([], tf.int64), *[_shared(0, tf.float32)] * len(sides)]
+    defaults = [shared([], tf.string), shared([], tf.int64), *[shared(0, tf.float32)] * len(sides)]
     encoded, label, *edges = tf.raw_ops.ParseSingleExample(
         serialized=_checked_example(serialized),
         dense_defaults=defaults,
@@ -146,11 +146,11 @@ def parse_example(serialized: tf.Tensor, num_classes: int, with_boxes: bool) -> 
         dense_keys=['image/encoded', 'image/class/label', *sides],
         dense_shapes=[[], [], *[[None]] * len(sides)],
     ).dense_values
-    boxes = tf.expand_dims(tf.stack(edges, axis=-1), _shared(0)) if sides else _shared(np.zeros([1, 0, 4]), tf.float32)
+    boxes = tf.expand_dims(tf.stack(edges, axis=-1), shared(0)) if sides else shared(np.zeros([1, 0, 4]), tf.float32)
     # One gather both casts and checks the label: on the CPU, an index out of range fails. An assert would take five ops
     # per record.
-    labels = _shared(np.arange(num_classes))
-    label = tf.gather(labels, label, axis=_shared(0), name=f'label_below_{num_classes}')
+    labels = shared(np.arange(num_classes))
+    label = tf.gather(labels, label, axis=shared(0), name=f'label_below_{num_classes}')
     return encoded, label, boxes
 
 
@@ -279,14 +279,14 @@ def random_window(shape: tf.Tensor, boxes: tf.Tensor, seeds: tf.Tensor) -> tf.Te
     begin, size, _ = tf.raw_ops.StatelessSampleDistortedBoundingBox(
         image_size=shape,
         bounding_boxes=boxes,
-        min_object_covered=_shared(MIN_OBJECT_COVERED, tf.float32),
+        min_object_covered=shared(MIN_OBJECT_COVERED, tf.float32),
         seed=seeds,
         aspect_ratio_range=ASPECT_RANGE,
         area_range=AREA_RANGE,
         use_image_if_no_bounding_boxes=True,
     )
     y_x_height_width = [0, 1, 3, 4]
-    return tf.gather(tf.concat([begin, size], _shared(0)), _shared(y_x_height_width), axis=_shared(0))
+    return tf.gather(tf.concat([begin, size], shared(0)), shared(y_x_height_width), axis=shared(0))
 
 
 def central_window(shape: tf.Tensor, options: ImageOptions) -> tf.Tensor:
@@ -295,12 +295,12 @@ def central_window(shape: tf.Tensor, options: ImageOptions) -> tf.Tensor:
     The window has the aspect ratio of the output; its sides are options.central_fraction of those of the largest such
     window.
     """
-    target = _shared([options.height, options.width], tf.float32)
-    whole = tf.slice(shape, _shared([0]), _shared([2]))
-    scale = tf.reduce_min(tf.cast(whole, tf.float32) / target, axis=_shared(0))
-    size = tf.cast(tf.round(_shared(options.central_fraction, tf.float32) * scale * target), tf.int32)
-    size = tf.maximum(size, _shared(1))
-    return tf.concat([(whole - size) // _shared(2), size], _shared(0))
+    target = shared([options.height, options.width], tf.float32)
+    whole = tf.slice(shape, shared([0]), shared([2]))
+    scale = tf.reduce_min(tf.cast(whole, tf.float32) / target, axis=shared(0))
+    size = tf.cast(tf.round(shared(options.central_fraction, tf.float32) * scale * target), tf.int32)
+    size = tf.maximum(size, shared(1))
+    return tf.concat([(whole - size) // shared(2), size], shared(0))
 
 
 def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
@@ -309,8 +309,8 @@ def resize(image: tf.Tensor, options: ImageOptions, position: int) -> tf.Tensor:
     if method == 'round_robin':
         method = list(_RESIZE)[position % len(_RESIZE)]
     size = [options.height, options.width]
-    resized = _RESIZE[method](tf.expand_dims(image, _shared(0)), _shared(size))
-    resized = tf.reshape(resized, _shared([*size, options.channels]))
+    resized = _RESIZE[method](tf.expand_dims(image, shared(0)), shared(size))
+    resized = tf.reshape(resized, shared([*size, options.channels]))
     # Bicubic overshoots at edges, and casting values outside [0, 255] to uint8 is undefined.
     return _clipped(resized) if method == 'bicubic' else resized
 
@@ -355,4 +355,4 @@ def _flip_if(mirrored: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
     """Mirrors [H, W, C] horizontally if the scalar bool is true."""
     # tf.cond is lowered to Switch and Merge; using them directly saves two functions for each image of a batch.
     kept, flipped = tf.raw_ops.Switch(data=image, pred=mirrored)
-    return tf.raw_ops.Merge(inputs=[kept, tf.reverse(flipped, _shared([1]))])[0]
+    return tf.raw_ops.Merge(inputs=[kept, tf.reverse(flipped, shared([1]))])[0]

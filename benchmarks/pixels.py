@@ -3,7 +3,7 @@
     python benchmarks/pixels.py distortions --data_dir=DIR
     python benchmarks/pixels.py large_pictures
 
-The ways take turns in an order that rotates. Ratios are those of rounds, with quartiles.
+The ways take turns as in all comparisons, see benchmarks/README.md.
 
 `distortions` compares no change of colours with changes in YIQ and in HSV, in the pipeline of records as training uses
 it. `large_pictures` makes photographs of 12 megapixels, keeps the files in memory, and compares three ways to bring
@@ -14,7 +14,6 @@ program does; and decoding it at a scale. The last line is what no scale saves: 
 import argparse
 import io
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,10 +29,12 @@ import tensorflow.compat.v1 as tf
 from PIL import Image
 
 import preprocessing
+from benchmarks.input_pipeline import MEASURES, NUM_CLASSES, Cost
 from benchmarks.sample_photographs import SOURCES, source_path
-from benchmarks.turns import load
+from benchmarks.standings import format_report
+from benchmarks.turns import add_flags, take_turns
 from errors import UsageError
-from inputs.data_sets import DATA_SETS, Shards, find_shards
+from inputs.data_sets import Shards, find_shards
 from inputs.each_image import for_each_image
 from inputs.record_pipeline import RecordPipeline
 
@@ -41,48 +42,37 @@ from inputs.record_pipeline import RecordPipeline
 Way = Callable[[tf.Tensor, tf.Tensor, preprocessing.Draws | None], tf.Tensor]
 TRAINING = preprocessing.ImageOptions(height=224, width=224, channels=3, training=True, seed=1)
 Step = Callable[[], Any]
-# Wall-clock and processor seconds of an image.
-Seconds = tuple[float, float]
-NUM_CLASSES = DATA_SETS['imagenet'].num_classes
 NO_BOXES = np.zeros([1, 0, 4], np.float32)
 # Of large pictures. Enlarged twice, a small photograph is about as sharp as those of cameras with so many pixels.
 WIDTH, HEIGHT, ENLARGED = 4000, 3000, 2
 
 
 def compare(steps: Mapping[str, Step], num_images: int, untimed: int, args: argparse.Namespace) -> None:
-    """Prints a table: images/sec, processor time of an image, and the ratios to those of the first step.
+    """Prints images/sec and processor time of an image, and the ratios to those of the first step.
 
     Args:
       steps: each makes that many images.
       untimed: how many steps begin each turn without being timed, since others had a part in them.
     """
-    names = list(steps)
-    taken: dict[str, list[Seconds]] = {name: [] for name in names}
-    for number in range(args.rounds):
-        first = number % len(names)
-        for name in [*names[first:], *names[:first]]:
-            taken[name].append(timed(steps[name], num_images, untimed, args.batches))
-    print(f'{"":28} images/sec   CPU ms   rate, ratio to the first    CPU, ratio to the first')
-    for name in names:
-        pairs = list(zip(taken[names[0]], taken[name], strict=True))
-        low, rate, high = statistics.quantiles([theirs[0] / ours[0] for theirs, ours in pairs], n=4)
-        least, work, most = statistics.quantiles([ours[1] / theirs[1] for theirs, ours in pairs], n=4)
-        wall, processor = (statistics.median(seconds) for seconds in zip(*taken[name], strict=True))
-        print(
-            f'{name:28} {1 / wall:10.1f} {1000 * processor:8.2f}   '
-            f'{rate:.2f} ({low:.2f} to {high:.2f})       {work:.2f} ({least:.2f} to {most:.2f})'
-        )
+
+    def turns_of(step: Step) -> Callable[[int], Cost]:
+        return lambda _: timed(step, num_images, untimed, args.batches)
+
+    contestants = {name: turns_of(step) for name, step in steps.items()}
+    first, *others = steps
+    turns = take_turns(contestants, args.rounds, max_repeats=args.max_repeats)
+    print(format_report(turns, MEASURES, [(name, first) for name in others]))
 
 
-def timed(step: Step, num_images: int, untimed: int, batches: int) -> Seconds:
-    """Returns the seconds of an image, from several steps after those that are untimed."""
+def timed(step: Step, num_images: int, untimed: int, batches: int) -> Cost:
+    """Returns the costs of an image, from several steps after those that are untimed."""
     for _ in range(untimed):
         step()
     wall, processor = time.perf_counter(), time.process_time()
     for _ in range(batches):
         step()
     num_images *= batches
-    return (time.perf_counter() - wall) / num_images, (time.process_time() - processor) / num_images
+    return Cost((time.perf_counter() - wall) / num_images, (time.process_time() - processor) / num_images)
 
 
 def start(way: Way, files: Sequence[bytes], options: preprocessing.ImageOptions) -> Step:
@@ -196,7 +186,7 @@ def large_pictures(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description='What --distortions cost and --scaled_decode saves.')
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument('--rounds', type=int, default=9, help='at least 2')
+    add_flags(common, rounds=9, max_repeats=4)
     modes = parser.add_subparsers(dest='mode', required=True)
     colors = modes.add_parser('distortions', parents=[common], help='changes of colours')
     colors.add_argument('--data_dir', required=True, help='folder with train-*-of-* shards')
@@ -211,13 +201,10 @@ def main() -> None:
     large.add_argument('--resize_method', choices=preprocessing.RESIZE_METHODS, default='bilinear')
     large.set_defaults(run=large_pictures)
     args = parser.parse_args()
-    if args.rounds < 2:
-        parser.error(f'--rounds={args.rounds}: quartiles need at least 2')
     try:
         args.run(args)
     except (UsageError, FileNotFoundError) as error:
         parser.error(str(error))
-    print(load())
 
 
 if __name__ == '__main__':

@@ -2,19 +2,24 @@
 
     python benchmarks/start_time.py --rounds=7
 
-Each case runs in a process of its own, all in turns, so that a noisy machine disturbs all alike. The clock starts
-before the process does, and stops when the line about the first step arrives; there is no warm-up step. Batches are
-small, so that arithmetic does not count: one image, or --global_batch_size where one and several towers are compared.
+Each case runs in a process of its own, in turns as in all comparisons (benchmarks/README.md). The clock starts before
+the process does, and stops when the line about the first step arrives; there is no warm-up step. Batches are small, so
+that arithmetic does not count: one image, or --global_batch_size where one and several towers are compared.
 """
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.program import RunFailedError, exit_code
+from benchmarks.standings import Measure, format_report
+from benchmarks.turns import add_flags, take_turns
 
 _ROOT = Path(__file__).resolve().parent.parent
 _RUN = [str(_ROOT / 'tf_cnn_benchmarks.py'), '--device=cpu', '--num_warmup_batches=0', '--num_batches=1']
@@ -52,7 +57,7 @@ def _seconds_to_first_step(arguments: Sequence[str]) -> float:
     """Runs Python with these arguments, and returns the seconds until the line that ends the measurement.
 
     Raises:
-      RuntimeError: the process ended without that line.
+      RunFailedError: the process ended without that line.
     """
     environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'}
     began = time.perf_counter()
@@ -72,39 +77,27 @@ def _seconds_to_first_step(arguments: Sequence[str]) -> float:
                 found = time.perf_counter() - began
         errors = process.stderr.read() if process.stderr else ''
     if found is None or process.returncode:
-        raise RuntimeError(f'{" ".join(arguments)}: exit code {process.returncode}\n{errors}')
+        raise RunFailedError(f'{" ".join(arguments)}: exit code {process.returncode}\n{errors}')
     return found
 
 
-def _describe(values: Sequence[float]) -> str:
-    """The median with the quartiles."""
-    if len(values) == 1:
-        return f'{values[0]:.2f}'
-    lower, middle, upper = statistics.quantiles(values, n=4, method='inclusive')
-    return f'{middle:.2f} ({lower:.2f} to {upper:.2f})'
-
-
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
     parser.add_argument('--model', default='resnet50')
     parser.add_argument('--towers', type=int, default=8)
     parser.add_argument('--global_batch_size', type=int, default=8, help='for the cases of one and several towers')
-    parser.add_argument('--rounds', type=int, default=5)
+    add_flags(parser, rounds=5, max_repeats=2)
     args = parser.parse_args()
     cases = _cases(args.model, args.towers, args.global_batch_size)
-    seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(args.rounds):
-        # Each case comes first equally often.
-        for name in [*cases][number % len(cases) :] + [*cases][: number % len(cases)]:
-            seconds[name].append(_seconds_to_first_step(cases[name]))
-        print(f'round {number + 1}:', ', '.join(f'{found[-1]:.2f}' for found in seconds.values()), 's', flush=True)
-    print('\nmedian (quartiles)\tseconds\tratio, round by round')
-    for name, found in seconds.items():
-        base = f'{args.model}, 1 tower' if 'towers' in name else _IMPORT
-        ratios = [own / first for own, first in zip(found, seconds[base], strict=True)]
-        print(f'{name}\t{_describe(found)}\t{_describe(ratios)} of {base}')
-    return 0
+
+    def turns_of(arguments: Sequence[str]) -> Callable[[int], float]:
+        return lambda _: _seconds_to_first_step(arguments)
+
+    contestants = {name: turns_of(arguments) for name, arguments in cases.items()}
+    turns = take_turns(contestants, args.rounds, max_repeats=args.max_repeats, show=lambda seconds: f'{seconds:.2f} s')
+    pairs = [(name, f'{args.model}, 1 tower' if 'towers' in name else _IMPORT) for name in cases if name != _IMPORT]
+    print(format_report(turns, [Measure[float]('s to the first step', lambda seconds: seconds, is_cost=True)], pairs))
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(exit_code(main))

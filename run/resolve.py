@@ -341,7 +341,8 @@ def _role(params: Params) -> Role:
 def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, warnings: list[str]) -> Data:
     """Opens the images that steps and evaluations read."""
     data_set = folder.data_set if folder else DATA_SETS[model.data_set]
-    augmentation = choose_augmentation(params, data_set, warnings)
+    usual = params.augmentation or data_set.augmentation
+    augmentation = choose_augmentation(params, usual, warnings)
 
     def open_subset(subset: str) -> Source:
         assert folder
@@ -375,7 +376,7 @@ def _open_data(params: Params, model: ModelFacts, folder: DataFolder | None, war
         validation=validation,
         image_size=(model.any_size and data_set.image_size) or model.image_size,
         augmentation=augmentation,
-        validation_augmentation=params.augmentation or data_set.augmentation,
+        validation_augmentation=usual,
         distortions=params.distortions and not preprocessor.plain,
         in_yiq=params.distort_color_in_yiq,
         resize_method='bilinear' if preprocessor.plain else params.resize_method,

@@ -6,7 +6,7 @@ from typing import Any
 from errors import UsageError, spelled
 from hardware.surroundings import free_memory
 from inputs.catalog import RECORD_INPUT
-from inputs.data_sets import Arrays, DataSet
+from inputs.data_sets import Arrays
 from params import Params
 from params.input_pipeline import holds_all_images
 from run.plan import Data
@@ -14,11 +14,10 @@ from run.plan import Data
 _CROPPED, _KEPT = 'resized_crop', 'padded_crop'
 
 
-def choose_augmentation(params: Params, data_set: DataSet, warnings: list[str]) -> str:
-    """How training images are changed at random; warns if that is not as usual for the data set."""
-    augmentation = params.augmentation or data_set.augmentation
-    if augmentation != _CROPPED or not holds_all_images(params) or not params.trains:
-        return augmentation
+def choose_augmentation(params: Params, usual: str, warnings: list[str]) -> str:
+    """How training images are changed at random; warns if that is not as usual for the flags and the data set."""
+    if usual != _CROPPED or not holds_all_images(params) or not params.trains:
+        return usual
     warnings.append(
         f'{spelled("input_pipeline", params.input_pipeline)}: it keeps each image in one size, so that training shifts '
         f'and flips images and cuts no other parts out of them (--augmentation={_KEPT})'

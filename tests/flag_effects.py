@@ -201,7 +201,8 @@ def ops(*types: str) -> Look:
 
     def look(built: GpuGraph) -> Counter[tuple[str, str]]:
         graph = built.graph.as_graph_def()
-        nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+        library = graph.library
+        nodes = [*graph.node, *(node for function in library.function for node in function.node_def)]
         return Counter((node.op, re.sub(r'\d+$', '', node.device)) for node in nodes if node.op in types)
 
     return in_graph(look)

@@ -174,8 +174,8 @@ def test_an_exported_checkpoint_gives_the_logits_of_keras_from_the_same_weights(
 def test_an_exported_model_knows_neither_devices_nor_the_other_layout(exported: Path) -> None:
     model: Any = SavedModel()
     model.ParseFromString((exported / 'model' / 'saved_model.pb').read_bytes())
-    functions = model.meta_graphs[0].graph_def.library.function
-    serving = [f for f in functions if not f.signature.name.startswith('__inference__traced_')]
+    library = model.meta_graphs[0].graph_def.library
+    serving = [f for f in library.function if not f.signature.name.startswith('__inference__traced_')]
     nodes = [node for function in serving for node in function.node_def]
     assert any(node.op == 'Conv2D' for node in nodes)
     assert {node.device for node in nodes} == {''}
