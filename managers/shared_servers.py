@@ -70,7 +70,7 @@ class SharedExchange:
         They are the memory itself: the next step overwrites them once nothing reads them any more, see
         SynchronousStep.build_shared.
         """
-        values = self._sums.read(self._memory, is_kept=True)
+        values = self._sums.read(self._memory)
         return {variable.handle.ref(): value for (_, variable), value in zip(self._parts, values, strict=True)}
 
 

@@ -73,17 +73,14 @@ class SharedSums:
             with tf.control_dependencies([barrier(written)]):
                 return self._call(_adder(areas, self._worker), gradients, [(first, last)])
 
-    def read(self, memory: SharedMemory, *, is_kept: bool = False) -> list[Tensor]:
+    def read(self, memory: SharedMemory) -> list[Tensor]:
         """Returns the sums, on the host; to be built under a control dependency on all that was added.
 
-        Args:
-          is_kept: whether variables keep these tensors as they are. Other ops may reuse the memory of their input for
-            what they compute; they get a mapping of their own in each step, which takes time.
+        They are the memory itself, which the next step overwrites.
         """
-        kept = memory.all() if is_kept else None
+        area = memory.view(self._size)
 
         def read() -> list[Any]:
-            area = memory.view(self._size) if kept is None else kept
             return [area[start:stop].reshape(shape) for (start, stop), shape in zip(ranges, shapes, strict=True)]
 
         ranges, shapes = self._ranges, self._shapes

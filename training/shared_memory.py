@@ -50,8 +50,11 @@ class SharedMemory:
         return np.frombuffer(mmap.mmap(self.file, FLOAT_BYTES * self.num_floats), np.float32)
 
     def view(self, num_floats: int) -> Any:
-        """The first part, to be read: an array [num_floats]. What is written there stays in this array."""
-        return np.frombuffer(mmap.mmap(self.file, FLOAT_BYTES * num_floats, access=mmap.ACCESS_COPY), np.float32)
+        """The first part, only to be read: an array [num_floats]. Writing there ends the process.
+
+        TensorFlow takes such an array as a tensor without a copy, and never reuses its memory for what ops compute.
+        """
+        return np.frombuffer(mmap.mmap(self.file, FLOAT_BYTES * num_floats, access=mmap.ACCESS_READ), np.float32)
 
 
 def create_memory(num_floats: int) -> SharedMemory:

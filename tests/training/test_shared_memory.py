@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from training.shared_memory import (
     serve_memory,
     write_at,
 )
+from training.variables import create_variable
 
 pytestmark = pytest.mark.graph
 
@@ -84,12 +86,36 @@ def test_a_python_that_lacks_the_function_has_no_memory(monkeypatch: pytest.Monk
         create_memory(NUM_FLOATS)
 
 
-def test_what_is_written_into_a_view_stays_there() -> None:
+def test_a_view_shows_what_others_write_and_no_operation_writes_into_it() -> None:
+    """Operations reuse the memory of inputs that nothing else needs: a write into a view would end this process."""
     memory = create_memory(NUM_FLOATS)
     shared, view = memory.all(), memory.view(NUM_FLOATS)
-    shared[:] = 1
-    view[0] = 2
-    assert (shared[0], view[0], view[1]) == (1, 2, 1)
+    assert not view.flags.writeable
+    with tf.Graph().as_default(), open_session(1) as session:
+        variable = create_variable('w', [NUM_FLOATS], scope='v', device='/cpu:0')
+        one, rate = tf.ones([NUM_FLOATS]), tf.constant(0.5)
+
+        def read() -> Any:
+            value = tf.numpy_function(lambda: view, [], tf.float32)
+            value.set_shape(view.shape)
+            return value
+
+        results = [read() + one, 2 * read(), tf.add_n([read(), one]), -tf.reshape(read(), [2, -1]), tf.nn.relu(read())]
+        assign = variable.assign(read())
+        taken = variable.read_again()
+        updates = [
+            tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=one),
+            tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=one),
+        ]
+        for number in (1, 2):
+            shared[:] = number
+            found = session.run(results)
+            assert [value.flat[0] for value in found] == [number + 1, 2 * number, number + 1, -number, number]
+            for update in updates:
+                session.run(assign)
+                session.run(update)
+                assert session.run(taken)[0] < number
+            assert {*shared} == {number}
 
 
 def test_a_step_reads_and_writes_where_it_is_told() -> None:
