@@ -4,8 +4,8 @@
     python benchmarks/harness_overhead.py --model=vgg16 --batch_size=16 --precision=bf16 --forward_only
 
 `minimal` is a typical loop over the same layers: synthetic images in a variable, tf.gradients, gradient descent, one
-session.run with the loss for each step. For ResNet-50 there is also `by hand`, whose network is written out in
-operations of TensorFlow (benchmarks/peers/plain_tensorflow.py).
+session.run with the loss for each step. For the networks of benchmarks/peers/plain_networks.py there is also `by hand`,
+where all is written out in operations of TensorFlow.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import tensorflow.compat.v1 as tf
 from benchmarks.harness import Harness
 from benchmarks.peers import plain_tensorflow
 from benchmarks.peers.document import NUM_CLASSES, WEIGHT_DECAY
+from benchmarks.peers.plain_networks import NETWORKS
 from benchmarks.standings import Measure, format_report
 from benchmarks.turns import add_flags, take_turns
 from models.layers import Initializer
@@ -107,9 +108,8 @@ def main() -> None:
     with Harness(args, device='cpu', **run) as harness:
         minimal = minimal_loop(**run)
         contestants = {'harness': harness.take_step, 'minimal': timed(minimal, args.num_warmup_batches)}
-        if args.model == 'resnet50':
-            by_hand = plain_tensorflow.make_step(args.batch_size, args.precision, forward_only=args.forward_only)
-            contestants['by hand'] = timed(by_hand, args.num_warmup_batches)
+        if args.model in NETWORKS:
+            contestants['by hand'] = timed(plain_tensorflow.make_step(**run), args.num_warmup_batches)
         turns = take_turns(
             contestants, args.rounds, max_repeats=args.max_repeats, show=lambda seconds: f'{seconds:.4g} s'
         )

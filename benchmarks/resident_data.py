@@ -11,8 +11,8 @@ steps counts, not the arithmetic:
     device     the arrays are variables on the device, from which each step gathers its batch; a loop in the graph
                takes many steps in a call, as --steps_per_run does
 
-The three take turns, in pieces of --steps_per_run steps, so that a noisy machine disturbs all alike. Ratios are those
-of whole pieces, with their quartiles. The time to bring the data to where they are needed is printed apart.
+The three take turns, in pieces of --steps_per_run steps, so that a noisy machine disturbs all alike. The time to bring
+the data to where they are needed is printed apart.
 
 One rule for the threads of all: --num_intra_threads is for the whole process, by default 1, with which each of the
 three is faster than with two on two cores (matrices this small are not worth sharing); and before it is measured, each
@@ -20,6 +20,7 @@ way is tried with one inter-op thread and with as many as there are cores, and k
 """
 
 import argparse
+import functools
 import itertools
 import math
 import os
@@ -37,8 +38,11 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from benchmarks.standings import Measure, format_report
+from benchmarks.turns import take_turns
 from managers.local import VariableMgrIndependent
 from models.layers import Initializer, LayerBuilder, VariableSource, glorot_normal
+from reporting.tables import format_markdown
 from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph
 from training.optimizers import Adam, OptimizerStep
@@ -213,7 +217,7 @@ def seconds_of(way: Way, num_steps: int) -> Iterator[float]:
         yield time.perf_counter() - start
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
     parser.add_argument('--num_examples', type=int, default=1_024_000)
     parser.add_argument('--batch_size', type=int, default=512)
@@ -229,25 +233,24 @@ def main() -> int:
     ways = {name: with_faster_threads(name, data, args) for name in names}
     before = {name: way.loss() for name, way in ways.items()}
     pieces = {name: seconds_of(way, args.steps_per_run) for name, way in ways.items()}
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(args.num_batches // args.steps_per_run):
-        # Each comes first equally often.
-        for name in names[number % 3 :] + names[: number % 3]:
-            times[name].append(next(pieces[name]))
-    print(f'{"":10} {"inter-op":>8} {"seconds":>8} {"us a step":>10} {"prepared":>9} {"loss":>20}   feed_dict / this')
-    for name in names:
-        ratios = [first / own for first, own in zip(times['feed_dict'], times[name], strict=True)]
-        lower, middle, upper = statistics.quantiles(ratios, n=4)
-        middle = statistics.median(ratios)
-        steps = len(times[name]) * args.steps_per_run
-        way, seconds = ways[name], sum(times[name])
-        print(
-            f'{name:10} {way.inter_threads or "cores":>8} {seconds:8.2f} {1e6 * seconds / steps:10.0f} '
-            f'{way.prepared:8.1f}s {before[name]:8.1f} -> {way.loss():8.2f}   '
-            f'{middle:.2f} ({lower:.2f} to {upper:.2f})'
-        )
-    return 0
+    contestants = {name: functools.partial(_next_of, piece) for name, piece in pieces.items()}
+    # Repeated turns would train more than the others.
+    turns = take_turns(contestants, args.num_batches // args.steps_per_run, max_repeats=0)
+    step = Measure[float](
+        'us a step', lambda seconds: 1e6 * seconds / args.steps_per_run, is_cost=True, is_paired=True, decimals=0
+    )
+    print(format_report(turns, [step], [('feed_dict', name) for name in names if name != 'feed_dict']), end='\n\n')
+    rows = [
+        [name, str(way.inter_threads or 'cores'), f'{way.prepared:.1f}', f'{before[name]:.0f} -> {way.loss():.2f}']
+        for name, way in ways.items()
+    ]
+    print(format_markdown(['', 'inter-op threads', 's to prepare', 'loss'], rows, right=[1, 2, 3]))
+
+
+def _next_of(piece: Iterator[float], number: int) -> float:
+    del number
+    return next(piece)
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    main()

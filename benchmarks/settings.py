@@ -7,7 +7,8 @@
 Each contestant is the command itself, in a process of its own, with no flags but those shown.
 
     towers   ResNet-50 with a global batch of 32 on 1, 2, 4 and 8 virtual devices, which share the cores
-    records  `trivial` on JPEG records by each pipeline, and ResNet-50 on records with synthetic images
+    records  `trivial` on JPEG records by each pipeline; and ResNet-50 on records and on synthetic images, whose steps
+             take turns in one process, since few percent are at stake
     mine     what --flags and --vary say; the first variant is the baseline
 """
 
@@ -16,14 +17,16 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.program import PROGRAM, Results, add_output, exit_code, take_runs
-from benchmarks.standings import Throughput, format_report
-from benchmarks.turns import add_flags
+from benchmarks.standings import Measure, Throughput, format_report
+from benchmarks.turns import add_flags, take_turns
 
 _CPU = ('--device=cpu', '--display_every=1000')
+_BATCH_SIZE, _STEPS_OF_ROUND = 32, 4
 
 
 def towers() -> dict[str, Sequence[str]]:
@@ -47,10 +50,20 @@ def trivial_on_records(data_dir: str) -> dict[str, Sequence[str]]:
     }
 
 
-def resnet50_on_records(data_dir: str) -> dict[str, Sequence[str]]:
+def report_resnet50_on_records(args: argparse.Namespace) -> None:
     """ResNet-50 on synthetic images and on records."""
-    common = [*_CPU, '--model=resnet50', '--batch_size=32', '--num_warmup_batches=2', '--num_batches=8']
-    return {'resnet50, synthetic': common, 'resnet50, records': [*common, *_of_records(data_dir)]}
+    from benchmarks.harness import Harness
+
+    common: dict[str, Any] = {'device': 'cpu', 'model': 'resnet50', 'batch_size': _BATCH_SIZE}
+    steps = argparse.Namespace(
+        rounds=_STEPS_OF_ROUND * args.rounds, max_repeats=args.max_repeats, num_warmup_batches=3
+    )
+    of_records = {'data_dir': args.data_dir, 'data_name': 'imagenet'}
+    with Harness(steps, **common) as synthetic, Harness(steps, **common, **of_records) as records:
+        contestants = {'resnet50, synthetic': synthetic.take_step, 'resnet50, records': records.take_step}
+        turns = take_turns(contestants, steps.rounds, max_repeats=args.max_repeats, show=lambda spent: f'{spent:.4g} s')
+    rate = Measure[float]('images/sec', lambda seconds: _BATCH_SIZE / seconds, is_paired=True)
+    print(format_report(turns, [rate], [('resnet50, records', 'resnet50, synthetic')]))
 
 
 def _of_records(data_dir: str) -> list[str]:
@@ -93,7 +106,7 @@ def main() -> None:
         report(mine(args.flags, args.vary), args)
     else:
         report(trivial_on_records(args.data_dir), args)
-        report(resnet50_on_records(args.data_dir), args)
+        report_resnet50_on_records(args)
 
 
 if __name__ == '__main__':

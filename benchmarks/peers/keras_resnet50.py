@@ -33,7 +33,13 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool, jit_compil
     cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(LEARNING_RATE), cross_entropy, jit_compile=jit_compile)
     if not forward_only:
-        return lambda: float(model.train_on_batch(images, labels))
+
+        def train() -> float:
+            # The loss that it returns is the mean of all batches since the last reset.
+            model.reset_metrics()
+            return float(model.train_on_batch(images, labels))
+
+        return train
 
     @tf.function(jit_compile=jit_compile)
     def forward() -> tf.Tensor:

@@ -3,6 +3,7 @@
 import re
 import runpy
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks.peers import document
 from models.costs import read_table
+from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
 from params import make_params
 from params.table import SPECS
@@ -66,16 +68,29 @@ def test_a_peer_has_the_parameters_and_the_operations_of_resnet50() -> None:
     assert make_params(model='resnet50').weight_decay == document.WEIGHT_DECAY
 
 
-def test_the_network_written_by_hand_has_the_variables_of_resnet50() -> None:
-    from benchmarks.peers.plain_tensorflow import Network
+@pytest.mark.parametrize('model', ['resnet50', 'inception3', 'vgg16', 'alexnet'])
+def test_a_network_written_by_hand_has_the_convolutions_and_the_parameters_of_the_model(model: str) -> None:
+    from benchmarks.peers.plain_networks import NETWORKS
 
-    with tf.Graph().as_default():
-        network = Network(is_training=True)
-        logits = network.logits(tf.placeholder(tf.bfloat16, [2, 224, 224, 3]))
-    assert logits.shape.as_list() == [2, 1001]
-    assert logits.dtype == tf.float32
-    sizes = [int(np.prod(variable.shape.as_list())) for variable in (*network.kernels, *network.others)]
-    assert sum(sizes) == document.PARAMETERS
+    network, facts = NETWORKS[model], MODELS.find_model(model)
+    shape = [2, network.image_size, network.image_size, 3]
+    with tf.Graph().as_default() as by_hand:
+        layers = network.layers(is_training=True)
+        logits = network.build(layers, tf.placeholder(tf.bfloat16, shape), 1001)
+    with tf.Graph().as_default() as ours:
+        images, variables = tf.placeholder(tf.float32, shape), PlaceholderVariables()
+        build_network(facts.network, images, 1001, variables, 'NHWC', is_training=True, dtype=tf.bfloat16)
+    assert (network.image_size, logits.shape.as_list(), logits.dtype) == (facts.image_size, [2, 1001], tf.bfloat16)
+    assert products_of(by_hand) == products_of(ours)
+    sizes = [int(np.prod(variable.shape.as_list())) for variable in (*layers.kernels, *layers.others)]
+    parameters, _ = read_table()[model, 'imagenet', facts.image_size]
+    assert sum(sizes) == parameters
+
+
+def products_of(graph: tf.Graph) -> Counter[tuple[str, str]]:
+    """How often each convolution and each product is in the graph, by the shapes of kernel and result."""
+    ops = [op for op in graph.get_operations() if op.type in ('Conv2D', 'MatMul')]
+    return Counter((str(op.inputs[1].shape), str(op.outputs[0].shape)) for op in ops)
 
 
 def test_the_network_of_pytorch_has_the_variables_of_resnet50() -> None:
