@@ -77,6 +77,29 @@ def test_the_graph_is_rewritten_as_the_flags_say() -> None:
         config_of(rewriter_config='remaping: OFF')
 
 
+@pytest.mark.parametrize(
+    ('flags', 'fuses'),
+    [
+        ({'forward_only': True, 'num_gpus': 2}, True),
+        ({}, True),
+        ({'enable_optimizations': False}, False),
+        # Towers that train are placed without what does not run, and so without passes; unless some are asked for.
+        ({'num_gpus': 2}, False),
+        ({'num_gpus': 2, 'rewriter_config': 'min_graph_nodes: -1'}, True),
+    ],
+    ids=str,
+)
+def test_tensorflow_fuses_operations_unless_that_only_delays_the_start(flags: dict[str, Any], fuses: bool) -> None:
+    config, metadata = config_of(**flags), tf.RunMetadata()
+    with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
+        images, kernel = (tf.random.uniform(shape, seed=1) for shape in ([2, 8, 8, 4], [3, 3, 4, 4]))
+        result = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(images, kernel, 1, 'SAME'), tf.ones([4])))
+    with tf.Session(graph=graph, config=config) as session:
+        session.run(result, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    ran = {node.op for partition in metadata.partition_graphs for node in partition.node}
+    assert any('FusedConv2D' in op for op in ran) is fuses, ran
+
+
 def test_placement_and_numa_nodes_are_settings_of_the_session() -> None:
     for name in ('log_device_placement', 'use_numa_affinity'):
         config = config_of(num_gpus=2, **{name: True})
