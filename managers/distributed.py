@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from managers.base import VariableMgr
 from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
 from managers.shared_servers import share_parts
-from managers.shared_sums import ShareMemory
+from managers.shared_sums import Decay, ShareMemory, can_add_decay
 from managers.staged import AppliesGradientsOfStepBefore, StagedValues
 from managers.synchronous_step import SynchronousStep
 from models.layers import Initializer
@@ -73,6 +73,10 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     def leads(self, device_num: int) -> bool:
         # Asynchronous workers each have a loss of their own.
         return device_num == 0 and (self._servers.is_chief or not self.synchronous_step)
+
+    @property
+    def adds_decay(self) -> bool:
+        return self._share is not None and can_add_decay(self._devices)
 
     def keeps_statistics(self, device_num: int) -> bool:
         return device_num == 0 and self._servers.is_chief
@@ -149,10 +153,16 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
         sent = self.get_gradients_to_apply(0, self.preprocess_device_grads(device_grads))
+        read = [(variable.value, variable) for variable in self.trainable_variables_on_device(0)]
         named = [(variable.name, total) for total, variable in sent]
         exchange = None
         if self._share:
-            exchange = share_parts(self._servers, self._share, self.server_variables.cut(named))
+            decay = Decay.of(self.decay, self.server_variables.cut([(v.name, value) for value, v in read]))
+            exchange = share_parts(self._servers, self._share, self.server_variables.cut(named), decay)
+        decay = Decay.of(self.decay, read)
+        if decay and not exchange and self.leads(0):
+            totals = decay.added_to([total for _, total in named])
+            named = [(name, total) for (name, _), total in zip(named, totals, strict=True)]
 
         def take_step(received: Pairs) -> tf.Operation:
             done: list[tf.Operation] = []

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from managers.buckets import even_sizes
 from managers.parameter_servers import Pairs, ParameterServers
-from managers.shared_sums import SharedSums, ShareMemory
+from managers.shared_sums import Decay, SharedSums, ShareMemory
 from training.shared_memory import SharedMemory, read_at, write_at
 from training.variables import num_bytes
 
@@ -29,17 +29,21 @@ class SharedExchange:
       memory: as large as `sums` says.
       sums: of the gradients of the parts of variables.
       parts: the (gradient of this worker, part of a variable on its server) pairs.
+      decay: what is part of the sums, for each part.
     """
 
-    def __init__(self, servers: ParameterServers, memory: SharedMemory, sums: SharedSums, parts: Pairs) -> None:
+    def __init__(
+        self, servers: ParameterServers, memory: SharedMemory, sums: SharedSums, parts: Pairs, decay: Decay | None
+    ) -> None:
         self._servers = servers
         self._memory = memory
         self._sums = sums
         self._parts = parts
+        self._decay = decay
 
     def add(self, barrier: Callable[[Sequence[tf.Operation]], tf.Operation]) -> list[tf.Operation]:
         """Returns the ops with which this worker adds its slice of the sums; see SharedSums.add."""
-        return self._sums.add(self._memory, [gradient for gradient, _ in self._parts], barrier)
+        return self._sums.add(self._memory, [gradient for gradient, _ in self._parts], barrier, self._decay)
 
     def read_sums(self) -> Pairs:
         """Returns the (sum, variable) pairs on the servers; under a control dependency on all that was added."""
@@ -74,8 +78,10 @@ class SharedExchange:
         return {variable.handle.ref(): value for (_, variable), value in zip(self._parts, values, strict=True)}
 
 
-def share_parts(servers: ParameterServers, share: ShareMemory | None, parts: Pairs) -> SharedExchange | None:
+def share_parts(
+    servers: ParameterServers, share: ShareMemory, parts: Pairs, decay: Decay | None
+) -> SharedExchange | None:
     """Returns an exchange for these (gradient, part of a variable) pairs; None if there is no memory for it."""
     sums = SharedSums([variable.shape for _, variable in parts], servers.worker, servers.num_workers)
-    memory = share(sums.num_floats) if share else None
-    return SharedExchange(servers, memory, sums, parts) if memory else None
+    memory = share(sums.num_floats)
+    return SharedExchange(servers, memory, sums, parts, decay) if memory else None

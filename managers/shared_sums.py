@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from managers.buckets import even_sizes
 from training.shared_memory import PAGE_FLOATS, SharedMemory
-from training.variables import HOST_DEVICE
+from training.variables import HOST_DEVICE, Variable
 
 Tensor = Any
 # (number of floats) -> memory of that size, the same for all workers, who must all call it; None if it cannot be had.
@@ -17,6 +18,40 @@ ShareMemory = Callable[[int], SharedMemory | None]
 
 # In how many calls a worker writes, and adds: they run in parallel, since NumPy copies and adds without Python's lock.
 _CALLS = 4
+# Sums are made block by block, so that each is still in the cache when weight decay is added to it.
+_FLOATS_OF_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Decay:
+    """Weight decay, which is part of each sum: factor * value.
+
+    Attributes:
+      factor: scalar float32 tensor.
+      values: for each gradient the value of its variable, float32 on the host, or None if it does not decay.
+    """
+
+    factor: Tensor
+    values: Sequence[Tensor | None]
+
+    @classmethod
+    def of(cls, factor: Tensor | None, pairs: Sequence[tuple[Tensor, Variable]]) -> 'Decay | None':
+        """Weight decay for gradients of the variables of (value, variable) pairs; None if there is none."""
+        if factor is None:
+            return None
+        return cls(factor, [value if len(variable.shape) > 1 else None for value, variable in pairs])
+
+    def added_to(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients with weight decay, where no sums are shared."""
+        return [
+            gradient if value is None else gradient + self.factor * value
+            for gradient, value in zip(gradients, self.values, strict=True)
+        ]
+
+
+def can_add_decay(devices: Sequence[str]) -> bool:
+    """Whether workers with these towers should add weight decay to the sums: not if it means to copy from GPUs."""
+    return all('cpu' in device.lower() for device in devices)
 
 
 class SharedSums:
@@ -59,19 +94,21 @@ class SharedSums:
         memory: SharedMemory,
         gradients: Sequence[Tensor],
         barrier: Callable[[Sequence[tf.Operation]], tf.Operation],
+        decay: Decay | None = None,
     ) -> list[tf.Operation]:
         """Returns the ops that add this worker's slice of the sums.
 
         Args:
           gradients: those of this worker, float32.
           barrier: returns an op that runs once every worker has run the ops given.
+          decay: what each worker adds to its slice. The values may lie where the sums are written.
         """
         areas = memory.all().reshape(1 + self._num_workers, -1)
         first, last = self._bounds[self._worker : self._worker + 2]
         with tf.device(HOST_DEVICE), tf.name_scope('shared_sums'):
             written = self._call(_writer(areas, self._worker), gradients, [(0, first), (last, self._size)])
             with tf.control_dependencies([barrier(written)]):
-                return self._call(_adder(areas, self._worker), gradients, [(first, last)])
+                return self._call(_adder(areas, self._worker), gradients, [(first, last)], decay)
 
     def read(self, memory: SharedMemory) -> list[Tensor]:
         """Returns the sums, on the host; to be built under a control dependency on all that was added.
@@ -90,16 +127,26 @@ class SharedSums:
             total.set_shape(shape)
         return list(sums)
 
-    def _call(self, act: 'Act', gradients: Sequence[Tensor], slices: Sequence[tuple[int, int]]) -> list[tf.Operation]:
+    def _call(
+        self,
+        act: 'Act',
+        gradients: Sequence[Tensor],
+        slices: Sequence[tuple[int, int]],
+        decay: Decay | None = None,
+    ) -> list[tf.Operation]:
         """Returns ops that call act for all parts of gradients in the slices, each op for about as many bytes."""
+        values = decay.values if decay else [None] * len(gradients)
+        factor = decay.factor if decay else tf.zeros([])
         ops = []
         for start, stop in slices:
             bounds = itertools.accumulate(even_sizes(stop - start, _CALLS), initial=start)
             for begin, end in itertools.pairwise(bounds):
                 parts = list(self._overlaps(begin, end))
                 if parts:
-                    inputs = [gradients[number] for number, _, _ in parts]
-                    ops.append(tf.numpy_function(_over(act, [part[1:] for part in parts]), inputs, tf.int32).op)
+                    inputs = [factor, *(gradients[number] for number, _, _ in parts)]
+                    inputs += [values[number] for number, _, _ in parts if values[number] is not None]
+                    places = [(inside, where, values[number] is not None) for number, inside, where in parts]
+                    ops.append(tf.numpy_function(_over(act, places), inputs, tf.int32).op)
         return ops
 
     def _overlaps(self, begin: int, end: int) -> Iterator[tuple[int, slice, slice]]:
@@ -110,14 +157,15 @@ class SharedSums:
                 yield number, slice(low - start, high - start), slice(low, high)
 
 
-# (part of a gradient, flat; where in an area it is)
-Act = Callable[[Any, slice], None]
+# (part of a gradient, flat; where in an area it is; what is added: the same part of a value, or None, and a factor)
+Act = Callable[[Any, slice, Any, Any], None]
 
 
 def _writer(areas: Any, worker: int) -> Act:
     area = areas[1 + worker]
 
-    def write(part: Any, where: slice) -> None:
+    def write(part: Any, where: slice, value: Any, factor: Any) -> None:
+        del value, factor
         np.copyto(area[where], part)
 
     return write
@@ -126,23 +174,38 @@ def _writer(areas: Any, worker: int) -> Act:
 def _adder(areas: Any, worker: int) -> Act:
     total, received = areas[0], areas[1:]
 
-    def add(part: Any, where: slice) -> None:
-        first, *others = [part if index == worker else area[where] for index, area in enumerate(received)]
+    def add(part: Any, where: slice, value: Any, factor: Any) -> None:
+        terms = [part if index == worker else area[where] for index, area in enumerate(received)]
         out = total[where]
-        if not others:
-            np.copyto(out, first)
         # Gradients may overflow: the loss scale then skips the step.
         with np.errstate(all='ignore'):
-            for other in others:
-                first = np.add(first, other, out=out)
+            if value is None:
+                _sum(terms, out)
+                return
+            decay = np.empty(min(part.size, _FLOATS_OF_BLOCK), np.float32)
+            for start in range(0, part.size, _FLOATS_OF_BLOCK):
+                block = slice(start, start + _FLOATS_OF_BLOCK)
+                # First, since the value may lie where the sum is written.
+                decayed = np.multiply(value[block], factor, out=decay[: value[block].size])
+                _sum([*(term[block] for term in terms), decayed], out[block])
 
     return add
 
 
-def _over(act: Act, parts: Sequence[tuple[slice, slice]]) -> Callable[..., Any]:
-    def call(*gradients: Any) -> Any:
-        for gradient, (inside, where) in zip(gradients, parts, strict=True):
-            act(gradient.reshape(-1)[inside], where)
+def _sum(terms: Sequence[Any], out: Any) -> None:
+    first, *others = terms
+    if not others:
+        np.copyto(out, first)
+    for other in others:
+        first = np.add(first, other, out=out)
+
+
+def _over(act: Act, places: Sequence[tuple[slice, slice, bool]]) -> Callable[..., Any]:
+    def call(factor: Any, *arrays: Any) -> Any:
+        gradients, values = arrays[: len(places)], iter(arrays[len(places) :])
+        for gradient, (inside, where, is_decayed) in zip(gradients, places, strict=True):
+            value = next(values).reshape(-1)[inside] if is_decayed else None
+            act(gradient.reshape(-1)[inside], where, value, factor)
         return np.int32(0)
 
     return call
