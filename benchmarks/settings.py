@@ -7,8 +7,9 @@
 Each contestant is the command itself, in a process of its own, with no flags but those shown.
 
     towers   ResNet-50 with a global batch of 32 on 1, 2, 4 and 8 virtual devices, which share the cores
-    records  `trivial` on JPEG records by each pipeline; and ResNet-50 on records and on synthetic images, whose steps
-             take turns in one process, since few percent are at stake
+    records  `trivial` on JPEG records by each pipeline, and in plain loops with the usual pipelines of tf.data
+             (peers/plain_records.py); and ResNet-50 on records and on synthetic images, whose steps take turns in one
+             process, since few percent are at stake
     mine     what --flags and --vary say; the first variant is the baseline
 """
 
@@ -21,17 +22,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.program import PROGRAM, Results, add_output, exit_code, take_runs
+from benchmarks.program import PROGRAM, ROOT, Results, add_output, exit_code, take_runs
 from benchmarks.standings import Measure, Throughput, format_report
 from benchmarks.turns import add_flags, take_turns
 
-_CPU = ('--device=cpu', '--display_every=1000')
+_ON_CPU = (*PROGRAM, '--device=cpu', '--display_every=1000')
+_PLAIN = (sys.executable, str(ROOT / 'benchmarks' / 'peers' / 'plain_records.py'))
 _BATCH_SIZE, _STEPS_OF_ROUND = 32, 4
 
 
 def towers() -> dict[str, Sequence[str]]:
     """ResNet-50 on 1, 2, 4 and 8 devices, with variables on the host and on each device."""
-    common = [*_CPU, '--model=resnet50', '--num_warmup_batches=2', '--num_batches=8']
+    common = [*_ON_CPU, '--model=resnet50', '--num_warmup_batches=2', '--num_batches=8']
     found: dict[str, Sequence[str]] = {'1 device': [*common, '--batch_size=32']}
     for mode in ('parameter_server', 'replicated'):
         for number in (2, 4, 8):
@@ -41,12 +43,16 @@ def towers() -> dict[str, Sequence[str]]:
 
 
 def trivial_on_records(data_dir: str) -> dict[str, Sequence[str]]:
-    """A model without work, on records: by RecordInput and by tf.data."""
-    common = [*_CPU, '--model=trivial', '--batch_size=64', '--num_batches=100', *_of_records(data_dir)]
+    """A model without work, on records: in plain loops with tf.data, and here by RecordInput and by tf.data."""
+    steps = [f'--data_dir={data_dir}', '--batch_size=64', '--num_batches=100', '--num_warmup_batches=10']
+    common = [*_ON_CPU, '--model=trivial', '--data_name=imagenet', *steps]
     return {
+        'trivial, plain tf.data': [*_PLAIN, *steps],
+        'trivial, plain tf.data, whole pictures': [*_PLAIN, *steps, '--whole_pictures'],
         'trivial, tf_data': [*common, '--input_pipeline=tf_data'],
         'trivial, record_input': common,
         'trivial, record_input, distortions': [*common, '--distortions'],
+        'trivial, synthetic': [*common, '--data_dir='],
     }
 
 
@@ -55,9 +61,7 @@ def report_resnet50_on_records(args: argparse.Namespace) -> None:
     from benchmarks.harness import Harness
 
     common: dict[str, Any] = {'device': 'cpu', 'model': 'resnet50', 'batch_size': _BATCH_SIZE}
-    steps = argparse.Namespace(
-        rounds=_STEPS_OF_ROUND * args.rounds, max_repeats=args.max_repeats, num_warmup_batches=3
-    )
+    steps = argparse.Namespace(rounds=_STEPS_OF_ROUND * args.rounds, max_repeats=args.max_repeats, num_warmup_batches=6)
     of_records = {'data_dir': args.data_dir, 'data_name': 'imagenet'}
     with Harness(steps, **common) as synthetic, Harness(steps, **common, **of_records) as records:
         contestants = {'resnet50, synthetic': synthetic.take_step, 'resnet50, records': records.take_step}
@@ -66,20 +70,16 @@ def report_resnet50_on_records(args: argparse.Namespace) -> None:
     print(format_report(turns, [rate], [('resnet50, records', 'resnet50, synthetic')]))
 
 
-def _of_records(data_dir: str) -> list[str]:
-    return [f'--data_dir={data_dir}', '--data_name=imagenet']
-
-
 def mine(flags: str, variants: Sequence[str]) -> dict[str, Sequence[str]]:
     """By name: the flags of all, and those of the variant, which is written NAME=FLAGS."""
     named = [variant.partition('=') for variant in variants]
-    return {name: [*shlex.split(flags), *shlex.split(own)] for name, _, own in named}
+    return {name: [*PROGRAM, *shlex.split(flags), *shlex.split(own)] for name, _, own in named}
 
 
 def report(contestants: Mapping[str, Sequence[str]], args: argparse.Namespace) -> None:
-    """Prints the rates of the contestants, and the ratios of the others to the first."""
+    """Prints the rates of the contestants, given as commands, and the ratios of the others to the first."""
     results = Results(args.output)
-    runs = take_runs({name: results.contestant(name, [*PROGRAM, *argv]) for name, argv in contestants.items()}, args)
+    runs = take_runs({name: results.contestant(name, argv) for name, argv in contestants.items()}, args)
     first, *others = contestants
     print(format_report(runs, [Throughput()], [(name, first) for name in others]), flush=True)
     print(f'\n{results.compare_line([first, others[0]])}\n')

@@ -10,14 +10,15 @@ from typing import Any
 
 from hardware.meters import host_peak_bytes
 from hardware.surroundings import environment_facts, machine_facts
+from models.costs import read_table
+from models.registry import MODELS
 from reporting.record import RESULT, SCHEMA_VERSION
 from reporting.statistics import describe, summarize
 
-WEIGHT_DECAY, NUM_CLASSES, IMAGE_SIZE = 4e-5, 1001, 224
+WEIGHT_DECAY, NUM_CLASSES = 4e-5, 1001
+IMAGE_SIZE = 224  # of ResNet-50
 # Constant, and low enough for random labels; the program's own schedule begins as low. It does not change the speed.
 LEARNING_RATE = 0.005
-# Parameters, and billions of multiply-adds of an image's forward pass, as models/costs.csv has them.
-PARAMETERS, GFLOPS = 25_559_081, 3.857975296
 _TRAINED_PASSES = 3  # docs/results.md: the backward pass is two forward passes
 
 
@@ -29,6 +30,7 @@ def make_document(
     seconds: Sequence[float],
     losses: Sequence[float],
     disturbance: Mapping[str, Any],
+    model: str,
 ) -> dict[str, Any]:
     """The JSON object of a run.
 
@@ -37,12 +39,15 @@ def make_document(
       peer: the name of the software. versions: of its libraries.
       starts, seconds, losses: of each step, warm-up included; starts in seconds since 1970.
       disturbance: of the timed steps, as hardware.meters.Disturbances has it.
+      model: the name of the network in this program.
     """
+    facts = MODELS.find_model(model)
+    parameters, multiply_adds = read_table()[model, 'imagenet', facts.image_size]
     num_warmup, num_timed, machine = args.num_warmup_batches, args.num_batches, machine_facts()
     timed, num_steps = seconds[num_warmup:], len(seconds)
     images, wall = num_timed * args.batch_size, starts[-1] + seconds[-1] - starts[num_warmup]
     rate = summarize(args.batch_size, timed)
-    flops = 2e9 * GFLOPS * (1 if args.forward_only else _TRAINED_PASSES)
+    flops = 2.0 * multiply_adds * (1 if args.forward_only else _TRAINED_PASSES)
     memory: dict[str, Any] = {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': {}}
     return {
         'schema': RESULT,
@@ -68,7 +73,7 @@ def make_document(
             'devices': ['/cpu:0'],
             'data_set': 'imagenet',
             'is_synthetic': True,
-            'image_size': IMAGE_SIZE,
+            'image_size': facts.image_size,
             'batch_size': args.batch_size,
             'global_batch_size': args.batch_size,
             'images_per_step': args.batch_size,
@@ -81,7 +86,7 @@ def make_document(
             'num_skipped_steps': 0,
         },
         'cluster': {'shape': '1*1', 'num_workers': 1, 'devices_per_worker': 1, 'num_ps': 0, 'tasks': []},
-        'model': {'name': 'resnet50', 'parameters': PARAMETERS, 'gflops_per_image': GFLOPS},
+        'model': {'name': model, 'parameters': parameters, 'gflops_per_image': multiply_adds / 1e9},
         'workers': [
             {
                 'task': None,

@@ -27,11 +27,20 @@ def parse_flags(description: str, extra: Callable[[argparse.ArgumentParser], Non
     return parser.parse_args()
 
 
-def run_steps(args: argparse.Namespace, peer: str, versions: Mapping[str, str], step: Callable[[], float]) -> None:
+def run_steps(
+    args: argparse.Namespace,
+    peer: str,
+    versions: Mapping[str, str],
+    step: Callable[[], float],
+    model: str = 'resnet50',
+    *,
+    is_synthetic: bool = True,
+) -> None:
     """Takes the steps, prints images/sec, and writes the result.
 
     Args:
       args: of parse_flags. peer: its name. versions: of its libraries. step: takes a step and returns the loss.
+      model: the name of the network in this program. is_synthetic: whether no images are read.
 
     Raises:
       OSError: the result cannot be written.
@@ -47,7 +56,8 @@ def run_steps(args: argparse.Namespace, peer: str, versions: Mapping[str, str], 
         losses.append(step())
         seconds.append(time.perf_counter() - start)
         starts.append(first + start)
-    document = make_document(args, peer, versions, starts, seconds, losses, disturbances.stop())
+    document = make_document(args, peer, versions, starts, seconds, losses, disturbances.stop(), model)
+    document['run']['is_synthetic'] = is_synthetic
     print(f'{peer}: loss {losses[-1]:.3f}')
     print(f'total images/sec: {document["throughput"]["images_per_second"]:.2f}')
     if args.result_file:

@@ -1,4 +1,4 @@
-"""The networks of --model=resnet50, inception3, vgg16 and alexnet, written out in operations of tf.nn, in NHWC."""
+"""The networks of some models of this program, written out in operations of tf.nn, in NHWC."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -153,6 +153,14 @@ def _alexnet(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
     return _classifier(layers, tf.nn.max_pool2d(x, 3, 2, 'VALID'), num_classes)
 
 
+def _trivial(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
+    """Without convolutions, to measure all else."""
+    x = tf.reshape(x, [-1, x.shape[1:].num_elements()])
+    for units in (1, 4096):
+        x = tf.nn.relu(layers.dense(x, units))
+    return layers.dense(x, num_classes)
+
+
 def _classifier(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
     _, height, width, channels = x.shape.as_list()
     x = tf.reshape(x, [-1, height * width * channels])
@@ -179,4 +187,5 @@ NETWORKS = {
     'inception3': Network(_inception3, 299, epsilon=1e-3, scale=False),
     'vgg16': Network(_vgg16, 224),
     'alexnet': Network(_alexnet, 227),
+    'trivial': Network(_trivial, 227),
 }

@@ -20,15 +20,23 @@ from benchmarks.peers.measuring import parse_flags, run_steps
 from benchmarks.peers.plain_networks import NETWORKS
 
 
-def make_step(model: str, batch_size: int, precision: str, *, forward_only: bool) -> Callable[[], float]:
-    """What takes a step of a network of NETWORKS and returns the loss, in a session of its own."""
+def make_step(
+    model: str,
+    batch_size: int,
+    precision: str,
+    *,
+    forward_only: bool,
+    pipeline: Callable[[], tuple[tf.Tensor, tf.Tensor]] | None = None,
+) -> Callable[[], float]:
+    """What takes a step of a network of NETWORKS and returns the loss, in a session of its own.
+
+    Args:
+      pipeline: adds the images and labels to the graph; None: they are random, and stay in variables.
+    """
     network = NETWORKS[model]
     layers = network.layers(is_training=not forward_only)
     with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
-        pixels = tf.random.uniform([batch_size, network.image_size, network.image_size, 3], -1, 1)
-        images = tf.Variable(pixels, trainable=False, use_resource=True)
-        labels = tf.random.uniform([batch_size], 0, NUM_CLASSES, tf.int32)
-        labels = tf.Variable(labels, trainable=False, use_resource=True)
+        images, labels = pipeline() if pipeline else _random_images(batch_size, network.image_size)
         inputs = tf.cast(images, tf.bfloat16 if precision == 'bf16' else tf.float32)
         logits = tf.cast(network.build(layers, inputs, NUM_CLASSES), tf.float32)
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
@@ -49,6 +57,13 @@ def make_step(model: str, batch_size: int, precision: str, *, forward_only: bool
     session.run(initialize)
     run = session.make_callable([loss, *updates])
     return lambda: float(run()[0])
+
+
+def _random_images(batch_size: int, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+    images = tf.random.uniform([batch_size, size, size, 3], -1, 1)
+    labels = tf.random.uniform([batch_size], 0, NUM_CLASSES, tf.int32)
+    kept = [tf.Variable(values, trainable=False, use_resource=True) for values in (images, labels)]
+    return kept[0].read_value(), kept[1].read_value()
 
 
 def main() -> None:

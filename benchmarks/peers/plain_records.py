@@ -1,0 +1,79 @@
+"""The network of --model=trivial on JPEG records, in a plain TensorFlow loop with the usual pipeline of tf.data.
+
+    python benchmarks/peers/plain_records.py --data_dir=data/records --batch_size=64
+
+As one writes it from TensorFlow's guides: an example is parsed, a random window decoded by the fused op, flipped,
+resized and normalised, in a parallel map with AUTOTUNE; all else has TensorFlow's defaults. --whole_pictures decodes
+the whole picture and cuts the window out of it, as pipelines did before there was a fused op.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+import tensorflow.compat.v1 as tf
+
+from benchmarks.peers.measuring import parse_flags, run_steps
+from benchmarks.peers.plain_tensorflow import make_step
+
+_IMAGE_SIZE = 227
+# Those that records are sure to have.
+_FEATURES = {
+    'image/encoded': tf.io.FixedLenFeature([], tf.string),
+    'image/class/label': tf.io.FixedLenFeature([], tf.int64),
+}
+
+
+def make_pipeline(data_dir: str, batch_size: int, *, whole_pictures: bool) -> Callable[[], tuple[tf.Tensor, tf.Tensor]]:
+    """What adds the pipeline to a graph: images [N, 227, 227, 3] float32 in [-1, 1], and labels [N] int32."""
+
+    def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        example = tf.io.parse_single_example(record, _FEATURES)
+        file = example['image/encoded']
+        begin, size, _ = tf.image.sample_distorted_bounding_box(
+            tf.io.extract_jpeg_shape(file),
+            tf.zeros([1, 0, 4]),
+            min_object_covered=0.1,
+            aspect_ratio_range=(0.75, 1.33),
+            area_range=(0.05, 1.0),
+            max_attempts=100,
+            use_image_if_no_bounding_boxes=True,
+        )
+        if whole_pictures:
+            image = tf.slice(tf.io.decode_jpeg(file, channels=3), begin, size)
+        else:
+            window = tf.concat([begin[:2], size[:2]], 0)
+            image = tf.io.decode_and_crop_jpeg(file, window, channels=3)
+        image = tf.image.resize(tf.image.random_flip_left_right(image), [_IMAGE_SIZE, _IMAGE_SIZE])
+        return image / 127.5 - 1, tf.cast(example['image/class/label'], tf.int32)
+
+    def pipeline() -> tuple[tf.Tensor, tf.Tensor]:
+        files = tf.data.Dataset.list_files(f'{data_dir}/train-*')
+        records = files.interleave(tf.data.TFRecordDataset, cycle_length=10, num_parallel_calls=tf.data.AUTOTUNE)
+        records = records.shuffle(10_000).repeat()
+        batches = records.map(parse, num_parallel_calls=tf.data.AUTOTUNE).batch(batch_size, drop_remainder=True)
+        images, labels = tf.data.make_one_shot_iterator(batches.prefetch(tf.data.AUTOTUNE)).get_next()
+        return images, labels
+
+    return pipeline
+
+
+def main() -> None:
+    def add_flags(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument('--data_dir', required=True, help='folder with train-*-of-* shards')
+        parser.add_argument('--whole_pictures', action='store_true', help='decode whole pictures')
+
+    args = parse_flags('The network of --model=trivial on JPEG records, in a plain TensorFlow loop.', add_flags)
+    pipeline = make_pipeline(args.data_dir, args.batch_size, whole_pictures=args.whole_pictures)
+    step = make_step('trivial', args.batch_size, args.precision, forward_only=args.forward_only, pipeline=pipeline)
+    versions = {'tensorflow': tf.version.VERSION}
+    run_steps(args, 'plain tf.data', versions, step, model='trivial', is_synthetic=False)
+
+
+if __name__ == '__main__':
+    main()
