@@ -49,6 +49,7 @@ def make_pipeline(data_dir: str, batch_size: int, *, whole_pictures: bool) -> Ca
         else:
             window = tf.concat([begin[:2], size[:2]], 0)
             image = tf.io.decode_and_crop_jpeg(file, window, channels=3)
+        image.set_shape([None, None, 3])
         image = tf.image.resize(tf.image.random_flip_left_right(image), [_IMAGE_SIZE, _IMAGE_SIZE])
         return image / 127.5 - 1, tf.cast(example['image/class/label'], tf.int32)
 
