@@ -86,12 +86,12 @@ class VariableMgr(ABC):
         return len(self._devices)
 
     def leads(self, device_num: int) -> bool:
-        """Whether this tower adds the weight decay, which each model's loss contains once, unless adds_decay."""
+        """Whether this tower's objective has the weight decay, of which each model has one, unless adds_decay."""
         return device_num % self.num_averaged_towers == 0
 
     @property
     def adds_decay(self) -> bool:
-        """Whether the manager adds weight decay to the sums of gradients, so that no loss contains it."""
+        """Whether the manager adds weight decay to the sums of gradients, so that no objective has it."""
         return False
 
     def keeps_statistics(self, device_num: int) -> bool:

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from managers.all_reduce import Algorithm
 from managers.buckets import Packing
 from managers.local import VariableMgrLocalReplicated
-from managers.shared_sums import Decay, SharedSums, ShareMemory, can_add_decay
+from managers.shared_sums import Decay, SharedSums, ShareMemory
 from training.optimizers import OptimizerStep, Slots
 from training.variables import HOST_DEVICE, Variable, num_bytes
 
@@ -127,11 +127,10 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
 
     @property
     def adds_decay(self) -> bool:
-        return self._share is not None and can_add_decay(self._devices)
+        return self._share is not None
 
     def _decay(self) -> Decay | None:
-        variables = self.trainable_variables_on_device(0)
-        return Decay.of(self.decay, [(variable.value, variable) for variable in variables])
+        return Decay.of(self.decay, self.trainable_variables_on_device(0))
 
     def keeps_statistics(self, device_num: int) -> bool:
         # One tower of every worker: any worker may become the one whose variables the others copy.

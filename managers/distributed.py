@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from managers.base import VariableMgr
 from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
 from managers.shared_servers import share_parts
-from managers.shared_sums import Decay, ShareMemory, can_add_decay
+from managers.shared_sums import Decay, ShareMemory
 from managers.staged import AppliesGradientsOfStepBefore, StagedValues
 from managers.synchronous_step import SynchronousStep
 from models.layers import Initializer
@@ -76,7 +76,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
     @property
     def adds_decay(self) -> bool:
-        return self._share is not None and can_add_decay(self._devices)
+        return self._share is not None
 
     def keeps_statistics(self, device_num: int) -> bool:
         return device_num == 0 and self._servers.is_chief
@@ -153,16 +153,11 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
         sent = self.get_gradients_to_apply(0, self.preprocess_device_grads(device_grads))
-        read = [(variable.value, variable) for variable in self.trainable_variables_on_device(0)]
-        named = [(variable.name, total) for total, variable in sent]
-        exchange = None
-        if self._share:
-            decay = Decay.of(self.decay, self.server_variables.cut([(v.name, value) for value, v in read]))
-            exchange = share_parts(self._servers, self._share, self.server_variables.cut(named), decay)
-        decay = Decay.of(self.decay, read)
+        decay = Decay.of(self.decay, self.trainable_variables_on_device(0))
+        exchange = share_parts(self._servers, self._share, self.server_variables, sent, decay) if self._share else None
         if decay and not exchange and self.leads(0):
-            totals = decay.added_to([total for _, total in named])
-            named = [(name, total) for (name, _), total in zip(named, totals, strict=True)]
+            totals = decay.added_to([total for total, _ in sent])
+            sent = [(total, variable) for total, (_, variable) in zip(totals, sent, strict=True)]
 
         def take_step(received: Pairs) -> tf.Operation:
             done: list[tf.Operation] = []
@@ -172,7 +167,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         if exchange and self.synchronous_step:
             self.uses_shared_memory = True
             # The memory of the variables is overwritten from the first sum on. Every op that reads them and that a step
-            # runs is needed by one of these. To wait for the readers themselves would run those that no step needs.
+            # runs is needed by one of these, but for what adds weight decay: that reads what it then overwrites itself.
+            # To wait for the readers themselves would run those that no step needs.
             values = [*(gradient for tower in device_grads for gradient in tower), *self.reported]
             values += [value for _, value in self.assignments]
             uses = [value.op for value in values]
@@ -180,7 +176,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             with tf.control_dependencies([op]):
                 parts = exchange.read_variables()
             return tf.group(*self._copy(lambda name: self._join_parts(name, parts))), sent
-        buckets = self.server_variables.send(named)
+        buckets = self.server_variables.send([(variable.name, total) for total, variable in sent])
         if self.synchronous_step:
             op = self.synchronous_step.build(buckets, global_step, take_step, self._before_push)
         else:

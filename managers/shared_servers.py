@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from managers.buckets import even_sizes
-from managers.parameter_servers import Pairs, ParameterServers
+from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
 from managers.shared_sums import Decay, SharedSums, ShareMemory
 from training.shared_memory import SharedMemory, read_at, write_at
 from training.variables import num_bytes
@@ -71,17 +71,30 @@ class SharedExchange:
     def read_variables(self) -> dict[Any, Tensor]:
         """Returns the values by variable.handle.ref(), on the host; under a control dependency on their writes.
 
-        They are the memory itself: the next step overwrites them once nothing reads them any more, see
-        SynchronousStep.build_shared.
+        They are the memory itself: the next step overwrites them once nothing reads them any more but what adds weight
+        decay, see SynchronousStep.build_shared.
         """
         values = self._sums.read(self._memory)
         return {variable.handle.ref(): value for (_, variable), value in zip(self._parts, values, strict=True)}
 
 
 def share_parts(
-    servers: ParameterServers, share: ShareMemory, parts: Pairs, decay: Decay | None
+    servers: ParameterServers,
+    share: ShareMemory,
+    variables: ParameterServerVariables,
+    gradients: Pairs,
+    decay: Decay | None,
 ) -> SharedExchange | None:
-    """Returns an exchange for these (gradient, part of a variable) pairs; None if there is no memory for it."""
+    """Returns an exchange for these (gradient, variable) pairs, with decay for each; None if there is no memory."""
+    parts = variables.cut([(variable.name, gradient) for gradient, variable in gradients])
     sums = SharedSums([variable.shape for _, variable in parts], servers.worker, servers.num_workers)
     memory = share(sums.num_floats)
-    return SharedExchange(servers, memory, sums, parts, decay) if memory else None
+    if memory is None:
+        return None
+    if decay:
+        values: list[Tensor | None] = []
+        for (_, variable), value in zip(gradients, decay.values, strict=True):
+            cut = [(variable.name, value)] if value is not None else []
+            values += [part for part, _ in variables.cut(cut)] or [None] * len(variables.parts[variable.name])
+        decay = Decay(decay.factor, values)
+    return SharedExchange(servers, memory, sums, parts, decay)

@@ -35,11 +35,11 @@ class Decay:
     values: Sequence[Tensor | None]
 
     @classmethod
-    def of(cls, factor: Tensor | None, pairs: Sequence[tuple[Tensor, Variable]]) -> 'Decay | None':
-        """Weight decay for gradients of the variables of (value, variable) pairs; None if there is none."""
+    def of(cls, factor: Tensor | None, variables: Sequence[Variable]) -> 'Decay | None':
+        """Weight decay for the gradients of variables; None if there is none."""
         if factor is None:
             return None
-        return cls(factor, [value if len(variable.shape) > 1 else None for value, variable in pairs])
+        return cls(factor, [variable.value if variable.decays else None for variable in variables])
 
     def added_to(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """The gradients with weight decay, where no sums are shared."""
@@ -47,11 +47,6 @@ class Decay:
             gradient if value is None else gradient + self.factor * value
             for gradient, value in zip(gradients, self.values, strict=True)
         ]
-
-
-def can_add_decay(devices: Sequence[str]) -> bool:
-    """Whether workers with these towers should add weight decay to the sums: not if it means to copy from GPUs."""
-    return all('cpu' in device.lower() for device in devices)
 
 
 class SharedSums:
@@ -136,15 +131,15 @@ class SharedSums:
     ) -> list[tf.Operation]:
         """Returns ops that call act for all parts of gradients in the slices, each op for about as many bytes."""
         values = decay.values if decay else [None] * len(gradients)
-        factor = decay.factor if decay else tf.zeros([])
         ops = []
         for start, stop in slices:
             bounds = itertools.accumulate(even_sizes(stop - start, _CALLS), initial=start)
             for begin, end in itertools.pairwise(bounds):
                 parts = list(self._overlaps(begin, end))
                 if parts:
-                    inputs = [factor, *(gradients[number] for number, _, _ in parts)]
+                    inputs = [gradients[number] for number, _, _ in parts]
                     inputs += [values[number] for number, _, _ in parts if values[number] is not None]
+                    inputs += [decay.factor] if decay else []
                     places = [(inside, where, values[number] is not None) for number, inside, where in parts]
                     ops.append(tf.numpy_function(_over(act, places), inputs, tf.int32).op)
         return ops
@@ -157,15 +152,14 @@ class SharedSums:
                 yield number, slice(low - start, high - start), slice(low, high)
 
 
-# (part of a gradient, flat; where in an area it is; what is added: the same part of a value, or None, and a factor)
-Act = Callable[[Any, slice, Any, Any], None]
+# (part of a gradient, flat; where in an area it is; then, if it decays, the same part of the value, and the factor)
+Act = Callable[..., None]
 
 
 def _writer(areas: Any, worker: int) -> Act:
     area = areas[1 + worker]
 
-    def write(part: Any, where: slice, value: Any, factor: Any) -> None:
-        del value, factor
+    def write(part: Any, where: slice) -> None:
         np.copyto(area[where], part)
 
     return write
@@ -174,7 +168,7 @@ def _writer(areas: Any, worker: int) -> Act:
 def _adder(areas: Any, worker: int) -> Act:
     total, received = areas[0], areas[1:]
 
-    def add(part: Any, where: slice, value: Any, factor: Any) -> None:
+    def add(part: Any, where: slice, value: Any = None, factor: Any = None) -> None:
         terms = [part if index == worker else area[where] for index, area in enumerate(received)]
         out = total[where]
         # Gradients may overflow: the loss scale then skips the step.
@@ -201,11 +195,12 @@ def _sum(terms: Sequence[Any], out: Any) -> None:
 
 
 def _over(act: Act, places: Sequence[tuple[slice, slice, bool]]) -> Callable[..., Any]:
-    def call(factor: Any, *arrays: Any) -> Any:
-        gradients, values = arrays[: len(places)], iter(arrays[len(places) :])
+    def call(*arrays: Any) -> Any:
+        gradients, more = arrays[: len(places)], arrays[len(places) :]
+        values = iter(more[:-1])
         for gradient, (inside, where, is_decayed) in zip(gradients, places, strict=True):
-            value = next(values).reshape(-1)[inside] if is_decayed else None
-            act(gradient.reshape(-1)[inside], where, value, factor)
+            decay = (next(values).reshape(-1)[inside], more[-1]) if is_decayed else ()
+            act(gradient.reshape(-1)[inside], where, *decay)
         return np.int32(0)
 
     return call

@@ -92,7 +92,7 @@ class SynchronousStep:
 
         Args:
           exchange: the gradients of this worker. after: ops after which nothing reads the variables any more, so that
-            their memory may be overwritten.
+            their memory may be overwritten; but for what adds weight decay, see SharedSums.add.
         """
         releases: list[tf.Operation] = []
 

@@ -352,8 +352,7 @@ def _build_tower(
         raise ValueError('the network has no trainable variable')
     penalty = None
     if settings.weight_decay and (manager.leads(number) or number == 0):
-        # Decay kernels, but not biases and batch norm: He et al. 2018 (arXiv:1812.01187), section 3.1.
-        kernels = [tf.cast(variable.value, tf.float32) for variable in trainable if len(variable.shape) > 1]
+        kernels = [tf.cast(variable.value, tf.float32) for variable in trainable if variable.decays]
         if settings.single_l2_loss_op and kernels:
             kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
         penalty = settings.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels] or [tf.zeros([])])

@@ -196,7 +196,7 @@ class Lars(Optimizer):
     decays_weights: ClassVar[bool] = True
 
     def prepare(self, learning_rate: Tensor, parts: Sequence[tuple[Tensor, Variable]]) -> list[Tensor]:
-        if len(parts[0][1].shape) > 1:
+        if parts[0][1].decays:
             learning_rate, parts = self._adapt(learning_rate, parts)
         scaled = []
         for gradient, variable in parts:

@@ -116,7 +116,7 @@ def serve_memory() -> Tokens:
 def read_at(memory: SharedMemory, server: int, parts: Sequence[tuple[int, Sequence[int]]]) -> list[Tensor]:
     """Reads parts of the memory on a parameter server, the current device.
 
-    Ops may reuse the memory of these values for what they compute: nobody else may read it until it is written again.
+    They are the memory itself.
 
     Args:
       server: its index.

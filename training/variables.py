@@ -38,6 +38,11 @@ class Variable:
     handle: Tensor
     value: Tensor
 
+    @property
+    def decays(self) -> bool:
+        """Whether it has weight decay: kernels, not biases and batch norm: He et al. 2018 (arXiv:1812.01187), 3.1."""
+        return len(self.shape) > 1
+
     def read_again(self) -> Tensor:
         """Returns the result of another read, on the variable's device, after the current control dependencies."""
         with tf.device(self.device):

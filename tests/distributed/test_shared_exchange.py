@@ -16,6 +16,8 @@ pytestmark = pytest.mark.distributed
 NUM_STEPS = 4
 FLAGS = (
     *('--model=lenet', '--device=cpu', '--batch_size=4', '--optimizer=momentum', '--tf_random_seed=3'),
+    # Large, so that it shows in the losses.
+    '--weight_decay=0.05',
     *('--num_warmup_batches=0', f'--num_batches={NUM_STEPS}', '--display_every=1'),
 )
 # Less than the gradients of lenet take, and more than any log.
