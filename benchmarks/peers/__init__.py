@@ -1,7 +1,7 @@
-"""ResNet-50 in other software: each script trains it as this program does and writes a result that `compare` reads.
+"""Peers: other software that does the same work, in scripts that write results which `compare` reads.
 
-All of them take the same step as `--model=resnet50 --device=cpu`: the network of He et al. 2015 with the strides in the
-first convolution of a block (3.86 billion multiply-adds; keras.applications has the same, torchvision v1.5 with 4.09),
-1001 classes, random images that are in memory before the first step, fp32 variables with computation in bf16 if asked
-for, weight decay of kernels, gradient descent without momentum.
+Those for ResNet-50 take the same step as `--model=resnet50 --device=cpu`: the network of He et al. 2015, with the
+strides in the first convolution of a block (3.86 billion multiply-adds; keras.applications has the same, torchvision
+v1.5 with 4.09), 1001 classes, random images that are in memory before the first step, fp32 variables, bf16 if
+asked for, weight decay of kernels, gradient descent without momentum. plain_records.py trains `trivial` on records.
 """

@@ -31,6 +31,8 @@ def make_document(
     losses: Sequence[float],
     disturbance: Mapping[str, Any],
     model: str,
+    *,
+    is_synthetic: bool,
 ) -> dict[str, Any]:
     """The JSON object of a run.
 
@@ -39,7 +41,7 @@ def make_document(
       peer: the name of the software. versions: of its libraries.
       starts, seconds, losses: of each step, warm-up included; starts in seconds since 1970.
       disturbance: of the timed steps, as hardware.meters.Disturbances has it.
-      model: the name of the network in this program.
+      model: the name of the network in this program. is_synthetic: whether no images are read.
     """
     facts = MODELS.find_model(model)
     parameters, multiply_adds = read_table()[model, 'imagenet', facts.image_size]
@@ -72,7 +74,7 @@ def make_document(
             'device': 'cpu',
             'devices': ['/cpu:0'],
             'data_set': 'imagenet',
-            'is_synthetic': True,
+            'is_synthetic': is_synthetic,
             'image_size': facts.image_size,
             'batch_size': args.batch_size,
             'global_batch_size': args.batch_size,

@@ -56,8 +56,9 @@ def run_steps(
         losses.append(step())
         seconds.append(time.perf_counter() - start)
         starts.append(first + start)
-    document = make_document(args, peer, versions, starts, seconds, losses, disturbances.stop(), model)
-    document['run']['is_synthetic'] = is_synthetic
+    document = make_document(
+        args, peer, versions, starts, seconds, losses, disturbances.stop(), model, is_synthetic=is_synthetic
+    )
     print(f'{peer}: loss {losses[-1]:.3f}')
     print(f'total images/sec: {document["throughput"]["images_per_second"]:.2f}')
     if args.result_file:

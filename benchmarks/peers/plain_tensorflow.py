@@ -42,9 +42,10 @@ def make_step(
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
         updates = layers.updates
         if not forward_only:
-            decay = WEIGHT_DECAY * tf.add_n([tf.nn.l2_loss(kernel) for kernel in layers.kernels])
+            # Part of the loss that is returned, as in the program.
+            loss += WEIGHT_DECAY * tf.add_n([tf.nn.l2_loss(kernel) for kernel in layers.kernels])
             variables = [*layers.kernels, *layers.others]
-            gradients = tf.gradients(loss + decay, variables)
+            gradients = tf.gradients(loss, variables)
             updates = [
                 *updates,
                 *(

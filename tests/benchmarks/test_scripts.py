@@ -5,12 +5,15 @@ import runpy
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from examples import encoded, example, write_shard
 
 from benchmarks.peers import document
+from inputs.data_sets import shard_name
 from models.costs import read_table
 from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
@@ -81,15 +84,36 @@ def test_a_network_written_by_hand_has_the_convolutions_and_the_parameters_of_th
         build_network(facts.network, images, 1001, variables, 'NHWC', is_training=True, dtype=tf.bfloat16)
     assert (network.image_size, logits.shape.as_list(), logits.dtype) == (facts.image_size, [2, 1001], tf.bfloat16)
     assert products_of(by_hand) == products_of(ours)
+    assert layers_of(by_hand) == layers_of(ours)
     sizes = [int(np.prod(variable.shape.as_list())) for variable in (*layers.kernels, *layers.others)]
     parameters, _ = read_table()[model, 'imagenet', facts.image_size]
     assert sum(sizes) == parameters
+
+
+def layers_of(graph: tf.Graph) -> Counter[tuple[str, Any]]:
+    """How often each other layer is in the graph; batch norm with what is added to the variance."""
+    types = {'Relu', 'MaxPool', 'AvgPool', 'BiasAdd', 'FusedBatchNormV3', 'RandomUniform', 'Mean', 'SelectV2'}
+    ops = [op for op in graph.get_operations() if op.type in types and 'initial' not in op.name.lower()]
+    return Counter((op.type, op.get_attr('epsilon') if 'Norm' in op.type else None) for op in ops)
 
 
 def products_of(graph: tf.Graph) -> Counter[tuple[str, str]]:
     """How often each convolution and each product is in the graph, by the shapes of kernel and result."""
     ops = [op for op in graph.get_operations() if op.type in ('Conv2D', 'MatMul')]
     return Counter((str(op.inputs[1].shape), str(op.outputs[0].shape)) for op in ops)
+
+
+@pytest.mark.parametrize('whole_pictures', [False, True])
+def test_the_plain_pipeline_makes_batches_of_records(whole_pictures: bool, tmp_path: Path) -> None:
+    from benchmarks.peers.plain_records import make_pipeline
+
+    pixels = np.linspace(0, 255, 40 * 50 * 3).reshape([40, 50, 3]).astype(np.uint8)
+    write_shard(tmp_path / shard_name('train', 0, 1), [example(encoded(pixels), label) for label in range(8)])
+    with tf.Graph().as_default(), tf.Session() as session:
+        images, labels = session.run(make_pipeline(str(tmp_path), 4, whole_pictures=whole_pictures)())
+    assert (images.shape, images.dtype, labels.dtype) == ((4, 227, 227, 3), np.float32, np.int32)
+    assert -1 <= images.min() < images.max() <= 1
+    assert {*labels} < {*range(8)}
 
 
 def test_the_network_of_pytorch_has_the_variables_of_resnet50() -> None:
