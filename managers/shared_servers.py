@@ -92,9 +92,8 @@ def share_parts(
     if memory is None:
         return None
     if decay:
-        values: list[Tensor | None] = []
-        for (_, variable), value in zip(gradients, decay.values, strict=True):
-            cut = [(variable.name, value)] if value is not None else []
-            values += [part for part, _ in variables.cut(cut)] or [None] * len(variables.parts[variable.name])
-        decay = Decay(decay.factor, values)
+        named = [(variable.name, value) for (_, variable), value in zip(gradients, decay.values, strict=True)]
+        cut = variables.cut([(name, value) for name, value in named if value is not None])
+        values = {part.handle.ref(): value for value, part in cut}
+        decay = Decay(decay.factor, [values.get(part.handle.ref()) for _, part in parts])
     return SharedExchange(servers, memory, sums, parts, decay)
