@@ -20,6 +20,7 @@ from params.variables import sums_by_halves
 from run.machine import Machine
 from run.plan import Counts, Data, OptimizerFacts, Processes, VariableFacts
 from run.step_graph import StepSettings
+from training.kernel_gradients import have_faster_products
 from training.precision import DEFAULT_FP16_SCALE, Precision
 from training.schedules import LearningRate, parse_piecewise, whole_steps_of
 
@@ -87,16 +88,9 @@ def describe_step(
 
 def _prefers_products(params: Params, machine: Machine, precision: Precision) -> bool:
     """Whether the towers are on CPUs where products of matrices can be faster than oneDNN's gradients of kernels."""
-    if (
-        not params.trains
-        or machine.kind != 'cpu'
-        or not machine.is_here
-        or precision.compute != tf.bfloat16
-        or params.xla
-    ):
+    if not params.trains or machine.kind != 'cpu' or not machine.is_here or params.xla:
         return False
-    features = processor_facts(Path('/'))['cpu_features']
-    return 'avx512_bf16' in features and 'amx_bf16' not in features
+    return have_faster_products(processor_facts(Path('/'))['cpu_features'], precision.compute)
 
 
 def _find_precision(params: Params) -> Precision:

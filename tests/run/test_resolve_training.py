@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow.compat.v1 as tf
 from refusals import refused
 
 from hardware.processors import processor_facts
@@ -12,6 +13,7 @@ from params.all_reduce_spec import parse_spec
 from params.modes import MODES
 from run.plan import Plan, VariableFacts
 from run.resolve import resolve
+from training.kernel_gradients import have_faster_products
 
 pytestmark = pytest.mark.graph
 
@@ -34,16 +36,16 @@ def variables_of(**flags: Any) -> VariableFacts:
     return plan.variables
 
 
-def test_gradients_of_kernels_are_products_only_in_bf16_on_cpus_where_that_was_measured() -> None:
+def test_gradients_of_kernels_are_products_in_training_on_cpus_where_that_was_measured() -> None:
     def by_products(**flags: Any) -> bool:
         plan = resolve(make_params(model='trivial', device='cpu', **flags), {})
         assert isinstance(plan, Plan)
         return plan.step.kernels_by_products
 
     features = processor_facts(Path('/'))['cpu_features']
-    assert by_products(precision='bf16') == ('avx512_bf16' in features and 'amx_bf16' not in features)
-    assert not by_products()
-    assert not by_products(precision='bf16', forward_only=True)
+    for precision, dtype in (('fp32', tf.float32), ('bf16', tf.bfloat16)):
+        assert by_products(precision=precision) == have_faster_products(features, dtype)
+        assert not by_products(precision=precision, forward_only=True)
 
 
 def test_an_unknown_mode_is_refused_with_the_known_ones() -> None:
