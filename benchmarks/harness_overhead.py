@@ -9,6 +9,7 @@ where all is written out in operations of TensorFlow.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 import time
@@ -102,19 +103,25 @@ def main() -> None:
     parser.add_argument('--precision', choices=('fp32', 'bf16'), default='fp32')
     parser.add_argument('--forward_only', action='store_true')
     parser.add_argument('--num_warmup_batches', type=int, default=3)
+    parser.add_argument(
+        '--reverse', action='store_true', help='start them in the reverse order: the first has its memory elsewhere'
+    )
     add_flags(parser, rounds=20, max_repeats=2)
     args = parser.parse_args()
     run = {name: getattr(args, name) for name in ('model', 'batch_size', 'precision', 'forward_only')}
-    with Harness(args, device='cpu', **run) as harness:
-        minimal = minimal_loop(**run)
-        contestants = {'harness': harness.take_step, 'minimal': timed(minimal, args.num_warmup_batches)}
+    with contextlib.ExitStack() as stack:
+        makers: dict[str, Callable[[], Callable[[int], float]]] = {
+            'harness': lambda: stack.enter_context(Harness(args, device='cpu', **run)).take_step,
+            'minimal': lambda: timed(minimal_loop(**run), args.num_warmup_batches),
+        }
         if args.model in NETWORKS:
-            contestants['by hand'] = timed(plain_tensorflow.make_step(**run), args.num_warmup_batches)
+            makers['by hand'] = lambda: timed(plain_tensorflow.make_step(**run), args.num_warmup_batches)
+        contestants = {name: makers[name]() for name in (reversed(makers) if args.reverse else makers)}
         turns = take_turns(
             contestants, args.rounds, max_repeats=args.max_repeats, show=lambda seconds: f'{seconds:.4g} s'
         )
     rate = Measure[float]('images/sec', lambda seconds: args.batch_size / seconds, is_paired=True)
-    print(format_report(turns, [rate], [('harness', name) for name in contestants if name != 'harness']))
+    print(format_report(turns, [rate], [('harness', name) for name in makers if name != 'harness']))
 
 
 if __name__ == '__main__':
