@@ -35,8 +35,8 @@ import tensorflow.compat.v1 as tf
 Tensor = Any
 
 _GRADIENT = 'Conv2DWithKernelGradientByProducts'
-# What is left to oneDNN, see the tables: in bfloat16 results with more pixels, in float32 batches with more, unless the
-# kernel is 1x1; and fewer filters, unless it is 1x1.
+# The limits of products, see the tables. In bfloat16 a result has at most so many pixels; in float32 the results of a
+# whole batch, unless the kernel is 1x1. Kernels other than 1x1 have at least so many filters.
 _MOST_PIXELS = 17 * 17
 _MOST_PIXELS_OF_BATCH = 8 * 7 * 7
 _FEWEST_FILTERS = 384
