@@ -15,13 +15,12 @@ from errors import RunError, UsageError, counted, spelled
 from params.spec import flag
 from reporting import history
 from reporting.change_points import change_points
-from reporting.collection import Collection, collect
+from reporting.collection import collect
 from reporting.console import format_warning
 from reporting.history import History
 from reporting.measured import measured, read_measured
 
 if TYPE_CHECKING:
-    from reporting.figures import Plot
     from reporting.page import Page
 
 _NEEDED = ('jinja2', 'matplotlib')
@@ -32,16 +31,10 @@ _MOST_TOLD = 5
 class Options:
     """The flags of the subcommand."""
 
-    output: str = flag(
-        'report.html', 'The file to write. With --serve none is written unless it is given.', is_path=True
-    )
+    output: str = flag('report.html', 'The file to write.', is_path=True)
     title: str | None = flag(None, 'The heading of the page; by default it names the models.')
     history: str | None = flag(None, 'A file of --history; its rates over the months are shown, too.', is_path=True)
     plots: str | None = flag(None, 'Folder for each plot as PNG and SVG, for papers; made if missing.', is_path=True)
-    serve: bool = flag(
-        False, 'Serve the page on this machine until Ctrl-C, and make it again when results come; needs no file.'
-    )
-    port: int = flag(8000, 'Port of --serve; 0: any that is free.', lower_bound=0, upper_bound=65535)
 
 
 DECLARATION = Declaration(
@@ -49,10 +42,13 @@ DECLARATION = Declaration(
     Options,
     'Makes one HTML page of results, which needs no network: a table with speed-ups, plots, machines, flags and '
     'warnings.',
-    examples=('results', 'results --output=page.html --plots=figures', 'results --serve'),
+    examples=('results', 'results --output=page.html --plots=figures'),
     details="It needs jinja2 and matplotlib: pip install 'tf_cnn_benchmarks[report]'.",
     positional=Positional(
         'DIR', 'A folder with results that --result_file or sweep wrote, or one such file.', at_most=None, is_path=True
+    ),
+    removed=dict.fromkeys(
+        ('serve', 'port'), '--serve: report makes a file; run report again when results have changed'
     ),
 )
 
@@ -70,77 +66,27 @@ def main(argv: Sequence[str]) -> int:
 def _report(arguments: Arguments[Options]) -> int:
     options = arguments.options
     _check_installed()
-    if 'port' in arguments.given and not options.serve:
-        raise UsageError(f'--port={options.port}: only --serve opens a port; add it, or leave this out')
-    output = None if options.serve and 'output' not in arguments.given else Path(options.output)
-    if output:
-        _check_output(output)
+    from reporting.page import make_page
+
+    output = Path(options.output)
+    _check_output(output)
     if options.plots:
         _make_folder(options.plots)
-    if options.serve:
-        return _serve(arguments.positional, options, output)
-    collection, past = collect(arguments.positional, read_measured), _past(options)
-    page = _made(collection, past, options)
-    assert output
+    collection = collect(arguments.positional, read_measured)
+    past = history.read(options.history, check=measured) if options.history else History([], [])
+    page = make_page(
+        replace(collection, problems=(*collection.problems, *past.problems)),
+        now=datetime.now(timezone.utc),
+        title=options.title,
+        history=past.records,
+        change_points=change_points,
+    )
     _write(page, output, options.plots)
     _tell_problems([*collection.problems, *past.problems])
     size = output.stat().st_size / 1000
     results, plots = counted(len(collection.records), 'result'), counted(len(page.plots), 'plot')
     print(f'{output}: {results} in {plots}, {size:.0f} kB')
     return 0
-
-
-def _serve(paths: Sequence[str], options: Options, output: Path | None) -> int:
-    from cluster.signals import Interrupts
-    from reporting.page import make_waiting_page
-    from reporting.serve import NotNowError, PageServer
-
-    for path in paths:
-        if not Path(path).exists():
-            raise UsageError(f'{path}: there is no such file or folder; make it, or give another one')
-
-    def make(version: str) -> str:
-        try:
-            collection = collect(paths, read_measured)
-        except UsageError as error:
-            return make_waiting_page(str(error), version)
-        try:
-            past = _past(options)
-        except RunError as error:
-            # The history is locked. The server looks again.
-            print(format_warning(str(error)), file=sys.stderr)
-            raise NotNowError(make_waiting_page(str(error), '')) from error
-        page = _made(collection, past, options, version)
-        if output:
-            _write(_made(collection, past, options), output, options.plots)
-        elif options.plots:
-            _save_plots(page.plots, options.plots)
-        _tell_problems([*collection.problems, *past.problems])
-        return page.html
-
-    watched = [Path(path) for path in (*paths, *([options.history] if options.history else []))]
-    with Interrupts().listening():
-        server = PageServer(watched, make, options.port)
-        print(f'The report is at {server.address} until Ctrl-C.', flush=True)
-        server.run(lambda: print('Made the page again, there are other results.', flush=True))
-    return 0
-
-
-def _past(options: Options) -> History:
-    return history.read(options.history, check=measured) if options.history else History([], [])
-
-
-def _made(collection: Collection, past: History, options: Options, version: str | None = None) -> 'Page':
-    from reporting.page import make_page
-
-    return make_page(
-        replace(collection, problems=(*collection.problems, *past.problems)),
-        now=datetime.now(timezone.utc),
-        title=options.title,
-        history=past.records,
-        change_points=change_points,
-        version=version,
-    )
 
 
 def _check_installed() -> None:
@@ -184,13 +130,10 @@ def _write(page: 'Page', output: Path, folder: str | None) -> None:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
         raise RunError(f'{output}: it could not be written ({(error.strerror or str(error)).lower()})') from None
-    if folder:
-        _save_plots(page.plots, folder)
-
-
-def _save_plots(plots: Sequence['Plot'], folder: str) -> None:
+    if not folder:
+        return
     try:
-        for plot in plots:
+        for plot in page.plots:
             plot.save(Path(folder))
     except OSError as error:
         raise RunError(f'{error.filename or folder}: it could not be written ({error.strerror or error})') from None

@@ -60,7 +60,6 @@ def make_page(
     title: str | None = None,
     history: Sequence[Record] = (),
     change_points: Callable[[Sequence[float]], Sequence[int]] | None = None,
-    version: str | None = None,
 ) -> Page:
     """The page of results.
 
@@ -69,7 +68,6 @@ def make_page(
       now: when the page is made, in UTC, which it states.
       title: its heading; by default it names the models.
       history, change_points: the runs of the last months, and what finds changes in their rates; see plot_history.
-      version: of the results, for a served page, which loads itself again when there is another one.
     """
     summary = summarize_collection(collection)
     speed = [plot_rates(summary), plot_scaling(summary), plot_peak(summary)]
@@ -81,8 +79,6 @@ def make_page(
     sections = [Section(anchor, heading, [_drawn(plot) for plot in plots]) for anchor, heading, plots in shown if plots]
     runs = summary.runs
     html = _render(
-        'report.html.jinja',
-        version,
         title=title or _title(summary),
         now=now,
         period=_period([run.record.started_at for run in runs]),
@@ -101,19 +97,9 @@ def make_page(
     return Page(html, tuple(plot for _, _, plots in shown for plot in plots))
 
 
-def make_waiting_page(reason: str, version: str) -> str:
-    """The page that is served as long as there are no results, with the reason in one line."""
-    return _render('waiting.html.jinja', version, title='Waiting for results', reason=reason)
-
-
-def _render(template: str, version: str | None, **values: Any) -> str:
-    scripts = [_script('report.js')] if version is None else [_script('report.js'), _script('reload.js')]
-    hashes = ' '.join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts
-    )
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src blob: data:; script-src {hashes}"
-    if version is not None:
-        policy += "; connect-src 'self'"
+def _render(**values: Any) -> str:
+    script = (_TEMPLATES / 'report.js').read_text(encoding='utf-8')
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -122,19 +108,14 @@ def _render(template: str, version: str | None, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters['breakable'] = _breakable
-    return environment.get_template(template).render(
+    return environment.get_template('report.html.jinja').render(
         **values,
-        policy=policy,
-        version=version,
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src blob: data:; script-src 'sha256-{digest}'",
         css=Markup((_TEMPLATES / 'report.css').read_text(encoding='utf-8')),
         light=LIGHT,
         dark=DARK,
-        scripts=[Markup(text) for text in scripts],
+        script=Markup(script),
     )
-
-
-def _script(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding='utf-8')
 
 
 def _drawn(plot: Plot) -> tuple[Plot, Markup, Markup]:

@@ -121,7 +121,6 @@ WITHOUT_TENSORFLOW = [
     'reporting.page',
     'reporting.regression',
     'reporting.result',
-    'reporting.serve',
     'reporting.statistics',
     'reporting.summary',
     'reporting.tables',

@@ -4,14 +4,11 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from pathlib import Path
 
 import pytest
 from browser import Browser, open_browser
-from report_server import DEADLINE_SECS, serving
-from sample_results import sample_document, sample_failure, write_sample
+from sample_results import sample_document, sample_failure
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support import wait
 
 from reporting.collection import collect
 from reporting.measured import read_measured
@@ -166,14 +163,3 @@ def test_a_plot_is_saved_in_light_colours(browser: Browser, url: str) -> None:
     assert saved.startswith('<svg')
     assert 'var(' not in saved
     assert '#1f5fa8' in saved
-
-
-def test_an_open_page_loads_itself_again_when_results_come(browser: Browser, tmp_path: Path) -> None:
-    with serving(str(tmp_path)) as (_, address):
-        browser.open(address)
-        assert 'Waiting' in browser.driver.title
-        write_sample(tmp_path / 'first.json')
-        wait.WebDriverWait(browser.driver, DEADLINE_SECS, 0.1).until(lambda driver: 'lenet' in driver.title)
-        assert {url.removeprefix(address) for url in browser.requests()} <= {'', 'version', 'data:,'}
-        # Until its server ends, nothing is wrong.
-        assert browser.errors() == []
