@@ -1,4 +1,4 @@
-"""The commands and scripts of docs/distributed.md, and the manifests of deploy/ that it explains, work."""
+"""The commands and scripts of the pages about clusters, and the manifests of deploy/ that they explain, work."""
 
 import json
 import re
@@ -15,7 +15,8 @@ from params import SPECS, Params, parse_argv
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-DOC = (ROOT / 'docs' / 'distributed.md').read_text()
+PAGES = ('distributed', 'launchers', 'modes', 'cluster_life')
+DOC = '\n'.join((ROOT / 'docs' / f'{page}.md').read_text() for page in PAGES)
 MANIFESTS = [(ROOT / 'deploy' / name).read_text() for name in ('tfjob.yaml', 'tfjob-collective.yaml')]
 SCRIPTS = re.findall(r'^```bash\n(.*?)^```$', DOC, flags=re.MULTILINE | re.DOTALL)
 INDENTED = '\n'.join(line[4:] for line in DOC.splitlines() if line.startswith('    '))

@@ -1,6 +1,6 @@
 """Processes that the real Horovod brings together take the steps of one tower with all their images.
 
-Skipped where Horovod is not installed; docs/distributed.md says what it takes to build it.
+Skipped where Horovod is not installed; docs/launchers.md says what it takes to build it.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from inputs.data_sets import shard_name
 from params import make_params, parse_argv
 from training.checkpoint_files import latest_checkpoint
 
-REASON = 'it has no wheel for this TensorFlow; docs/distributed.md tells how to build it'
+REASON = 'it has no wheel for this TensorFlow; docs/launchers.md tells how to build it'
 pytest.importorskip('horovod.tensorflow', reason=REASON)
 gloo_run = pytest.importorskip('horovod.runner.gloo_run', reason=REASON)
 hosts = pytest.importorskip('horovod.runner.common.util.hosts', reason=REASON)
