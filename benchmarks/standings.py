@@ -17,7 +17,8 @@ import numpy as np
 from benchmarks.turns import Outcome, Turns, load, outcomes
 from hardware.surroundings import machine_facts
 from reporting import comparison
-from reporting.comparison import Estimate, Ratio, Verdict
+from reporting.comparison import Ratio, Verdict
+from reporting.intervals import FEWEST_RUNS, Estimate, estimate_runs
 from reporting.long_run import mean_error
 from reporting.record import Record
 from reporting.tables import format_markdown
@@ -25,7 +26,11 @@ from reporting.tables import format_markdown
 # From so many pairs on, neighbouring pairs may resemble each other, as steps do, and the interval must not assume
 # otherwise. With fewer, that estimate has too few degrees of freedom.
 _SERIES = 12
-_VERDICTS = {Verdict.SAME: 'no significant difference', Verdict.UNKNOWN: 'unknown: too few turns'}
+_VERDICTS = {
+    Verdict.SAME: 'no significant difference',
+    Verdict.FEW_RUNS: 'unknown: too few turns',
+    Verdict.DISTURBED: 'unknown: too disturbed',
+}
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,7 @@ class Measure(Generic[Outcome]):
 
     def estimate(self, found: Sequence[Outcome]) -> Estimate:
         """The estimate of turns, at least one; of a cost, that of its inverse."""
-        costs = self._costs(found)
-        mean, size = float(costs.mean()), costs.size
-        if size == 1:
-            return Estimate(1 / mean, 1, 0)
-        variance = float(costs.var(ddof=1)) / mean**2
-        return Estimate(1 / mean, size, 0, variance / size, size - 1, variance)
+        return estimate_runs(1 / self._costs(found))
 
     def ratio(self, ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Ratio:
         """The number of ours over that of theirs, which are the turns of two contestants by rounds."""
@@ -101,10 +101,10 @@ def paired_ratio(costs: Sequence[float] | np.ndarray, baseline: Sequence[float] 
     error = mean_error(differences) if size >= _SERIES else None
     if error:
         variance, degrees = error.variance, error.degrees_of_freedom
-    elif size > 2:
+    elif size >= FEWEST_RUNS:
         variance, degrees = float(differences.var(ddof=1)) / size, size - 1.0
     else:
-        return Ratio(rate / other_rate, None, None, Verdict.UNKNOWN)
+        return Ratio(rate / other_rate, None, None, Verdict.FEW_RUNS)
     # The differences have the errors of both, so the baseline counts as exact.
     exact = Estimate(other_rate, size, 0, 0.0, degrees, 0.0)
     return comparison.compare(exact, Estimate(rate, size, 0, variance, degrees, variance * size))

@@ -6,7 +6,7 @@ of a rate is that of the logarithm of its seconds per image, and intervals are s
 - Repeats: each run is one value, since processes differ from each other more than their steps show (Kalibera and Jones
   2013, Rigorous Benchmarking in Reasonable Time, section 4). Student's t, with the degrees of freedom of Welch 1947,
   The Generalization of Student's Problem, equation 29; with 1 or 2 runs on a side, both share one variance (Student
-  1908). A bootstrap of 2 to 5 runs would be too narrow by far.
+  1908), which needs at least 3 runs of one of them. A bootstrap of 3 to 5 runs would be too narrow by far.
 - Single runs: the steps, see reporting/long_run.py. This interval holds for these two processes. To call two single
   runs different, their difference must also exceed what two processes of one setting show, a Spread, and what other
   processes may have taken from one of them.
@@ -15,26 +15,19 @@ of a rate is that of the logarithm of its seconds per image, and intervals are s
 import enum
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reporting.intervals import t_quantile
+from reporting.intervals import FEWEST_RUNS, WIDEST, Estimate, estimate_runs, half_width, interval_around
 from reporting.long_run import mean_error
 from reporting.original_logs import printed_spread
 from reporting.record import Record
 
-CONFIDENCE = 0.95
-
-# A setting with fewer runs does not say how much they differ; both sides of a ratio then share one variance.
-_MIN_RUNS = 3
-
 # The spread of runs of which none is known: as large as that of single steps, with this uncertainty. On a noisy machine
 # of 2 cores 2 of 54 pairs of runs of lenet were called different: benchmarks/equal_runs.py.
 _ASSUMED_DEGREES = 4.0
-# The logarithm of the largest factor: an interval that wide says nothing, and exp() must not overflow.
-_MOST = math.log(1e6)
 # With less left for the run, its rate says nothing.
 _MOST_OF_OTHERS = 0.95
 # Of a spread that the user knows.
@@ -54,46 +47,9 @@ class Verdict(enum.Enum):
     SAME = 'no significant difference'
     FASTER = 'faster'
     SLOWER = 'slower'
-    UNKNOWN = 'unknown: too few steps'
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """The throughput of one setting.
-
-    Attributes:
-      images_per_second: images over seconds; nan if no step was timed.
-      num_runs, num_steps: what was measured; num_steps over all runs.
-      variance: of the relative error; nan if too little was measured. degrees_of_freedom: of that variance.
-      run_variance: of the relative differences between runs; None for a single run.
-      step_spread: the standard deviation of step seconds over their mean; nan if unknown.
-      share_of_others: the part of the cores that other processes and machines took from a run on CPUs; 0 if unknown.
-    """
-
-    images_per_second: float
-    num_runs: int
-    num_steps: int
-    variance: float = math.nan
-    degrees_of_freedom: float = math.nan
-    run_variance: float | None = None
-    step_spread: float = math.nan
-    share_of_others: float = 0.0
-
-    @property
-    def has_interval(self) -> bool:
-        return math.isfinite(self.variance)
-
-    @property
-    def basis(self) -> str | None:
-        """What the interval is computed from: 'runs' or 'steps'; None without an interval."""
-        if not self.has_interval:
-            return None
-        return 'steps' if self.run_variance is None else 'runs'
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval in images/sec, (low, high)."""
-        return _around(self.images_per_second, self.variance, self.degrees_of_freedom)
+    FEW_RUNS = 'unknown: too few runs'
+    FEW_STEPS = 'unknown: too few steps'
+    DISTURBED = 'unknown: too disturbed'
 
 
 @dataclass(frozen=True)
@@ -117,11 +73,11 @@ class Ratio:
 
     Attributes:
       value: above 1 if it is faster than the baseline.
-      interval: of 95 %, (low, high); None if too little was measured.
-      basis: what the interval is computed from, 'runs' or 'steps'.
+      interval: of 95 %, (low, high); None if too little was measured, or it would say nothing.
+      basis: what the verdict is computed from, 'runs' or 'steps'; None if too little was measured.
       verdict: whether the difference is significant.
       spread: for single runs, the assumed difference between processes. threshold: for single runs, the factor that
-        the ratio must exceed, or fall below the inverse of, to be significant.
+        the ratio must exceed, or fall below the inverse of, to be significant; None if it would say nothing.
     """
 
     value: float
@@ -137,18 +93,18 @@ class Ratio:
 
 
 def estimate(records: Sequence[Record], clock: Clock = Clock.WALL) -> Estimate:
-    """The throughput of the runs of one setting, at least one run."""
-    num_steps = sum(record.step_seconds().size for record in records)
+    """The throughput of the runs of one setting, at least one run: see estimate_runs."""
     rates = [_rate(record, clock) for record in records]
     if len(records) == 1:
         return _estimate_of_steps(records[0], rates[0], clock)
-    seconds = 1 / np.asarray(rates)
-    mean = float(seconds.mean())
-    run_variance = float(seconds.var(ddof=1)) / mean**2
-    size = len(records)
+    images = [record.images for record in records]
+    found = estimate_runs(rates, images if all(map(math.isfinite, images)) else None)
     spreads = [spread for record in records if math.isfinite(spread := _step_spread(record, clock))]
-    step_spread = float(np.sqrt(np.mean(np.square(spreads)))) if spreads else math.nan
-    return Estimate(1 / mean, size, num_steps, run_variance / size, size - 1, run_variance, step_spread)
+    return replace(
+        found,
+        num_steps=sum(record.step_seconds().size for record in records),
+        step_spread=float(np.sqrt(np.mean(np.square(spreads)))) if spreads else math.nan,
+    )
 
 
 def compare(baseline: Estimate, other: Estimate, spread: Spread | None = None) -> Ratio:
@@ -159,25 +115,27 @@ def compare(baseline: Estimate, other: Estimate, spread: Spread | None = None) -
     """
     value = other.images_per_second / baseline.images_per_second
     pair = (baseline, other)
-    if not all(side.has_interval for side in pair) and not known_spread(pair):
-        return Ratio(value, None, None, Verdict.UNKNOWN)
     pooled = known_spread(pair)
-    if pooled and min(side.num_runs for side in pair) < _MIN_RUNS:
+    if not pooled and any(side.basis is None for side in pair):
+        few_runs = any(side.num_runs > 1 for side in pair)
+        return Ratio(value, None, None, Verdict.FEW_RUNS if few_runs else Verdict.FEW_STEPS)
+    if pooled and min(side.num_runs for side in pair) < FEWEST_RUNS:
         variance = pooled.relative**2 * sum(1 / side.num_runs for side in pair)
         degrees = pooled.degrees_of_freedom
     else:
         variance = baseline.variance + other.variance
         degrees = _welch(pair)
-    interval = _around(value, variance, degrees)
+    interval = interval_around(value, variance, degrees)
+    least = half_width(variance, degrees)
     if pooled:
-        return Ratio(value, interval, 'runs', _verdict(value, interval))
+        return Ratio(value, interval, 'runs', _verdict(value, least))
     spread = spread or _assumed_spread(pair)
-    of_runs = t_quantile(0.5 + CONFIDENCE / 2, spread.degrees_of_freedom) * spread.relative * math.sqrt(2)
-    of_steps = t_quantile(0.5 + CONFIDENCE / 2, degrees) * math.sqrt(variance)
+    of_runs = half_width(2 * spread.relative**2, spread.degrees_of_freedom)
     # Without the other processes a run could have been faster by as much.
     share = 0.0 if spread.includes_others else max(side.share_of_others for side in pair)
-    threshold = _factor(math.hypot(of_runs, of_steps) - math.log1p(-share))
-    return Ratio(value, interval, 'steps', _verdict(value, interval, threshold), spread, threshold)
+    least = math.hypot(of_runs, least) - math.log1p(-share)
+    threshold = math.exp(least) if least <= math.log(WIDEST) else None
+    return Ratio(value, interval, 'steps', _verdict(value, least), spread, threshold)
 
 
 def known_spread(estimates: Iterable[Estimate]) -> Spread | None:
@@ -243,21 +201,8 @@ def _welch(pair: Sequence[Estimate]) -> float:
     return total**2 / sum(side.variance**2 / side.degrees_of_freedom for side in pair)
 
 
-def _around(value: float, variance: float, degrees: float) -> tuple[float, float] | None:
-    if not math.isfinite(variance) or not math.isfinite(value):
-        return None
-    factor = _factor(t_quantile(0.5 + CONFIDENCE / 2, degrees) * math.sqrt(variance))
-    return value / factor, value * factor
-
-
-def _factor(logarithm: float) -> float:
-    return math.exp(min(logarithm, _MOST))
-
-
-def _verdict(value: float, interval: tuple[float, float] | None, threshold: float | None = None) -> Verdict:
-    if interval is None:
-        return Verdict.UNKNOWN
-    low, high = interval
-    if low <= 1 <= high or (threshold and 1 / threshold <= value <= threshold):
-        return Verdict.SAME
+def _verdict(value: float, least: float) -> Verdict:
+    """What a ratio says that is significant if its logarithm is beyond `least`."""
+    if not abs(math.log(value)) > least:
+        return Verdict.SAME if least <= math.log(WIDEST) else Verdict.DISTURBED
     return Verdict.FASTER if value > 1 else Verdict.SLOWER

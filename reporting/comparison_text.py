@@ -9,8 +9,10 @@ from typing import Any
 
 from errors import counted
 from reporting import tables
-from reporting.comparison import Clock
+from reporting.comparison import Clock, Ratio, Verdict
 from reporting.comparison_rows import Changes, Row
+from reporting.intervals import FEWEST_RUNS, Estimate
+from reporting.long_run import MIN_STEPS
 
 SCHEMA = 'tf_cnn_benchmarks.comparison'
 SCHEMA_VERSION = 1
@@ -19,6 +21,13 @@ _TITLES = ('run', 'shape', 'runs', 'images/sec', '95 %', 'ratio', '95 %', 'verdi
 _LEFT = ('run', 'shape', 'verdict')
 _MOST_WARNINGS = 8
 _NOTABLE_SHARE = 0.05
+# What to do where the numbers say too little.
+_TOO_FEW_RUNS = f'at least {FEWEST_RUNS} runs are needed (--repeat={FEWEST_RUNS})'
+_TOO_FEW_STEPS = f'single runs need at least {MIN_STEPS} timed steps each, better 100 (--num_batches=100)'
+_DISTURBED = (
+    'the runs, or their steps, differ too much; measure again while nothing else runs on the machine, with more runs '
+    '(--repeat=5)'
+)
 
 
 def plain(text: object) -> str:
@@ -38,11 +47,23 @@ def as_cells(row: Row) -> tuple[str, ...]:
         plain(row.shape),
         str(found.num_runs) if found else '',
         f'{found.images_per_second:.2f}' if found else '',
-        _interval(found.interval, 2) if found else '',
+        _interval(found, 2) if found else '',
         f'{ratio.value:.3f}' if ratio else '',
-        _interval(ratio.interval, 3) if ratio else '',
+        _interval(ratio, 3) if ratio else '',
         plain(told),
     )
+
+
+def format_runs(found: Estimate) -> str:
+    """The rate of repeated runs, with its interval or why there is none, in one line."""
+    line = (
+        f'rate of {counted(found.num_runs, "run")}: {found.images_per_second:.2f} images/sec (all images / all seconds)'
+    )
+    if found.num_runs < FEWEST_RUNS:
+        return f'{line}; for an interval {_TOO_FEW_RUNS}'
+    if found.interval is None or found.plus_minus is None:
+        return f'{line}; too disturbed for an interval: {_DISTURBED}'
+    return f'{line}, 95 % interval {_interval(found, 2)} (+/- {100 * found.plus_minus:.1f} %)'
 
 
 def format_text(rows: Sequence[Row], problems: Sequence[str], width: int | None) -> str:
@@ -125,6 +146,7 @@ def notes(rows: Sequence[Row], problems: Sequence[str]) -> list[str]:
         *_changes('machine', [(row, row.machine_changes) for row in rows]),
         *_warnings(rows),
         *(f'not read: {plain(problem)}' for problem in problems),
+        *_advice(rows),
         *_about_single_runs(rows),
     ]
     return ['', *lines] if lines else []
@@ -153,6 +175,21 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
             return
         names = list(dict.fromkeys(name for name, _ in found))
         yield f'warning: {_few(names)}: {found[0][1]}'
+
+
+def _advice(rows: Sequence[Row]) -> Iterator[str]:
+    def verdict(row: Row) -> Verdict | None:
+        is_wide = row.estimate and row.estimate.basis and not row.estimate.interval
+        return Verdict.DISTURBED if is_wide else row.ratio.verdict if row.ratio else None
+
+    for told, text in (
+        (Verdict.FEW_RUNS, f'too few runs: {_TOO_FEW_RUNS}'),
+        (Verdict.FEW_STEPS, f'too few steps: {_TOO_FEW_STEPS}'),
+        (Verdict.DISTURBED, f'too disturbed: {_DISTURBED}'),
+    ):
+        names = [plain(row.name) for row in rows if verdict(row) is told]
+        if names:
+            yield f'{_few(names)}: {text}'
 
 
 def _about_single_runs(rows: Sequence[Row]) -> Iterator[str]:
@@ -189,11 +226,11 @@ def _few(names: Sequence[str]) -> str:
     return shown if len(names) <= 3 else f'{shown} and {len(names) - 3} more'
 
 
-def _interval(interval: tuple[float, float] | None, decimals: int) -> str:
-    if interval is None:
-        return ''
-    low, high = interval
-    return f'{low:.{decimals}f} to {high:.{decimals}f}'
+def _interval(found: Estimate | Ratio, decimals: int) -> str:
+    if found.interval is None:
+        return 'too disturbed' if found.basis else ''
+    low, high = found.interval
+    return f'{low:.{decimals}f} to {high:.{decimals}f}{" (steps)" if found.basis == "steps" else ""}'
 
 
 def _value(value: object) -> str:

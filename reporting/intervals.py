@@ -1,9 +1,16 @@
-"""The rate of repeated runs and its interval, from few runs. Needs no SciPy."""
+"""The rate of repeated runs, its interval and its +/-, as docs/measurement.md defines them. Needs no SciPy."""
 
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+CONFIDENCE = 0.95
+# Fewer runs of a setting do not show how much its runs differ: Student's t is 12.7 for 2 runs, 4.3 for 3.
+FEWEST_RUNS = 3
+# An interval that reaches beyond this many times the value, or its inverse, says nothing, and is not given.
+WIDEST = 2.0
 
 # Nodes and weights of the Gauss-Legendre rule on [-1, 1]; the integrand below is smooth.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
@@ -11,26 +18,86 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
 _STEPS = 200
 
 
-def mean_rate(rates: Sequence[float]) -> float:
-    """The rate of runs of equal work, one after the other: their images over their seconds, not the mean of rates."""
-    return 1 / float(np.mean(1 / np.asarray(rates, dtype=np.float64)))
+@dataclass(frozen=True)
+class Estimate:
+    """The throughput of one setting, and how exactly it is known.
 
-
-def rate_interval(rates: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The interval of mean_rate over repeated runs, by Student's t on their relative errors; (low, high), above 0.
-
-    Student 1908, The Probable Error of a Mean. Symmetric on a logarithmic scale, as errors of durations are.
-
-    Raises:
-      ValueError: there are fewer than 2 rates, which say nothing about their spread.
+    Attributes:
+      images_per_second: all images over all seconds; nan if no step was timed.
+      num_runs, num_steps: what was measured; num_steps over all runs.
+      variance: of the relative error; nan if too little was measured. degrees_of_freedom: of that variance.
+      run_variance: of the relative differences between runs; None under FEWEST_RUNS runs, which do not show it.
+      step_spread: the standard deviation of step seconds over their mean; nan if unknown.
+      share_of_others: the part of the cores that other processes and machines took from a run on CPUs; 0 if unknown.
     """
-    if len(rates) < 2:
-        raise ValueError(f'{len(rates)} values have no interval')
-    seconds = 1 / np.asarray(rates, dtype=np.float64)
-    relative_error = float(seconds.std(ddof=1) / seconds.mean()) / math.sqrt(seconds.size)
-    factor = math.exp(t_quantile(0.5 + confidence / 2, seconds.size - 1) * relative_error)
-    rate = mean_rate(rates)
-    return rate / factor, rate * factor
+
+    images_per_second: float
+    num_runs: int
+    num_steps: int
+    variance: float = math.nan
+    degrees_of_freedom: float = math.nan
+    run_variance: float | None = None
+    step_spread: float = math.nan
+    share_of_others: float = 0.0
+
+    @property
+    def basis(self) -> str | None:
+        """What its error is computed from: 'runs' or 'steps'; None if too little was measured."""
+        if not math.isfinite(self.variance):
+            return None
+        return 'steps' if self.run_variance is None else 'runs'
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval in images/sec, (low, high); None if too little was measured, or it would say nothing."""
+        return interval_around(self.images_per_second, self.variance, self.degrees_of_freedom)
+
+    @property
+    def plus_minus(self) -> float | None:
+        """Half of the width of the interval over the rate: 0.02 is printed as "+/- 2.0 %"; None without an interval."""
+        low, high = self.interval or (math.nan, math.nan)
+        return (high - low) / 2 / self.images_per_second if self.interval else None
+
+
+def estimate_runs(rates: ArrayLike, images: ArrayLike | None = None) -> Estimate:
+    """The rate of runs of one setting, one after the other: all their images over all their seconds.
+
+    The interval is Student's t (1908, The Probable Error of a Mean) on the relative errors of the seconds per image.
+    Runs of unequal length count by their images (Cochran 1977, Sampling Techniques, equation 6.13, the variance of a
+    ratio). The interval is symmetric on a logarithmic scale, as errors of durations are.
+
+    Args:
+      rates: images/sec of each run, at least one, all above 0. images: of each run; by default equally many.
+
+    Returns:
+      The estimate, with a variance if there are at least FEWEST_RUNS runs.
+    """
+    costs = 1 / np.asarray(rates, dtype=np.float64)
+    weights = np.ones(costs.size) if images is None else np.asarray(images, dtype=np.float64)
+    cost = float(np.average(costs, weights=weights))
+    size = costs.size
+    if size < FEWEST_RUNS:
+        return Estimate(1 / cost, size, 0)
+    deviations = weights / weights.mean() * (costs / cost - 1)
+    run_variance = float(np.sum(np.square(deviations))) / (size - 1)
+    return Estimate(1 / cost, size, 0, run_variance / size, size - 1, run_variance)
+
+
+def interval_around(value: float, variance: float, degrees_of_freedom: float) -> tuple[float, float] | None:
+    """The 95 % interval of a rate or ratio, (low, high), by the variance of its relative error.
+
+    Returns:
+      None if the variance is unknown, or the interval would reach beyond WIDEST times the value.
+    """
+    if not math.isfinite(variance) or not math.isfinite(value):
+        return None
+    half = half_width(variance, degrees_of_freedom)
+    return None if half > math.log(WIDEST) else (value * math.exp(-half), value * math.exp(half))
+
+
+def half_width(variance: float, degrees_of_freedom: float) -> float:
+    """Half of the width of the 95 % interval on a logarithmic scale."""
+    return t_quantile(0.5 + CONFIDENCE / 2, degrees_of_freedom) * math.sqrt(variance)
 
 
 def t_quantile(probability: float, degrees_of_freedom: float) -> float:

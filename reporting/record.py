@@ -161,6 +161,11 @@ class Record:
         """Images of all timed steps over the sum of their own seconds; nan if no step was timed."""
         return as_float(self.document['throughput']['images_per_second_of_steps'])
 
+    @property
+    def images(self) -> float:
+        """The images of all timed steps; nan if unknown."""
+        return as_float(self.document['throughput'].get('images'))
+
     def step_seconds(self) -> NDArray[np.float64]:
         """The seconds of each timed step of the chief, [num_steps] float64; empty if none is known."""
         steps = self._chief_steps()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from reporting.change_points import MIN_LEVEL, change_points
-from reporting.comparison import CONFIDENCE, Clock
+from reporting.comparison import Clock, estimate
 from reporting.differences import Differences, machine_differences
-from reporting.intervals import t_quantile
+from reporting.intervals import WIDEST, half_width
 from reporting.record import Record
 from reporting.repeats import repeat_key
 
@@ -34,7 +34,8 @@ class Judgement:
     Attributes:
       rate: images/sec of the new runs. num_new, num_earlier: runs. num_level: earlier runs since the last change.
       median: of those, in images/sec; None if they are too few. expected: the interval in which the rate of runs like
-        those lies with 95 % probability, (low, high). ratio: rate over median.
+        those lies with 95 % probability, (low, high); None if they are too few, or differ too much.
+      ratio: rate over median.
       verdict: in words. is_slower, is_faster: whether the rate lies outside of the interval.
       last_change: the change that began the level, if there was one.
     """
@@ -52,10 +53,12 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        if self.expected is None:
+        if not self.num_earlier:
+            return 'no run before this one'
+        if self.median is None:
             return f'too few runs: {self.num_earlier} of {MIN_LEVEL}'
         if not self.is_slower and not self.is_faster:
-            return 'as before'
+            return 'as before' if self.expected else 'history too noisy to judge'
         return f'{"slower" if self.is_slower else "faster"} than the {self.num_level} runs before'
 
 
@@ -72,7 +75,7 @@ def judge(new: Sequence[Record], history: Sequence[Record], clock: Clock = Clock
     """
     earlier = _earlier(new, history, clock)
     rates = [_rate(record, clock) for record in earlier]
-    rate = len(new) / sum(1 / _rate(record, clock) for record in new)
+    rate = estimate(new, clock).images_per_second
     starts = change_points(rates) if len(rates) >= MIN_LEVEL else []
     first = starts[-1] if starts else 0
     level = np.asarray(rates[first:])
@@ -82,18 +85,18 @@ def judge(new: Sequence[Record], history: Sequence[Record], clock: Clock = Clock
     median = float(np.median(level))
     logs = np.log(level)
     deviation = float(logs.std(ddof=1)) * math.sqrt(1 / level.size + 1 / len(new))
-    half = t_quantile(0.5 + CONFIDENCE / 2, level.size - 1) * deviation
-    low, high = (math.exp(float(logs.mean()) + side) for side in (-half, half))
+    half = half_width(deviation**2, level.size - 1)
+    middle = float(logs.mean())
     return Judgement(
         rate,
         len(new),
         len(rates),
         int(level.size),
         median,
-        (low, high),
+        (math.exp(middle - half), math.exp(middle + half)) if half <= math.log(WIDEST) else None,
         rate / median,
-        rate < low,
-        rate > high,
+        math.log(rate) < middle - half,
+        math.log(rate) > middle + half,
         last_change,
     )
 

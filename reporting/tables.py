@@ -1,9 +1,9 @@
 """Tables of results as text. format_* functions return text without a final newline; others print it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from reporting.intervals import mean_rate, rate_interval
+from reporting.intervals import Estimate
 
 # What a table calls a flag whose name says too little.
 _TITLES = {'batch_size': 'batch size', 'shape': 'W*G+P'}
@@ -15,17 +15,13 @@ class Row:
 
     Attributes:
       varied: the text of each flag that differs between rows, and the shape.
-      rates: images/sec of each complete run. problem: why there are fewer than there should be, or None.
+      estimate: the rate of the complete runs, None if there are none. problem: why there are fewer than there should
+        be, or None.
     """
 
     varied: Mapping[str, str]
-    rates: Sequence[float] = field(default=())
+    estimate: Estimate | None = None
     problem: str | None = None
-
-    @property
-    def rate(self) -> float | None:
-        """The rate of all runs, which do the same work."""
-        return mean_rate(self.rates) if self.rates else None
 
 
 def format_results(columns: Sequence[str], rows: Sequence[Row]) -> str:
@@ -34,8 +30,8 @@ def format_results(columns: Sequence[str], rows: Sequence[Row]) -> str:
     Its columns: what differs between the rows, images/sec, its 95 % interval over repeats if there are any,
     the speed-up against the first row that has a rate, and what went wrong if anything did.
     """
-    base = next((row.rate for row in rows if row.rate), None)
-    has_intervals = any(len(row.rates) > 1 for row in rows)
+    base = next((row.estimate.images_per_second for row in rows if row.estimate), None)
+    has_intervals = any(row.estimate and row.estimate.num_runs > 1 for row in rows)
     has_problems = any(row.problem for row in rows)
     header = [
         *(_TITLES.get(name, name) for name in columns),
@@ -46,12 +42,13 @@ def format_results(columns: Sequence[str], rows: Sequence[Row]) -> str:
     ]
     lines = []
     for row in rows:
-        rate = row.rate
+        found = row.estimate
+        rate = found.images_per_second if found else None
         lines.append(
             [
                 *(row.varied.get(name, '') for name in columns),
                 '' if rate is None else f'{rate:.2f}',
-                *([_interval(row.rates), str(len(row.rates))] if has_intervals else []),
+                *([_interval(found), str(found.num_runs if found else 0)] if has_intervals else []),
                 '' if rate is None or base is None else f'{rate / base:.2f}',
                 *([row.problem or 'ok'] if has_problems else []),
             ]
@@ -79,8 +76,7 @@ def _aligned(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) ->
     ]
 
 
-def _interval(rates: Sequence[float]) -> str:
-    if len(rates) < 2:
+def _interval(found: Estimate | None) -> str:
+    if not found or found.basis != 'runs':
         return ''
-    low, high = rate_interval(rates)
-    return f'{low:.2f} to {high:.2f}'
+    return f'{found.interval[0]:.2f} to {found.interval[1]:.2f}' if found.interval else 'too disturbed'

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from errors import counted
+from reporting.comparison import estimate
 from reporting.record import Record
 from reporting.tables import Row
 from sweeps.durations import format_seconds
@@ -60,12 +61,12 @@ def rows_of(plan: Plan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list
     rows = []
     for one in plan.configurations:
         found = outcomes[one.id]
-        rates = [outcome.images_per_second for outcome in found if isinstance(outcome, Record) and outcome.is_complete]
+        records = [outcome for outcome in found if isinstance(outcome, Record) and outcome.is_complete]
         failed = next((outcome for outcome in found if not succeeded(outcome)), None)
         problem = describe(failed) if failed else (None if found else 'not run')
         varied = dict(one.varied)
-        if plan.settings.find_batch_size and rates and isinstance(found[-1], Record):
+        if plan.settings.find_batch_size and records and isinstance(found[-1], Record):
             varied[_FOUND_SIZE] = str(found[-1].run['batch_size'])
-        rows.append(Row(varied, rates, problem))
+        rows.append(Row(varied, estimate(records) if records else None, problem))
     columns = [*plan.columns, *([_FOUND_SIZE] if plan.settings.find_batch_size else [])]
     return columns, rows

@@ -12,10 +12,11 @@ from errors import RunError, UsageError, counted
 from models.registry import MODELS
 from params import Params
 from params.results import field_values, fill
+from reporting.comparison import estimate
+from reporting.comparison_text import format_runs
 from reporting.console import Console, format_total
-from reporting.intervals import mean_rate, rate_interval
 from reporting.record import Record, write_document
-from reporting.statistics import modified_z_scores, throughput
+from reporting.statistics import modified_z_scores
 from sweeps.folder import Outcome
 from sweeps.runner import Starter, describe, run_repeats, succeeded
 
@@ -28,7 +29,7 @@ _MIN_RUNS_FOR_OUTLIERS = 5
 def repeat(argv: Sequence[str], params: Params, console: Console, starter: Starter | None = None) -> int:
     """Makes the runs that --repeat asks for, and prints their total; returns the exit code, 1 if a run failed.
 
-    The total is the images of all runs over the seconds of all.
+    The total is all images over all seconds of the complete runs.
 
     Args:
       argv: the flags of the run. params: what they say, checked for a run of one process.
@@ -80,10 +81,10 @@ def file_of_first_run(params: Params) -> str | None:
 def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
     """Prints the total of the runs that are complete, at least one."""
     records = [outcome for outcome in outcomes if isinstance(outcome, Record) and outcome.is_complete]
-    sums = [record.document['throughput'] for record in records]
-    images, seconds = (sum(each[key] for each in sums) for key in ('images', 'wall_seconds'))
-    console.result(format_total(throughput(images, seconds)))
-    for line in summarize_runs([record.images_per_second for record in records]):
+    found = estimate(records)
+    console.result(format_total(found.images_per_second))
+    console.note(format_runs(found))
+    for line in far_from_others([record.images_per_second for record in records]):
         console.note(line)
     failed = [outcome for outcome in outcomes if not succeeded(outcome)]
     if failed:
@@ -93,26 +94,17 @@ def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
         )
 
 
-def summarize_runs(rates: Sequence[float]) -> list[str]:
-    """What to know about the rates of repeated runs, in images/sec: the interval of their mean, and outliers."""
-    lines = []
-    if len(rates) > 1:
-        low, high = rate_interval(rates)
-        mean = mean_rate(rates)
-        lines.append(
-            f'mean of {counted(len(rates), "run")}: {mean:.2f} images/sec, 95 % interval {low:.2f} to {high:.2f} '
-            f'(+/- {100 * (high - low) / (high + low):.1f} %)'
-        )
-    if len(rates) >= _MIN_RUNS_FOR_OUTLIERS:
-        scores = modified_z_scores(rates)
-        far = [
-            f'run {number} ({rate:.2f})'
-            for number, (rate, score) in enumerate(zip(rates, scores, strict=True), 1)
-            if abs(score) > _OUTLIER_SCORE
-        ]
-        if far:
-            lines.append(f'far from the others: {", ".join(far)}; something disturbed the machine, or changed on it')
-    return lines
+def far_from_others(rates: Sequence[float]) -> list[str]:
+    """A line about the runs that are outliers, if there are any, by the images/sec of all runs."""
+    if len(rates) < _MIN_RUNS_FOR_OUTLIERS:
+        return []
+    scores = modified_z_scores(rates)
+    far = [
+        f'run {number} ({rate:.2f})'
+        for number, (rate, score) in enumerate(zip(rates, scores, strict=True), 1)
+        if abs(score) > _OUTLIER_SCORE
+    ]
+    return [f'far from the others: {", ".join(far)}; something disturbed the machine, or changed on it'] if far else []
 
 
 def _keep(record: Record, params: Params, path: str, number: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from errors import spelled
 from params import parse_argv
-from reporting.intervals import rate_interval
+from reporting.comparison import estimate
 from reporting.record import FAILURE, SCHEMA_VERSION, Record
 from sweeps.durations import seconds_left, seconds_of
 from sweeps.folder import Folder, Outcome, unfinished_name
@@ -19,7 +19,7 @@ from sweeps.order import order_of_round
 from sweeps.plan import Configuration, Plan
 from sweeps.process import ERROR, TIMEOUT, Limits, run_process
 from sweeps.progress import Progress
-from sweeps.settings import FEWEST_FOR_INTERVAL, Settings
+from sweeps.settings import Settings
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py'))
 
@@ -231,9 +231,7 @@ def describe(outcome: Outcome) -> str:
 
 
 def is_narrow(outcomes: Sequence[Outcome], share: float) -> bool:
-    """Whether half of the 95 % interval of the rate is at most this share of it; not with fewer than 3 runs."""
-    rates = [outcome.images_per_second for outcome in outcomes if isinstance(outcome, Record)]
-    if len(rates) < FEWEST_FOR_INTERVAL:
-        return False
-    low, high = rate_interval(rates)
-    return high - low <= share * (high + low)
+    """Whether the rate is known to +/- this share of it; not with too few runs."""
+    records = [outcome for outcome in outcomes if isinstance(outcome, Record)]
+    found = estimate(records) if len(records) > 1 else None
+    return found is not None and found.plus_minus is not None and found.plus_minus <= share

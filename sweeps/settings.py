@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from errors import UsageError, spelled
 from params.spec import flag
+from reporting.intervals import FEWEST_RUNS
 
-# With fewer runs the interval of their mean is too wide to stop for: Student's t is 12.7 for 2 runs, 4.3 for 3.
-FEWEST_FOR_INTERVAL = 3
 _MOST_FOR_INTERVAL = 10
 
 _SIZE = re.compile(r'\s*([0-9]+(?:\.[0-9]+)?)\s*([kKMGT]i?B?|B)?\s*', re.ASCII)
@@ -68,10 +67,10 @@ class Settings:
                     found = 0
                 if not found > 0:
                     raise UsageError(f'{spelled(name, text)}: it must be {expected}')
-        if self.until_interval and self.num_repeats < FEWEST_FOR_INTERVAL:
+        if self.until_interval and self.num_repeats < FEWEST_RUNS:
             raise UsageError(
                 f'{spelled("until_interval", self.until_interval)} clashes with {spelled("repeats", self.repeats)}: '
-                f'an interval needs at least {FEWEST_FOR_INTERVAL} runs; write --repeats={FEWEST_FOR_INTERVAL} or more'
+                f'an interval needs at least {FEWEST_RUNS} runs; write --repeats={FEWEST_RUNS} or more'
             )
         if self.find_batch_size and self.num_repeats > 1:
             given = 'until_interval' if self.until_interval else 'repeats'

@@ -10,7 +10,8 @@ from scipy import stats
 
 from benchmarks.equal_runs import compare_pairs
 from benchmarks.interval_coverage import Kind, coverage, steps_of_run
-from reporting.comparison import Clock, Estimate, Verdict, compare, estimate, given_spread, known_spread
+from reporting.comparison import Clock, Verdict, compare, estimate, given_spread, known_spread
+from reporting.intervals import Estimate
 from reporting.long_run import MIN_STEPS, correlation, mean_error
 from reporting.record import Record
 
@@ -77,11 +78,13 @@ def test_one_run_is_compared_with_repeats_by_the_spread_of_these() -> None:
 
 
 def test_the_spread_is_pooled_over_all_settings_with_repeats() -> None:
-    sides = [estimate([sample_record(rate=r, noise=0, gap=0) for r in rates]) for rates in ((99, 101), (95, 100, 105))]
+    sides = [
+        estimate([sample_record(rate=r, noise=0, gap=0) for r in rates]) for rates in ((99, 100, 101), (95, 100, 105))
+    ]
     pooled = known_spread([*sides, Estimate(5.0, 1, 100)])
     assert pooled
-    assert pooled.degrees_of_freedom == 3
-    assert pooled.relative == pytest.approx(math.sqrt((0.0141**2 + 2 * 0.05**2) / 3), rel=0.02)
+    assert pooled.degrees_of_freedom == 4
+    assert pooled.relative == pytest.approx(math.sqrt((2 * 0.01**2 + 2 * 0.05**2) / 4), rel=0.02)
     assert known_spread([Estimate(5.0, 1, 100)]) is None
 
 
@@ -134,13 +137,23 @@ def test_a_run_of_few_steps_has_a_rate_but_no_verdict() -> None:
     few = estimate([sample_record(num_steps=MIN_STEPS - 1)])
     assert few.interval is None
     found = compare(few, estimate([sample_record()]))
-    assert (found.interval, found.verdict) == (None, Verdict.UNKNOWN)
+    assert (found.interval, found.verdict) == (None, Verdict.FEW_STEPS)
     assert not found.is_significant
 
 
-def test_hopelessly_noisy_runs_have_a_finite_interval() -> None:
+def test_hopelessly_noisy_runs_are_told_instead_of_an_absurd_interval() -> None:
     noisy = estimate([sample_record(seconds=[0.001] * 50 + [1e6], gap=0)])
     found = compare(noisy, noisy, given_spread(1e9))
-    low, high = found.interval or (0, 0)
-    assert 0 < low < 1 < high < math.inf
-    assert found.verdict is Verdict.SAME
+    assert (found.interval, found.threshold, found.verdict) == (None, None, Verdict.DISTURBED)
+    # A difference that even these show is still one.
+    wild = [estimate([sample_record(rate=factor * rate) for rate in (100, 200, 300)]) for factor in (1, 1.1, 1e6)]
+    assert compare(wild[0], wild[1]).verdict is Verdict.DISTURBED
+    found = compare(wild[0], wild[2])
+    assert (found.interval, found.verdict) == (None, Verdict.FASTER)
+
+
+def test_two_runs_of_each_setting_have_no_interval_and_no_verdict() -> None:
+    before, after = (estimate([sample_record(rate=rate + number) for number in (0, 1)]) for rate in (100, 50))
+    found = compare(before, after)
+    assert (before.interval, found.interval, found.verdict) == (None, None, Verdict.FEW_RUNS)
+    assert compare(before, estimate([sample_record()])).verdict is Verdict.FEW_RUNS

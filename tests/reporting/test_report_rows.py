@@ -7,9 +7,9 @@ import pytest
 from sample_results import sample_document, sample_failure, sample_record
 
 from reporting.collection import Collection
+from reporting.comparison import estimate
 from reporting.facts import flag_differences, machine_cards, machine_differences, warning_groups
 from reporting.headline import headline_stats
-from reporting.intervals import mean_rate, rate_interval
 from reporting.labels import names_of
 from reporting.plots_steps import plot_phases
 from reporting.record import Failure, Record
@@ -42,9 +42,9 @@ def test_rows_stand_in_the_order_of_the_table_that_people_write_by_hand() -> Non
 def test_repeats_are_one_row_with_the_interval_of_their_mean() -> None:
     records = [sample_record(rate=rate, seed=int(rate), noise=0.01) for rate in (100, 104, 99)]
     (row,) = summary_of(*records).rows
-    rates = [record.images_per_second for record in records]
-    assert (row.low, row.high) == pytest.approx(rate_interval(rates))
-    assert row.rate == pytest.approx(mean_rate(rates))
+    found = estimate(records)
+    assert (row.low, row.high) == found.interval
+    assert row.rate == found.images_per_second
     assert len(row.runs) == 3
 
 

@@ -191,7 +191,10 @@ def test_repeats_stop_when_the_interval_is_narrow(tmp_path: Path) -> None:
 
 def test_an_interval_is_narrow_relative_to_its_mean() -> None:
     def records(*rates: float) -> list[Record]:
-        return [Record('', {**sample_document(rate=rate), 'throughput': {'images_per_second': rate}}) for rate in rates]
+        return [
+            Record('', {**sample_document(rate=rate), 'throughput': {'images_per_second': rate}, 'workers': []})
+            for rate in rates
+        ]
 
     assert not is_narrow(records(100, 100), 0.01)
     # Half of the interval is 4.303 * 1 / sqrt(3) = 2.48 % of the mean.
