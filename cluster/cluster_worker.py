@@ -13,9 +13,9 @@ import tensorflow.compat.v1 as tf
 
 from cluster.agreement import Settings
 from cluster.failure_detector import FailureDetector, PeerFailure, failure_of_end, failure_of_timeout
-from cluster.rendezvous import MEMORY_OF, Generation, Incarnations, Rendezvous, Timeout
+from cluster.rendezvous import Generation, Incarnations, Rendezvous, Timeout
 from cluster.server import start_server
-from cluster.shared_memory import SharedHost, fault_of_servers, find_host
+from cluster.shared_memory import SharedHost, find_host
 from cluster.topology import Cluster, Task
 from cluster.worker import LostError
 from errors import UsageError
@@ -223,17 +223,10 @@ class ClusterWorker:
             time.sleep(_POLL_SECS)
 
     def shared_host(self) -> SharedHost | None:
-        tokens = [self._await_memory_of(server) for server in self.cluster.servers]
-        hosts = [*self._gather_early('shared_memory/host', find_host()), *(host for host, _ in tokens)]
+        hosts = self._gather_early('shared_memory/host', find_host())
         if hosts[0] is None or any(host != hosts[0] for host in hosts):
             return None
-        self._shared_host = SharedHost(
-            is_chief=self.is_chief,
-            gather=self._gather_early,
-            tokens=[tuple(functions) for _, functions in tokens],
-            fault_of_servers=lambda memory: fault_of_servers(memory, self.cluster.servers, self.target, self.config),
-            warn=self._warn,
-        )
+        self._shared_host = SharedHost(is_chief=self.is_chief, gather=self._gather_early, warn=self._warn)
         return self._shared_host
 
     def _gather_early(self, name: str, value: Any) -> list[Any]:
@@ -241,17 +234,6 @@ class ClusterWorker:
         self._detect(lambda: None)
         try:
             return self.gather(name, value)
-        finally:
-            self.stop_watching()
-
-    def _await_memory_of(self, server: Task) -> Any:
-        """Its host and tokens, which it tells as soon as it is up."""
-        self._detect(lambda: None)
-        try:
-            while (told := self._rendezvous.told(MEMORY_OF, server)) is None:
-                self._raise_if_lost()
-                time.sleep(_POLL_SECS)
-            return told
         finally:
             self.stop_watching()
 

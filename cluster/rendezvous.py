@@ -17,8 +17,6 @@ Result = TypeVar('Result')
 Incarnations = Mapping[Task, int | None]
 
 _SETTINGS = 'settings/'
-# What each parameter server tells: its host and the tokens of serve_memory().
-MEMORY_OF = 'memory_of/'
 _ANSWER_SECS = 1.0
 _STORE_SECS = 15.0
 _POLL_SECS = 0.1
@@ -187,22 +185,6 @@ class Rendezvous:
         settings = {name: value['settings'] for name, value in told.items() if name not in replaced}
         if difference := find_difference(settings | {str(self.cluster.own): self._settings}):
             raise UsageError(difference)
-
-    def tell(self, kind: str, value: Any, entries: Mapping[str, Any], found: Incarnations) -> None:
-        """Tells the other tasks something about this process, unless it is told already.
-
-        Args:
-          entries, found: the entries of the store, and the tasks that are up.
-        """
-        key, told = f'{kind}{self.cluster.own}', {'incarnation': found[self.cluster.own], 'value': value}
-        if entries.get(key) != told:
-            self.put(key, told)
-
-    def told(self, kind: str, task: Task) -> Any:
-        """What the process that is now this task has told; None if it has not yet."""
-        entries, found = self.entries() or {}, self.incarnations()
-        told = entries.get(f'{kind}{task}')
-        return told['value'] if told and told['incarnation'] == found[task] else None
 
     def _is_current(self, generation: Generation, found: Incarnations) -> bool:
         """Whether the members of a generation are the processes that are up now."""

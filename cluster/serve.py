@@ -2,19 +2,16 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from cluster.agreement import Settings
 from cluster.failure_detector import failure_of_end, fault_of
-from cluster.rendezvous import MEMORY_OF, End, Rendezvous, Timeout
+from cluster.rendezvous import End, Rendezvous, Timeout
 from cluster.server import start_server
-from cluster.shared_memory import find_host
 from cluster.signals import Stop
 from cluster.topology import Cluster, Task
 from errors import BenchmarkError, RunError, UsageError
-from training.shared_memory import serve_memory
 
 _INTERVAL_SECS = 0.25
 # A task that has not answered for so long is gone, not only slow.
@@ -61,7 +58,6 @@ def run_server(
         warn(f'stopped by {signal_name}')
 
     stop = Stop(finish)
-    memory = [find_host(), serve_memory()]
 
     def end_if_requested() -> None:
         if stop.is_requested():
@@ -69,7 +65,7 @@ def run_server(
 
     with stop.listening():
         try:
-            serve(rendezvous, connect, peer, linger_secs, warn, end_if_requested, together=together, memory=memory)
+            serve(rendezvous, connect, peer, linger_secs, warn, end_if_requested, together=together)
         except BenchmarkError as fault:
             rendezvous.end(fault.exit_code, str(fault))
             rendezvous.stay_for_others(all_will_end=isinstance(fault, UsageError))
@@ -101,7 +97,6 @@ def serve(
     end_if_requested: Callable[[], None],
     *,
     together: bool,
-    memory: Any = None,
 ) -> None:
     """Returns when every trainer has ended well.
 
@@ -109,7 +104,6 @@ def serve(
 
     Args:
       end_if_requested: called between two looks at the trainers; does not return after a signal.
-      memory: what the trainers must know to share memory with this server, see cluster.shared_memory.
       together: whether the trainers need each other. If not, a lost one counts as ended when its timeout is over.
 
     Raises:
@@ -126,8 +120,6 @@ def serve(
             ends = ended | rendezvous.ends(rendezvous.own_entries(), found)
         else:
             rendezvous.compare_settings(entries, found)
-            if memory:
-                rendezvous.tell(MEMORY_OF, memory, entries, found)
             ends = rendezvous.ends(entries, found)
         ended = {trainer: ends[trainer] for trainer in trainers if trainer in ends}
         now = time.monotonic()

@@ -169,7 +169,7 @@ class Worker(Protocol):
         """
 
     def shared_host(self) -> SharedHost | None:
-        """Returns the host of all tasks; None if they are on several, or there is only one.
+        """Returns the host of all workers; None if they are on several, or there is only one.
 
         Every worker must call it, before watch().
 

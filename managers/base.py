@@ -58,8 +58,6 @@ class VariableMgr(ABC):
       assignments: the (variable, value) pairs of non-trainable variables that each training step assigns.
       synchronous_step: combines the gradients of several workers on parameter servers; None in other modes.
       scalars: the variables that create_scalar made.
-      reported: what a step computes besides its update, which may read the variables; set before build_update.
-      decay: weight decay times the loss scale, scalar float32, for managers that add it; set before build_update.
       prologue: ops that compute what the first step takes from the step before, on one batch; empty in most modes.
       uses_shared_memory: whether the update of a step goes through memory that the workers share; once it is built.
       variable_dtype: the dtype of the trainable variables. Set it before the first variable is created.
@@ -76,8 +74,6 @@ class VariableMgr(ABC):
         self.assignments: list[tuple[Variable, Tensor]] = []
         self.synchronous_step: SynchronousStep | None = None
         self.scalars: list[Variable] = []
-        self.reported: list[Tensor] = []
-        self.decay: Tensor | None = None
         self.prologue: list[tf.Operation] = []
 
     @property
@@ -86,13 +82,8 @@ class VariableMgr(ABC):
         return len(self._devices)
 
     def leads(self, device_num: int) -> bool:
-        """Whether this tower's objective has the weight decay, of which each model has one, unless adds_decay."""
+        """Whether this tower adds the weight decay, which each model's loss contains once."""
         return device_num % self.num_averaged_towers == 0
-
-    @property
-    def adds_decay(self) -> bool:
-        """Whether the manager adds weight decay to the sums of gradients, so that no objective has it."""
-        return False
 
     def keeps_statistics(self, device_num: int) -> bool:
         """Whether this tower updates batch norm's moving averages. By default one tower of each model does."""

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from managers.all_reduce import Algorithm
 from managers.buckets import Packing
 from managers.local import VariableMgrLocalReplicated
-from managers.shared_sums import Decay, SharedSums, ShareMemory
+from managers.shared_sums import SharedSums, ShareMemory
 from training.optimizers import OptimizerStep, Slots
 from training.variables import HOST_DEVICE, Variable, num_bytes
 
@@ -125,13 +125,6 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     def leads(self, device_num: int) -> bool:
         return device_num == 0 and self._worker == 0
 
-    @property
-    def adds_decay(self) -> bool:
-        return self._share is not None
-
-    def _decay(self) -> Decay | None:
-        return Decay.of(self.decay, self.trainable_variables_on_device(0))
-
     def keeps_statistics(self, device_num: int) -> bool:
         # One tower of every worker: any worker may become the one whose variables the others copy.
         return device_num == 0
@@ -140,14 +133,11 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         shared = SharedSums([gradient.shape for gradient in device_grads[0]], self._worker, self._num_workers)
         memory = self._share(shared.num_floats) if self._share else None
         if memory is None:
-            decay = self._decay()
-            if decay and self.leads(0):
-                device_grads = [decay.added_to(device_grads[0]), *device_grads[1:]]
             return super().preprocess_device_grads(device_grads)
         self.uses_shared_memory = True
         with tf.device(HOST_DEVICE):
             sent = [tf.add_n(towers) for towers in zip(*device_grads, strict=True)]
-        added = shared.add(memory, sent, lambda written: self._barrier(0, written), self._decay())
+        added = shared.add(memory, sent, lambda written: self._barrier(0, written))
         with tf.control_dependencies([self._barrier(1, added)]):
             return [shared.read(memory)] * len(self._devices)
 

@@ -1,7 +1,7 @@
 """Variable managers of several processes: workers read and update variables on parameter servers."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +9,12 @@ import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr
 from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
-from managers.shared_servers import share_parts
-from managers.shared_sums import Decay, ShareMemory
 from managers.staged import AppliesGradientsOfStepBefore, StagedValues
 from managers.synchronous_step import SynchronousStep
 from models.layers import Initializer
-from training.checkpoints import Slice, joined
+from training.checkpoints import Slice
 from training.optimizers import OptimizerStep, Slots
-from training.variables import HOST_DEVICE, Variable, create_variable, num_bytes
+from training.variables import Variable, create_variable, num_bytes
 
 Tensor = Any
 
@@ -35,8 +33,6 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
       parameter_devices: the devices of the worker that receive the variables, from which its towers copy them, and that
         sum the gradients of the towers; each variable has the one with the fewest bytes so far.
       sync: whether the workers take each step together (--cross_replica_sync).
-      share: makes memory that all tasks share; then each worker has a copy of the variables, which it reads there after
-        each step, and its towers share. None if they cannot share any.
     """
 
     # The scope of the variables on the parameter servers.
@@ -50,10 +46,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         parameter_devices: Sequence[str],
         *,
         sync: bool,
-        share: ShareMemory | None = None,
     ) -> None:
         super().__init__(devices, seed)
-        self._share = share if sync else None
         # Where each trainable variable is received, and its gradients are summed; and the bytes of those of a device.
         self._homes: dict[str, str] = {}
         self._home_bytes = dict.fromkeys(parameter_devices, 0)
@@ -74,10 +68,6 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         # Asynchronous workers each have a loss of their own.
         return device_num == 0 and (self._servers.is_chief or not self.synchronous_step)
 
-    @property
-    def adds_decay(self) -> bool:
-        return self._share is not None
-
     def keeps_statistics(self, device_num: int) -> bool:
         return device_num == 0 and self._servers.is_chief
 
@@ -92,19 +82,11 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     def each_tower_has_variables(self) -> bool:
         return False
 
-    @property
-    def _keeps_copies(self) -> bool:
-        """Whether a step copies the variables from the servers at its end; else it fetches them at its beginning."""
-        return self._share is not None or self.each_tower_has_variables()
-
     def create(
         self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
     ) -> Variable:
         if device_num > 0 and name in self.variables[0]:
             return self.variables[0][name]
-        if trainable and self._share:
-            self.declare(name, shape, initializer, trainable=True)
-            return create_variable(name, shape, scope='copy', device=self._home(name), trainable=True)
         return self._create_on_servers(name, shape, initializer, trainable)
 
     def _create_on_servers(
@@ -117,8 +99,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return replace(first, name=name, shape=tuple(shape), value=self._fetch(name))
 
     def _fetch(self, name: str) -> Tensor:
-        # What the workers share has 32 bits; so have the values that they begin with.
-        return self.server_variables.fetch(name, self._home(name), is_exact=self.uses_shared_memory)
+        return self.server_variables.fetch(name, self._home(name))
 
     def _home(self, name: str) -> str:
         part = self.server_variables.parts[name][0]
@@ -131,14 +112,12 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             self._homes[name] = device
         return self._homes[name]
 
-    def declare(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = False) -> None:
+    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
         # Only the first tower of the chief updates it. Every worker creates it, because it affects the placement of the
         # variables that follow, and because evaluations read it.
         if name not in self.server_variables.parts:
             self.initializers.append(
-                self.server_variables.create(
-                    name, shape, trainable, lambda: self._initial_value(name, shape, initializer)
-                )
+                self.server_variables.create(name, shape, False, lambda: self._initial_value(name, shape, initializer))
             )
 
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
@@ -153,55 +132,29 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
         sent = self.get_gradients_to_apply(0, self.preprocess_device_grads(device_grads))
-        decay = Decay.of(self.decay, self.trainable_variables_on_device(0))
-        exchange = share_parts(self._servers, self._share, self.server_variables, sent, decay) if self._share else None
-        if decay and not exchange and self.leads(0):
-            totals = decay.added_to([total for total, _ in sent])
-            sent = [(total, variable) for total, (_, variable) in zip(totals, sent, strict=True)]
 
         def take_step(received: Pairs) -> tf.Operation:
             done: list[tf.Operation] = []
             self.append_apply_gradients_ops(step, [received], done)
             return self.count_step(global_step, done)
 
-        if exchange and self.synchronous_step:
-            self.uses_shared_memory = True
-            # The memory of the variables is overwritten from the first sum on. Every op that reads them and that a step
-            # runs is needed by one of these, but for what adds weight decay: that reads what it then overwrites itself.
-            # To wait for the readers themselves would run those that no step needs.
-            values = [*(gradient for tower in device_grads for gradient in tower), *self.reported]
-            values += [value for _, value in self.assignments]
-            uses = [value.op for value in values]
-            op = self.synchronous_step.build_shared(exchange, global_step, take_step, uses)
-            with tf.control_dependencies([op]):
-                parts = exchange.read_variables()
-            return tf.group(*self._copy(lambda name: self._join_parts(name, parts))), sent
         buckets = self.server_variables.send([(variable.name, total) for total, variable in sent])
         if self.synchronous_step:
             op = self.synchronous_step.build(buckets, global_step, take_step, self._before_push)
         else:
             op = take_step([pair for bucket in buckets for pair in bucket.unpack(bucket.tensors)])
-        if self._keeps_copies:
+        if self.each_tower_has_variables():
             with tf.control_dependencies([op]):
-                op = tf.group(*self._copy(self._fetch))
+                op = tf.group(*self._copy_from_servers())
         return op, sent
 
-    def _copy(self, read: Callable[[str], Tensor]) -> list[tf.Operation]:
-        """Returns the ops that give the copies of all towers the values that `read` returns for their names."""
-        ops = []
+    def _copy_from_servers(self) -> list[tf.Operation]:
+        """Returns the ops that give the copies of all towers the values on the parameter servers."""
+        copies = []
         for variable in self.trainable_variables_on_device(0):
-            value = read(variable.name)
-            copies = {tower[variable.name].handle.ref(): tower[variable.name] for tower in self.variables}
-            ops += [copy.assign(value) for copy in copies.values()]
-        return ops
-
-    def _join_parts(self, name: str, values: Mapping[Any, Tensor]) -> Tensor:
-        parts = self.server_variables.parts[name]
-        with tf.device(HOST_DEVICE):
-            return joined(parts, [values[part.variable.handle.ref()] for part in parts])
-
-    def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return self._copy(self._fetch) if self._keeps_copies else []
+            value = self._fetch(variable.name)
+            copies += [tower[variable.name].assign(value) for tower in self.variables]
+        return copies
 
     def append_apply_gradients_ops(
         self,
@@ -222,8 +175,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     def bytes_of_step(self) -> int:
         # Workers read the variables and send the gradients.
         trainable = sum(num_bytes(variable.shape) for variable in self.trainable_variables_on_device(0))
-        is_rounded = self._servers.transfer is not None and not self.uses_shared_memory
-        return 2 * trainable * self._servers.num_workers // (2 if is_rounded else 1)
+        return 2 * trainable * self._servers.num_workers // (1 if self._servers.transfer is None else 2)
 
     def bytes_of_reads(self) -> int:
         read = 0
@@ -299,10 +251,8 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
         seed: int,
         servers: ParameterServers,
         parameter_devices: Sequence[str],
-        *,
-        share: ShareMemory | None = None,
     ) -> None:
-        super().__init__(devices, seed, servers, parameter_devices, sync=True, share=share)
+        super().__init__(devices, seed, servers, parameter_devices, sync=True)
 
     def each_tower_has_variables(self) -> bool:
         return True
@@ -320,3 +270,6 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
             )
         device = self._devices[device_num]
         return create_variable(name, shape, scope=f'v{device_num}', device=device, trainable=trainable)
+
+    def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
+        return self._copy_from_servers()

@@ -107,12 +107,8 @@ class ParameterServerVariables:
             start += length
         return placed
 
-    def fetch(self, name: str, device: str, *, is_exact: bool = False) -> Tensor:
-        """Reads the current value, float32, onto a device of this worker, from which all its towers copy it.
-
-        Args:
-          is_exact: whether it is sent in its own type, not in that of ParameterServers.transfer.
-        """
+    def fetch(self, name: str, device: str) -> Tensor:
+        """Reads the current value, float32, onto a device of this worker, from which all its towers copy it."""
         parts = self.parts[name]
         fetched = []
         for part in parts:
@@ -120,7 +116,7 @@ class ParameterServerVariables:
             with tf.device(variable.device):
                 value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
                 value.set_shape(variable.shape)
-                if variable.trainable and not is_exact:
+                if variable.trainable:
                     # Moving averages stay in float32: the worker writes them back, and their updates are too small for
                     # 16 bits.
                     value = self._compact(value)
@@ -128,20 +124,6 @@ class ParameterServerVariables:
                 fetched.append(tf.cast(tf.identity(value), tf.float32))
         with tf.device(device):
             return joined(parts, fetched)
-
-    def cut(self, gradients: Sequence[tuple[str, Tensor]]) -> Pairs:
-        """Returns the (gradient, variable) pairs of the parts, on the host, for (name, gradient) pairs."""
-        with tf.device(HOST_DEVICE):
-            return [
-                (
-                    gradient
-                    if part.variable.shape == part.full
-                    else tf.slice(gradient, part.offset, part.variable.shape),
-                    part.variable,
-                )
-                for name, gradient in gradients
-                for part in self.parts[name]
-            ]
 
     def send(self, gradients: Sequence[tuple[str, Tensor]]) -> list[Bucket]:
         """Sends (name, gradient) pairs to the servers of the variables, through the host of this worker."""

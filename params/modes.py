@@ -171,7 +171,6 @@ _ROWS = (
             Place.CONTROLLED: _HAS_NO_CONTROLLER,
         },
         parameter_device='variables',
-        can_share_memory=True,
     ),
     Mode(
         'replicated',
@@ -201,7 +200,6 @@ _ROWS = (
             Place.CONTROLLED: _HAS_NO_CONTROLLER,
         },
         always_synchronous=True,
-        can_share_memory=True,
     ),
     Mode(
         'collective_all_reduce',

@@ -53,9 +53,8 @@ class Variables:
     )
     shared_memory: str = flag(
         'auto',
-        'auto: processes that are all on one host exchange gradients and variables in memory that they share, in 32 '
-        f'bits, for {modes_that(lambda mode: mode.can_share_memory)}, unless gradients are packed, variables are '
-        'staged, or workers do not wait for each other; off: they send them as between hosts.',
+        f'auto: workers of {modes_that(lambda mode: mode.can_share_memory)} that are all on one host sum gradients in '
+        'memory that they share, in 32 bits, unless the gradients are packed; off: they send them as between hosts.',
         choices=('auto', 'off'),
     )
     horovod_device: str | None = flag(

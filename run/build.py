@@ -55,7 +55,7 @@ def build_step(plan: Plan, root: int, restart: int = 0, share: ShareMemory | Non
     Args:
       root: the worker whose variables the others copy at the start.
       restart: 0 when training starts; a different number each time it continues.
-      share: makes memory that all tasks of the cluster share; None if they cannot.
+      share: makes memory that all workers of the cluster share; None if they cannot.
     """
     choose_op_determinism(plan)
     manager = _make_manager(plan, root, share)

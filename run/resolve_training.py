@@ -191,10 +191,10 @@ def place_variables(
 
 
 def _shares_memory(params: Params, mode: Mode, place: Place) -> bool:
-    """Whether workers may sum gradients in shared memory. Those that are to be packed are sent."""
+    """Whether workers sum gradients in shared memory if they are on one host. Those that are to be packed are sent."""
     packs = params.gradient_repacking or params.agg_small_grads_max_bytes
     may = params.shared_memory == 'auto' and params.trains and not packs and place is not Place.ALONE
-    return may and mode.can_share_memory and params.cross_replica_sync and not params.staged_vars
+    return may and mode.can_share_memory
 
 
 def _leaders_of_halves(params: Params, num_towers: int) -> tuple[tuple[int, int], ...]:

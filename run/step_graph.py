@@ -211,9 +211,6 @@ def build_step_graph(
         if not settings.forward_only:
             learning_rate = settings.learning_rate.at(global_step.value)
             step = OptimizerStep(optimizer, learning_rate, global_step.value, settings.gradient_clip, loss_scale)
-            manager.reported = [loss, *(fraction for tower in towers for fraction in tower.top_k or ())]
-            if settings.weight_decay and manager.adds_decay and not optimizer.decays_weights:
-                manager.decay = settings.weight_decay * loss_scale.value
             train_op, pairs = manager.build_update(step, global_step, [tower.gradients for tower in towers])
             gradients = [(variable, loss_scale.unscaled(gradient)) for gradient, variable in pairs]
             counted = train_op
@@ -356,7 +353,7 @@ def _build_tower(
         if settings.single_l2_loss_op and kernels:
             kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
         penalty = settings.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels] or [tf.zeros([])])
-        if manager.leads(number) and not optimizer.decays_weights and not manager.adds_decay:
+        if manager.leads(number) and not optimizer.decays_weights:
             objective += penalty
     gradients = tf.gradients(objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value])
     unused = [variable.name for variable, found in zip(trainable, gradients, strict=True) if found is None]

@@ -47,7 +47,7 @@ COMPACT, REPACKED, GROUPED = (
     '--gradient_repacking=3',
     '--agg_small_grads_max_bytes=100000',
 )
-# Through messages, although all processes are on one host.
+# By messages, although all workers are on one host.
 SENT = '--shared_memory=off'
 SUMMARIES = ('--save_summaries_steps=1', '--summary_verbosity=1')
 
@@ -93,11 +93,11 @@ SYNCHRONOUS = {
     'ps-2': Row((PS, *SUMMARIES), 2, 'momentum', goes_on=True),
     'ps-1-repacked': Row((PS, REPACKED), 1, 'adam', goes_on=True),
     'ps-2-grouped': Row((PS, GROUPED), 2, 'rmsprop'),
-    'ps-2-compact': Row((PS, COMPACT, SENT), 2, 'momentum', 1e-2),
+    'ps-2-compact': Row((PS, COMPACT), 2, 'momentum', 1e-2),
     'ps-2-staged': Row((PS, '--staged_vars'), 2, 'sgd'),
     'replicated-1': Row((REPLICATED,), 1, 'momentum'),
     'replicated-2': Row((REPLICATED,), 2, 'lars', goes_on=True),
-    'replicated-2-compact': Row((REPLICATED, COMPACT, SENT), 2, 'sgd', 1e-2),
+    'replicated-2-compact': Row((REPLICATED, COMPACT), 2, 'sgd', 1e-2),
     'collective': Row((COLLECTIVE,), 0, 'adam', goes_on=True),
     'collective-repacked': Row((COLLECTIVE, REPACKED), 0, 'rmsprop'),
     'collective-compact': Row((COLLECTIVE, COMPACT, SENT), 0, 'momentum', 1e-2),
@@ -139,12 +139,13 @@ OUTPUT = re.compile(
 class Finished:
     """A run that is over.
 
-    start is the checkpoint from which it went on. overdue are the tasks that had to be killed; listening the addresses
-    at which something listened after the end.
+    graph is that of the chief's step, start the checkpoint from which it went on. overdue are the tasks that had to be
+    killed; listening the addresses at which something listened after the end.
     """
 
     row: Row
     processes: Processes
+    graph: tf.GraphDef
     train_dir: Path
     start: str | None
     overdue: list[str]
@@ -188,9 +189,11 @@ def run(row: Row, folder: Path) -> Finished:
     with make_cluster(
         flags, folder, num_ps=row.num_ps, num_workers=NUM_WORKERS, num_controllers=num_controllers
     ) as processes:
+        processes.trainers[0].add_flags(f'--graph_file={folder / "graph.pb"}')
         processes.start()
         overdue = processes.still_running(DEADLINE_SECS)
-        return Finished(row, processes, train_dir, start, overdue, processes.listening())
+        graph = tf.GraphDef.FromString((folder / 'graph.pb').read_bytes())
+        return Finished(row, processes, graph, train_dir, start, overdue, processes.listening())
 
 
 @pytest.fixture(scope='module', name='finish')
@@ -241,6 +244,29 @@ def test_the_weights_are_those_of_one_tower_with_the_whole_batch(finished: Finis
         moved = np.linalg.norm(value - expected.before[name])
         assert np.linalg.norm(after[name] - value) < (0.15 if row.is_compact else 1e-3) * moved, name
         assert np.linalg.norm(partial.after[name] - value) > 0.5 * moved, name
+
+
+@pytest.mark.parametrize('name', names_of(name for name, row in SYNCHRONOUS.items() if row.num_ps))
+def test_a_worker_reads_each_variable_from_its_server_and_pushes_its_gradient_there(finished: Finished) -> None:
+    """Also where all processes are on one host: whoever compares the modes there compares what their names say."""
+    nodes = {node.name: node for node in finished.graph.node}
+    assert 'PyFunc' not in {node.op for node in nodes.values()}
+    reads: dict[str, int] = {}
+    for node in nodes.values():
+        for source in (nodes[name.lstrip('^').partition(':')[0]] for name in node.input if '^' not in name):
+            if source.op == 'ReadVariableOp' and '/job:ps' in source.device and '/job:worker' in node.device:
+                reads[source.name] = num_elements(source.attr['_output_shapes'].list.shape[0])
+    pushed = [node for node in nodes.values() if node.op == 'ResourceAccumulatorApplyGradient']
+    into = [nodes[node.input[0]] for node in pushed]
+    assert {node.op for node in into} == {'ResourceConditionalAccumulator'}
+    assert all('/job:ps' in node.device for node in (*pushed, *into))
+    num_weights = sum(map(np.size, (one_tower('sgd', staged=False).after[name] for name in model_names(finished.row))))
+    assert sum(num_elements(node.attr['shape'].shape) for node in into) == num_weights
+    assert sum(reads.values()) >= num_weights
+
+
+def num_elements(shape: Any) -> int:
+    return int(np.prod([dimension.size for dimension in shape.dim], dtype=int))
 
 
 @pytest.mark.parametrize('name', names_of(name for name, row in SYNCHRONOUS.items() if not row.is_compact))

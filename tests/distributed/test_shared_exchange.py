@@ -1,4 +1,4 @@
-"""Processes of one host exchange gradients and variables in memory that they share, or send them if there is none."""
+"""Workers of one host sum gradients in memory that they share, or send them if there is none."""
 
 import json
 import re
@@ -15,6 +15,7 @@ pytestmark = pytest.mark.distributed
 
 NUM_STEPS = 4
 FLAGS = (
+    '--variable_update=collective_all_reduce',
     *('--model=lenet', '--device=cpu', '--batch_size=4', '--optimizer=momentum', '--tf_random_seed=3'),
     # Large, so that it shows in the losses.
     '--weight_decay=0.05',
@@ -35,14 +36,10 @@ def limited_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def losses_of(
-    folder: Path, mode: str, num_ps: int, *more: str, is_limited: bool
-) -> tuple[list[list[str]], str, list[str]]:
+def losses_of(folder: Path, *more: str, is_limited: bool) -> tuple[list[list[str]], str, list[str]]:
     """The losses that each worker printed, the chief's output, and its warnings about memory."""
     folder.mkdir()
-    with make_cluster(
-        [*FLAGS, f'--variable_update={mode}', f'--result_file={folder / "result.json"}', *more], folder, num_ps=num_ps
-    ) as processes:
+    with make_cluster([*FLAGS, f'--result_file={folder / "result.json"}', *more], folder, num_ps=0) as processes:
         if is_limited:
             with limited_files():
                 processes.start()
@@ -61,19 +58,13 @@ def losses_of(
         return losses, chief.out, warnings
 
 
-@pytest.mark.parametrize(
-    ('mode', 'num_ps'),
-    [('collective_all_reduce', 0), pytest.param('parameter_server', 1, marks=pytest.mark.all_modes)],
-)
-def test_where_memory_cannot_be_had_one_line_says_so_and_the_same_steps_are_taken(
-    mode: str, num_ps: int, tmp_path: Path
-) -> None:
+def test_where_memory_cannot_be_had_one_line_says_so_and_the_same_steps_are_taken(tmp_path: Path) -> None:
     # What is shared is not rounded.
     compact = '--compact_gradient_transfer'
-    shared, shown, warnings = losses_of(tmp_path / 'shared', mode, num_ps, compact, is_limited=False)
+    shared, shown, warnings = losses_of(tmp_path / 'shared', compact, is_limited=False)
     assert re.search(r'^Step moves: .*shared memory', shown, re.MULTILINE)
     assert not warnings
-    sent, shown, warnings = losses_of(tmp_path / 'sent', mode, num_ps, is_limited=True)
+    sent, shown, warnings = losses_of(tmp_path / 'sent', is_limited=True)
     assert 'shared memory' not in shown
     [warning] = warnings
     assert 'MB' in warning

@@ -1,11 +1,8 @@
 """Workers and parameter servers in one process take each step as a whole, or each its own."""
 
-import dataclasses
-import functools
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +45,6 @@ from run.session import Stepper
 from run.step_graph import build_step_graph
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
 from training.precision import Precision
-from training.shared_memory import SharedMemory, create_memory, serve_memory
 
 pytestmark = pytest.mark.graph
 
@@ -96,18 +92,9 @@ def starter(targets: list[str]) -> Iterator[Callable[..., WorkerSessions]]:
         yield start
 
 
-def shared() -> Callable[[int], SharedMemory]:
-    """Gives all workers, which are in this process, the same memory."""
-    tokens = (serve_memory(),) * NUM_SERVERS
-    return functools.cache(lambda num_floats: dataclasses.replace(create_memory(num_floats), tokens=tokens))
-
-
-@pytest.mark.parametrize('make_share', [lambda: None, shared], ids=['messages', 'memory'])
 @pytest.mark.parametrize('mode', [PS, REPLICATED])
-def test_moving_averages_are_those_of_the_chiefs_first_tower(
-    mode: str, make_share: Callable[[], Any], start: Callable[..., WorkerSessions]
-) -> None:
-    cluster = start(mode, network=normalised, optimizer='momentum', share=make_share())
+def test_moving_averages_are_those_of_the_chiefs_first_tower(mode: str, start: Callable[..., WorkerSessions]) -> None:
+    cluster = start(mode, network=normalised, optimizer='momentum')
     cluster.take_steps(NUM_STEPS)
     weights = cluster.members[0].read()
     # As many towers in one process, each of which normalises by its own images, too.
@@ -118,18 +105,8 @@ def test_moving_averages_are_those_of_the_chiefs_first_tower(
     assert np.abs(weights['norm/moving_mean'] - other['norm/moving_mean']).max() > 1e-3
 
 
-# Memory that cannot be had when the sizes are known: workers then send, and still have copies.
-@pytest.mark.parametrize(
-    ('mode', 'make_share'),
-    [
-        *((REPLICATED, make_share) for make_share in (lambda: None, shared, lambda: lambda num_floats: None)),
-        *((PS, make_share) for make_share in (shared, lambda: lambda num_floats: None)),
-    ],
-)
-def test_every_copy_is_that_of_the_parameter_servers_after_each_step(
-    mode: str, make_share: Callable[[], Any], start: Callable[..., WorkerSessions]
-) -> None:
-    cluster = start(mode, optimizer='momentum', share=make_share())
+def test_every_copy_is_that_of_the_parameter_servers_after_each_step(start: Callable[..., WorkerSessions]) -> None:
+    cluster = start(REPLICATED, optimizer='momentum')
     for num_steps in (1, 2):
         cluster.take_steps()
         on_servers = cluster.members[0].read()
@@ -140,16 +117,12 @@ def test_every_copy_is_that_of_the_parameter_servers_after_each_step(
                     np.testing.assert_array_equal(value, on_servers[name])
 
 
-@pytest.mark.parametrize(
-    ('mode', 'make_share'), [(PS, lambda: None), (STAGED, lambda: None), (REPLICATED, lambda: None), (PS, shared)]
-)
-def test_a_step_with_an_overflow_is_skipped_by_all_workers(
-    mode: str, make_share: Callable[[], Any], start: Callable[..., WorkerSessions]
-) -> None:
+@pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
+def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode: str, start: Callable[..., WorkerSessions]) -> None:
     """The steps are those of one process with all towers, which test_precision.py compares with the plain algorithm."""
     # The scale is too high for the first steps, then grows until it is again.
     precision = Precision('fp16', loss_scale=2.0**20, doubled_every=1)
-    cluster = start(mode, network=normalised, optimizer='adam', precision=precision, share=make_share())
+    cluster = start(mode, network=normalised, optimizer='adam', precision=precision)
     skipped = []
     for num_steps in range(1, 8):
         cluster.take_steps()

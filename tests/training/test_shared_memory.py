@@ -1,7 +1,5 @@
 """Memory that several processes have open: who can open it, and what becomes of it when its maker ends."""
 
-import contextlib
-import os
 import resource
 import signal
 import subprocess
@@ -10,20 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from sessions import open_session
 
-from training.shared_memory import (
-    NoMemoryError,
-    SharedMemory,
-    create_memory,
-    open_memory,
-    read_at,
-    serve_memory,
-    write_at,
-)
+from training.shared_memory import NoMemoryError, create_memory, open_memory
 from training.variables import create_variable
 
 pytestmark = pytest.mark.graph
@@ -117,45 +106,3 @@ def test_a_view_shows_what_others_write_and_no_operation_writes_into_it() -> Non
                 session.run(update)
                 assert session.run(taken)[0] < number
             assert {*shared} == {number}
-
-
-def test_a_step_reads_and_writes_where_it_is_told() -> None:
-    memory = create_memory(NUM_FLOATS)
-    served = SharedMemory(memory.file, memory.path, memory.nonce, NUM_FLOATS, tokens=(serve_memory(),))
-    memory.all()[:] = np.arange(NUM_FLOATS)
-    with tf.Graph().as_default(), open_session(1) as session:
-        first, second = read_at(served, 0, [(2, (2, 3)), (100, ())])
-        assert first.shape.as_list() == [2, 3]
-        values = session.run([first, second])
-        np.testing.assert_array_equal(values[0], [[2, 3, 4], [5, 6, 7]])
-        assert values[1] == 100
-        session.run(write_at(served, 0, tf.fill([2, 4], -1.0), 1000, (3, 6)))
-    changed = np.flatnonzero(memory.all() != np.arange(NUM_FLOATS))
-    assert list(changed) == [1003, 1004, 1005]
-
-
-def test_a_server_has_only_the_memory_of_the_last_training_open() -> None:
-    tokens, made = (serve_memory(),), []
-    with tf.Graph().as_default(), open_session(1) as session:
-        for _ in range(3):
-            memory = create_memory(NUM_FLOATS)
-            served = SharedMemory(memory.file, memory.path, memory.nonce, NUM_FLOATS, tokens)
-            session.run(write_at(served, 0, tf.ones([2]), 0, (0, 2)))
-            assert list(memory.all()[:3]) == [1, 1, 0]
-            made.append(identity(memory.file))
-            os.close(memory.file)
-            assert [found for found in open_files() if found in made] == [made[-1]]
-
-
-def open_files() -> Iterator[tuple[int, int]]:
-    """The identities of the open files of this process."""
-    for number in os.listdir('/proc/self/fd'):
-        # The folder's own descriptor is closed by now, and other threads close some.
-        with contextlib.suppress(OSError):
-            yield identity(int(number))
-
-
-def identity(file: int) -> tuple[int, int]:
-    """The device and the number of an open file, the same for each of its descriptors."""
-    status = os.fstat(file)
-    return status.st_dev, status.st_ino
