@@ -41,7 +41,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
     for name in outputs_that_are(Output.PREFIX):
         if prefix := getattr(params, name):
             with refusals.collecting(), _refusing(name, prefix):
-                _try_folder(Path(f'{prefix}0').parent)
+                _make_folder(Path(f'{prefix}0').parent)
     if params.eval and params.train_dir and os.path.isfile(params.train_dir):
         refusals.add(
             f'{spelled("train_dir", params.train_dir)}: it is a file; give the folder that the checkpoints are in'
@@ -53,8 +53,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
                     _check_new(name, folder)
                     # The folder is renamed into place when complete; until then its parent is written to.
                     folder = os.path.dirname(os.path.abspath(folder))
-                Path(folder).mkdir(parents=True, exist_ok=True)
-                _try_folder(Path(folder))
+                _make_folder(Path(folder))
     refusals.raise_all()
 
 
@@ -78,7 +77,7 @@ def _check_name(name: str, path: str | None) -> None:
 
 
 def check_file(name: str, path: str) -> None:
-    """Checks that the file which a flag names can be written.
+    """Checks that the file which a flag names can be written. Creates its folder if that is missing.
 
     Raises:
       UsageError: it cannot.
@@ -108,9 +107,6 @@ def _refusing(name: str, path: str) -> Iterator[None]:
     except (FileExistsError, NotADirectoryError):
         raise UsageError(f'{spelled(name, path)}: a file is where a folder must be; write another path') from None
     except OSError as error:
-        folder = Path(path).parent
-        if OUTPUTS[name] not in _FOLDERS and not folder.exists():
-            raise UsageError(f'{spelled(name, path)}: there is no folder {folder}; make it first') from None
         reason = (error.strerror or str(error)).lower()
         raise UsageError(f'{spelled(name, path)}: it cannot be written ({reason}); write another path') from None
 
@@ -118,6 +114,7 @@ def _refusing(name: str, path: str) -> Iterator[None]:
 def _try_file(path: Path) -> None:
     # Create and remove the file that a symbolic link points to, not the link.
     file = path.resolve()
+    file.parent.mkdir(parents=True, exist_ok=True)
     existed = file.exists()
     # Appending nothing leaves the content as it is.
     file.open('ab').close()
@@ -126,6 +123,12 @@ def _try_file(path: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def _try_folder(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
+    """Makes a folder if it is missing, and writes to it.
+
+    Raises:
+      OSError: it cannot be made, or not be written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     # The file is deleted when it is closed.
     tempfile.TemporaryFile(dir=folder).close()

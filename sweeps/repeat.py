@@ -111,6 +111,8 @@ def _keep(record: Record, params: Params, path: str, number: int) -> None:
     """Copies a result to where --result_file says."""
     target = _file_of(params, path, record.model, record.run['batch_size'], record.shape, number)
     try:
+        # The path may contain the number of the run.
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
         write_document(json.dumps(record.document), target)
     except OSError as error:
         raise RunError(f'--result_file={target}: it cannot be written ({error.strerror})') from error

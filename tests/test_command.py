@@ -88,7 +88,7 @@ def test_wrong_use_is_one_line_and_no_traceback_without_tensorflow() -> None:
         (['64'], ['64', '--model=resnet50', 'checkpoint', 'cluster', 'models', 'records']),
         (['--forward_only', '64'], ["'64'", '--forward_only=64']),
         (['--data_dir=/no/such'], ['--data_dir=/no/such', 'train-*-of-*']),
-        (['--graph_file=/no/such/g'], ['--graph_file=/no/such/g']),
+        (['--graph_file=/dev/null/g'], ['--graph_file=/dev/null/g']),
         (['--model=a\nb'], ['--model=', r'a\nb']),
         (['--data_dir=/no\nsuch'], ['--data_dir=']),
         (['--batch\r\nsize=3'], ['batch']),

@@ -220,7 +220,7 @@ tf.train.Server({'worker': hosts}, job_name='worker', task_index=int(flags['task
         (['--', '--model=lenett'], ['--model=lenett']),
         (['--', '--modle=lenet'], ['--modle', '--model']),
         (['--', '--data_dir=/no/such'], ['--data_dir=/no/such']),
-        (['--', '--graph_file=/no/such/g'], ['--graph_file=/no/such/g']),
+        (['--', '--graph_file=/dev/null/g'], ['--graph_file=/dev/null/g']),
         (['--', '--flagfile=/no/such'], ['--flagfile', '/no/such']),
         (['--', '--job_name=ps'], ['--job_name=ps', 'cluster']),
         (['--', '--controller_host', 'h:1'], ['--controller_host', 'cluster']),

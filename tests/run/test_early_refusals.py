@@ -30,23 +30,23 @@ REFUSED = {
     '--device=cpu --backbone_model_path=no/such': ['--backbone_model_path=no/such'],
     '--device=cpu --backbone_model_path=a*': ['--backbone_model_path=a*'],
     '--device=cpu --data_dir=no/such': ['--data_dir=no/such'],
-    '--device=cpu --result_file=no/such/{model}.json': ['--result_file=no/such/'],
-    '--device=cpu --history=no/such/file': ['--history=no/such/file'],
+    '--device=cpu --result_file=file/{model}.json': ['--result_file=file/'],
+    '--device=cpu --history=file/h': ['--history=file/h'],
     '--model_file=no/such': ['--model_file=no/such'],
     '--eval --device=cpu --train_dir=d --export_saved_model=full': ['--export_saved_model=full'],
     '--worker_hosts=a:1,a:1 --task_index=0 --job_name=worker --variable_update=collective_all_reduce': [
         '--ps_hosts and --worker_hosts: worker 0'
     ],
     # What does not depend on each other is told at once.
-    f'{REPLICATED} --use_nccl --xla --data_dir=no/such --graph_file=no/such/g --trace_file=no/such/t': [
+    f'{REPLICATED} --use_nccl --xla --data_dir=no/such --graph_file=file/g --trace_file=file/t': [
         '--data_dir=no/such',
-        '--graph_file=no/such/g',
-        '--trace_file=no/such/t',
+        '--graph_file=file/g',
+        '--trace_file=file/t',
         '--xla',
         '--all_reduce_spec=nccl',
     ],
-    '--device=cpu --repeat=2 --data_dir=no/such --graph_file=no/such/g': ['--repeat=2'],
-    'cluster -- --device=cpu --data_dir=no/such --graph_file=no/such/g': ['--data_dir=no/such', '--graph_file=no/such'],
+    '--device=cpu --repeat=2 --data_dir=no/such --graph_file=file/g': ['--repeat=2'],
+    'cluster -- --device=cpu --data_dir=no/such --graph_file=file/g': ['--data_dir=no/such', '--graph_file=file'],
 }
 # Refused where no GPU is to be seen; a machine that may have one has to ask TensorFlow.
 WITHOUT_GPU = {
@@ -70,6 +70,7 @@ def test_wrong_use_is_told_at_once_and_without_tensorflow(tmp_path: Path) -> Non
     from run.device_checks import may_have_gpu
 
     (tmp_path / 'full' / 'something').mkdir(parents=True)
+    (tmp_path / 'file').touch()
     cases = REFUSED if may_have_gpu() else {**REFUSED, **WITHOUT_GPU}
     ran = subprocess.run(
         [sys.executable, '-c', SCRIPT, json.dumps([*cases])],

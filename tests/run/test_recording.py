@@ -182,9 +182,9 @@ def test_a_history_that_cannot_be_used_loses_nothing_else(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ('flags', 'facts'),
     [
-        ({'result_file': 'none/r.json'}, ['--result_file=none/r.json']),
+        ({'result_file': '/dev/null/r.json'}, ['--result_file=/dev/null/r.json']),
         ({'result_file': '{modell}.json'}, ['--result_file={modell}.json', '{modell}']),
-        ({'result_file': '/none/{model}.json'}, ['--result_file=/none/lenet.json']),
+        ({'result_file': '/dev/null/{model}.json'}, ['--result_file=/dev/null/lenet.json']),
         ({'history': '-'}, ['--history=-']),
         ({'target_seconds': 3, 'num_batches': 5}, ['--target_seconds=3', '--num_batches=5']),
     ],

@@ -42,8 +42,11 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> N
 
 
 def test_the_number_of_a_run_goes_where_the_path_says(tmp_path: Path) -> None:
-    repeated(tmp_path, '--model=lenet', '--repeat=2', f'--result_file={tmp_path}/{{run}}-{{shape}}.json')
-    assert {path.name for path in tmp_path.glob('*.json')} == {'1-1*1.json', '2-1*1.json'}
+    repeated(tmp_path, '--model=lenet', '--repeat=2', f'--result_file={tmp_path}/new/{{run}}/{{shape}}.json')
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob('*.json')} == {
+        'new/1/1*1.json',
+        'new/2/1*1.json',
+    }
 
 
 def test_a_run_that_fails_is_named_and_the_others_count(tmp_path: Path) -> None:
@@ -89,10 +92,11 @@ def test_ctrl_c_shows_the_total_of_the_runs_that_are_done(tmp_path: Path) -> Non
     assert '95 %' not in err.getvalue()
 
 
-def test_a_folder_that_is_missing_is_told_before_the_first_run(tmp_path: Path) -> None:
-    missing = f'{tmp_path}/{{model}}/{{batch_size}}.json'
-    with refused(f'--result_file={tmp_path}/lenet/32.1.json', 'no folder'):
-        main(['--model=lenet', '--device=cpu', '--repeat=2', f'--result_file={missing}'])
+def test_a_folder_that_cannot_be_made_is_told_before_the_first_run(tmp_path: Path) -> None:
+    (tmp_path / 'lenet').touch()
+    impossible = f'{tmp_path}/{{model}}/{{batch_size}}.json'
+    with refused(f'--result_file={tmp_path}/lenet/32.1.json', 'a file is where a folder must be'):
+        main(['--model=lenet', '--device=cpu', '--repeat=2', f'--result_file={impossible}'])
 
 
 def test_runs_that_are_far_from_the_others_are_named() -> None:
