@@ -19,7 +19,7 @@ from reporting.tables import format_results
 from run.resolve import check_launch
 from sweeps.estimate import estimate
 from sweeps.files import find_file, read_file, shipped
-from sweeps.flags import override, read_grid, settings_given
+from sweeps.flags import on_cpu, override, read_grid, settings_given
 from sweeps.folder import Folder, difference
 from sweeps.overview import format_left_out, format_plan, rows_of
 from sweeps.plan import Plan, make_plan
@@ -161,6 +161,9 @@ def _planned(arguments: Arguments[Options]) -> tuple[Plan, Folder]:
         request = read_grid((options.grid or '').split(_NEXT))
     request = override(request, arguments.rest, settings_given(options, arguments.given))
     gpu = has_nvidia_gpu()
+    if not gpu and (with_device := on_cpu(request)) is not request:
+        print(format_warning('this machine has no GPU: all runs get --device=cpu'), file=sys.stderr)
+        request = with_device
     plan = make_plan(request, _check, has_gpu=gpu)
     if plan.settings.find_batch_size:
         check_search(plan, has_gpu=gpu)

@@ -12,7 +12,6 @@ from reporting.measured import Run, as_text
 from reporting.rows import Summary, number
 
 _MOST_VALUES = 12
-_MOST_NAMED = 6
 # Of machines: it is the heading of their columns.
 _HEADING = 'hostname'
 _GIBIBYTE = 2**30
@@ -30,12 +29,27 @@ class MachineCard:
 
 @dataclass(frozen=True)
 class WarningGroup:
-    """A warning, the settings whose runs gave it (the first few), and the number of those runs."""
+    """The warnings of one code.
+
+    Attributes:
+      texts: the different ones, the most frequent first. labels: the settings whose runs gave them.
+      num_runs: how many runs gave one, of all_runs.
+    """
 
     code: str
-    text: str
+    texts: Sequence[str]
     labels: Sequence[str]
     num_runs: int
+    all_runs: int
+
+
+@dataclass(frozen=True)
+class EndedGroup:
+    """The settings whose runs failed or were stopped for one reason."""
+
+    status: str
+    reason: str
+    labels: Sequence[str]
 
 
 def machine_cards(runs: Sequence[Run]) -> list[MachineCard]:
@@ -69,17 +83,35 @@ def flag_differences(runs: Sequence[Run]) -> list[tuple[str, list[tuple[str, int
 
 
 def warning_groups(summary: Summary) -> list[WarningGroup]:
-    """The warnings of all runs, those of most runs first; the same text stands once."""
-    labels: dict[tuple[str, str], list[str]] = {}
+    """The warnings of all runs by their code, those of most runs first."""
+    texts: dict[str, Counter[str]] = {}
+    labels: dict[str, dict[int, str]] = {}
     for row in summary.rows:
         for run in row.runs:
             for warning in run.record.warnings:
-                labels.setdefault((str(warning.get('code', '')), str(warning.get('text', ''))), []).append(row.label)
+                code = str(warning.get('code', ''))
+                texts.setdefault(code, Counter())[str(warning.get('text', ''))] += 1
+                labels.setdefault(code, {})[id(run)] = row.label
     groups = [
-        WarningGroup(code, text, list(dict.fromkeys(found))[:_MOST_NAMED], len(found))
-        for (code, text), found in labels.items()
+        WarningGroup(
+            code,
+            [text for text, _ in texts[code].most_common()],
+            list(dict.fromkeys(found.values())),
+            len(found),
+            len(summary.runs),
+        )
+        for code, found in labels.items()
     ]
     return sorted(groups, key=lambda group: -group.num_runs)
+
+
+def ended_groups(summary: Summary) -> list[EndedGroup]:
+    """The settings without a complete result, by the reason."""
+    labels: dict[tuple[str, str], list[str]] = {}
+    for row in summary.rows:
+        if row.reason:
+            labels.setdefault((row.status, row.reason), []).append(row.label)
+    return [EndedGroup(status, reason, found) for (status, reason), found in labels.items()]
 
 
 def _machine_facts(machine: Mapping[str, Any]) -> dict[str, str]:

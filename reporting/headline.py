@@ -37,7 +37,8 @@ def headline_stats(summary: Summary) -> list[Stat]:
 
 
 def _of_settings(summary: Summary) -> list[Stat]:
-    base, best = summary.shown[0], max(summary.shown, key=lambda row: row.rate)
+    best = max(summary.shown, key=lambda row: row.rate)
+    base = summary.base_of(best) or best
     stats = [Stat('Fastest', number(best.rate), 'images/sec', best.label)]
     if best is base:
         return stats

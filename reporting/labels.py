@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from reporting.measured import BATCH_SIZE, MACHINE, MODE, SHAPE
+from reporting.measured import BATCH_SIZE, FOLDER, MACHINE, MODE, SHAPE
 
 _CHARACTERS = 54
 _PART_CHARACTERS = 28
 _SHORT_CHARACTERS = 44
 # What stands first in a name, if it is needed.
-_FIRST = ('model', MODE, BATCH_SIZE, SHAPE)
+_FIRST = (FOLDER, 'model', MODE, BATCH_SIZE, SHAPE)
 # Their values say by themselves what they are.
-_PLAIN = (MODE, SHAPE, 'model', MACHINE, 'data set', 'role')
+_PLAIN = (FOLDER, MODE, SHAPE, 'model', MACHINE, 'data set', 'role')
 
 
 def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from reporting.record import Failure, Record, as_float, default_fact, is_of_sett
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
 STANDARD = (MODE, BATCH_SIZE, SHAPE)
-MACHINE = 'machine'
+MACHINE, FOLDER = 'machine', 'folder'
 # Flags whose values stand in the standard columns, or in those of the work.
 _SHOWN_OTHERWISE = frozenset({'model', 'variable_update', 'batch_size', 'num_gpus', 'shape', 'forward_only', 'eval'})
 # Which GPUs a process saw: as many as --num_gpus says, so all but the first follow from the shape.

@@ -14,10 +14,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from reporting.collection import Collection
-from reporting.facts import flag_differences, machine_cards, machine_differences, warning_groups
+from reporting.facts import ended_groups, flag_differences, machine_cards, machine_differences, warning_groups
 from reporting.figures import DARK, LIGHT, NARROW, WIDE, Plot
 from reporting.headline import headline_stats
-from reporting.measured import BATCH_SIZE, SHAPE
+from reporting.measured import BATCH_SIZE, FOLDER, SHAPE, STANDARD
 from reporting.plots import plot_peak, plot_rates, plot_scaling
 from reporting.plots_history import plot_history
 from reporting.plots_steps import plot_distribution, plot_losses, plot_phases, plot_stages, plot_timeline
@@ -26,6 +26,8 @@ from reporting.rows import Row, Summary, number, summarize_collection
 
 _TEMPLATES = Path(__file__).parent / 'templates'
 _MOST_COMMANDS = 100
+# Settings that a warning names.
+_MOST_NAMED = 6
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,9 @@ def make_page(
         columns=_columns(summary),
         rows=[(row, _cells(row, position, summary)) for position, row in enumerate(summary.rows, 1)],
         sections=sections,
+        ended=ended_groups(summary),
         warnings=warning_groups(summary),
+        most_named=_MOST_NAMED,
         machines=machine_cards(runs),
         machine_differences=machine_differences(runs),
         flag_differences=flag_differences(runs),
@@ -137,13 +141,21 @@ def _period(starts: Sequence[str]) -> str:
 
 def _columns(summary: Summary) -> list[tuple[str, bool]]:
     """The names of the columns, and whether each holds numbers."""
-    standard, more = summary.columns[:3], summary.columns[3:]
+    first, more = _first_and_more(summary)
     columns = [('#', True)] if summary.is_numbered else []
-    columns += [(name, _is_numeric(name, summary)) for name in standard]
-    columns += [('images/sec', True), ('±', True), ('speed-up', True), ('runs', True)]
+    columns += [(name, _is_numeric(name, summary)) for name in first]
+    columns += [('images/sec', True), ('±', True), ('speed-up', True)]
+    columns += [('published images/sec', True), ('published speed-up', True)] if summary.published_in else []
+    columns += [('runs', True)]
     columns += [('of peak', True)] if any(row.share_of_peak for row in summary.rows) else []
     columns += [(name, _is_numeric(name, summary)) for name in more]
     return columns + ([('remark', False)] if any(map(_remark, summary.rows)) else [])
+
+
+def _first_and_more(summary: Summary) -> tuple[Sequence[str], Sequence[str]]:
+    """The names of the columns before those of the rates, and of those after them."""
+    folder = [FOLDER] if FOLDER in summary.columns else []
+    return [*folder, *STANDARD], [name for name in summary.columns if name not in (*folder, *STANDARD)]
 
 
 def _is_numeric(name: str, summary: Summary) -> bool:
@@ -166,26 +178,36 @@ def _cells(row: Row, position: int, summary: Summary) -> list[Cell]:
         return Cell(text or '—', _as_number(text) if _is_numeric(name, summary) else None)
 
     rate = row.rate if math.isfinite(row.rate) else None
-    share = 50 * (row.high - row.low) / row.rate if rate else None
     cells = [Cell(str(position), position)] if summary.is_numbered else []
-    cells += [trait(name) for name in summary.columns[:3]]
+    first, more = _first_and_more(summary)
+    cells += [trait(name) for name in first]
     cells.append(Cell('—' if rate is None else _fixed(rate, summary), rate))
-    cells.append(Cell('—' if share is None else f'{number(share, 2)} %', share))
+    cells.append(_plus_minus(row))
     cells.append(Cell('—' if row.speed_up is None else f'{row.speed_up:.2f}', row.speed_up))
+    if summary.published_in:
+        for value in (row.place.published, summary.published_speed_up(row)):
+            cells.append(Cell('—' if value is None else f'{value:.2f}', value))
     cells.append(Cell(str(len(row.runs)), len(row.runs)))
     if any(other.share_of_peak for other in summary.rows):
         peak = None if row.share_of_peak is None else 100 * row.share_of_peak
         cells.append(Cell('—' if peak is None else f'{number(peak, 3)} %', peak))
-    cells += [trait(name) for name in summary.columns[3:]]
+    cells += [trait(name) for name in more]
     if any(map(_remark, summary.rows)):
         cells.append(Cell(_remark(row)))
     return cells
 
 
+def _plus_minus(row: Row) -> Cell:
+    if not row.estimate or row.estimate.basis is None:
+        return Cell('—')
+    share = row.estimate.plus_minus
+    return Cell('too disturbed') if share is None else Cell(f'{number(100 * share, 2)} %', 100 * share)
+
+
 def _remark(row: Row) -> str:
-    """Why the row is not complete, or the codes of its warnings."""
+    """Whether the row is not complete, or the codes of its warnings."""
     if row.reason:
-        return f'{row.status}: {row.reason}'
+        return row.status
     codes = dict.fromkeys(str(warning.get('code', '')) for run in row.runs for warning in run.record.warnings)
     return f'see warnings: {", ".join(codes)}' if codes else ''
 

@@ -35,8 +35,11 @@ from reporting.rows import Row, Summary, number
 MOST_ROWS = 50
 _MOST_SERIES = 8
 _MOST_FACETS = 4
+# The axes follow the rates: an interval that reaches further beyond the fastest or the slowest ends at the edge.
+_MARGIN = 1.25
 # Shares of the peak for each image/sec that differ by less belong to one model on one machine.
 _SAME = 1.05
+_ARROWS = ' An arrow marks an interval that goes on beyond the plot.'
 
 
 def fastest_first(rows: Sequence[Row]) -> list[Row]:
@@ -54,39 +57,47 @@ def plot_rates(summary: Summary) -> Plot | None:
     rows = fastest_first(summary.shown)
     if len(rows) < 2:
         return None
-    is_repeated = any(len(row.runs) > 1 for row in rows)
     best, last = rows[0], rows[-1]
+    edge = _MARGIN * best.rate
 
     def draw(width: int) -> Figure:
         figure, axes, height = row_axes(width, [row.label for row in rows])
-        top = max(row.high for row in rows)
+        top = best.rate
         for position, row in enumerate(rows):
             axes.barh(position, row.rate, height, color=series_color(summary.modes.index(row.mode)), linewidth=0)
-            axes.plot([row.low, row.high], [position, position], color=LIGHT['ink'], linewidth=1.4)
-            axes.plot([row.low, row.high], [position, position], '|', color=LIGHT['ink'], markersize=7)
-            axes.annotate(
-                number(row.rate), (max(row.high, row.rate), position), (6, 0), textcoords='offset points', va='center'
-            )
+            low, high = row.interval or (row.rate, row.rate)
+            end = min(high, edge)
+            top = max(top, end)
+            if row.interval:
+                axes.plot([low, end], [position, position], color=LIGHT['ink'], linewidth=1.4)
+                axes.plot(low, position, '|', color=LIGHT['ink'], markersize=7)
+                axes.plot(end, position, '|' if end == high else '>', color=LIGHT['ink'], markersize=7)
+            axes.annotate(number(row.rate), (end, position), (6, 0), textcoords='offset points', va='center')
         axes.set_xlim(0, top * (1.12 if width >= WIDE else 1.2))
         axes.set_xlabel('images/sec')
         return figure
 
-    spread = (
-        'of the mean of repeats; for a single run, by the spread of its steps'
-        if is_repeated
-        else 'by the spread of the steps of one run, which says nothing about the next run'
-    )
+    spread = ''
+    if any(row.interval for row in rows):
+        spread = ' The line at the end of a bar is the 95 % interval ' + (
+            'of the rate of all repeats; for a single run, by the spread of its steps.'
+            if any(len(row.runs) > 1 for row in rows)
+            else 'by the spread of the steps of one run, which says nothing about the next run.'
+        )
+        spread += _ARROWS if any(row.interval and row.interval[1] > edge for row in rows) else ''
     return Plot(
         'rates',
         'Images per second',
         f'Longer is faster. {best.label} leads with {number(best.rate)} images/sec, '
-        f'{number(best.rate / last.rate, 3)} times the slowest. The line at the end of a bar is the 95 % interval '
-        f'{spread}.{left_out(rows, summary.shown)}',
+        f'{number(best.rate / last.rate, 3)} times the slowest.{spread}{left_out(rows, summary.shown)}',
         f'Bars of {counted(len(rows), "setting")}. Fastest: {best.label}, {number(best.rate)} images/sec. '
         f'Slowest: {last.label}, {number(last.rate)} images/sec.',
         Data(
             ('setting', 'images/sec', '95 % from', 'to', 'runs'),
-            [(row.label, *map(number, (row.rate, row.low, row.high)), str(len(row.runs))) for row in rows],
+            [
+                (row.label, *map(number, (row.rate, *(row.interval or (None, None)))), str(len(row.runs)))
+                for row in rows
+            ],
         ),
         draw,
     )
@@ -124,6 +135,7 @@ def plot_scaling(summary: Summary) -> Plot | None:
                 handles.setdefault(name, _draw_series(axes, rows, _style_of(summary, series, index)))
             axes.set_xscale('log', base=2)
             axes.set_yscale('log', base=2)
+            _end_at_rates(axes, [row for rows in series.values() for row in rows], per_device * counts[-1])
             axes.xaxis.set_major_locator(FixedLocator(counts))
             axes.xaxis.set_minor_locator(NullLocator())
             axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f'{count:g}'))
@@ -146,11 +158,12 @@ def plot_scaling(summary: Summary) -> Plot | None:
         f'On {most} devices {best.label} reaches {number(best.rate / base.rate, 3)} times the first row of the table, '
         f'{100 * efficiency:.0f} % of ideal.'
     )
+    intervals = ' A line through a point is its 95 % interval.' + _ARROWS if any(row.interval for row in every) else ''
     return Plot(
         'scaling',
         'Scaling with devices',
         f'Along the dashed line, each device is as fast as in the first row ({base.label}); the further below it, the '
-        f'more is lost. {finding} Both axes double from line to line.',
+        f'more is lost. {finding} Both axes double from line to line.{intervals}',
         f'Lines of images/sec over the number of devices, for {counted(len(series), "setting")}. {finding}',
         Data(
             ('setting', 'devices', 'images/sec', 'of ideal'),
@@ -246,13 +259,28 @@ def _style_of(summary: Summary, series: dict[str, list[Row]], index: int) -> dic
     }
 
 
+def _end_at_rates(axes: Axes, rows: Sequence[Row], ideal: float) -> None:
+    """Limits the axis of rates to those of the rows and the ideal one; an arrow marks each interval that goes on."""
+    rates = [row.rate for row in rows]
+    bottom, top = min(rates) / _MARGIN, max(*rates, ideal) * _MARGIN
+    for row in rows:
+        low, high = row.interval or (row.rate, row.rate)
+        ends = ((bottom, 'v', low < bottom), (top, '^', high > top))
+        for end, marker, goes_on in ends:
+            if goes_on:
+                count = row.runs[0].num_devices
+                axes.plot(count, end, marker, color=LIGHT['soft'], markersize=6, clip_on=False)
+    axes.set_ylim(bottom, top)
+
+
 def _draw_series(axes: Axes, rows: Sequence[Row], style: dict[str, Any]) -> Line2D:
     """Draws all points, and a line through the best for each number of devices; returns what stands in the legend."""
     best: dict[int, float] = {}
     for row in rows:
         count = row.runs[0].num_devices
         best[count] = max(best.get(count, 0.0), row.rate)
-        axes.plot([count, count], [max(row.low, row.rate / 10), row.high], color=style['color'], linewidth=1)
+        if row.interval:
+            axes.plot([count, count], row.interval, color=style['color'], linewidth=1)
     points = {name: value for name, value in style.items() if name != 'linestyle'}
     axes.plot([row.runs[0].num_devices for row in rows], [row.rate for row in rows], linestyle='', **points)
     axes.plot(sorted(best), [best[count] for count in sorted(best)], color=style['color'], linestyle=style['linestyle'])

@@ -4,11 +4,13 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from reporting.collection import Collection
+from reporting.collection import Collection, Place
 from reporting.comparison import estimate
+from reporting.intervals import Estimate
 from reporting.labels import names_of
-from reporting.measured import MACHINE, MODE, STANDARD, Run, failure_traits, measured
+from reporting.measured import FOLDER, MACHINE, MODE, STANDARD, Run, failure_traits, measured
 from reporting.repeats import repeat_key
 
 
@@ -17,21 +19,20 @@ class Row:
     """A setting.
 
     Attributes:
-      traits: as Run.traits; of failures only what was given. work: as Run.work; empty for failures.
+      traits: as Run.traits, and the folder if there are several; of failures only what was given.
+      work: as Run.work; empty for failures. place: where its results were found.
       runs: its repeats; empty if it left no result. reason: why it failed or is incomplete; None if it is complete.
-      rate: images/sec, of all repeats; nan if there is none.
-      low, high: its interval of 95 %: by its repeats, or, for one run, by its steps; see reporting.comparison.
-      speed_up: the rate over that of the first row of the same work; None if it is unknown.
+      estimate: the rate of all repeats, with its interval by the repeats, or, for one run, by its steps.
+      speed_up: the rate over that of the first row of the same folder and work; None if it is unknown.
       label: what tells it from other rows, in a few words; see reporting.labels.
     """
 
     traits: Mapping[str, str]
     work: str
+    place: Place
     runs: tuple[Run, ...]
     reason: str | None
-    rate: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
+    estimate: Estimate | None = None
     speed_up: float | None = None
     label: str = ''
 
@@ -41,6 +42,16 @@ class Row:
         if not self.runs:
             return 'failed'
         return 'complete' if self.reason is None else 'incomplete'
+
+    @property
+    def rate(self) -> float:
+        """Images/sec of all repeats; nan if there is none."""
+        return self.estimate.images_per_second if self.estimate else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the rate, (low, high); None if there is none that says something."""
+        return self.estimate.interval if self.estimate else None
 
     @property
     def is_shown(self) -> bool:
@@ -63,7 +74,8 @@ class Summary:
     """All rows.
 
     Attributes:
-      rows: those with results in the order of work, variable_update, batch size and shape; then the failures.
+      rows: by folder; those of a sweep in its order, others in that of work, variable_update, batch size and shape,
+        then the failures.
       columns: the names of the traits that are shown: the standard ones, and those that differ between rows.
       modes: the values of variable_update, in the order of the rows.
       problems: one line for each file that could not be read.
@@ -96,9 +108,26 @@ class Summary:
         model = work.partition(',')[0]
         return model if sum(other.partition(',')[0] == model for other in self.works) == 1 else work
 
+    @property
+    def published_in(self) -> list[str]:
+        """The sources of the published rates."""
+        return list(dict.fromkeys(row.place.published_in for row in self.rows if row.place.published))
+
+    @property
+    def has_folders(self) -> bool:
+        """Whether the results come from several folders."""
+        return len({row.place.folder for row in self.rows}) > 1
+
+    def published_speed_up(self, row: Row) -> float | None:
+        """The published rate of a row over the first one of the same folder."""
+        rates = [other.place.published for other in self.rows if other.place.folder == row.place.folder]
+        first = next(filter(None, rates), None)
+        return row.place.published / first if row.place.published and first else None
+
     def base_of(self, row: Row) -> Row | None:
         """The row that the speed-up of another one refers to."""
-        return next((other for other in self.shown if other.work == row.work), None)
+        key = (row.place.folder, row.work)
+        return next((other for other in self.shown if (other.place.folder, other.work) == key), None)
 
 
 def summarize_collection(collection: Collection, *, across_versions: bool = False) -> Summary:
@@ -110,25 +139,27 @@ def summarize_collection(collection: Collection, *, across_versions: bool = Fals
     Raises:
       KeyError, TypeError, ValueError and so on, as measured; not if reporting.measured.read_measured read the files.
     """
-    runs = [measured(record) for record in collection.records]
-    rows = _in_order(_grouped(runs, across_versions))
+    rows = _grouped(collection, across_versions)
     rows += [
-        Row(failure_traits(failure), '', (), _failure_reason(failure.document, failure.reason))
+        Row(
+            failure_traits(failure),
+            '',
+            collection.place_of(failure),
+            (),
+            _failure_reason(failure.document, failure.reason),
+        )
         for failure in collection.failures
     ]
+    rows = _named(_in_order(rows))
     columns = _columns(rows)
-    names = _machine_names(runs)
-    rows = [_named(row, names) for row in rows]
     labels = names_of([row.traits for row in rows], columns)
     rows = [replace(row, label=label) for row, label in zip(rows, labels, strict=True)]
-    bases: dict[str, float] = {}
-    for row in rows:
-        if row.is_shown:
-            bases.setdefault(row.work, row.rate)
-    rows = [replace(row, speed_up=row.rate / bases[row.work]) if row.is_shown else row for row in rows]
-    return Summary(
-        tuple(rows), columns, tuple(dict.fromkeys(row.mode for row in rows if row.mode)), collection.problems
-    )
+    modes = tuple(dict.fromkeys(row.mode for row in rows if row.mode))
+    summary = Summary(tuple(rows), columns, modes, collection.problems)
+    bases = [summary.base_of(row) for row in rows]
+    speed_ups = [row.rate / base.rate if base and row.is_shown else None for row, base in zip(rows, bases, strict=True)]
+    rows = [replace(row, speed_up=speed_up) for row, speed_up in zip(rows, speed_ups, strict=True)]
+    return replace(summary, rows=tuple(rows))
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -141,48 +172,46 @@ def number(value: float | None, digits: int = 4) -> str:
     return f'{value:,.{min(decimals, 6)}f}'
 
 
-def _grouped(runs: Iterable[Run], across_versions: bool) -> list[Row]:
-    groups: dict[str, list[Run]] = {}
+def _grouped(collection: Collection, across_versions: bool) -> list[Row]:
+    groups: dict[tuple[str, str], list[Run]] = {}
     rows = []
-    for run in runs:
-        if run.record.is_complete:
-            groups.setdefault(repeat_key(run.record, across_versions=across_versions), []).append(run)
+    for record in collection.records:
+        run, place = measured(record), collection.place_of(record)
+        if record.is_complete:
+            key = (place.folder, repeat_key(record, across_versions=across_versions))
+            groups.setdefault(key, []).append(run)
         else:
-            reason = run.record.reason or 'it did not take all of its steps'
-            rows.append(_row([run], reason))
-    return rows + [_row(group, None) for group in groups.values()]
+            rows.append(_row([run], place, record.reason or 'it did not take all of its steps'))
+    return rows + [_row(group, collection.place_of(group[0].record), None) for group in groups.values()]
 
 
-def _row(runs: Sequence[Run], reason: str | None) -> Row:
+def _row(runs: Sequence[Run], place: Place, reason: str | None) -> Row:
     first = runs[0]
     measured = [run.record for run in runs if math.isfinite(run.rate)]
-    low = high = rate = math.nan
-    if measured:
-        found = estimate(measured)
-        rate = found.images_per_second
-        low, high = found.interval or (rate, rate)
-    return Row(first.traits, first.work, tuple(runs), reason, rate, low, high)
+    return Row(first.traits, first.work, place, tuple(runs), reason, estimate(measured) if measured else None)
 
 
 def _in_order(rows: Sequence[Row]) -> list[Row]:
-    """Modes that need fewer processes come first, so that the first row is the plainest setting; then as measured."""
-    began = {
-        id(row): position for position, row in enumerate(sorted(rows, key=lambda row: row.runs[0].record.started_at))
-    }
+    """Rows of a sweep stay in its order. Of others, modes that need fewer processes come first; then as measured."""
+    with_results = sorted((row for row in rows if row.runs), key=lambda row: row.runs[0].record.started_at)
+    began = {id(row): position for position, row in enumerate(with_results)}
+    folders = list(dict.fromkeys(row.place.folder for row in rows))
     works: dict[str, int] = {}
     modes: dict[tuple[str, str], tuple[int, int]] = {}
-    for row in rows:
-        works[row.work] = min(works.get(row.work, len(rows)), began[id(row)])
-        mode = (row.work, row.mode)
-        modes[mode] = min(
-            modes.get(mode, (row.runs[0].num_tasks, began[id(row)])), (row.runs[0].num_tasks, began[id(row)])
-        )
+    for row in with_results:
+        works.setdefault(row.work, began[id(row)])
+        mode, first = (row.work, row.mode), (row.runs[0].num_tasks, began[id(row)])
+        modes[mode] = min(modes.get(mode, first), first)
 
     def key(row: Row) -> tuple[object, ...]:
+        position = len(rows) if row.place.position is None else row.place.position
+        place = (folders.index(row.place.folder), position, not row.runs)
+        if not row.runs:
+            return place
         cluster = row.runs[0].record.document['cluster']
         shape = (row.runs[0].num_devices, cluster['num_workers'], cluster['num_ps'])
         size = row.runs[0].record.run['batch_size']
-        return (works[row.work], modes[row.work, row.mode], size, shape, began[id(row)])
+        return (*place, works[row.work], modes[row.work, row.mode], size, shape, began[id(row)])
 
     return sorted(rows, key=key)
 
@@ -205,10 +234,26 @@ def _machine_names(runs: Iterable[Run]) -> dict[str, str]:
     return {mark: host if names.count(host) == 1 else f'{host} ({mark[:6]})' for mark, host in hosts.items()}
 
 
-def _named(row: Row, names: Mapping[str, str]) -> Row:
-    if not row.runs:
-        return row
-    return replace(row, traits={**row.traits, MACHINE: names[row.runs[0].machine]})
+def _named(rows: Sequence[Row]) -> list[Row]:
+    """The rows with names for their machines, and for their folders if there are several."""
+    machines = _machine_names(run for row in rows for run in row.runs)
+    folders = _folder_names([row.place.folder for row in rows])
+    named = []
+    for row in rows:
+        traits = dict(row.traits)
+        if row.runs:
+            traits[MACHINE] = machines[row.runs[0].machine]
+        if len(folders) > 1:
+            traits[FOLDER] = folders[row.place.folder]
+        named.append(replace(row, traits=traits))
+    return named
+
+
+def _folder_names(folders: Iterable[str]) -> dict[str, str]:
+    """A name for each folder: the last part of its path, or all of it where two have the same."""
+    last = {folder: Path(folder).absolute().name for folder in folders}
+    names = list(last.values())
+    return {folder: name if names.count(name) == 1 else folder for folder, name in last.items()}
 
 
 def _failure_reason(document: Mapping[str, object], reason: str) -> str:

@@ -15,6 +15,7 @@ class Row:
 
     Attributes:
       varied: the text of each flag that differs between rows, and the shape.
+      work: what its runs did; only rows with the same are compared.
       estimate: the rate of the complete runs, None if there are none. problem: why there are fewer than there should
         be, or None.
     """
@@ -22,15 +23,16 @@ class Row:
     varied: Mapping[str, str]
     estimate: Estimate | None = None
     problem: str | None = None
+    work: str = ''
 
 
 def format_results(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """The table of configurations, in Markdown whose columns are aligned.
 
     Its columns: what differs between the rows, images/sec, its 95 % interval over repeats if there are any,
-    the speed-up against the first row that has a rate, and what went wrong if anything did.
+    the speed-up against the first row of the same work that has a rate, and what went wrong if anything did.
     """
-    base = next((row.estimate.images_per_second for row in rows if row.estimate), None)
+    bases = {row.work: row.estimate.images_per_second for row in reversed(rows) if row.estimate}
     has_intervals = any(row.estimate and row.estimate.num_runs > 1 for row in rows)
     has_problems = any(row.problem for row in rows)
     header = [
@@ -49,7 +51,7 @@ def format_results(columns: Sequence[str], rows: Sequence[Row]) -> str:
                 *(row.varied.get(name, '') for name in columns),
                 '' if rate is None else f'{rate:.2f}',
                 *([_interval(found), str(found.num_runs if found else 0)] if has_intervals else []),
-                '' if rate is None or base is None else f'{rate / base:.2f}',
+                '' if rate is None else f'{rate / bases[row.work]:.2f}',
                 *([row.problem or 'ok'] if has_problems else []),
             ]
         )

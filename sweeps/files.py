@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ from sweeps.request import Axes, Request, Setting, read_setting, read_value
 from sweeps.settings import Settings
 
 _SETTINGS = specs_of(Settings)
-_KEYS = ('title', 'flags', 'grid', 'grids', 'include', 'exclude', *_SETTINGS)
+_TEXTS = ('title', 'published_in')
+_KEYS = (*_TEXTS, 'flags', 'grid', 'grids', 'include', 'exclude', *_SETTINGS)
+# Of a configuration in [[include]]: its images/sec in the table of someone else.
+_PUBLISHED = 'published'
 _FOLDER = Path(__file__).parent
 
 
@@ -54,22 +58,28 @@ def read_file(path: Path, source: str | None = None) -> Request:
             near = nearest(key, _KEYS)
             hint = f'did you mean {near}?' if near else f'keys are {", ".join(_KEYS)}; flags belong in [flags]'
             raise UsageError(f'{source}: {key}: there is no such key; {hint}')
-        if key == 'title' and not isinstance(value, str):
-            raise UsageError(f'{source}: title = {value}: it must be text')
+        if key in _TEXTS and not isinstance(value, str):
+            raise UsageError(f'{source}: {key} = {value}: it must be text')
     flags = {
         name: read_setting(name, value, f'{source}: [flags]') for name, value in _table(table, 'flags', source).items()
     }
     grids = [_axes(_table(table, 'grid', source), f'{source}: [grid]')] if 'grid' in table else []
     grids += [_axes(grid, f'{source}: [[grids]] {number}') for number, grid in _tables(table, 'grids', source)]
+    include = [_axes(row, f'{source}: [[include]] {i}', one=True) for i, row in _tables(table, 'include', source)]
+    if bool(table.get('published_in')) != any(axes.published for axes in include):
+        raise UsageError(
+            f'{source}: published in [[include]] and published_in, its source, need each other; write both'
+        )
     return Request(
         name=path.stem,
         title=table.get('title', path.stem),
         source=source,
         flags=flags,
         grids=grids,
-        include=[_axes(row, f'{source}: [[include]] {i}', one=True) for i, row in _tables(table, 'include', source)],
+        include=include,
         exclude=[_axes(row, f'{source}: [[exclude]] {i}') for i, row in _tables(table, 'exclude', source)],
         settings=_settings(table, source),
+        published_in=table.get('published_in', ''),
     )
 
 
@@ -112,7 +122,13 @@ def _tables(table: Mapping[str, Any], key: str, source: str) -> list[tuple[int, 
 def _axes(table: Mapping[str, Any], where: str, *, one: bool = False) -> Axes:
     """Reads the values of each flag of a table; one: each has one value, not a list."""
     values: dict[str, tuple[Setting, ...]] = {}
+    published = None
     for name, value in table.items():
+        if one and name == _PUBLISHED:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise UsageError(f'{where} {name} = {value}: it must be images/sec, a number above 0')
+            published = float(value)
+            continue
         if one and isinstance(value, list):
             raise UsageError(f'{where} {name} = {value}: it must be one value; write lists in [[grids]]')
         several = value if isinstance(value, list) else [value]
@@ -121,7 +137,7 @@ def _axes(table: Mapping[str, Any], where: str, *, one: bool = False) -> Axes:
         values[name] = tuple(read_setting(name, item, where) for item in several)
     if not values:
         raise UsageError(f'{where}: it is empty; write flags and their values, such as batch_size = [32, 64]')
-    return Axes(where, values)
+    return Axes(where, values, published)
 
 
 def _settings(table: Mapping[str, Any], source: str) -> Settings:

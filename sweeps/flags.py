@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
+from cluster.shape import Shape
 from errors import UsageError
 from params.parsing import split_argv
-from sweeps.request import Axes, Request, Setting, read_setting
+from sweeps.request import SHAPE, Axes, Request, Setting, read_setting
 from sweeps.settings import Settings
 
 
@@ -36,7 +37,7 @@ def override(request: Request, argv: Sequence[str], settings: Mapping[str, objec
     flags = dict(request.flags)
     for name, text in split_argv(argv).items():
         value = read_setting(name, text, '--:')
-        for axes in (*request.grids, *request.include):
+        for axes in request.axes:
             if name in axes.values:
                 raise UsageError(
                     f'-- --{name}={text} clashes with {axes.where} {name}, of which the sweep compares several values; '
@@ -47,6 +48,16 @@ def override(request: Request, argv: Sequence[str], settings: Mapping[str, objec
     merged = replace(request.settings, **settings)  # type: ignore[arg-type]
     merged.check()
     return replace(request, flags=flags, settings=merged)
+
+
+def on_cpu(request: Request) -> Request:
+    """The request for a machine without a GPU: with --device=cpu if it has several devices and names none."""
+    if any('device' in row for row in (request.flags, *(axes.values for axes in request.axes))):
+        return request
+    shapes = [request.flags.get(SHAPE), *(shape for axes in request.axes for shape in axes.values.get(SHAPE, ()))]
+    if not any(isinstance(shape, Shape) and shape.devices > 1 for shape in shapes):
+        return request
+    return replace(request, flags={**request.flags, 'device': 'cpu'})
 
 
 def settings_given(options: Settings, given: frozenset[str]) -> dict[str, object]:

@@ -227,6 +227,7 @@ def _plan_of(document: Mapping[str, Any]) -> Plan:
         ),
         left_out=tuple(LeftOut(**one) for one in document['left_out']),
         columns=tuple(document['columns']),
+        published_in=document.get('published_in', ''),
     )
 
 

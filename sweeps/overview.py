@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from errors import counted
 from reporting.comparison import estimate
 from reporting.record import Record
+from reporting.repeats import as_key
 from reporting.tables import Row
 from sweeps.durations import format_seconds
 from sweeps.folder import Outcome
@@ -67,6 +68,7 @@ def rows_of(plan: Plan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list
         varied = dict(one.varied)
         if plan.settings.find_batch_size and records and isinstance(found[-1], Record):
             varied[_FOUND_SIZE] = str(found[-1].run['batch_size'])
-        rows.append(Row(varied, estimate(records) if records else None, problem))
+        work = as_key(records[0].work) if records else ''
+        rows.append(Row(varied, estimate(records) if records else None, problem, work))
     columns = [*plan.columns, *([_FOUND_SIZE] if plan.settings.find_batch_size else [])]
     return columns, rows

@@ -33,6 +33,7 @@ class Configuration:
       shape: its processes and devices. in_cluster: whether there is more than one process.
       argv: the flags of the run. given: those flags by name, each as it is written.
       model, variable_update, batch_size: of the run; the batch size is that of each device, 0 is the model's default.
+      published: images/sec in the table of someone else, which `report` shows beside those of the run.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Configuration:
     model: str
     variable_update: str
     batch_size: int
+    published: float | None = field(default=None, compare=False)
 
     @property
     def caption(self) -> str:
@@ -72,6 +74,7 @@ class Plan:
 
     Attributes:
       columns: the flags that differ between configurations, and the shape, in the order of the table.
+      published_in: where the published rates come from; empty if there are none.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Plan:
     configurations: tuple[Configuration, ...]
     left_out: tuple[LeftOut, ...] = ()
     columns: tuple[str, ...] = field(default=(SHAPE,))
+    published_in: str = ''
 
 
 def caption(varied: Mapping[str, str]) -> str:
@@ -106,7 +110,7 @@ def make_plan(request: Request, check: Check, *, has_gpu: bool) -> Plan:
     columns = (*(name for name in _varied_names(request) if name != SHAPE), SHAPE)
     found: dict[tuple[str, ...], Configuration] = {}
     left_out: list[LeftOut] = []
-    for axes in (*request.grids, *request.include):
+    for axes in request.axes:
         num_usable, reason = 0, ''
         for combination in _product(axes):
             values = {**request.flags, **combination}
@@ -126,7 +130,7 @@ def make_plan(request: Request, check: Check, *, has_gpu: bool) -> Plan:
             key = (*made.argv, str(shape))
             if key in found:
                 left_out.append(LeftOut(varied, 'it is in the sweep already'))
-            found.setdefault(key, made)
+            found.setdefault(key, replace(made, published=axes.published))
         if not num_usable:
             if any(reason.startswith(f'{spelled(name, value)}:') for name, value in request.flags.items()):
                 raise UsageError(f'{request.source}: {reason}')
@@ -137,7 +141,15 @@ def make_plan(request: Request, check: Check, *, has_gpu: bool) -> Plan:
     configurations = tuple(
         replace(one, id=_id(number, one, len(found))) for number, one in enumerate(found.values(), start=1)
     )
-    return Plan(request.name, request.title, request.settings, configurations, tuple(left_out), columns)
+    return Plan(
+        request.name,
+        request.title,
+        request.settings,
+        configurations,
+        tuple(left_out),
+        columns,
+        request.published_in,
+    )
 
 
 class _ImpossibleError(Exception):
@@ -147,7 +159,7 @@ class _ImpossibleError(Exception):
 def _check_settings(request: Request) -> None:
     if not request.settings.find_batch_size:
         return
-    for axes in (*request.grids, *request.include):
+    for axes in request.axes:
         if 'batch_size' in axes.values:
             raise UsageError(
                 f'{axes.where} {shown("batch_size", list(axes.values["batch_size"]))} clashes with --find_batch_size, '
@@ -157,7 +169,7 @@ def _check_settings(request: Request) -> None:
 
 def _check_models(request: Request) -> None:
     """Raises UsageError for a model that does not exist: it is a mistake, not a combination that cannot run."""
-    rows = (*request.grids, *request.include)
+    rows = request.axes
     if 'model_file' in request.flags or any('model_file' in axes.values for axes in rows):
         # The file may define it.
         return
@@ -172,7 +184,7 @@ def _check_models(request: Request) -> None:
 
 def _varied_names(request: Request) -> Iterator[str]:
     """The flags of which there is more than one value, in the order of their first appearance."""
-    rows = [*request.grids, *request.include]
+    rows = request.axes
     for name in dict.fromkeys(name for axes in rows for name in axes.values):
         default = request.flags.get(name, SPECS[name].default if name in SPECS else None)
         values = {str(value) for axes in rows for value in axes.values.get(name, (default,))}

@@ -28,10 +28,15 @@ _GIVEN_BY_SWEEP = {
 
 @dataclass(frozen=True)
 class Axes:
-    """Flags and shapes with their values, all combinations of which are meant; where they stand, for errors."""
+    """Flags and shapes with their values, all combinations of which are meant.
+
+    Attributes:
+      where: where they stand, for errors. published: images/sec that others published for a single combination.
+    """
 
     where: str
     values: Mapping[str, tuple[Setting, ...]]
+    published: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class Request:
       name: for the name of the folder. title: for people. source: the file, or the subcommand; begins each error.
       flags: those of all runs. grids: products of values, in this order. include: single configurations to add.
       exclude: a configuration with one of the values of each of these flags is left out.
+      published_in: where the published rates come from.
     """
 
     name: str
@@ -52,6 +58,12 @@ class Request:
     include: Sequence[Axes] = ()
     exclude: Sequence[Axes] = ()
     settings: Settings = field(default_factory=Settings)
+    published_in: str = ''
+
+    @property
+    def axes(self) -> tuple[Axes, ...]:
+        """Those of all configurations, in order."""
+        return (*self.grids, *self.include)
 
 
 def read_setting(name: str, value: object, where: str) -> Setting:

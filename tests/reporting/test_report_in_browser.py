@@ -125,6 +125,12 @@ def test_no_window_is_too_narrow(browser: Browser, url: str, width: int) -> None
     assert browser.run('return document.documentElement.scrollWidth') <= width
     shown = browser.run("return [...document.querySelectorAll('figure svg')].map((svg) => svg.clientWidth)")
     assert sum(found > 0 for found in shown) == len(shown) / 2
+    # Why a run failed can be read without scrolling sideways.
+    (left, right) = browser.run(
+        """const reason = [...document.querySelectorAll('li')].find((item) => item.textContent.includes('ran out of'));
+        const box = reason.getBoundingClientRect(); return [box.left, box.right]"""
+    )
+    assert 0 <= left < right <= width
     # Texts of plots are not scaled down to nothing.
     texts = browser.run(
         """return [...document.querySelectorAll('figure svg text')].map((text) => text.getBoundingClientRect())

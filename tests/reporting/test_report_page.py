@@ -9,15 +9,19 @@ from pathlib import Path
 import pytest
 from refusals import check_line
 from sample_results import sample_document, sample_failure, sample_record, write_sample
+from sweeping import plan_of
 
+from commands.sweep import run_plan
 from reporting.collection import Collection, collect
 from reporting.figures import DARK, LIGHT, NARROW, WIDE
 from reporting.measured import read_measured
 from reporting.page import Page, make_page
-from reporting.plots import plot_rates
+from reporting.plots import plot_rates, plot_scaling
 from reporting.plots_history import plot_history
 from reporting.record import Failure, Record
 from reporting.rows import summarize_collection
+from sweeps.folder import Folder
+from sweeps.runner import Starter
 
 pytestmark = pytest.mark.unit
 
@@ -67,6 +71,22 @@ def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_a_wide_interval_ends_at_an_axis_that_follows_the_rates() -> None:
+    # 3 runs of 200, 300 and 400 images/sec: the interval of the second setting reaches to 1.9 times its rate.
+    rates = ((1, 320, 0), (1, 322, 1), (1, 321, 2), (2, 250, 3), (2, 300, 4), (2, 400, 5))
+    records = [sample_record(devices_per_worker=size, rate=rate, seed=seed) for size, rate, seed in rates]
+    summary = summarize_collection(Collection(tuple(records), (), ()))
+    rates_plot, scaling = plot_rates(summary), plot_scaling(summary)
+    assert rates_plot
+    assert scaling
+    assert max(row.interval[1] for row in summary.rows if row.interval) > 500
+    for width in (WIDE, NARROW):
+        assert rates_plot.draw(width).axes[0].get_xlim()[1] < 1.6 * 320
+        assert scaling.draw(width).axes[0].get_ylim()[1] < 1.6 * 640
+        assert '>' in [line.get_marker() for line in rates_plot.draw(width).axes[0].lines]
+    assert 'arrow' in rates_plot.caption
+
+
 def test_plots_of_200_results_show_at_most_50_settings_and_say_so() -> None:
     records = [
         sample_record(batch_size=size, rate=100 + size + repeat, seed=size, num_steps=4)
@@ -83,7 +103,7 @@ def test_plots_of_200_results_show_at_most_50_settings_and_say_so() -> None:
 def test_failures_alone_are_a_page() -> None:
     page = page_of(failures=(Failure('failed.json', sample_failure(shape='8*1', reason='out of memory')),))
     assert page.plots == ()
-    assert 'failed: out of memory' in page.html
+    assert '<strong>failed</strong> out of memory' in page.html
 
 
 def test_missing_parts_of_a_result_leave_their_plots_out() -> None:
@@ -132,6 +152,65 @@ def test_text_in_plots_is_escaped_and_formulas_are_text(tmp_path: Path) -> None:
     saved = (tmp_path / 'rates.svg').read_text(encoding='utf-8')
     assert '<b>' not in saved
     assert LIGHT['series-1'] in saved
+
+
+def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The first row is neither the plainest nor the first to be measured, and one model follows another.
+    text = """
+    published_in = "a book"
+    include = [
+        { model = "lenet", variable_update = "parameter_server", shape = "2*1+1", published = 40 },
+        { model = "lenet", variable_update = "replicated", shape = "1*2", published = 60.5 },
+        { model = "lenet", variable_update = "replicated", shape = "1*4" },
+        { model = "alexnet", variable_update = "replicated", shape = "1*1", published = 10 },
+        { model = "alexnet", variable_update = "replicated", shape = "1*2" },
+    ]
+    [flags]
+    device = "cpu"
+    """
+    folders: list[str] = []
+    for name in ('before', 'after'):
+        plan = plan_of(tmp_path, text)
+        folder = Folder(tmp_path / name)
+        folder.create(plan)
+        for number, one in enumerate(plan.configurations):
+            path = folder.results / f'{one.id}.1.json'
+            if number == 2:
+                folder.write_failure(path, sample_failure(shape='1*4', reason='the disk is on fire'))
+                continue
+            write_sample(
+                path,
+                model=one.model,
+                variable_update=one.variable_update,
+                num_workers=one.shape.workers,
+                devices_per_worker=one.shape.devices,
+                num_ps=one.shape.num_ps,
+                rate=100 + 37 * number,
+                seed=10 * len(folders) + number,
+                started_at=f'2026-11-2{9 - number}T08:00:00Z',
+            )
+        assert run_plan(plan, folder, Starter(())) == 1
+        folders.append(str(folder.path))
+    table = [line.strip('|').split('|') for line in capsys.readouterr().out.splitlines()]
+    speed_ups = [cells[4].strip() for cells in table[2 : 2 + 5]]
+    assert [bool(text) for text in speed_ups] == [True, True, False, True, True]
+    alone = summarize_collection(collect(folders[:1], read_measured))
+    assert [f'{row.speed_up:.2f}' if row.speed_up else '' for row in alone.rows] == speed_ups
+    assert (speed_ups[0], speed_ups[3]) == ('1.00', '1.00')
+    both = summarize_collection(collect(folders, read_measured))
+    assert [row.traits['folder'] for row in both.rows] == ['before'] * 5 + ['after'] * 5
+    assert len({row.label for row in both.rows}) == 10
+    assert [row.speed_up for row in both.rows[:5]] == [row.speed_up for row in alone.rows]
+    assert [both.rows[row].speed_up for row in (5, 8)] == [1.0, 1.0]
+    html = make_page(collect(folders[:1], read_measured), now=NOW).html
+    assert 'Published: a book' in html
+    (second,) = [row for row in re.findall('<tr.*?</tr>', html, flags=re.DOTALL) if '60.50' in row]
+    assert re.findall(r'data-value="([\d.]+)">[\d.]+<', second)[-3:] == ['60.5', '1.5125', '1']
+    (tmp_path / 'after' / 'sweep.json').write_text('[]')
+    (problem,) = collect(folders, read_measured).problems
+    check_line(problem, 'after/sweep.json')
 
 
 def test_a_damaged_file_among_good_ones_is_listed(tmp_path: Path) -> None:

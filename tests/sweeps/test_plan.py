@@ -7,13 +7,15 @@ from refusals import check_line, refused
 from sweeping import plan_of
 
 from cluster.shape import Shape
+from params import Params
 from params.modes import MODES
 from sweeps.files import find_file, read_file, shipped
-from sweeps.flags import read_grid
+from sweeps.flags import on_cpu, override, read_grid
 from sweeps.plan import make_plan
 
 pytestmark = pytest.mark.unit
 
+LAPTOP = ['--model=lenet', '--num_batches=20']
 TABLE = """
 title = "Modes"
 [flags]
@@ -160,6 +162,10 @@ GRID = '[grid]\nbatch_size = [8, 16]\n'
         ('repeats = "many"\n' + GRID, ('repeats = "many"',)),
         ('repeats = [3]\n' + GRID, ('repeats = [3]',)),
         ('title = 3\n' + GRID, ('title',)),
+        ('published_in = "a book"\n' + GRID, ('published', 'published_in')),
+        ('[[include]]\nbatch_size = 1\npublished = 2\n', ('published', 'published_in')),
+        ('[[include]]\nbatch_size = 1\npublished = -2\n', ('[[include]] 1', 'published = -2')),
+        ('[grid]\nbatch_size = [1, 2]\npublished = 2\n', ('[grid]', 'published')),
         ('repeat = 3\n' + GRID, ('repeat', 'repeats')),
         ('memory_limit = "lots"\n' + GRID, ('memory_limit', 'lots')),
         ('until_interval = "-1%"\n' + GRID, ('until_interval', '-1%')),
@@ -192,17 +198,41 @@ def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
         find_file(str(tmp_path))
 
 
-@pytest.mark.parametrize('name', shipped())
-def test_the_sweeps_that_come_with_the_program_can_run(name: str) -> None:
-    from dataclasses import replace
-
+def check_run(params: Params, alone: bool) -> None:
     from run.resolve import check_launch
 
-    request = read_file(find_file(name), name)
-    request = replace(request, flags={**request.flags, 'device': 'cpu'})
-    plan = make_plan(request, lambda params, alone: check_launch(params, alone=alone), has_gpu=False)
+    check_launch(params, alone=alone)
+
+
+@pytest.mark.parametrize('name', shipped())
+def test_the_sweeps_that_come_with_the_program_can_run(name: str) -> None:
+    plan = make_plan(on_cpu(read_file(find_file(name), name)), check_run, has_gpu=False)
     assert len(plan.configurations) > 2
     assert plan.title != name
+
+
+def test_the_published_table_is_planned_row_by_row_also_for_a_laptop() -> None:
+    alone = ['1*1', '1*2', '1*4']
+    with_server = ['1*1+1', '1*2+1', '1*4+1', '2*1+1', '4*1+1', '2*2+1', '8*1+1', '2*4+1', '4*2+1']
+    shapes = {'replicated': alone, 'parameter_server': with_server, 'distributed_replicated': with_server}
+    rows = [(mode, size, shape) for size in ('32', '64') for mode in shapes for shape in shapes[mode]]
+    request = read_file(find_file('seed_table'), 'seed_table')
+    for argv, has_gpu in ((['--model=inception3', '--num_batches=200'], True), (LAPTOP, False)):
+        asked = override(request, argv, {})
+        plan = make_plan(asked if has_gpu else on_cpu(asked), check_run, has_gpu=has_gpu)
+        assert [tuple(one.varied.values()) for one in plan.configurations] == rows
+        assert not plan.left_out
+        assert all({*argv} <= {*one.argv} for one in plan.configurations)
+        assert [plan.configurations[row].published for row in (0, 11, 41)] == [27.21, 196.96, 206.3]
+        assert 'K40' in plan.published_in
+    assert override(request, [], {}).flags == {'model': 'inception3', 'num_batches': 200}
+
+
+def test_a_machine_without_a_gpu_gets_its_device_where_a_sweep_names_none() -> None:
+    wide, narrow, named = (read_grid(texts) for texts in (['shape=1*1,1*2'], ['shape=1*1,2*1+1'], ['device=cpu,gpu']))
+    assert on_cpu(wide).flags == {'device': 'cpu'}
+    assert on_cpu(narrow) is narrow
+    assert on_cpu(named) is named
 
 
 def test_all_models_are_swept(tmp_path: Path) -> None:
