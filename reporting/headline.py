@@ -39,10 +39,13 @@ def headline_stats(summary: Summary) -> list[Stat]:
 def _of_settings(summary: Summary) -> list[Stat]:
     best = max(summary.shown, key=lambda row: row.rate)
     base = summary.base_of(best) or best
+    of_folder = ' of its folder' if summary.has_folders else ''
     stats = [Stat('Fastest', number(best.rate), 'images/sec', best.label)]
     if best is base:
         return stats
-    stats.append(Stat('Speed-up', f'{best.rate / base.rate:.2f}', 'times', f'against {base.label}, the first row'))
+    stats.append(
+        Stat('Speed-up', f'{best.rate / base.rate:.2f}', 'times', f'against {base.label}, the first row{of_folder}')
+    )
     devices = best.runs[0].num_devices / base.runs[0].num_devices
     if devices > 1:
         counts = f'{best.runs[0].num_devices} devices instead of {base.runs[0].num_devices}'

@@ -149,7 +149,7 @@ def _columns(summary: Summary) -> list[tuple[str, bool]]:
     columns += [('runs', True)]
     columns += [('of peak', True)] if any(row.share_of_peak for row in summary.rows) else []
     columns += [(name, _is_numeric(name, summary)) for name in more]
-    return columns + ([('remark', False)] if any(map(_remark, summary.rows)) else [])
+    return columns
 
 
 def _first_and_more(summary: Summary) -> tuple[Sequence[str], Sequence[str]]:
@@ -181,9 +181,10 @@ def _cells(row: Row, position: int, summary: Summary) -> list[Cell]:
     cells = [Cell(str(position), position)] if summary.is_numbered else []
     first, more = _first_and_more(summary)
     cells += [trait(name) for name in first]
-    cells.append(Cell('—' if rate is None else _fixed(rate, summary), rate))
+    missing = '—' if row.status == 'complete' else row.status
+    cells.append(Cell(missing if rate is None else _fixed(rate, summary), rate))
     cells.append(_plus_minus(row))
-    cells.append(Cell('—' if row.speed_up is None else f'{row.speed_up:.2f}', row.speed_up))
+    cells.append(Cell(missing if row.speed_up is None else f'{row.speed_up:.2f}', row.speed_up))
     if summary.published_in:
         for value in (row.place.published, summary.published_speed_up(row)):
             cells.append(Cell('—' if value is None else f'{value:.2f}', value))
@@ -192,8 +193,6 @@ def _cells(row: Row, position: int, summary: Summary) -> list[Cell]:
         peak = None if row.share_of_peak is None else 100 * row.share_of_peak
         cells.append(Cell('—' if peak is None else f'{number(peak, 3)} %', peak))
     cells += [trait(name) for name in more]
-    if any(map(_remark, summary.rows)):
-        cells.append(Cell(_remark(row)))
     return cells
 
 
@@ -202,14 +201,6 @@ def _plus_minus(row: Row) -> Cell:
         return Cell('—')
     share = row.estimate.plus_minus
     return Cell('too disturbed') if share is None else Cell(f'{number(100 * share, 2)} %', 100 * share)
-
-
-def _remark(row: Row) -> str:
-    """Whether the row is not complete, or the codes of its warnings."""
-    if row.reason:
-        return row.status
-    codes = dict.fromkeys(str(warning.get('code', '')) for run in row.runs for warning in run.record.warnings)
-    return f'see warnings: {", ".join(codes)}' if codes else ''
 
 
 def _fixed(rate: float, summary: Summary) -> str:
