@@ -9,7 +9,7 @@ differences within pairs.
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic
 
 import numpy as np
@@ -40,6 +40,7 @@ class Measure(Generic[Outcome]):
     Attributes:
       title: with the unit. value: the number. is_cost: whether less is better; a ratio is always that of the numbers.
       is_paired: whether the turns of a round were taken in one process. decimals: of the number when printed.
+      published: ratios of pairs (ours, theirs) that somebody else published, to be printed beside ours.
     """
 
     title: str
@@ -47,6 +48,7 @@ class Measure(Generic[Outcome]):
     is_cost: bool = False
     is_paired: bool = False
     decimals: int = 2
+    published: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def estimate(self, found: Sequence[Outcome]) -> Estimate:
         """The estimate of turns, at least one; of a cost, that of its inverse."""
@@ -124,15 +126,18 @@ def contestants_table(turns: Turns[Outcome], measures: Sequence[Measure[Outcome]
 
 def ratios_table(turns: Turns[Outcome], measures: Sequence[Measure[Outcome]], pairs: Sequence[tuple[str, str]]) -> str:
     """The ratios of pairs of contestants (ours, theirs), in each measure, and their medians over the rounds."""
-    rows = []
+    rows, published = [], any(measure.published for measure in measures)
     for measure in measures:
         for names in pairs:
             ours, theirs = (outcomes(turns[name]) for name in names)
             ratio, median = measure.ratio(ours, theirs), measure.median_ratio(ours, theirs)
             verdict = _VERDICTS.get(ratio.verdict, 'more' if ratio.value > 1 else 'less')
-            cells = (f'{ratio.value:.3f}', _interval(ratio.interval, 3), f'{median:.3f}', verdict)
+            cells = [f'{ratio.value:.3f}', _interval(ratio.interval, 3), f'{median:.3f}', verdict]
+            if published:
+                cells.append(f'{measure.published[names]:.2f}' if names in measure.published else '')
             rows.append([' / '.join(names), measure.title, *cells])
-    return _table(['ours / theirs', 'of', 'ratio', '95 %', 'median', 'verdict'], rows)
+    titles = ['ours / theirs', 'of', 'ratio', '95 %', 'median', 'verdict', *(['published'] if published else [])]
+    return _table(titles, rows)
 
 
 def format_report(

@@ -53,6 +53,12 @@ def test_readme_describes_every_script_and_no_other() -> None:
     assert named - there - elsewhere - {'pyproject.toml'} == set()
 
 
+def test_articles_are_cited_by_their_titles() -> None:
+    texts = [README, *(path.read_text() for path in SCRIPTS)]
+    cited = {title for text in texts for title in re.findall(r'the article "([^"]+)"', re.sub(r'\s+', ' ', text))}
+    assert cited == {'Beating TensorFlow Training in-VRAM', 'Multi-GPU Training in TensorFlow'}
+
+
 def test_flags_in_the_commands_of_readme_are_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

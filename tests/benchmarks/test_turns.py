@@ -107,6 +107,16 @@ def test_two_pairs_give_a_ratio_without_an_interval() -> None:
     assert (found.value, found.interval, found.verdict) == (2, None, Verdict.FEW_RUNS)
 
 
+def test_published_ratios_stand_beside_the_measured_ones() -> None:
+    turns = {name: as_turns([cost, 1.1 * cost, 1.05 * cost]) for name, cost in {'a': 4.0, 'b': 2.0, 'c': 1.0}.items()}
+    seconds = Measure[float]('s', lambda value: value, is_cost=True, is_paired=True, published={('a', 'b'): 1.5})
+    *_, titles, _, to_b, to_c = format_report(turns, [seconds], [('a', 'b'), ('a', 'c')]).splitlines()
+    cells = [[cell.strip() for cell in row.split('|')[1:-1]] for row in (titles, to_b, to_c)]
+    assert [row[0] for row in cells] == ['ours / theirs', 'a / b', 'a / c']
+    assert [row[2] for row in cells] == ['ratio', '2.000', '4.000']
+    assert [row[-1] for row in cells] == ['published', '1.50', '']
+
+
 def test_a_ratio_of_costs_is_that_of_the_costs() -> None:
     ours, theirs = [2.0, 2.2, 2.1], [1.0, 1.1, 1.0]
     cost, rate = SECONDS.ratio(ours, theirs), RATE.ratio(ours, theirs)
