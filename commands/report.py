@@ -18,7 +18,6 @@ from reporting.change_points import change_points
 from reporting.collection import collect
 from reporting.console import format_warning
 from reporting.history import History
-from reporting.measured import measured, read_measured
 
 if TYPE_CHECKING:
     from reporting.page import Page
@@ -72,8 +71,8 @@ def _report(arguments: Arguments[Options]) -> int:
     _check_output(output)
     if options.plots:
         _make_folder(options.plots)
-    collection = collect(arguments.positional, read_measured)
-    past = history.read(options.history, check=measured) if options.history else History([], [])
+    collection = collect(arguments.positional)
+    past = history.read(options.history) if options.history else History([], [])
     page = make_page(
         replace(collection, problems=(*collection.problems, *past.problems)),
         now=datetime.now(timezone.utc),

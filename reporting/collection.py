@@ -1,7 +1,7 @@
 """Collects the results in files and folders. Does not import TensorFlow."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,7 +49,7 @@ class Collection:
         return self.places.get(found.source, Place())
 
 
-def collect(paths: Sequence[str], read: Callable[[Path], Record | Failure] = read_file) -> Collection:
+def collect(paths: Sequence[str]) -> Collection:
     """Reads files, and all *.json files in folders and their subfolders.
 
     A file that is named must be a result. In a folder other files are skipped and reported in `problems`, except
@@ -77,7 +77,7 @@ def collect(paths: Sequence[str], read: Callable[[Path], Record | Failure] = rea
         if not path.exists():
             raise UsageError(f'{name}: there is no such file or folder; give results that --result_file wrote')
         if not path.is_dir():
-            found = read(path)
+            found = read_file(path)
             keep(found, path, path.parent)
             continue
         num_found = 0
@@ -85,7 +85,7 @@ def collect(paths: Sequence[str], read: Callable[[Path], Record | Failure] = rea
             if file.name.startswith('.') or file.name == SWEEP_FILE:
                 continue
             try:
-                found = read(file)
+                found = read_file(file)
             except UsageError as error:
                 problems.append(str(error))
                 continue

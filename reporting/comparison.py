@@ -98,7 +98,7 @@ def estimate(records: Sequence[Record], clock: Clock = Clock.WALL) -> Estimate:
     if len(records) == 1:
         return _estimate_of_steps(records[0], rates[0], clock)
     images = [record.images for record in records]
-    found = estimate_runs(rates, images if all(map(math.isfinite, images)) else None)
+    found = estimate_runs(rates, images if all(number > 0 for number in images) else None)
     spreads = [spread for record in records if math.isfinite(spread := _step_spread(record, clock))]
     return replace(
         found,
@@ -156,10 +156,11 @@ def given_spread(relative: float) -> Spread:
 def _estimate_of_steps(record: Record, rate: float, clock: Clock) -> Estimate:
     seconds = _seconds(record, clock)
     spread = _step_spread(record, clock)
-    error = mean_error(seconds)
-    if error is None:
+    error, mean = mean_error(seconds), float(np.mean(seconds)) if seconds.size else 0.0
+    # Clocks that were set back make such means, too.
+    if error is None or not mean > 0:
         return Estimate(rate, 1, int(seconds.size), step_spread=spread)
-    variance = error.variance / float(seconds.mean()) ** 2
+    variance = error.variance / mean**2
     share = _share_of_others(record)
     return Estimate(rate, 1, int(seconds.size), variance, error.degrees_of_freedom, None, spread, share)
 
@@ -198,7 +199,7 @@ def _welch(pair: Sequence[Estimate]) -> float:
     total = sum(side.variance for side in pair)
     if not total:
         return min(side.degrees_of_freedom for side in pair)
-    return total**2 / sum(side.variance**2 / side.degrees_of_freedom for side in pair)
+    return 1 / sum((side.variance / total) ** 2 / side.degrees_of_freedom for side in pair)
 
 
 def _verdict(value: float, least: float) -> Verdict:

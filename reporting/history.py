@@ -8,13 +8,12 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from errors import RunError, UsageError
-from reporting.differences import machine_facts
 from reporting.record import RESULT, Record, read_document
 from reporting.repeats import repeat_key
 
@@ -82,28 +81,23 @@ class History:
     problems: list[str]
 
 
-def read(path: str, timeout_secs: float = _TIMEOUT_SECS, check: Callable[[Record], object] = machine_facts) -> History:
+def read(path: str, timeout_secs: float = _TIMEOUT_SECS) -> History:
     """All results of a history.
-
-    Args:
-      check: raises AttributeError, KeyError, TypeError or ValueError if a record has not what the caller needs.
 
     Raises:
       UsageError: there is no such file, it is no history, or a newer version of this program made it.
       RunError: the file is locked for longer than timeout_secs.
     """
-    return _read(path, '', (), timeout_secs, check)
+    return _read(path, '', (), timeout_secs)
 
 
 def read_setting(path: str, like: Record, timeout_secs: float = _TIMEOUT_SECS) -> History:
     """The results of a history that are of the setting and the machine of a run; raises as `read`."""
     where = 'WHERE fingerprint = ? AND setting = ?'
-    return _read(path, where, (like.machine.get('fingerprint'), setting_key(like)), timeout_secs, machine_facts)
+    return _read(path, where, (like.machine.get('fingerprint'), setting_key(like)), timeout_secs)
 
 
-def _read(
-    path: str, where: str, values: tuple[object, ...], timeout_secs: float, check: Callable[[Record], object]
-) -> History:
+def _read(path: str, where: str, values: tuple[object, ...], timeout_secs: float) -> History:
     if not Path(path).is_file():
         raise UsageError(f'{path}: there is no such file; give a history that --history wrote')
     with _opened(path, timeout_secs, is_written=False) as database:
@@ -116,18 +110,9 @@ def _read(
         try:
             record = read_document(text, f'{path}: run {identity}')
             if isinstance(record, Record):
-                _ = (
-                    record.images_per_second,
-                    record.is_complete,
-                    record.step_seconds(),
-                    repeat_key(record),
-                    check(record),
-                )
                 found.records.append(record)
         except UsageError as error:
             found.problems.append(str(error))
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            found.problems.append(f'{path}: run {identity}: the document is damaged ({type(error).__name__}: {error})')
     return found
 
 

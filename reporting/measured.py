@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from errors import UsageError
 from params.table import SPECS
-from reporting.record import Failure, Record, as_float, default_fact, is_of_setting, read_file
+from reporting.record import Failure, Record, as_float, default_fact, is_of_setting
 
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
@@ -78,31 +76,8 @@ class Run:
         return str(self.record.machine['fingerprint'])
 
 
-def read_measured(path: Path) -> Record | Failure:
-    """Reads a result as reporting.record.read_file does, and checks that it has all that the report shows.
-
-    Raises:
-      UsageError: as read_file; or a value is missing or of another kind.
-    """
-    found = read_file(path)
-    try:
-        if isinstance(found, Record):
-            measured(found)
-        else:
-            failure_traits(found)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        cause = f'no {error}' if isinstance(error, KeyError) else ' '.join(str(error).split())
-        raise UsageError(f'{path}: the document is damaged ({cause}); measure again') from None
-    return found
-
-
 def measured(record: Record) -> Run:
-    """Takes what the report shows out of a document.
-
-    Raises:
-      AttributeError, IndexError, KeyError, TypeError, ValueError: the document does not have the keys and kinds of
-        docs/results.md.
-    """
+    """Takes what the report shows out of a document."""
     document, cluster, throughput = record.document, record.document['cluster'], record.document['throughput']
     steps = _steps(document)
     timed = record.step_seconds()
@@ -150,7 +125,7 @@ def _traits(record: Record) -> dict[str, str]:
         'image size': work['image_size'],
         'role': work['role'],
         MACHINE: record.machine['fingerprint'],
-        'TensorFlow': record.machine['versions']['tensorflow'],
+        'TensorFlow': record.machine['versions'].get('tensorflow'),
     }
     # A version that lacks a flag does what the default says.
     defaults = {name: default_fact(name) for name in SPECS if is_of_setting(name)}
@@ -173,8 +148,6 @@ def _steps(document: Mapping[str, Any]) -> Steps:
     seconds = np.asarray(steps['seconds'], dtype=np.float64)
     losses = np.asarray(steps.get('loss') or np.full(seconds.size, np.nan), dtype=np.float64)
     is_warmup = np.asarray(steps['phase'], dtype=str) == 'warmup'
-    if not seconds.size == is_warmup.size == losses.size:
-        raise ValueError('its lists of steps differ in length')
     return Steps(seconds, is_warmup, losses)
 
 

@@ -66,7 +66,7 @@ def make_page(
     """The page of results.
 
     Args:
-      collection: read with reporting.measured.read_measured.
+      collection: of reporting.collection.collect.
       now: when the page is made, in UTC, which it states.
       title: its heading; by default it names the models.
       history, change_points: the runs of the last months, and what finds changes in their rates; see plot_history.

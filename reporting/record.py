@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from errors import UsageError
 from params.files import OUTPUTS
 from params.table import SPECS
+from reporting.schema import DamagedError, check, short
 
 # The value of "schema" in the document of a run, and in that of a run which left no result of its own.
 RESULT = 'tf_cnn_benchmarks.result'
@@ -252,23 +253,26 @@ def read_document(text: str, source: str) -> Record | Failure:
     """
     try:
         document = json.loads(text)
+    except RecursionError:
+        raise UsageError(f'{source}: its objects are nested too deeply; give a file that --result_file wrote') from None
     except ValueError as error:
         raise UsageError(
             f'{source}: it is no whole JSON document ({" ".join(str(error).split())}); was its run, or a copy, cut off?'
         ) from None
-    schema = document.get('schema') if isinstance(document, dict) else None
-    if schema not in (RESULT, FAILURE):
+    kind = document.get('schema') if isinstance(document, dict) else None
+    if kind not in (RESULT, FAILURE):
         raise UsageError(f'{source}: it is no result of this program; give a file that --result_file wrote')
     version = document.get('schema_version')
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
+    if type(version) is int and version > SCHEMA_VERSION:
         raise UsageError(
-            f'{source}: its schema_version is {version}, and this program reads up to {SCHEMA_VERSION}; '
+            f'{source}: its schema_version is {short(version)}, and this program reads up to {SCHEMA_VERSION}; '
             'install a newer version of this program'
         )
-    missing = [key for key in _KEYS[schema] if key not in document]
-    if missing:
-        raise UsageError(f'{source}: it lacks {", ".join(missing)}; it is damaged, measure again')
-    return Record(source, document) if schema == RESULT else Failure(source, document)
+    try:
+        check(document, text, is_failure=kind == FAILURE)
+    except DamagedError as error:
+        raise UsageError(f'{source}: the document is damaged ({error}); measure again') from None
+    return Record(source, document) if kind == RESULT else Failure(source, document)
 
 
 def read_file(path: Path) -> Record | Failure:
@@ -311,25 +315,6 @@ def write_document(text: str, path: str) -> None:
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-
-
-_KEYS: Mapping[str, tuple[str, ...]] = {
-    RESULT: (
-        'id',
-        'complete',
-        'ended',
-        'started_at',
-        'command',
-        'run',
-        'cluster',
-        'model',
-        'workers',
-        'throughput',
-        'machine',
-        'warnings',
-    ),
-    FAILURE: ('command', 'cluster', 'reason'),
-}
 
 
 def as_float(value: float | None, otherwise: float = math.nan) -> float:

@@ -135,9 +135,6 @@ def summarize_collection(collection: Collection, *, across_versions: bool = Fals
 
     Args:
       across_versions: as reporting.repeats.repeat_key.
-
-    Raises:
-      KeyError, TypeError, ValueError and so on, as measured; not if reporting.measured.read_measured read the files.
     """
     rows = _grouped(collection, across_versions)
     rows += [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from errors import UsageError
 from reporting.collection import collect
-from reporting.differences import Facts, machine_facts
+from reporting.differences import Facts
 from reporting.original_logs import read_logs
 from reporting.record import Failure, Record, read_document
 from reporting.repeats import as_key, grouped
@@ -84,12 +84,12 @@ def read_side(argument: str) -> Side:
     """
     if Path(argument).is_dir():
         collection = collect([argument])
-        return _side(argument, collection.records, collection.failures, collection.problems)
+        return side_of(argument, collection.records, collection.failures, collection.problems)
     found = read_one(argument)
     failures = [item for item in found if isinstance(item, Failure)]
     if failures:
         raise UsageError(f'{argument}: this run failed ({failures[0].reason}); give the result of a run that did not')
-    side = _side(argument, [item for item in found if isinstance(item, Record)], (), ())
+    side = side_of(argument, [item for item in found if isinstance(item, Record)], (), ())
     if not side.groups:
         reason = side.left_out[0].reason
         if reason.startswith(_EVALUATION):
@@ -117,7 +117,7 @@ def read_one(argument: str) -> Sequence[Record | Failure]:
         raise UsageError(f'{argument}: the file is empty; was its run stopped before it wrote a result?')
     if data.lstrip()[:1] in (b'{', b'['):
         try:
-            return [_checked(read_document(data.decode(), argument))]
+            return [read_document(data.decode(), argument)]
         except UnicodeDecodeError:
             raise UsageError(f'{argument}: it is not UTF-8 text; give a file that --result_file wrote') from None
     # A log may hold any bytes, such as those of a locale.
@@ -150,17 +150,12 @@ def pairs(sides: Sequence[Side]) -> list[Pair]:
     return found
 
 
-def _side(argument: str, records: Iterable[Record], failures: Iterable[Failure], problems: Iterable[str]) -> Side:
-    problems = list(problems)
+def side_of(argument: str, records: Iterable[Record], failures: Iterable[Failure], problems: Iterable[str]) -> Side:
+    """What an argument holds that was read as these results, failures, and lines about files that are neither."""
     left_out = [_left_out(argument, failure) for failure in failures]
     timed = []
     for record in records:
-        try:
-            _checked(record)
-        except UsageError as error:
-            problems.append(str(error))
-            continue
-        if not record.images_per_second > 0:
+        if not all(rate > 0 for rate in (record.images_per_second, record.images_per_second_of_steps)):
             told = _EVALUATION if record.run.get('role') == 'evaluation' else 'no step was timed'
             left_out.append(_left_out(argument, record, f'{told}: {record.reason}' if record.reason else told))
             continue
@@ -178,22 +173,6 @@ def _side(argument: str, records: Iterable[Record], failures: Iterable[Failure],
 
 def _left_out(argument: str, run: Record | Failure, reason: str | None = None) -> LeftOut:
     return LeftOut(argument, run.source, run.shape, reason or run.reason or 'unknown', run.given)
-
-
-def _checked(found: Record | Failure) -> Record | Failure:
-    """Raises UsageError if a document has not the values that are read from it."""
-    try:
-        found.given.items()
-        if isinstance(found, Failure):
-            _ = found.reason, found.shape
-        else:
-            _ = found.images_per_second, found.images_per_second_of_steps, found.is_complete, found.reason
-            _ = found.step_seconds().sum(), found.wall_seconds().sum(), found.setting, found.work
-            _ = machine_facts(found), [warning['text'] for warning in found.warnings]
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        cause = f'{type(error).__name__}: {error}'
-        raise UsageError(f'{found.source}: the document is damaged ({cause}); measure again') from None
-    return found
 
 
 def _varying(groups: Sequence[Group]) -> set[str]:

@@ -61,12 +61,17 @@ def write_repeats(folder: str, rate: float, batch_sizes: tuple[int, ...] = (32,)
             write_sample(path, rate=rate * (1 + 0.002 * number), batch_size=batch_size, seed=seed, **changes)
 
 
+def untimed_throughput(document: dict[str, Any]) -> dict[str, Any]:
+    none = {'images': 0, 'wall_seconds': 0.0, 'step_seconds': 0.0, 'between_seconds': {}}
+    return {**dict.fromkeys(document['throughput']), **none}
+
+
 def write_untimed(path: Path, reason: str) -> None:
     """The result of a run that ended while it was warming up."""
     document = sample_document(seed=77, complete=False, reason=reason)
     steps = document['workers'][0]['steps']
     steps['phase'] = ['warmup'] * len(steps['phase'])
-    document['throughput'] = dict.fromkeys(document['throughput'])
+    document['throughput'] = untimed_throughput(document)
     path.write_text(json.dumps(document))
 
 
@@ -352,7 +357,7 @@ def test_an_upgrade_of_tensorflow_is_compared_setting_by_setting(capsys: pytest.
 def test_an_evaluation_is_refused_as_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     document = sample_document(role='evaluation')
     document['workers'] = []
-    document['throughput'] = dict.fromkeys(document['throughput'])
+    document['throughput'] = untimed_throughput(document)
     Path('eval.json').write_text(json.dumps(document))
     write_sample(Path('run.json'))
     assert tf_cnn_benchmarks.main(['compare', 'run.json', 'eval.json']) == 2

@@ -79,9 +79,9 @@ def test_a_damaged_row_hides_no_other(tmp_path: Path) -> None:
     database.close()
     add(path, a_run(5))
     found = read(path)
-    assert [record.document['id'] for record in found.records] == ['run-2', 'run-5']
-    assert len(found.problems) == 3
-    for line, number in zip(found.problems, (0, 1, 3), strict=True):
+    assert [record.document['id'] for record in found.records] == ['run-5']
+    assert len(found.problems) == 4
+    for number, line in enumerate(found.problems):
         check_line(line, path, f'run-{number}')
 
 

@@ -11,7 +11,6 @@ from sample_results import sample_document, sample_failure
 from selenium.webdriver.common.keys import Keys
 
 from reporting.collection import collect
-from reporting.measured import read_measured
 from reporting.page import make_page
 
 pytestmark = pytest.mark.unit
@@ -46,7 +45,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
             seed=number,
             num_steps=30,
             hostname=f'alpha{HOSTILE}',
-            flags={'optimizer': HOSTILE_FLAG if number == len(settings) else None},
+            flags={'optimizer': HOSTILE_FLAG if number == len(settings) else 'sgd'},
         )
         document['warnings'] = [{'code': 'outliers', 'text': HOSTILE}] if number == 2 else []
         documents.append(document)
@@ -54,7 +53,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
         (folder / f'{number}.json').write_text(json.dumps(document))
     (folder / '<b>damaged.json').write_text('{')
     page = folder / 'page.html'
-    page.write_text(make_page(collect([str(folder)], read_measured), now=NOW).html, encoding='utf-8')
+    page.write_text(make_page(collect([str(folder)]), now=NOW).html, encoding='utf-8')
     return page.as_uri()
 
 

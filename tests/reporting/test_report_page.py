@@ -14,7 +14,6 @@ from sweeping import plan_of
 from commands.sweep import run_plan
 from reporting.collection import Collection, collect
 from reporting.figures import DARK, LIGHT, NARROW, WIDE
-from reporting.measured import read_measured
 from reporting.page import Page, make_page
 from reporting.plots import plot_rates, plot_scaling
 from reporting.plots_history import plot_history
@@ -196,20 +195,20 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
     table = [line.strip('|').split('|') for line in capsys.readouterr().out.splitlines()]
     speed_ups = [cells[4].strip() for cells in table[2 : 2 + 5]]
     assert [bool(text) for text in speed_ups] == [True, True, False, True, True]
-    alone = summarize_collection(collect(folders[:1], read_measured))
+    alone = summarize_collection(collect(folders[:1]))
     assert [f'{row.speed_up:.2f}' if row.speed_up else '' for row in alone.rows] == speed_ups
     assert (speed_ups[0], speed_ups[3]) == ('1.00', '1.00')
-    both = summarize_collection(collect(folders, read_measured))
+    both = summarize_collection(collect(folders))
     assert [row.traits['folder'] for row in both.rows] == ['before'] * 5 + ['after'] * 5
     assert len({row.label for row in both.rows}) == 10
     assert [row.speed_up for row in both.rows[:5]] == [row.speed_up for row in alone.rows]
     assert [both.rows[row].speed_up for row in (5, 8)] == [1.0, 1.0]
-    html = make_page(collect(folders[:1], read_measured), now=NOW).html
+    html = make_page(collect(folders[:1]), now=NOW).html
     assert 'Published: a book' in html
     (second,) = [row for row in re.findall('<tr.*?</tr>', html, flags=re.DOTALL) if '60.50' in row]
     assert re.findall(r'data-value="([\d.]+)">[\d.]+<', second)[-3:] == ['60.5', '1.5125', '1']
     (tmp_path / 'after' / 'sweep.json').write_text('[]')
-    (problem,) = collect(folders, read_measured).problems
+    (problem,) = collect(folders).problems
     check_line(problem, 'after/sweep.json')
 
 
@@ -222,7 +221,7 @@ def test_a_damaged_file_among_good_ones_is_listed(tmp_path: Path) -> None:
     lacking = sample_document(seed=3)
     del lacking['run']['batch_size']
     (tmp_path / 'lacking.json').write_text(json.dumps(lacking))
-    collection = collect([str(tmp_path)], read_measured)
+    collection = collect([str(tmp_path)])
     assert len(collection.records) == 1
     for problem, name in zip(collection.problems, ('broken.json', 'cut-off.json', 'lacking.json'), strict=True):
         check_line(problem, name)
