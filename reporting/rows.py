@@ -1,5 +1,6 @@
 """The rows of the report: one for each setting, with what its repeats say. Does not import TensorFlow."""
 
+import functools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -120,14 +121,21 @@ class Summary:
 
     def published_speed_up(self, row: Row) -> float | None:
         """The published rate of a row over the first one of the same folder."""
-        rates = [other.place.published for other in self.rows if other.place.folder == row.place.folder]
-        first = next(filter(None, rates), None)
+        first = self._first_published.get(row.place.folder)
         return row.place.published / first if row.place.published and first else None
+
+    @functools.cached_property
+    def _first_published(self) -> Mapping[str, float]:
+        return {row.place.folder: row.place.published for row in reversed(self.rows) if row.place.published}
 
     def base_of(self, row: Row) -> Row | None:
         """The row that the speed-up of another one refers to."""
-        key = (row.place.folder, row.work)
-        return next((other for other in self.shown if (other.place.folder, other.work) == key), None)
+        return self._bases.get((row.place.folder, row.work))
+
+    @functools.cached_property
+    def _bases(self) -> Mapping[tuple[str, str], Row]:
+        """The first row of each folder and work that is shown."""
+        return {(row.place.folder, row.work): row for row in reversed(self.shown)}
 
 
 def summarize_collection(collection: Collection, *, across_versions: bool = False) -> Summary:
