@@ -111,6 +111,8 @@ def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, Place]:
     try:
         plan = json.loads(path.read_text(encoding='utf-8'))
         source = str(plan.get('published_in', ''))
+        # Half surrogates, which JSON allows, fit in no page.
+        source.encode()
         return {
             str(one['id']): Place(str(folder), position, as_float(one.get('published'), 0.0) or None, source)
             for position, one in enumerate(plan['configurations'])
