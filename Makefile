@@ -14,7 +14,8 @@ EXTRAS ?= dev$(if $(wildcard $(NVIDIA_DRIVER)),$(comma)cuda)
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make install   make $(VENV) with everything in it (PYTHON=$(PYTHON), 3.10 to 3.13; EXTRAS=$(EXTRAS))'
+	@echo 'make install   make $(VENV) with everything in it (PYTHON=$(PYTHON), 3.10 to 3.13; EXTRAS=$(EXTRAS);'
+	@echo '               TENSORFLOW_PACKAGE=tensorflow-cpu is smaller, for machines without a GPU)'
 	@echo 'make bench     make photographs and records of them in data/, train resnet50 on them, and compare three modes'
 	@echo 'make test      run the tests'
 	@echo 'make test-fast run those that take at most 2 minutes together'

@@ -1,11 +1,20 @@
-"""The two kinds of error with their exit codes; how messages spell flags and count things; the nearest known name."""
+"""The two kinds of error with their exit codes; how messages spell flags, count things and name what to install."""
 
 import contextlib
 import difflib
+import importlib.util
+import shlex
+import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+_PROGRAM = 'tf_cnn_benchmarks'
+# The most characters of an error or a warning.
+_LONGEST = 4000
 # How similar a name must be to be suggested, from 0 to 1; with less, 'vit' would be taken for mnist.
 _SIMILAR = 0.6
+# Packages whose modules have other names.
+_PACKAGES = {'PIL': 'pillow', 'absl': 'absl-py', 'google': 'protobuf', 'grpc': 'grpcio'}
 
 
 class BenchmarkError(Exception):
@@ -55,6 +64,55 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     similarities = {other: difflib.SequenceMatcher(None, other, name.lower()).ratio() for other in known}
     near = max(similarities, key=similarities.__getitem__, default=None)
     return near if near is not None and similarities[near] >= _SIMILAR else None
+
+
+def not_installed(module: str) -> str:
+    """Returns the message that the package of a module is missing, with the command that installs it."""
+    name = module.partition('.')[0]
+    package = _PACKAGES.get(name, name)
+    return f'the package {package} is not installed; write {to_install(package)}'
+
+
+def to_install(*packages: str, again: bool = False) -> str:
+    """Returns the command that installs packages into the environment of this process: of make, pipx or pip.
+
+    Args:
+      again: whether the packages are installed, but damaged.
+    """
+    environment, program = Path(sys.prefix), Path(__file__).resolve().parent
+    if (environment / 'pipx_metadata.json').exists():
+        options = ['--force'] if again else []
+        return shlex.join(['pipx', 'inject', *options, environment.name, *packages])
+    if (program / 'Makefile').exists() and not again:
+        folder = [] if program == Path.cwd() else ['-C', str(program)]
+        # All of it, since make does not see that a package is missing.
+        make = shlex.join(['make', '-B', *folder, 'install'])
+        if environment.resolve() == (program / '.venv').resolve():
+            return make
+        if importlib.util.find_spec('tensorflow') is None:
+            return f'{make} && source {shlex.quote(str(Path(*folder[1:], ".venv", "bin", "activate")))}'
+    options = ['--force-reinstall'] if again else []
+    return shlex.join([sys.executable, '-m', 'pip', 'install', *options, *packages])
+
+
+def format_error(message: str) -> str:
+    """Returns the one line that reports an error; line breaks in the message become spaces."""
+    return f'{_PROGRAM}: error: {_one_line(message)}'
+
+
+def format_warning(message: str) -> str:
+    """Returns the one line that reports a warning; line breaks in the message become spaces."""
+    return f'{_PROGRAM}: warning: {_one_line(message)}'
+
+
+def _one_line(message: str) -> str:
+    """The message without line breaks, without characters that would steer a terminal, and without a middle if it is
+    very long: the flag stands in front, and what to do at the end."""
+    line = ' '.join(message.split())
+    line = ''.join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    if (left_out := len(line) - _LONGEST) <= 0:
+        return line
+    return f'{line[: _LONGEST // 2]} ... ({left_out} characters are left out) ... {line[-(_LONGEST // 2) :]}'
 
 
 class Refusals:

@@ -4,6 +4,7 @@ In a checkout the modules have plain names and stand at the top. Among the packa
 so the tree of the checkout becomes the folder `program` in the package, whose own modules are those of `installed/`.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -14,17 +15,36 @@ ROOT = Path(__file__).parent
 VERSION = re.findall(r"VERSION = '(.+)'", (ROOT / 'reporting' / 'program.py').read_text(encoding='utf-8'))[0]
 README = ROOT / 'README.md'
 
+# Where there is no GPU, TENSORFLOW_PACKAGE=tensorflow-cpu installs a smaller one.
+TENSORFLOW = os.environ.get('TENSORFLOW_PACKAGE', 'tensorflow')
+if TENSORFLOW not in ('tensorflow', 'tensorflow-cpu'):
+    raise SystemExit(f'TENSORFLOW_PACKAGE={TENSORFLOW}: it must be tensorflow or tensorflow-cpu')
+CORE = [
+    'absl-py>=2.0',
+    'numpy>=1.26',
+    'rich>=13.0',
+    f'{TENSORFLOW}>=2.16,<2.22',
+    # Those of TensorFlow, which knows the versions that it works with.
+    'grpcio',
+    'protobuf',
+    # Part of Python since 3.11.
+    "tomli>=2.0; python_version < '3.11'",
+]
 NVML = ['nvidia-ml-py>=12.535']
 RECORDS = ['pillow>=10.1']
-# Part of Python since 3.11.
-SWEEP = ["tomli>=2.0; python_version < '3.11'"]
-REPORT = ['jinja2>=3.1', 'matplotlib>=3.8']
+REPORT = ['jinja2>=3.1', 'markupsafe', 'matplotlib>=3.8']
+# TensorFlow 2.21 no longer installs it; what it shows is written without it.
+TENSORBOARD = ['tensorboard>=2.16']
+# Without the libraries of CUDA, which take gigabytes.
+ALL = [*RECORDS, *REPORT, *TENSORBOARD]
 # scikit-image and scikit-learn carry the photographs and digits that tests and `make bench` train on. Selenium drives
 # the browser in which pages are tested, axe looks for what keeps people out of them.
 DEV = [
     'axe-selenium-python>=2.1.6',
     'hypothesis>=6.100',
     'jsonschema>=4.18',
+    'keras>=3.0',
+    'markdown-it-py>=2.2',
     'mypy>=1.11',
     'pyte>=0.8',
     'pytest>=8.0',
@@ -66,16 +86,14 @@ setup(
         f'{PROGRAM}.reporting': ['result.schema.json', 'templates/*'],
         f'{PROGRAM}.sweeps': ['*.toml'],
     },
-    # rich comes with TensorFlow's keras.
-    install_requires=['absl-py>=2.0', 'numpy>=1.26', 'tensorflow>=2.16,<2.22'],
+    install_requires=CORE,
     extras_require={
         'cuda': [*NVML, 'tensorflow[and-cuda]>=2.16,<2.22'],
         'records': RECORDS,
-        'sweep': SWEEP,
         'report': REPORT,
-        # TensorFlow 2.21 no longer installs it; what it shows is written without it.
-        'tensorboard': ['tensorboard>=2.16'],
-        'dev': [*DEV, *NVML, *RECORDS, *REPORT, *SWEEP],
+        'tensorboard': TENSORBOARD,
+        'all': ALL,
+        'dev': [*DEV, *NVML, *RECORDS, *REPORT],
     },
     entry_points={'console_scripts': ['tf_cnn_benchmarks=tf_cnn_benchmarks:main']},
 )

@@ -16,7 +16,7 @@ if sys.path[:1] != [str(Path(__file__).resolve().parent)]:
 
 from cluster.signals import TERMINATED, Terminated, end_at_sigterm
 from commands.catalog import SUBCOMMANDS
-from errors import BenchmarkError, RunError, UsageError, nearest
+from errors import BenchmarkError, RunError, UsageError, format_error, nearest, not_installed
 
 _INTERRUPTED = 130
 _OF_A_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -65,6 +65,12 @@ def _exit_code(arguments: list[str]) -> int:
         return _fail(['stopped by SIGTERM'], TERMINATED)
     except KeyboardInterrupt:
         return _fail(['interrupted'], _INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if not error.name or _is_own(error.name):
+            raise
+        if _is_verbose(arguments):
+            traceback.print_exc()
+        return _fail([not_installed(error.name)], UsageError.exit_code)
     except BrokenPipeError:
         # The reader of standard output has exited, such as `| head`.
         _drop_output()
@@ -75,6 +81,11 @@ def _exit_code(arguments: list[str]) -> int:
             traceback.print_exc()
         _drop_output()
         return _fail([_describe(error)], RunError.exit_code)
+
+
+def _is_own(module: str) -> bool:
+    """Whether a module is one of the program itself."""
+    return Path(__file__).with_name(module.partition('.')[0]).exists()
 
 
 def _describe(error: OSError) -> str:
@@ -128,8 +139,6 @@ def _is_verbose(arguments: Sequence[str]) -> bool:
 
 
 def _fail(messages: Sequence[str], exit_code: int) -> int:
-    from reporting.console import format_error
-
     for message in messages:
         print(format_error(message), file=sys.stderr)
     return exit_code

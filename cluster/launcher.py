@@ -16,8 +16,7 @@ from typing import IO, TextIO
 
 from cluster.lines import Lines
 from cluster.tether import tethered
-from errors import RunError, counted
-from reporting.console import format_error, format_warning
+from errors import RunError, counted, format_error, format_warning
 
 # The signals that would end this process. SIGHUP comes when its terminal is closed.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from reporting.console import format_error, format_warning
+from errors import format_error, format_warning
 from reporting.live import LiveLine
 from reporting.summary import is_summary
 

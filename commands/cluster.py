@@ -15,7 +15,7 @@ from cluster.environments import without_clusters
 from cluster.launcher import Command, launch
 from cluster.topology import HOSTS_FLAGS
 from commands.options import Arguments, Declaration, Rest
-from errors import RunError, UsageError, spelled
+from errors import RunError, UsageError, format_warning, spelled
 from hardware.gpus import VISIBLE
 from hardware.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
 from params import Params, parse_argv
@@ -24,7 +24,6 @@ from params.flag_files import check_flag_files
 from params.modes import MODES, Mode, modes_that
 from params.spec import flag
 from params.tensorflow_settings import chosen_gpus
-from reporting.console import format_warning
 from run.resolve import check_launch
 
 _ROLE_FLAGS = ('job_name', 'task_index', *HOSTS_FLAGS.values())

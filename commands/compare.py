@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from commands.options import Arguments, Declaration, Positional
-from errors import UsageError, spelled
+from errors import UsageError, format_warning, spelled
 from params.spec import flag
 from reporting import comparison_text, regression_text
 from reporting.comparison import Clock
 from reporting.comparison_rows import group_names, make_rows
-from reporting.console import format_warning
 from reporting.history import read_setting
 from reporting.regression import judge
 from reporting.regression_text import Judged

@@ -1,6 +1,6 @@
 """`tf_cnn_benchmarks.py records`: its options and what it prints. Starts without TensorFlow and PIL."""
 
-import importlib.util
+import importlib
 import os
 import statistics
 import sys
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commands.options import Arguments, Declaration
-from errors import RunError, UsageError, counted
+from errors import RunError, UsageError, counted, not_installed
 from inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards, shard_name, subset_of
 from params.spec import flag
 from records.check import check_shards
@@ -73,8 +73,8 @@ DECLARATION = Declaration(
     ),
     details="Classes are numbered in the order of their folders' names. Line i of labels.txt in the output, counted "
     'from 0, names label i; dataset.json contains the number of images, and their size if all have the same. A model '
-    'that is trained on the folder gets as many classes as labels.txt has lines. Writing shards needs Pillow: '
-    'pip install pillow. --check does not.',
+    'that is trained on the folder gets as many classes as labels.txt has lines. Writing shards needs Pillow, '
+    'which the extra [records] installs; --check does not.',
 )
 
 
@@ -103,8 +103,10 @@ def _write(options: Options) -> int:
         raise UsageError(
             f'--{missing} is missing: write --input=DIR and --output=DIR, or --check=DIR; see records --help'
         )
-    if importlib.util.find_spec('PIL') is None:
-        raise UsageError('records needs Pillow to read images: pip install pillow')
+    try:
+        importlib.import_module('PIL')
+    except ModuleNotFoundError:
+        raise UsageError(f'records reads images with Pillow: {not_installed("PIL")}') from None
     from records.output import check_output
     from records.progress import Monitor
     from records.write import WriteOptions, write_shards

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.options import Arguments, Declaration, Positional
-from errors import RunError, UsageError, counted, spelled
+from errors import RunError, UsageError, counted, format_warning, not_installed, spelled
 from params.spec import flag
 from reporting import history
 from reporting.change_points import change_points
 from reporting.collection import collect
-from reporting.console import format_warning
 from reporting.history import History
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ DECLARATION = Declaration(
     'Makes one HTML page of results, which needs no network: a table with speed-ups, plots, machines, flags and '
     'warnings.',
     examples=('results', 'results --output=page.html --plots=figures'),
-    details="It needs jinja2 and matplotlib: pip install 'tf_cnn_benchmarks[report]'.",
+    details='It needs jinja2 and matplotlib, which the extra [report] installs.',
     positional=Positional(
         'DIR', 'A folder with results that --result_file or sweep wrote, or one such file.', at_most=None, is_path=True
     ),
@@ -93,9 +92,7 @@ def _check_installed() -> None:
         try:
             importlib.import_module(name)
         except ImportError:
-            raise UsageError(
-                f"report needs {name}, which is not installed: pip install 'tf_cnn_benchmarks[report]'"
-            ) from None
+            raise UsageError(f'report draws with jinja2 and matplotlib: {not_installed(name)}') from None
 
 
 def _check_output(output: Path) -> None:

@@ -10,11 +10,10 @@ from pathlib import Path
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration, Positional, Rest
-from errors import UsageError
+from errors import UsageError, format_warning
 from hardware.gpus import has_nvidia_gpu
 from params import Params
 from params.spec import flag
-from reporting.console import format_warning
 from reporting.tables import format_results
 from run.resolve import check_launch
 from sweeps.estimate import estimate

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.verdicts import NO_GPU, Context, Verdict, ok, skipped, warning, wrong
-from errors import counted
+from errors import counted, to_install
 from hardware.cuda_driver import check_driver, describe_driver_fault
 from hardware.cuda_libraries import check_libraries, describe_missing
 from hardware.gpus import driver_version, gpu_facts, has_nvidia_gpu
@@ -83,7 +83,7 @@ def libraries(context: Context) -> Verdict:
     context.doing('opening the libraries of CUDA')
     found = check_libraries()
     if not found:
-        return wrong('the installed TensorFlow is built without CUDA', "write pip install '.[cuda]'")
+        return wrong('the installed TensorFlow is built without CUDA', f'write {to_install("tensorflow[and-cuda]")}')
     figures = {'libraries': [vars(library) for library in found]}
     missing = describe_missing(found)
     if missing:
@@ -91,8 +91,10 @@ def libraries(context: Context) -> Verdict:
     optional = [library for library in found if library.error]
     if optional:
         listed = ', '.join(f'{library.name} for {library.purpose}' for library in optional)
-        packages = ' '.join(dict.fromkeys(library.package for library in optional))
-        return warning(f'cannot be opened: {listed}', f'write pip install {packages}', **figures)
+        packages = dict.fromkeys(library.package for library in optional)
+        return warning(
+            f'cannot be opened: {listed}', f'install {" ".join(packages)}: {to_install(*packages)}', **figures
+        )
     return ok(f'all {len(found)} can be opened', **figures)
 
 

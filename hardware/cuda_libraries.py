@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from errors import to_install
 from hardware.tensorflow_build import TensorFlowBuild, tensorflow_build
 
 # What has the library of the driver; the others are in packages of pip.
@@ -122,12 +123,12 @@ def describe_missing(libraries: Sequence[Library]) -> str | None:
             f"{failed[0].name}, the library of NVIDIA's driver, cannot be opened ({failed[0].error}); install the "
             'driver, or start the container with its GPUs (docker run --gpus=all needs the NVIDIA Container Toolkit)'
         )
-    packages = ' '.join(dict.fromkeys(library.package for library in failed))
+    packages = dict.fromkeys(library.package for library in failed)
     is_there = any(library.path for library in failed)
     return (
         f'TensorFlow needs libraries that cannot be opened: {", ".join(library.name for library in failed)} '
-        f'({failed[0].error}); write pip install {"--force-reinstall " if is_there else ""}{packages}, '
-        'or install the [cuda] extra, which has all of them'
+        f'({failed[0].error}); the [cuda] extra has all of them; install {" ".join(packages)}: '
+        f'{to_install(*packages, again=is_there)}'
     )
 
 

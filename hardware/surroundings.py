@@ -192,13 +192,18 @@ def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:
     nccl = _package(*_NCCL_PACKAGES)
     return {
         'python': platform.python_version(),
-        'tensorflow': tensorflow.__version__ if tensorflow else _package(*_TENSORFLOW_PACKAGES),
+        'tensorflow': tensorflow.__version__ if tensorflow else tensorflow_version(),
         'numpy': _package('numpy'),
         'cuda': _package(*_CUDA_PACKAGES) or build.get('cuda_version'),
         'cudnn': _package(*_CUDNN_PACKAGES) or build.get('cudnn_version'),
         'nccl': nccl or (_nccl_version() if has_gpus else None),
         'driver': driver,
     }
+
+
+def tensorflow_version() -> str | None:
+    """The version of the TensorFlow that is installed, which is not imported for this."""
+    return _package(*_TENSORFLOW_PACKAGES)
 
 
 @functools.cache

@@ -7,14 +7,11 @@ import warnings
 from dataclasses import dataclass
 from typing import TextIO
 
-from errors import RunError, counted
+from errors import RunError, counted, format_warning
 from reporting.live import LiveLine, can_redraw
 from reporting.result import Accuracy, StepValues
 from reporting.statistics import Rate
 
-_PROGRAM = 'tf_cnn_benchmarks'
-# The most characters of an error or a warning.
-_LONGEST = 4000
 _RULE = '-' * 64
 _LABEL_WIDTH = 13
 # After the precision, whose first word others read.
@@ -162,26 +159,6 @@ def format_skipped(num_skipped: int) -> str:
         f'{counted(num_skipped, "step")}, warm-up included, changed no variable: gradients overflowed, and each time '
         'the loss scale was halved'
     )
-
-
-def format_error(message: str) -> str:
-    """Returns the one line that reports an error; line breaks in the message become spaces."""
-    return f'{_PROGRAM}: error: {_one_line(message)}'
-
-
-def format_warning(message: str) -> str:
-    """Returns the one line that reports a warning; line breaks in the message become spaces."""
-    return f'{_PROGRAM}: warning: {_one_line(message)}'
-
-
-def _one_line(message: str) -> str:
-    """The message without line breaks, without characters that would steer a terminal, and without a middle if it is
-    very long: the flag stands in front, and what to do at the end."""
-    line = ' '.join(message.split())
-    line = ''.join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
-    if (left_out := len(line) - _LONGEST) <= 0:
-        return line
-    return f'{line[: _LONGEST // 2]} ... ({left_out} characters are left out) ... {line[-(_LONGEST // 2) :]}'
 
 
 class Console:

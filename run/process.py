@@ -14,9 +14,9 @@ from cluster.failure_detector import PeerFailure, fault_of
 from cluster.horovod import HorovodWorker
 from cluster.signals import Interrupts, Stop, Terminated
 from cluster.worker import LostError, OneProcess, Worker
-from errors import RunError, UsageError
+from errors import RunError, UsageError, format_error
 from inputs.data_sets import Shards
-from reporting.console import Console, format_error
+from reporting.console import Console
 from reporting.result import Ending, Result
 from run.faults import await_loss, check_lengths, explain, quoting_bytes
 from run.plan import Plan

@@ -1,8 +1,7 @@
 """Reads a sweep from a TOML file, one of the user or one that comes with the program."""
 
-import contextlib
-import importlib
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,11 @@ from errors import UsageError, nearest
 from params.spec import specs_of
 from sweeps.request import Axes, Request, Setting, read_setting, read_value
 from sweeps.settings import Settings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 _SETTINGS = specs_of(Settings)
 _TEXTS = ('title', 'published_in')
@@ -84,7 +88,6 @@ def read_file(path: Path, source: str | None = None) -> Request:
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    tomllib = _find_reader(path)
     try:
         return tomllib.loads(path.read_bytes().decode('utf-8'))
     except UnicodeDecodeError:
@@ -93,16 +96,6 @@ def _parse(path: Path) -> dict[str, Any]:
         raise UsageError(f'{path}: it is no TOML ({" ".join(str(error).split())}); see docs/sweeps.md') from None
     except OSError as error:
         raise UsageError(f'{path}: it cannot be read ({error.strerror})') from None
-
-
-def _find_reader(path: Path) -> Any:
-    # tomllib is part of Python since 3.11.
-    for name in ('tomllib', 'tomli'):
-        with contextlib.suppress(ModuleNotFoundError):
-            return importlib.import_module(name)
-    raise UsageError(
-        f"{path}: Python 3.10 cannot read TOML; install tomli: pip install 'tf_cnn_benchmarks[sweep]', or write --grid"
-    )
 
 
 def _table(table: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:

@@ -1,5 +1,7 @@
 """An installation from the wheel: one package, which works wherever other modules have the names of the program's."""
 
+import ast
+import importlib.metadata
 import os
 import re
 import shutil
@@ -8,9 +10,12 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from refusals import check_line
 
 pytestmark = pytest.mark.distributed
 
@@ -79,6 +84,76 @@ def test_the_wheel_has_one_package_with_the_files_that_the_program_reads_and_no_
     assert {name.removeprefix('tf_cnn_benchmarks/program/') for name in names if '/program/' in name} == {
         path for path in here if '__pycache__' not in path
     }
+
+
+def test_every_package_that_the_project_imports_is_declared(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (path,) = (name for name in archive.namelist() if name.endswith('.dist-info/METADATA'))
+    declared = defaultdict(set)
+    for line in re.findall(r'^Requires-Dist: (.+)$', archive.read(path).decode(), flags=re.MULTILINE):
+        (extra,) = re.findall(r'extra == .(\w+)', line) or ['']
+        declared[extra].add(canonical(re.match(r'[\w.-]+', line)[0]))  # type: ignore[index]
+    assert set(declared) == {'', 'records', 'report', 'cuda', 'tensorboard', 'all', 'dev'}
+    assert declared['all'] == declared['records'] | declared['report'] | declared['tensorboard']
+    program = [path for room in (*ROOMS, ROOT / 'installed') for path in room.rglob('*.py')]
+    program += [path for path in ROOT.glob('*.py') if path.name != 'setup.py']
+    others = [ROOT / 'setup.py', *(path for name in ('benchmarks', 'tests') for path in (ROOT / name).rglob('*.py'))]
+    found = packages_of(program)
+    assert found - {HOROVOD} <= declared[''] | declared['records'] | declared['report'] | declared['cuda']
+    assert declared[''] <= found
+    assert packages_of(others) - {HOROVOD, PYTORCH} <= declared[''] | declared['all'] | declared['dev']
+    assert PYTORCH in (ROOT / 'benchmarks' / 'requirements.txt').read_text()
+
+
+# It has no wheel; docs/launchers.md says how it is built. And one that a benchmark is compared with, in an
+# environment of its own.
+HOROVOD, PYTORCH = 'horovod', 'torch'
+
+
+def packages_of(paths: Iterable[Path]) -> set[str]:
+    """The packages of others that modules import."""
+    own = {path.stem for path in ROOT.glob('*.py')} | {path.name for path in ROOT.iterdir()}
+    own |= {path.stem for path in (ROOT / 'tests').rglob('*.py')}
+    imported = set()
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition('.')[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.partition('.')[0])
+    known = importlib.metadata.packages_distributions()
+    # Of several that share a name, as those of Google do, the one that is declared.
+    names = {'google': ['protobuf']}
+    return {
+        canonical((names.get(name) or known.get(name) or [name])[0])
+        for name in imported - own - {*sys.stdlib_module_names}
+    }
+
+
+def canonical(package: str) -> str:
+    return re.sub(r'[-_.]+', '-', package).lower()
+
+
+def test_what_is_missing_is_named_with_the_command_of_the_environment(binaries: Path, tmp_path: Path) -> None:
+    (tmp_path / 'PIL.py').write_text('raise ModuleNotFoundError("No module named PIL", name="PIL")\n')
+    environment = {**os.environ, 'PYTHONPATH': str(tmp_path)}
+    records: list[str | Path] = [binaries / 'tf_cnn_benchmarks', 'records', '--input=a', '--output=b']
+    assert refusal_of(records, environment).endswith(f'write {binaries / "python"} -m pip install pillow')
+    of_pipx = binaries.parent / 'pipx_metadata.json'
+    of_pipx.touch()
+    assert refusal_of(records, environment).endswith(f'write pipx inject {binaries.parent.name} pillow')
+    of_pipx.unlink()
+    # A checkout, started with a Python that has nothing.
+    venv.create(tmp_path / 'bare', symlinks=True)
+    line = refusal_of([tmp_path / 'bare/bin/python', ROOT / 'tf_cnn_benchmarks.py', '--model=lenet'], {**os.environ})
+    assert line.endswith(f'write make -B -C {ROOT} install && source {ROOT}/.venv/bin/activate')
+
+
+def refusal_of(command: list[str | Path], environment: dict[str, str]) -> str:
+    """The one line with which a command is refused."""
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd='/', timeout=120)
+    assert (done.returncode, done.stdout) == (2, ''), done.stderr
+    return check_line(done.stderr.rstrip(), 'not installed')
 
 
 def test_the_command_runs_where_others_have_modules_of_the_same_names(

@@ -21,6 +21,7 @@ from image_folders import (
 from refusals import failed, refused
 
 from commands import records
+from errors import to_install
 from inputs.data_sets import shard_name
 
 pytestmark = pytest.mark.graph
@@ -82,11 +83,11 @@ def test_more_shards_than_images_are_refused(photos: Path, tmp_path: Path) -> No
         convert(photos, tmp_path, '--shards=26')
 
 
-def test_without_pillow_the_command_to_install_it_is_named(
+def test_without_pillow_the_command_that_installs_it_is_named(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, 'PIL', None)
-    with refused('records', 'pip install pillow'):
+    with refused('records', to_install('pillow')):
         convert(photos, tmp_path)
 
 

@@ -11,6 +11,7 @@ from sample_results import write_sample
 
 import tf_cnn_benchmarks
 from commands import report
+from errors import to_install
 
 pytestmark = pytest.mark.unit
 
@@ -62,7 +63,7 @@ def test_wrong_use_is_refused_before_the_work(results: Path, tmp_path: Path, mon
 @pytest.mark.parametrize('name', ['jinja2', 'matplotlib'])
 def test_a_missing_extra_is_named(results: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with refused(name, "pip install 'tf_cnn_benchmarks[report]'"):
+    with refused(name, to_install(name)):
         report.main([str(results)])
 
 

@@ -112,7 +112,7 @@ def test_the_images_run_the_command_and_not_as_root() -> None:
         assert re.findall(r'^USER (\S+)$', stage, flags=re.MULTILINE)[-1] == '1000'
     extras = {name for group in re.findall(r'\.whl\)\[(.+?)\]', DOCKERFILE) for name in group.split(',')}
     known = set(re.findall(r"^        '(\w+)': ", (ROOT / 'setup.py').read_text(), flags=re.MULTILINE))
-    assert extras == {'cuda', 'records', 'report', 'sweep'} <= known
+    assert extras == {'cuda', 'records', 'report'} <= known
 
 
 def test_what_is_sent_to_docker_is_what_the_wheel_is_made_of() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import check_line
 
+from errors import format_error, format_warning
 from params import Params
 from reporting import console
 from reporting.result import Cause, Phase, Result, Step, StepValues
@@ -243,9 +244,9 @@ def test_the_total_is_the_line_that_scripts_look_for() -> None:
 
 
 def test_errors_and_warnings_are_one_line() -> None:
-    assert console.format_error('a\n  b') == 'tf_cnn_benchmarks: error: a b'
-    assert console.format_error('a\x1b[2Jé') == r'tf_cnn_benchmarks: error: a\x1b[2Jé'
-    assert console.format_warning('a\n  b') == 'tf_cnn_benchmarks: warning: a b'
+    assert format_error('a\n  b') == 'tf_cnn_benchmarks: error: a b'
+    assert format_error('a\x1b[2Jé') == r'tf_cnn_benchmarks: error: a\x1b[2Jé'
+    assert format_warning('a\n  b') == 'tf_cnn_benchmarks: warning: a b'
     check_line(console.format_incomplete(3, '100 steps'), '3', '100')
 
 

@@ -22,12 +22,11 @@ from hypothesis import strategies as st
 
 import tf_cnn_benchmarks
 from cluster.environments import is_evaluator
-from errors import BenchmarkError, UsageError
+from errors import BenchmarkError, UsageError, format_error
 from params import SPECS, Params, Parsed, parse_argv
 from params.older_names import OLDER_NAMES
 from params.original import TABLE, Fate
 from params.words import split_words
-from reporting.console import format_error
 from run import fixed
 from run.plan import Plan, ServerPlan
 from run.resolve import resolve
