@@ -6,9 +6,13 @@ so the tree of the checkout becomes the folder `program` in the package, whose o
 
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent
 # Read, not imported: the program's dependencies may not be installed yet.
@@ -64,6 +68,32 @@ ROOMS = find_packages(exclude=['benchmarks*', 'installed*', 'tests*'])
 AT_THE_TOP = sorted(path.stem for path in ROOT.glob('*.py') if path.name != 'setup.py')
 PROGRAM = 'tf_cnn_benchmarks.program'
 
+
+def record_commit(folder: Path) -> None:
+    """Writes into a folder of a package which commit its source is, if that is known; a run reads it there."""
+    file = ROOT / 'commit.txt'
+    commit = os.environ.get('GIT_COMMIT') or (file.read_text(encoding='utf-8') if file.exists() else '')
+    if not commit and (ROOT / '.git').exists() and shutil.which('git'):
+        asked = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=False)
+        commit = asked.stdout
+    if commit.strip():
+        (folder / file.name).write_text(f'{commit.strip()}\n', encoding='utf-8')
+
+
+class BuildWithCommit(build_py):
+    def run(self) -> None:
+        super().run()
+        # An editable installation asks git.
+        if not self.editable_mode:
+            record_commit(Path(self.build_lib, *PROGRAM.split('.')))
+
+
+class SourceWithCommit(sdist):
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        record_commit(Path(base_dir))
+
+
 setup(
     name='tf_cnn_benchmarks',
     version=VERSION,
@@ -86,6 +116,7 @@ setup(
         f'{PROGRAM}.reporting': ['result.schema.json', 'templates/*'],
         f'{PROGRAM}.sweeps': ['*.toml'],
     },
+    cmdclass={'build_py': BuildWithCommit, 'sdist': SourceWithCommit},
     install_requires=CORE,
     extras_require={
         'cuda': [*NVML, 'tensorflow[and-cuda]>=2.16,<2.22'],

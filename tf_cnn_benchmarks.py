@@ -116,11 +116,8 @@ def _run(arguments: list[str]) -> int:
             near = nearest(name, SUBCOMMANDS)
             known = f'flags look like --model=resnet50, subcommands are: {", ".join(SUBCOMMANDS)}'
             raise UsageError(f'{name}: there is no such subcommand; {f"did you mean {near}?" if near else known}')
-    elif '--version' in arguments:
-        from reporting.program import format_version
-
-        print(format_version())
-        return 0
+    elif {'--version', '-V'} & {*arguments}:
+        name, argv = 'version', []
     elif asks_for_help(arguments):
         from commands.help import show
 

@@ -31,4 +31,5 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
     'report': Subcommand('DIR ... [--flag=value ...]', 'makes one HTML page of results, with plots'),
     'sweep': Subcommand('[FILE] [--flag=value ...] [-- FLAGS]', 'measures many configurations, and prints one table'),
+    'version': Subcommand('', 'prints the versions of this program, TensorFlow and Python'),
 }

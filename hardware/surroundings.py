@@ -116,13 +116,14 @@ def is_container(root: Path) -> bool:
 
 @functools.cache
 def git_commit(folder: Path = _PROGRAM) -> str | None:
-    """The commit that is checked out in a folder; None if it is no checkout itself, or git is not there.
+    """The commit that is checked out in a folder, or of which the program there was built; None if that is unknown.
 
     It is asked once in a process: what runs is the code that was imported.
     """
     # A program that is installed in a folder within somebody's checkout is no part of that.
     if not (folder / '.git').exists():
-        return None
+        # Written by setup.py.
+        return read(folder / 'commit.txt').strip() or None
     return _output('git', '-C', str(folder), 'rev-parse', '--verify', 'HEAD')
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -31,6 +32,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp('wheel')
     # A copy, so that nothing is built in the checkout.
     shutil.copytree(ROOT, folder / 'copy', ignore=NOT_NEEDED)
+    git(folder / 'copy', 'init', '--quiet')
+    git(
+        folder / 'copy',
+        '-c',
+        'user.name=A',
+        '-c',
+        'user.email=a@example.org',
+        'commit',
+        '--quiet',
+        '--allow-empty',
+        '-mA',
+    )
     pip('wheel', '--no-deps', '--no-index', '--no-build-isolation', f'--wheel-dir={folder}', str(folder / 'copy'))
     (made,) = folder.glob('*.whl')
     return made
@@ -61,6 +74,10 @@ def hostile(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, 'PYTHONPATH': str(tmp_path)}
 
 
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(['git', *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def pip(*arguments: str) -> None:
     command = [sys.executable, '-m', 'pip', '--disable-pip-version-check', '--quiet', *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -82,7 +99,8 @@ def test_the_wheel_has_one_package_with_the_files_that_the_program_reads_and_no_
     here = {path.relative_to(ROOT).as_posix() for room in ROOMS for path in room.rglob('*') if path.is_file()}
     here |= {path.name for path in ROOT.glob('*.py') if path.name != 'setup.py'}
     assert {name.removeprefix('tf_cnn_benchmarks/program/') for name in names if '/program/' in name} == {
-        path for path in here if '__pycache__' not in path
+        'commit.txt',
+        *(path for path in here if '__pycache__' not in path),
     }
 
 
@@ -157,7 +175,7 @@ def refusal_of(command: list[str | Path], environment: dict[str, str]) -> str:
 
 
 def test_the_command_runs_where_others_have_modules_of_the_same_names(
-    binaries: Path, hostile: dict[str, str], tmp_path: Path
+    wheel: Path, binaries: Path, hostile: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / 'my_layers.py').write_text('WIDTH = 3\n')
     (tmp_path / 'my_model.py').write_text(
@@ -172,16 +190,20 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
         [binaries / 'tf_cnn_benchmarks'],
         [binaries / 'python', '-m', 'tf_cnn_benchmarks'],
     ]
+    commit = zipfile.ZipFile(wheel).read('tf_cnn_benchmarks/program/commit.txt').decode().strip()
+    assert commit == git(wheel.parent / 'copy', 'rev-parse', 'HEAD')
     for start in starts:
-        assert output_of([*start, '--version'], tmp_path, hostile).startswith('tf_cnn_benchmarks ')
+        shown = output_of([*start, '--version'], tmp_path, hostile)
+        assert re.match(rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \(commit {commit[:12]}, TensorFlow ', shown)
     assert '--variable_update' in output_of([binaries / 'tf_cnn_benchmarks', '--help'], tmp_path, hostile)
     for words in (['models', 'resnet50'], ['completion', 'bash']):
         assert 'resnet50' in output_of([binaries / 'tf_cnn_benchmarks', *words], tmp_path, hostile)
     assert '--model' in output_of([binaries / 'tf_cnn_benchmarks', 'help', 'model'], tmp_path, hostile)
     # A process that starts a process.
-    flags = ['--model_file=my_model.py', '--model=narrow', '--device=cpu', '--num_batches=2']
+    flags = ['--model_file=my_model.py', '--model=narrow', '--device=cpu', '--num_batches=2', '--result_file=r.json']
     run = output_of([binaries / 'tf_cnn_benchmarks', 'cluster', '--workers=1', '--', *flags], tmp_path, hostile)
     assert 'total images/sec: ' in run
+    assert json.loads((tmp_path / 'r.json').read_text())['program']['git_commit'] == commit
 
 
 def test_python_code_gets_the_benchmark_from_the_package(

@@ -1,0 +1,42 @@
+"""`tf_cnn_benchmarks.py version`: prints the versions of the program, TensorFlow and Python. Without TensorFlow."""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from commands.options import Arguments, Declaration
+from hardware.surroundings import git_commit, tensorflow_version
+from reporting.program import VERSION
+
+
+@dataclass(frozen=True)
+class Options:
+    """The subcommand has no flags."""
+
+
+DECLARATION = Declaration(
+    'version',
+    Options,
+    'Prints the versions of this program, TensorFlow and Python, as --version and -V do, and the commit of the source.',
+    examples=('',),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `version` with the arguments in argv; returns the exit code.
+
+    Raises:
+      UsageError: an argument was given.
+    """
+    return DECLARATION.run(argv, _print)
+
+
+def _print(_: Arguments[Options]) -> int:
+    commit = git_commit()
+    parts = [
+        *([f'commit {commit[:12]}'] if commit else []),
+        f'TensorFlow {tensorflow_version() or "unknown"}',
+        f'Python {platform.python_version()}',
+    ]
+    print(f'tf_cnn_benchmarks {VERSION} ({", ".join(parts)})')
+    return 0
