@@ -63,9 +63,10 @@ class _Hold:
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
         """Called by Python before it imports a module; finds none."""
         if fullname == 'tensorflow':
-            self._begin()
+            self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Holds back from now on, unless it has done so before or the block has ended."""
         with self._lock:
             if self._has_begun:
                 return
@@ -171,6 +172,32 @@ def quiet_start(*, verbose: bool) -> Iterator[None]:
         finally:
             sys.meta_path.remove(hold)
             _hold = None
+            hold.end(everything=is_fault, expects_gpu=True)
+
+
+@contextlib.contextmanager
+def without_gpu_notices(*, verbose: bool) -> Iterator[None]:
+    """Within the block, TensorFlow does not say that it sees no GPU where there is none, also if Python code calls it.
+
+    For the call that first lists the devices. The command line holds back more, from the import on.
+    """
+    if _hold or verbose or os.environ.get(_LEVEL, '2') < '2':
+        yield
+        return
+    try:
+        shown = os.fdopen(os.dup(_STANDARD_ERROR), 'w', errors='backslashreplace')
+    except OSError:
+        # Standard error is closed.
+        yield
+        return
+    with shown:
+        hold = _Hold(shown)
+        hold.begin()
+        is_fault = True
+        try:
+            yield
+            is_fault = False
+        finally:
             hold.end(everything=is_fault, expects_gpu=True)
 
 

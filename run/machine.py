@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from hardware.data_formats import Capability, choose_data_format, uses_tf32
 from hardware.gpu_memory import GpuMemory
+from hardware.quiet import without_gpu_notices
 from hardware.visible_gpus import confirm_shown
 from params import Params
 from params.devices import another_flag_places_the_sums
@@ -65,7 +66,8 @@ def find_machine(
         let_xla_compile_for_cpus()
     if host_has_gpus and not workers and params.device != 'cpu':
         fix_gpu_memory(GpuMemory.of(params))
-    gpus = tf.config.list_physical_devices('GPU')
+    with without_gpu_notices(verbose=params.verbose):
+        gpus = tf.config.list_physical_devices('GPU')
     num_gpus_found = len(gpus)
     confirm_shown(num_gpus_found)
     kind = find_kind(params, num_gpus_found, is_here=not workers, host_has_gpus=host_has_gpus)

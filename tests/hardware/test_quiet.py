@@ -68,7 +68,7 @@ def run(
     **environ: str,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a process in which TensorFlow starts and then the action is taken."""
-    preparation += f'\nquiet.has_nvidia_gpu = lambda: {has_gpu}'
+    preparation = f'quiet.has_nvidia_gpu = lambda: {has_gpu}\n{preparation}'
     code = SCRIPT.format(preparation=preparation, verbose=verbose, action=action)
     around = {name: value for name, value in os.environ.items() if not name.startswith('TF_CPP')}
     return subprocess.run(
@@ -107,6 +107,21 @@ def test_all_is_shown_at_once_to_those_who_ask(stand_in: Path, around: dict[str,
 def test_why_a_gpu_is_not_used_is_shown_where_there_is_one(stand_in: Path, has_gpu: bool, expects_gpu: bool) -> None:
     done = run(stand_in, f'quiet.started(expects_gpu={expects_gpu})', has_gpu=has_gpu)
     assert done.stderr == 'before\n' + (ABOUT_GPUS if has_gpu and expects_gpu else '')
+
+
+@pytest.mark.parametrize(('has_gpu', 'verbose'), [(False, False), (True, False), (False, True)])
+def test_a_python_program_hears_about_gpus_only_where_there_is_one(
+    stand_in: Path, has_gpu: bool, verbose: bool
+) -> None:
+    action = f"""
+with quiet.without_gpu_notices(verbose={verbose}):
+    os.write(2, {(ABOUT_GPUS + SUBSTANCE).encode()!r})
+os.write(2, b'later')
+os._exit(0)
+"""
+    # Before the command line holds anything back.
+    done = run(stand_in, 'pass', preparation=action, has_gpu=has_gpu)
+    assert done.stderr == f'{ABOUT_GPUS if has_gpu or verbose else ""}{SUBSTANCE}later'
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from warned import check_warning, warnings_in
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from errors import RunError
+from hardware.gpus import has_nvidia_gpu
 from inputs.data_sets import shard_name
 from params import make_params
 from reporting.console import Console
@@ -124,6 +125,7 @@ def test_evaluating_takes_no_steps(tmp_path: Path) -> None:
 
 
 def test_steps_that_a_program_leaves_behind_end_silently_with_it() -> None:
+    """Nor does TensorFlow say that it sees no GPU on a machine that has none."""
     code = (
         'from benchmark_cnn import BenchmarkCNN; from params import make_params\n'
         "steps = BenchmarkCNN(make_params(model='lenet', device='cpu', batch_size=2)).steps()\n"
@@ -132,3 +134,4 @@ def test_steps_that_a_program_leaves_behind_end_silently_with_it() -> None:
     done = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0
     assert 'Traceback' not in done.stderr, done.stderr
+    assert has_nvidia_gpu() or 'cuInit' not in done.stderr, done.stderr
