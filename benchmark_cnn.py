@@ -143,6 +143,8 @@ class BenchmarkCNN:
                 with self._process.stepping():
                     yield from self._take_steps(session, built, schedule, profiler)
                     values = self._finish(session, built)
+            # All steps are taken and saved: whoever is restarted now finds that training is over.
+            worker.stop_watching()
             self._write(built, values)
 
     def _with_warnings_printed(self, plan: Plan) -> Plan:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -31,6 +32,9 @@ _RELEASE_SECS = 20.0
 # How long the chief waits at the end for what the other workers measured; after a signal a process has little time.
 _COLLECT_SECS = 10.0
 _COLLECT_SECS_OF_FAILURE = 3.0
+# How TensorFlow's messages name the task of another process, and the errors in which that means a lost connection.
+_REMOTE_TASK = re.compile(r'/job:(?P<job>\w+)/replica:0/task:(?P<index>\d+)')
+_LOST_CONNECTIONS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 
 
 class ClusterWorker:
@@ -44,7 +48,7 @@ class ClusterWorker:
       keeps_state: whether variables survive the loss of the server that holds them, in checkpoints.
       connect: how long to wait for the other tasks at the start.
       peer: how long to wait for a lost task.
-      warn: prints a warning about other tasks.
+      warn, show: print a warning about other tasks, and a line about those that this one waits for.
       hand_over: called just before start_anew replaces the program of this process.
     """
 
@@ -61,6 +65,7 @@ class ClusterWorker:
         connect: Timeout,
         peer: Timeout,
         warn: Callable[[str], None],
+        show: Callable[[str], None],
         hand_over: Callable[[], None],
     ) -> None:
         self.cluster = cluster
@@ -86,7 +91,7 @@ class ClusterWorker:
         used = [f'/job:{cluster.servers[0].job}'] if cluster.servers else [cluster.trainers[0].device]
         config.device_filters.extend([cluster.own.device, *used])
         self.config = config
-        self._rendezvous = Rendezvous(cluster, server.target, together=together, settings=settings)
+        self._rendezvous = Rendezvous(cluster, together=together, settings=settings, show=show)
         self._keeps_state = keeps_state
         self._connect = connect
         self._peer = peer
@@ -154,7 +159,12 @@ class ClusterWorker:
         return self._detector.wait(_CALM_SECS) if self._detector else None
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
-        return line
+        remote = _REMOTE_TASK.search(error.message)
+        if not isinstance(error, _LOST_CONNECTIONS) or not remote:
+            return line
+        job, index = remote['job'], int(remote['index'])
+        lost = next((task for task in self.cluster.tasks if (task.job, task.index) == (job, index)), None)
+        return f'the connection to {lost or f"{job} {index}"} was lost during a step ({type(error).__name__})'
 
     def start_anew(self, inherited: Mapping[str, Any]) -> NoReturn:
         """Replaces the program of this process by a new one that joins again.
@@ -270,7 +280,7 @@ class ClusterWorker:
         if self._shared_host and exit_code == 0:
             self._shared_host.close()
         self._rendezvous.end(exit_code, reason)
-        self._rendezvous.stay_for_others(all_will_end=exit_code == UsageError.exit_code)
+        self._rendezvous.stay_for_others(all_will_end=exit_code == UsageError.exit_code, is_over=exit_code == 0)
 
     def _servers(self, found: Incarnations) -> dict[str, int | None]:
         return {str(task): found[task] for task in self.cluster.servers}

@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cluster.rendezvous import End, Generation, Rendezvous
 from cluster.topology import Task
@@ -56,6 +57,7 @@ class FailureDetector(threading.Thread):
         super().__init__(name='failure detector', daemon=True)
         self.failure: PeerFailure | None = None
         self.silent_since: dict[Task, float] = {}
+        self._named_strangers: set[str] = set()
         self._rendezvous = rendezvous
         self._generation = generation
         self._can_return = can_return
@@ -89,6 +91,8 @@ class FailureDetector(threading.Thread):
         found, cluster = self._rendezvous.incarnations(), self._rendezvous.cluster
         entries = self._rendezvous.entries() if found[cluster.store_task] is not None else None
         ends = self._rendezvous.ends(entries or {}, found)
+        if cluster.is_chief:
+            self._name_strangers(entries or {})
         for task, incarnation in found.items():
             expected = self._generation.members.get(str(task))
             if task == cluster.own or expected is None:
@@ -103,6 +107,12 @@ class FailureDetector(threading.Thread):
             elif failure := self._check_lost(task, incarnation):
                 return failure
         return None
+
+    def _name_strangers(self, entries: Mapping[str, Any]) -> None:
+        for name, difference in self._rendezvous.strangers(entries).items():
+            if name not in self._named_strangers:
+                self._named_strangers.add(name)
+                self._warn(f'{name} does not belong to this cluster and was refused: {difference}')
 
     def _check_lost(self, task: Task, incarnation: int | None) -> PeerFailure | None:
         """The failure of a task that does not answer, or was replaced although it cannot return; None: wait on."""

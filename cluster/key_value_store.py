@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from cluster.topology import Task
 
+_NO_TASK = '/job:none'
 # What TensorFlow raises when a task is gone, slow, or not the process that the session knew.
 _UNREACHABLE = (
     tf.errors.AbortedError,
@@ -34,9 +35,10 @@ class OpenSession(tf.Session):
 class KeyValueStore:
     """JSON values by key, in the memory of one task; they are lost with that task.
 
+    Its sessions run in the server of that task, as those of no task: TensorFlow would end the sessions of the process
+    that is 'worker 0' there as soon as another process calls itself so.
+
     Args:
-      target: the server of this process, through which the store is reached.
-      own: this task.
       host: the task that holds the store.
       timeout_secs: the time limit of each call.
 
@@ -44,8 +46,8 @@ class KeyValueStore:
       StoreError: the host could not be reached in time. This object cannot be used again; make a new one.
     """
 
-    def __init__(self, target: str, own: Task, host: Task, timeout_secs: float = 10.0) -> None:
-        with tf.Graph().as_default() as graph, tf.device(f'{host.device}/cpu:0'):
+    def __init__(self, host: Task, timeout_secs: float = 10.0) -> None:
+        with tf.Graph().as_default() as graph:
             # TensorFlow has no hash table from strings to strings, so the table's key is a digest of the key.
             table = tf.raw_ops.MutableHashTableV2(
                 key_dtype=tf.int64, value_dtype=tf.string, shared_name='key_value_store'
@@ -57,11 +59,9 @@ class KeyValueStore:
             self._get_all = tf.raw_ops.LookupTableExportV2(table_handle=table, Tkeys=tf.int64, Tvalues=tf.string).values
             self._put_large = tf.raw_ops.LookupTableInsertV2(table_handle=large, keys=self._digest, values=self._entry)
             self._get_large = tf.raw_ops.LookupTableFindV2(table_handle=large, keys=self._digest, default_value='')
-        # Any other task may be gone.
-        config = tf.ConfigProto(
-            device_filters=sorted({own.device, host.device}), operation_timeout_in_ms=int(1000 * timeout_secs)
-        )
-        self._session = OpenSession(target, graph=graph, config=config)
+        # The server's own devices only: any other task may be gone.
+        config = tf.ConfigProto(device_filters=[_NO_TASK], operation_timeout_in_ms=int(1000 * timeout_secs))
+        self._session = OpenSession(f'grpc://{host.host}', graph=graph, config=config)
 
     def put(self, key: str, value: Any) -> None:
         """Stores a value that JSON can represent; it replaces the earlier value of the key."""

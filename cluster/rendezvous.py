@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from cluster.agreement import Settings, find_difference, settings_of
@@ -16,13 +16,17 @@ Result = TypeVar('Result')
 # The incarnation of each task, a number that is new for each process; None if the task does not answer.
 Incarnations = Mapping[Task, int | None]
 
-_SETTINGS = 'settings/'
+_SETTINGS, _STRANGER = 'settings/', 'stranger/'
 _ANSWER_SECS = 1.0
 _STORE_SECS = 15.0
 _POLL_SECS = 0.1
+# After how long a task says again for whom it waits, and how many it names.
+_FIRST_LINE_SECS, _MOST_NAMED = 10.0, 5
 # How long the task that holds the store stays for tasks that still read it.
 _STAY_SECS = 10.0
-# And for tasks that have not started yet.
+# How long a lost trainer may take to come back when training is over, to learn that.
+RETURN_SECS = 20.0
+# How long the task that holds the store stays for tasks that have not started yet.
 _STAY_SECS_FOR_ALL = 30.0
 
 
@@ -35,12 +39,14 @@ class Generation:
       members: the incarnations of the tasks that must not change, by str(task).
       workers: the incarnations of all workers that began the generation, in order.
       agreed: what the chief derived from the offers of all workers.
+      settings: those of the chief, which all members have.
     """
 
     number: int
     members: Mapping[str, int]
     workers: Sequence[int]
     agreed: Mapping[str, Any]
+    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -51,25 +57,39 @@ class End:
     reason: str
 
 
+class TrainingOverError(Exception):
+    """A process was started after the training had ended: nothing is left for it to do."""
+
+
 class Rendezvous:
     """One task's view of the cluster and its access to the key-value store.
 
     Args:
       cluster: all tasks, and the role of this one.
-      target: this task's server.
       together: whether the workers take their steps together, so that none can be replaced without the others.
       settings: what this task must have in common with the others, see cluster.agreement.
+      show: shows a line about the tasks that this one waits for.
     """
 
-    def __init__(self, cluster: Cluster, target: str, *, together: bool, settings: Settings) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        together: bool,
+        settings: Settings,
+        show: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self.cluster = cluster
-        self._target = target
+        self._show = show
+        self._next_line_secs = 0.0
         self._settings = settings_of(cluster, settings)
         self._health = Health(cluster.tasks)
         self._workers = cluster.trainers
         self._members = cluster.tasks if together else cluster.servers
         self._stores: dict[Task, KeyValueStore] = {}
         self._store_hosts: dict[Task, Health] = {}
+        # Whether this task is no member of the cluster that its servers belong to: then it records nothing there.
+        self._is_stranger = False
 
     def incarnations(self) -> Incarnations:
         """The incarnation of every task, None for one that does not answer."""
@@ -105,7 +125,7 @@ class Rendezvous:
 
         def work() -> None:
             try:
-                store = self._stores.get(host) or KeyValueStore(self._target, self.cluster.own, host)
+                store = self._stores.get(host) or KeyValueStore(host)
                 self._stores[host] = store
                 results.append(use(store))
             except StoreError:
@@ -133,34 +153,96 @@ class Rendezvous:
 
         Raises:
           UsageError: two tasks have different settings.
+          TrainingOverError: the training has ended.
           RunError: some tasks did not come in time; it names them.
         """
-        deadline = time.monotonic() + timeout.secs
+        began = time.monotonic()
+        deadline = began + timeout.secs
         while True:
             found = self.incarnations()
             entries = self.entries()
             own = found[self.cluster.own]
             if entries is not None and own is not None:
-                self.compare_settings(entries, found)
                 generation = _generation(entries)
+                if generation:
+                    self._refuse_stranger(generation, self.cluster.store_task)
+                if self._is_over(entries, found):
+                    raise TrainingOverError
+                self.compare_settings(entries, found)
                 if generation and self._is_current(generation, found):
                     return generation
                 self.put(f'join/{self.cluster.index}', {'incarnation': own, 'offer': dict(offer)})
                 offers = self._offers(entries, found)
                 if self.cluster.is_chief and None not in found.values() and len(offers) == len(self._workers):
-                    self.put(
-                        'generation',
-                        {
-                            'number': generation.number + 1 if generation else 1,
-                            'members': {str(task): found[task] for task in self._members},
-                            'workers': [found[worker] for worker in self._workers],
-                            'agreed': dict(agree(list(offers.values()))),
-                        },
+                    self._begin(
+                        Generation(
+                            number=generation.number + 1 if generation else 1,
+                            members={str(task): found[task] or 0 for task in self._members},
+                            workers=[found[worker] or 0 for worker in self._workers],
+                            agreed=dict(agree(list(offers.values()))),
+                            settings=self._settings,
+                        )
                     )
                     continue
+            missing, what = self._missing(found, entries or {})
             if time.monotonic() > deadline:
-                raise RunError(timeout.message(self._missing(found, entries or {})))
+                raise RunError(timeout.message(f'{", ".join(map(str, missing))} {what}'))
+            self.show_missing(missing, time.monotonic() - began)
             time.sleep(_POLL_SECS)
+
+    def show_missing(self, missing: Sequence[Task], secs: float) -> None:
+        """Shows which tasks this one waits for, at once and then at intervals that grow.
+
+        Args:
+          secs: how long it has been waiting.
+        """
+        own = self.cluster.own
+        others = [task for task in missing if task != own]
+        if secs < self._next_line_secs or not others:
+            return
+        named = [f'{task.job} {task.index} at {task.host}' for task in others[:_MOST_NAMED]]
+        if len(others) > len(named):
+            named.append(f'{len(others) - len(named)} more')
+        # The first line says which process this is.
+        where, since = ('', f' ({secs:.0f} s)') if self._next_line_secs else (f' at {own.host}', '')
+        self._show(f'{own.job} {own.index}{where}, waiting for {", ".join(named)}{since}')
+        self._next_line_secs = max(_FIRST_LINE_SECS, 2 * self._next_line_secs)
+
+    def _begin(self, generation: Generation) -> None:
+        """Begins a generation. Each server knows it, so that another cluster that names the server finds out."""
+        others = self.cluster.servers[1:]
+        for server in others:
+            other = _generation(self._use_store(KeyValueStore.get_all, server) or {})
+            if other:
+                self._refuse_stranger(other, server)
+        for host in (*others, self.cluster.store_task):
+            self._use_store(lambda store: store.put('generation', asdict(generation)), host)
+
+    def _refuse_stranger(self, generation: Generation, host: Task) -> None:
+        """Raises UsageError if this task differs from the tasks that train with `host`, and tells their chief."""
+        difference = find_difference({'the training there': generation.settings, str(self.cluster.own): self._settings})
+        if difference is None:
+            return
+        self._is_stranger = True
+        self._use_store(lambda store: store.put(f'{_STRANGER}{self.cluster.own}', difference), host)
+        raise UsageError(f'{host} takes part in a training that is running: {difference}')
+
+    @staticmethod
+    def strangers(entries: Mapping[str, Any]) -> dict[str, str]:
+        """The tasks that were refused because they differ from the running cluster, and the differences."""
+        return {name.removeprefix(_STRANGER): value for name, value in entries.items() if name.startswith(_STRANGER)}
+
+    def _is_over(self, entries: Mapping[str, Any], found: Incarnations) -> bool:
+        """Whether the training that an earlier process of this task took part in has ended.
+
+        A trainer ends with exit code 0 only when all steps are taken. If the earlier process of this task did so too,
+        this one belongs to another training, whose servers are not up yet.
+        """
+        before = entries.get(_end_key(self.cluster.own))
+        if before and before['exit_code'] == 0:
+            return False
+        ends = self.ends(entries, found)
+        return any(trainer in ends and ends[trainer].exit_code == 0 for trainer in self.cluster.trainers)
 
     def compare_settings(self, entries: Mapping[str, Any], found: Incarnations) -> None:
         """Tells the other tasks what this one must have in common with them, and compares it.
@@ -177,6 +259,9 @@ class Rendezvous:
         if entries.get(key) != mine:
             self.put(key, mine)
         told = {name.removeprefix(_SETTINGS): value for name, value in entries.items() if name.startswith(_SETTINGS)}
+        if _generation(entries):
+            # Strangers are refused, and the cluster goes on.
+            told = {str(task): told[str(task)] for task in self.cluster.tasks if str(task) in told}
         replaced = {
             str(task)
             for task, incarnation in found.items()
@@ -205,16 +290,18 @@ class Rendezvous:
             if each and each['incarnation'] == found[worker] and each['incarnation'] not in old
         }
 
-    def _missing(self, found: Incarnations, entries: Mapping[str, Any]) -> str:
-        silent = [str(task) for task, incarnation in found.items() if incarnation is None]
-        if silent:
-            return f'{", ".join(silent)} did not answer'
+    def _missing(self, found: Incarnations, entries: Mapping[str, Any]) -> tuple[Sequence[Task], str]:
+        """The tasks that keep the training from beginning, and what they did not do."""
+        if silent := [task for task, incarnation in found.items() if incarnation is None]:
+            return silent, 'did not answer'
         offers = self._offers(entries, found)
-        missing = [str(worker) for worker in self._workers if worker not in offers]
-        return f'{", ".join(missing or map(str, self._workers))} answered, but did not join the training'
+        missing = [worker for worker in self._workers if worker not in offers]
+        return missing or self._workers, 'answered, but did not join the training'
 
     def end(self, exit_code: int, reason: str = '') -> None:
         """Records that this task ends, and how; in every server if the task that holds the store is gone."""
+        if self._is_stranger:
+            return
         found = self.incarnations()
         end = {'incarnation': found[self.cluster.own], 'exit_code': exit_code, 'reason': reason}
         hosts = [self.cluster.store_task]
@@ -236,20 +323,22 @@ class Rendezvous:
                 ends[task] = End(end['exit_code'], end['reason'])
         return ends
 
-    def stay_for_others(self, *, all_will_end: bool = False) -> None:
+    def stay_for_others(self, *, all_will_end: bool = False, is_over: bool = False) -> None:
         """If this task holds the store: waits until the others have ended, since they may still read it.
 
         Args:
           all_will_end: whether tasks that are not up yet have to learn from the store that the cluster cannot start.
+          is_over: whether a lost task that is restarted has to learn from the store that the training has ended.
         """
         if self.cluster.own != self.cluster.store_task:
             return
-        deadline = time.monotonic() + (_STAY_SECS_FOR_ALL if all_will_end else _STAY_SECS)
+        secs = _STAY_SECS_FOR_ALL if all_will_end else RETURN_SECS if is_over else _STAY_SECS
+        deadline = time.monotonic() + secs
         while time.monotonic() < deadline:
             found, entries = self.incarnations(), self.entries() or {}
             ends = self.ends(entries, found)
             if all(
-                task in ends or (incarnation is None and not all_will_end)
+                task in ends or (incarnation is None and not all_will_end and not is_over)
                 for task, incarnation in found.items()
                 if task != self.cluster.own
             ):

@@ -1,5 +1,6 @@
 """What a server does in a run: it answers until the trainers are done."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -7,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from cluster.agreement import Settings
 from cluster.failure_detector import failure_of_end, fault_of
-from cluster.rendezvous import End, Rendezvous, Timeout
+from cluster.rendezvous import RETURN_SECS, End, Rendezvous, Timeout
 from cluster.server import start_server
 from cluster.signals import Stop
 from cluster.topology import Cluster, Task
@@ -30,6 +31,7 @@ def run_server(
     peer: Timeout,
     linger_secs: float,
     warn: Callable[[str], None],
+    show: Callable[[str], None],
 ) -> None:
     """Runs this process as a server until the trainers are done.
 
@@ -42,12 +44,14 @@ def run_server(
       peer: how long to wait for a lost trainer.
       linger_secs: how long to stay after all trainers have ended, in seconds.
       warn: prints a warning.
+      show: shows a line about the trainers that have not come yet.
 
     Raises:
       UsageError: two tasks have different settings.
       RunError: a trainer never came, was lost for good, or ended with an error.
     """
-    rendezvous = Rendezvous(cluster, start_server(cluster, config).target, together=together, settings=settings)
+    start_server(cluster, config)
+    rendezvous = Rendezvous(cluster, together=together, settings=settings, show=show)
 
     def finish(exit_code: int, signal_name: str) -> None:
         _await_trainers(rendezvous, _STAY_SECS)
@@ -104,7 +108,7 @@ def serve(
 
     Args:
       end_if_requested: called between two looks at the trainers; does not return after a signal.
-      together: whether the trainers need each other. If not, a lost one counts as ended when its timeout is over.
+      together: whether the trainers need each other. If not, the others go on without a lost one.
 
     Raises:
       RunError: a trainer never came, was lost for good, or ended with an error.
@@ -114,6 +118,7 @@ def serve(
     last_answer = dict.fromkeys(trainers, time.monotonic())
     ended: dict[Task, End] = {}
     given_up: list[Task] = []
+    began = time.monotonic()
     while len(ended.keys() | set(given_up)) < len(trainers):
         found, entries = rendezvous.incarnations(), rendezvous.entries()
         if entries is None:
@@ -126,23 +131,26 @@ def serve(
         for trainer in trainers:
             if found[trainer] is not None:
                 limits[trainer], last_answer[trainer] = peer, now
-        # Trainers that do not need each other end when all steps are taken: nothing is left for a lost one to do.
-        is_over = not together and any(end.exit_code == 0 for end in ended.values())
+        # Trainers end well only when all steps are taken: nothing is left for a lost one to do.
+        is_over = any(end.exit_code == 0 for end in ended.values())
         given_up = [
             trainer
             for trainer in trainers
-            if trainer not in ended and now - last_answer[trainer] > (_GONE_SECS if is_over else limits[trainer].secs)
+            if trainer not in ended
+            and now - last_answer[trainer] > min(limits[trainer].secs, RETURN_SECS if is_over else math.inf)
         ]
+        absent = [trainer for trainer in trainers if limits[trainer] is connect and trainer not in given_up]
+        rendezvous.show_missing(absent, now - began)
         time.sleep(_INTERVAL_SECS)
         end_if_requested()
     for trainer, end in ended.items():
         if failure := failure_of_end(trainer, end):
             raise fault_of(failure)
     for trainer in given_up:
-        if together or limits[trainer] is connect:
-            never_came = limits[trainer] is connect
+        never_came = limits[trainer] is connect
+        if never_came or (together and not is_over):
             raise RunError(limits[trainer].message(f'{trainer} did not {"come" if never_came else "come back"}'))
-        warn(f'{trainer} was lost; the others went on')
+        warn(f'{trainer} was lost; the others took all steps')
     until = time.monotonic() + linger_secs
     while time.monotonic() < until:
         end_if_requested()

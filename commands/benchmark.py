@@ -62,6 +62,7 @@ def main(argv: Sequence[str]) -> int:
                 peer=plan.peer,
                 linger_secs=plan.linger_secs,
                 warn=console.warning,
+                show=console.progress,
             )
         else:
             from benchmark_cnn import BenchmarkCNN

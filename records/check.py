@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import functools
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ _JPEG_START = b'\xff\xd8\xff'
 _IMAGE, _LABEL, _FILENAME = 'image/encoded', 'image/class/label', 'image/filename'
 _BOX_SIDES = tuple(f'image/object/bbox/{side}' for side in ('ymin', 'xmin', 'ymax', 'xmax'))
 _LONGEST_CAUSE = 400
+_WITHOUT_CAUSE = re.compile(r'=*|Graph execution error:|From /job:\S+')
 _DECODES_NO_MORE = f'decodes at most {MOST_PIXELS:,}'
 
 
@@ -198,7 +200,7 @@ def _content(found: Mapping[str, Any], name: str) -> str:
 
 def cause_of(error: Any) -> str:
     """The line of a tf.errors.OpError that states the cause: the first, or the one below the node's name; shortened."""
-    lines = [line.strip() for line in error.message.splitlines() if line.strip() not in ('', 'Graph execution error:')]
+    lines = [line.strip() for line in error.message.splitlines() if not _WITHOUT_CAUSE.fullmatch(line.strip())]
     nodes = [number for number, line in enumerate(lines[:-1]) if line.startswith('Node: ')]
     line = lines[nodes[-1] + 1] if nodes else lines[0] if lines else 'no reason given'
     # TensorFlow may quote a whole record, image included.

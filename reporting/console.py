@@ -142,15 +142,17 @@ def _accuracies(found: Accuracy) -> str:
     return f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} [{found.num_images} examples]'
 
 
-def format_incomplete(num_timed: int, asked: str, global_step: int | None = None) -> str:
+def format_incomplete(num_timed: int, asked: str, images_per_second: float, global_step: int | None) -> str:
     """The warning about a run that ended early.
 
     Args:
       asked: what it was asked for: 'of 100', 'in 60 seconds'.
+      images_per_second: of these steps.
       global_step: of the last step, as checkpoints count it; None if no step was taken.
     """
     reached = '' if global_step is None else f'; training reached global step {global_step}, warm-up included'
-    return f'the run is incomplete: it timed {counted(num_timed, "step")} {asked}{reached}'
+    rate = f' at {images_per_second:.2f} images/sec' if num_timed else ''
+    return f'the run is incomplete: it timed {counted(num_timed, "step")} {asked}{rate}{reached}'
 
 
 def format_skipped(num_skipped: int) -> str:

@@ -5,8 +5,10 @@ docs/results.md describes the documents, reporting/result.schema.json is their J
 
 import contextlib
 import errno
+import glob
 import json
 import math
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -292,6 +294,10 @@ def read_file(path: Path) -> Record | Failure:
     return read_document(text, str(path))
 
 
+# The ending of a file that is being written. No file takes so long.
+_PART, _OLD_SECS = '.part', 600.0
+
+
 def write_document(text: str, path: str) -> None:
     """Writes a file as a whole or not at all.
 
@@ -303,7 +309,8 @@ def write_document(text: str, path: str) -> None:
         # A pipe or a device, such as /dev/stdout.
         target.write_text(text, encoding='utf-8')
         return
-    part = target.with_name(f'.{target.name}.{uuid.uuid4().hex[:8]}.part')
+    _remove_old_parts(target)
+    part = target.with_name(f'.{target.name}.{uuid.uuid4().hex[:8]}{_PART}')
     try:
         part.write_text(text, encoding='utf-8')
         part.replace(target)
@@ -315,6 +322,14 @@ def write_document(text: str, path: str) -> None:
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def _remove_old_parts(target: Path) -> None:
+    """Removes what a process that was killed while it wrote the same file has left."""
+    with contextlib.suppress(OSError):
+        for part in target.parent.glob(f'.{glob.escape(target.name)}.*{_PART}'):
+            if time.time() - part.stat().st_mtime > _OLD_SECS:
+                part.unlink(missing_ok=True)
 
 
 def as_float(value: float | None, otherwise: float = math.nan) -> float:

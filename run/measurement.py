@@ -338,7 +338,8 @@ class Measurement:
         if self._is_line_due(result):
             self._print_step(timed[-1])
         # In asynchronous modes a worker may still be warming up when the others have taken all timed steps.
-        if result.images:
+        # The total belongs to whole runs: what an incomplete one measured is in its warning, and in the document.
+        if result.images and ending.is_complete:
             self._console.result(lines.format_total(result.images_per_second))
         if result.num_skipped_steps:
             self._console.warning(lines.format_skipped(result.num_skipped_steps))
@@ -346,7 +347,8 @@ class Measurement:
             counts = self._plan.counts
             asked = f'in {counts.target_secs:g} seconds' if counts.target_secs else f'of {counts.num_timed}'
             global_step = result.steps[-1].values.steps_after if result.steps else None
-            self._console.warning(lines.format_incomplete(len(timed), asked, global_step))
+            rate = result.images_per_second if timed else 0.0
+            self._console.warning(lines.format_incomplete(len(timed), asked, rate, global_step))
 
     def _is_line_due(self, result: Result) -> bool:
         """Whether the last step has no line: --display_every does not divide their number, or the run ended early."""

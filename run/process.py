@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 from cluster.cluster_worker import ClusterWorker
 from cluster.failure_detector import PeerFailure, fault_of
 from cluster.horovod import HorovodWorker
+from cluster.rendezvous import TrainingOverError
 from cluster.signals import Interrupts, Stop, Terminated
 from cluster.worker import LostError, OneProcess, Worker
 from errors import RunError, UsageError, format_error
@@ -72,11 +73,6 @@ class Process:
           RunError: a process did not join in time, or a shard is cut or has a wrong record length.
         """
         self._worker = worker = self._make_worker()
-        if worker.cluster:
-            others = len(worker.cluster.tasks) - 1
-            self._console.progress(
-                f'Waiting for the other tasks ({others})' if others > 1 else 'Waiting for the other task'
-            )
         worker.join(offer_step(worker))
         # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length that is wrong.
         self._check_lengths()
@@ -121,6 +117,7 @@ class Process:
             connect=processes.connect,
             peer=processes.peer,
             warn=self._console.warning,
+            show=self._console.progress,
             hand_over=self._console.hand_over,
         )
 
@@ -137,6 +134,8 @@ class Process:
                 # A shard that was cut during the run may have lost records silently.
                 self._check_lengths(after_steps=True)
                 self._end(Ending())
+            except TrainingOverError:
+                self._console.note('Training was over when this process started: nothing is left for it to do')
             except LostError as lost:
                 raise self._fail(self._handle_peer_failure(lost.failure)) from lost
             except RunError as fault:

@@ -1,14 +1,18 @@
 """The variables of a run between steps: first values, checkpoints, and hand-over to a replacing process."""
 
 import contextlib
+import secrets
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from errors import RunError
+from run.outputs import own_prefix
 from run.plan import Checkpoints, Counts
 from run.schedule import Origin, Schedule, StartFacts, choose_origin, make_schedule
 from run.step_graph import StepGraph
@@ -59,9 +63,8 @@ class RunState:
                 checkpoints.warm_start, checkpoints.warm_start_flag, built.model_slices, HOST_DEVICE
             )
         # Without parameter servers, the others may continue from the variables of any worker.
-        self._handover = (
-            self._make_saver(tempfile.mkdtemp(prefix='tf_cnn_benchmarks_')) if worker.hands_on_variables else None
-        )
+        self._handover_folder = Path(tempfile.gettempdir(), f'{own_prefix()}{secrets.token_hex(8)}')
+        self._handover = self._make_saver(str(self._handover_folder)) if worker.hands_on_variables else None
 
     def _make_saver(self, folder: str) -> Checkpointer:
         return Checkpointer(folder, self._built.slices, HOST_DEVICE, self._checkpoints.max_to_keep)
@@ -97,14 +100,16 @@ class RunState:
         """For workers with variables of their own: the root sets the values, and the others copy them."""
         worker = self._worker
         session.run(self._built.initializers)
+        inherited = worker.inherited.get('state')
         if worker.index == worker.agreed['root']:
-            inherited = worker.inherited.get('state')
             facts = StartFacts(
                 has_inherited=inherited is not None,
                 has_checkpoint=self._checkpoints.resume_from is not None,
                 has_warm_start=self._warm_start is not None,
             )
             self._start_from(choose_origin(facts, needs_state=False), session, inherited)
+        if inherited:
+            shutil.rmtree(Path(inherited).parent, ignore_errors=True)
         if worker.cluster is None:
             return self._read_step(session)
         step = max(0, worker.agreed['step'])
@@ -216,6 +221,7 @@ class RunState:
         """The state that the process replacing this one inherits. Called after the session of the run has ended."""
         if self._handover is None:
             return {}
+        self._handover_folder.mkdir(mode=0o700)
         session = tf.Session(self._worker.target, graph=self._new_step.graph, config=self._worker.config)
         with contextlib.closing(session):
             step = self._read_step(session)

@@ -17,6 +17,7 @@ from reporting.comparison_text import format_runs
 from reporting.console import Console, format_total
 from reporting.record import Record, write_document
 from reporting.statistics import modified_z_scores
+from run.outputs import own_prefix
 from sweeps.folder import Outcome
 from sweeps.runner import Starter, describe, run_repeats, succeeded
 
@@ -51,7 +52,7 @@ def repeat(argv: Sequence[str], params: Params, console: Console, starter: Start
             console.phase(f'Run {number + 1} of {params.repeat}')
 
     console.phase(f'Run 1 of {params.repeat}')
-    with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks_') as folder, Interrupts().listening():
+    with tempfile.TemporaryDirectory(prefix=own_prefix()) as folder, Interrupts().listening():
         starter = starter or Starter(environment=without_clusters(os.environ))
         try:
             run_repeats([*argv, '--repeat=1'], params.repeat, Path(folder), note, starter)

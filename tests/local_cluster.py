@@ -88,7 +88,7 @@ class LocalCluster:
         server = server_of(name, self._num_starts[name])
         self._num_starts[name] += 1
         self.relays[name].lead_to(server.target.removeprefix('grpc://'))
-        rendezvous = Rendezvous(cluster, server.target, together=self._together, settings={})
+        rendezvous = Rendezvous(cluster, together=self._together, settings={})
         return Member(rendezvous, server.target, await_answer(rendezvous, cluster.own))
 
     def stop(self, name: str) -> None:

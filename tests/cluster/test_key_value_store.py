@@ -13,9 +13,8 @@ pytestmark = pytest.mark.graph
 
 def test_all_tasks_read_what_one_has_written(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster()
-    members = cluster.start_all()
-    keeper = cluster.task('ps 0')
-    stores = [KeyValueStore(member.target, cluster.task(name), keeper) for name, member in members.items()]
+    cluster.start_all()
+    stores = [KeyValueStore(cluster.task('ps 0')) for _ in range(3)]
     assert stores[1].get_all() == {}
     stores[1].put('großer Name', {'steps': [1, 2.5, None], 'is_done': False})
     stores[2].put('other', 'first')
@@ -26,9 +25,8 @@ def test_all_tasks_read_what_one_has_written(make_cluster: Callable[..., LocalCl
 
 def test_the_store_is_lost_with_the_task_that_keeps_it(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster(1, 1)
-    members = cluster.start_all()
-    worker, keeper = cluster.task('worker 0'), cluster.task('ps 0')
-    store = KeyValueStore(members['worker 0'].target, worker, keeper, timeout_secs=1)
+    cluster.start_all()
+    store = KeyValueStore(cluster.task('ps 0'), timeout_secs=1)
     store.put('fact', 1)
     cluster.stop('ps 0')
     with pytest.raises(StoreError):
@@ -36,7 +34,7 @@ def test_the_store_is_lost_with_the_task_that_keeps_it(make_cluster: Callable[..
     cluster.start('ps 0')
     with pytest.raises(StoreError):
         store.get_all()
-    assert KeyValueStore(members['worker 0'].target, worker, keeper, timeout_secs=10).get_all() == {}
+    assert KeyValueStore(cluster.task('ps 0'), timeout_secs=10).get_all() == {}
 
 
 def test_a_task_reads_nothing_while_the_store_is_lost_and_then_finds_the_new_one(

@@ -5,10 +5,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import pytest
-from local_cluster import SOON, LocalCluster, Member, assert_waits, begin, join_all, result
-from refusals import failed
+import tensorflow.compat.v1 as tf
+from local_cluster import PATIENT, SOON, LocalCluster, Member, assert_waits, begin, join_all, result
+from refusals import failed, refused
 
-from cluster.rendezvous import Generation
+from cluster.agreement import settings_of
+from cluster.rendezvous import Generation, Rendezvous, TrainingOverError
+from cluster.topology import Cluster
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -28,7 +31,8 @@ def test_tasks_that_come_in_any_order_meet(order: tuple[str, ...], make_cluster:
     generations = [result(future) for future in futures.values()]
     incarnations = {str(cluster.task(name)): member.incarnation for name, member in members.items()}
     workers = [members[name].incarnation for name in ('worker 0', 'worker 1')]
-    assert generations == [Generation(1, incarnations, workers, {'offers': [{'step': 0}, {'step': 10}]})] * 2
+    settings = settings_of(cluster.cluster('worker 0'), {})
+    assert generations == [Generation(1, incarnations, workers, {'offers': [{'step': 0}, {'step': 10}]}, settings)] * 2
 
 
 def test_no_process_takes_part_in_two_generations(make_cluster: Callable[..., LocalCluster]) -> None:
@@ -173,3 +177,54 @@ def test_only_the_task_that_keeps_the_store_stays_until_the_others_have_left(
     assert_waits(staying)
     cluster.stop(lost)
     result(staying)
+
+
+@pytest.mark.parametrize(('named', 'flag'), [(['ps 0', 'ps 1'], '--worker_hosts'), (['ps 1'], '--ps_hosts')])
+def test_a_worker_of_another_cluster_is_refused_by_the_servers_of_one_that_is_running_which_goes_on(
+    named: Sequence[str], flag: str, make_cluster: Callable[..., LocalCluster]
+) -> None:
+    cluster = make_cluster(2)
+    members = cluster.start_all()
+    (generation, _) = join_all(members)
+    stranger = alone_with([cluster.task(name).host for name in named])
+    with refused(str(stranger.cluster.own), flag):
+        stranger.join({}, lambda offers: {}, PATIENT)
+    # It does not end as if it were worker 0 of this cluster.
+    stranger.end(2, 'refused')
+    chief = members['worker 0'].rendezvous
+    found, entries = chief.incarnations(), chief.entries() or {}
+    assert not chief.ends(entries, found)
+    chief.compare_settings(entries, found)
+    assert result(members['worker 0'].join()) == generation
+    if 'ps 0' in named:
+        assert list(chief.strangers(entries)) == [str(stranger.cluster.own)]
+
+
+def alone_with(ps_hosts: Sequence[str]) -> Rendezvous:
+    """That of a worker which believes that it trains alone with these parameter servers."""
+    spec = tf.train.ClusterSpec({'ps': list(ps_hosts), 'worker': ['127.0.0.1:0']})
+    target = tf.train.Server(spec, job_name='worker', task_index=0).target
+    cluster = Cluster(tuple(ps_hosts), (target.removeprefix('grpc://'),), 'worker', 0, 'the flags')
+    return Rendezvous(cluster, together=True, settings={})
+
+
+@pytest.mark.parametrize('num_ps', [0, 1])
+def test_a_task_that_is_started_again_after_the_last_step_learns_that_training_is_over(
+    num_ps: int, make_cluster: Callable[..., LocalCluster]
+) -> None:
+    cluster = make_cluster(num_ps)
+    members = cluster.start_all()
+    join_all(members)
+    cluster.stop('worker 1')
+    members['worker 0'].rendezvous.end(0)
+    staying = begin(lambda: members['worker 0'].rendezvous.stay_for_others(is_over=True))
+    if not num_ps:
+        assert_waits(staying)
+    again = cluster.start('worker 1')
+    with pytest.raises(TrainingOverError):
+        result(again.join())
+    again.rendezvous.end(0)
+    result(staying)
+    # Who has ended well before belongs to another training, whose servers are not up yet.
+    with failed():
+        result(cluster.start('worker 1').join(SOON))

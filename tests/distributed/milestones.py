@@ -1,7 +1,7 @@
 """The lines by which tests know how far a process is, as regular expressions: who rewords a line does so here, too."""
 
 # A process that has a server waits until all tasks are there.
-WAITING = r'^Waiting for the other'
+WAITING = r', waiting for '
 # A worker runs the steps that are not timed.
 WARMING_UP = r'^Running'
 # A worker has taken its first timed step, or enough of them that all workers have begun.

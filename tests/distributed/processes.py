@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -98,6 +99,12 @@ class Process:
             self._waiter.join()
 
     @property
+    def left_folders(self) -> list[Path]:
+        """Its temporary folders that are still there."""
+        assert self._process
+        return list(Path(tempfile.gettempdir()).glob(f'tf_cnn_benchmarks_{self._process.pid}_*'))
+
+    @property
     def out(self) -> str:
         """Its standard output so far."""
         return self._read('out')
@@ -125,7 +132,15 @@ class Processes:
 
     def __init__(self, commands: Sequence[Command], addresses: Sequence[str], folder: Path) -> None:
         self.tasks = {command.name: Process(command, folder) for command in commands}
-        self._addresses = addresses
+        self._commands = {command.name: command for command in commands}
+        self._addresses, self._folder = addresses, folder
+
+    def outsider(self, name: str, *flags: str) -> Process:
+        """A process that is started as the named one, with other flags."""
+        command = self._commands[name]
+        return Process(
+            dataclasses.replace(command, name=f'outsider {name}', argv=(*command.argv, *flags)), self._folder
+        )
 
     def of(self, job: str) -> list[Process]:
         """The tasks of a job, in order."""

@@ -132,7 +132,7 @@ def assert_all_end(processes: Processes, exit_code: int, deadline_secs: float = 
     assert not overdue
     expected = dict.fromkeys(processes.tasks, exit_code) | others
     assert {name: task.exit_code for name, task in processes.tasks.items()} == expected
-    assert not [name for name, task in processes.tasks.items() if task.left_others]
+    assert not [name for name, task in processes.tasks.items() if task.left_others or task.left_folders]
     assert not processes.listening()
 
 

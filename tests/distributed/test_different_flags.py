@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+from processes import DEADLINE_SECS, await_line
 from refusals import check_line
-from scenarios import ENDLESS, PATIENT, assert_all_end, cluster_of, errors_of
+from scenarios import ENDLESS, PATIENT, assert_all_end, cluster_of, errors_of, others_of, start_under_way
+
+from commands.cluster import reserved_addresses
 
 pytestmark = pytest.mark.distributed
 
@@ -30,3 +33,25 @@ def test_processes_with_different_flags_all_end_and_name_both(
         for own in processes.tasks.values():
             (line,) = errors_of(own)
             check_line(line, f'{expected} in {processes.described(task)}')
+
+
+def test_a_worker_of_another_cluster_that_names_the_same_servers_is_refused_and_the_cluster_goes_on(
+    tmp_path: Path,
+) -> None:
+    with (
+        cluster_of('parameter_server', tmp_path, ENDLESS, PATIENT) as processes,
+        reserved_addresses(1) as addresses,
+    ):
+        start_under_way(processes)
+        stranger = processes.outsider('worker 0', f'--worker_hosts={addresses[0]}')
+        stranger.start()
+        assert stranger.has_ended(DEADLINE_SECS)
+        assert stranger.exit_code == WRONG_USE
+        (line,) = errors_of(stranger)
+        check_line(line, f'--worker_hosts={addresses[0]}', processes.described('ps 0'))
+        chief = processes.trainers[0]
+        await_line(chief, f'worker 0 \\({addresses[0]}\\)')
+        await_line(chief, r'images/sec', times=2 + chief.out.count('images/sec'))
+        assert not any(task.exit_code is not None for task in processes.tasks.values())
+        assert len([line for line in chief.err.splitlines() if addresses[0] in line]) == 1
+        assert not any(addresses[0] in task.err for task in others_of(processes, chief.name))

@@ -247,7 +247,7 @@ def test_errors_and_warnings_are_one_line() -> None:
     assert format_error('a\n  b') == 'tf_cnn_benchmarks: error: a b'
     assert format_error('a\x1b[2Jé') == r'tf_cnn_benchmarks: error: a\x1b[2Jé'
     assert format_warning('a\n  b') == 'tf_cnn_benchmarks: warning: a b'
-    check_line(console.format_incomplete(3, '100 steps'), '3', '100')
+    check_line(console.format_incomplete(3, '100 steps', 12.5, None), '3', '100', '12.50 images/sec')
 
 
 class Flushes(io.StringIO):
