@@ -8,6 +8,10 @@ import errno
 import glob
 import json
 import math
+import os
+import re
+import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -296,6 +300,7 @@ def read_file(path: Path) -> Record | Failure:
 
 # The ending of a file that is being written. No file takes so long.
 _PART, _OLD_SECS = '.part', 600.0
+_TEMPORARY = 'tf_cnn_benchmarks_'
 
 
 def write_document(text: str, path: str) -> None:
@@ -330,6 +335,16 @@ def _remove_old_parts(target: Path) -> None:
         for part in target.parent.glob(f'.{glob.escape(target.name)}.*{_PART}'):
             if time.time() - part.stat().st_mtime > _OLD_SECS:
                 part.unlink(missing_ok=True)
+
+
+def own_prefix() -> str:
+    """Returns the start of the names of this process's temporary folders; first removes those of dead processes."""
+    for folder in Path(tempfile.gettempdir()).glob(f'{_TEMPORARY}[0-9]*_*'):
+        owner = re.match(rf'{_TEMPORARY}(\d+)_', folder.name)
+        with contextlib.suppress(OSError):
+            if owner and folder.stat().st_uid == os.getuid() and not Path(f'/proc/{owner[1]}').exists():
+                shutil.rmtree(folder, ignore_errors=True)
+    return f'{_TEMPORARY}{os.getpid()}_'
 
 
 def as_float(value: float | None, otherwise: float = math.nan) -> float:

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +16,6 @@ _WITH_CHECKPOINTS = ('train_dir', 'backbone_model_path')
 _OPENED_BY_TENSORFLOW = (*_WITH_CHECKPOINTS, 'data_dir', 'eval_dir', 'profile_dir', 'export_saved_model')
 _WILDCARDS = '*?[\\'
 _FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
-_TEMPORARY = 'tf_cnn_benchmarks_'
 
 
 def check_outputs(params: Params, *, is_chief: bool = True) -> None:
@@ -135,13 +132,3 @@ def _make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     # The file is deleted when it is closed.
     tempfile.TemporaryFile(dir=folder).close()
-
-
-def own_prefix() -> str:
-    """Returns the start of the names of this process's temporary folders; first removes those of dead processes."""
-    for folder in Path(tempfile.gettempdir()).glob(f'{_TEMPORARY}[0-9]*_*'):
-        owner = re.match(rf'{_TEMPORARY}(\d+)_', folder.name)
-        with contextlib.suppress(OSError):
-            if owner and folder.stat().st_uid == os.getuid() and not Path(f'/proc/{owner[1]}').exists():
-                shutil.rmtree(folder, ignore_errors=True)
-    return f'{_TEMPORARY}{os.getpid()}_'

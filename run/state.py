@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from errors import RunError
-from run.outputs import own_prefix
+from reporting.record import own_prefix
 from run.plan import Checkpoints, Counts
 from run.schedule import Origin, Schedule, StartFacts, choose_origin, make_schedule
 from run.step_graph import StepGraph

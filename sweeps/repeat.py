@@ -15,9 +15,8 @@ from params.results import field_values, fill
 from reporting.comparison import estimate
 from reporting.comparison_text import format_runs
 from reporting.console import Console, format_total
-from reporting.record import Record, write_document
+from reporting.record import Record, own_prefix, write_document
 from reporting.statistics import modified_z_scores
-from run.outputs import own_prefix
 from sweeps.folder import Outcome
 from sweeps.runner import Starter, describe, run_repeats, succeeded
 
