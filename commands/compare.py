@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from commands.options import Arguments, Declaration, Positional
-from errors import UsageError, format_warning, spelled
+from errors import UsageError, counted, format_warning, spelled
 from params.spec import flag
 from reporting import comparison_text, regression_text
 from reporting.comparison import Clock
@@ -15,8 +15,8 @@ from reporting.regression import judge
 from reporting.regression_text import Judged
 from reporting.sides import Side, read_side
 
-# Of the table where standard output is no terminal.
-_COLUMNS = 120
+# Of the table where standard output is no terminal: each row is one line, for grep and the like.
+_COLUMNS = 10_000
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ class Options:
         choices=tuple(clock.value for clock in Clock),
     )
     format: str = flag('text', 'How to print the comparison.', choices=('text', 'markdown', 'csv', 'json'))
+    all: bool = flag(
+        False, 'Print every row. Without it a table of more than 40 rows is summed up; JSON and CSV always have all.'
+    )
     force: bool = flag(False, 'Compare runs of different work: another model, data set, image size or role.')
     run_spread: float | None = flag(
         None,
@@ -68,7 +71,8 @@ DECLARATION = Declaration(
         'setting show how much processes differ. Single runs do not: the interval is then that of their steps, and '
         'only a difference beyond the likely one between processes is called faster or slower.'
         '\n\n'
-        'The exit code is 0, or 1 if --fail_below found a slower result, or 2 if the arguments cannot be compared.'
+        'The exit code is 0, or 1 if --fail_below found a slower result or one that cannot be read, or 2 if the '
+        'arguments cannot be compared.'
     ),
     positional=Positional(
         'RESULT',
@@ -101,6 +105,7 @@ def _compare(arguments: Arguments[Options]) -> int:
             f'{sides[0].argument}: it holds {held}, and compare takes at least two; '
             'write the baseline and then the others, or --against=HISTORY'
         )
+    _check_distinct(sides)
     clock = Clock(options.clock)
     rows = make_rows(sides, clock, force=options.force, run_spread=options.run_spread)
     problems = [problem for side in sides for problem in side.problems]
@@ -109,11 +114,25 @@ def _compare(arguments: Arguments[Options]) -> int:
     elif options.format == 'csv':
         print(comparison_text.format_csv(rows))
     elif options.format == 'markdown':
-        print(comparison_text.format_markdown(rows, problems))
+        print(comparison_text.format_markdown(rows, problems, all_rows=options.all))
     else:
-        print(comparison_text.format_text(rows, problems, _width()))
+        print(comparison_text.format_text(rows, problems, _width(), all_rows=options.all))
     slower = {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}
-    return _exit_code(slower, options.fail_below)
+    return _exit_code(slower, problems, options.fail_below)
+
+
+def _check_distinct(sides: Sequence[Side]) -> None:
+    """Raises UsageError if a side holds the same runs as an earlier one; warns if it holds some of them."""
+    runs = [{record.document['id']: record for group in side.groups for record in group.records} for side in sides]
+    for number, (side, own) in enumerate(zip(sides, runs, strict=True)):
+        for other, others in zip(sides[:number], runs[:number], strict=True):
+            # Copies of a file that were edited have its id.
+            same = [id_ for id_ in own.keys() & others.keys() if own[id_].document == others[id_].document]
+            what = f'{other.argument} and {side.argument}: they hold the same {counted(len(same), "run")}'
+            if same and len(same) == len(own) == len(others):
+                raise UsageError(f'{what}, so that their ratio says nothing; give results of two settings')
+            if same:
+                print(format_warning(f'{what}, and differ less than they should'), file=sys.stderr)
 
 
 def _judge(sides: Sequence[Side], options: Options, history: str) -> int:
@@ -127,7 +146,8 @@ def _judge(sides: Sequence[Side], options: Options, history: str) -> int:
                 )
     clock = Clock(options.clock)
     names = group_names(sides)
-    rows, problems = [], []
+    rows, problems = [], [problem for side in sides for problem in side.problems]
+    unread = len(problems)
     for group in (group for side in sides for group in side.groups):
         earlier = read_setting(history, group.first)
         problems += earlier.problems
@@ -145,16 +165,21 @@ def _judge(sides: Sequence[Side], options: Options, history: str) -> int:
     else:
         print(regression_text.format_text(rows, _width()))
     slower = {row.name: row.judgement.ratio for row in rows if row.judgement.ratio and row.judgement.is_slower}
-    return _exit_code(slower, options.fail_below)
+    return _exit_code(slower, problems[:unread], options.fail_below)
 
 
 def _width() -> int | None:
     return None if sys.stdout.isatty() else _COLUMNS
 
 
-def _exit_code(ratios: Mapping[str, float], fail_below: float | None) -> int:
-    """1 if one of the significant ratios is below --fail_below, which is then printed."""
-    slow = [f'{name} ({ratio:.3f})' for name, ratio in ratios.items() if fail_below is not None and ratio < fail_below]
+def _exit_code(ratios: Mapping[str, float], unread: Sequence[str], fail_below: float | None) -> int:
+    """1 if one of the significant ratios is below --fail_below, or a file could not be read; which is then printed."""
+    if fail_below is None:
+        return 0
+    if unread:
+        more = f' and {len(unread) - 1} more' if len(unread) > 1 else ''
+        print(f'{spelled("fail_below", fail_below)}: a file could not be read: {unread[0]}{more}', file=sys.stderr)
+    slow = [f'{name} ({ratio:.3f})' for name, ratio in ratios.items() if ratio < fail_below]
     if slow:
         print(f'{spelled("fail_below", fail_below)}: slower than that: {", ".join(slow)}', file=sys.stderr)
-    return 1 if slow else 0
+    return 1 if slow or unread else 0

@@ -94,7 +94,7 @@ class Ratio:
 
 def estimate(records: Sequence[Record], clock: Clock = Clock.WALL) -> Estimate:
     """The throughput of the runs of one setting, at least one run: see estimate_runs."""
-    rates = [_rate(record, clock) for record in records]
+    rates = [rate_of(record, clock) for record in records]
     if len(records) == 1:
         return _estimate_of_steps(records[0], rates[0], clock)
     images = [record.images for record in records]
@@ -165,7 +165,8 @@ def _estimate_of_steps(record: Record, rate: float, clock: Clock) -> Estimate:
     return Estimate(rate, 1, int(seconds.size), variance, error.degrees_of_freedom, None, spread, share)
 
 
-def _rate(record: Record, clock: Clock) -> float:
+def rate_of(record: Record, clock: Clock) -> float:
+    """Images/sec of one run."""
     return record.images_per_second if clock is Clock.WALL else record.images_per_second_of_steps
 
 

@@ -1,12 +1,13 @@
 """The rows of a comparison: for each group of runs its throughput, the ratio to its baseline, and what differs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from errors import UsageError
-from reporting.comparison import Clock, Estimate, Ratio, Spread, compare, estimate, given_spread, known_spread
+from reporting.comparison import Clock, Estimate, Ratio, Spread, compare, estimate, given_spread, known_spread, rate_of
 from reporting.differences import flag_differences, machine_differences, work_differences
+from reporting.repeats import far_from_others
 from reporting.sides import Group, LeftOut, Pair, Side, pairs
 
 Changes = Mapping[str, tuple[Any, ...]]
@@ -26,7 +27,7 @@ class Row:
       flags: the values of the flags that vary between rows.
       is_baseline: whether others are compared with it. baseline: the name of the row that it is compared with.
       flag_changes, machine_changes, work_changes: what differs from the baseline, before and after.
-      warnings: what its results warn of, each text once.
+      warnings: what its results warn of, each text once. outliers: of many runs, those far from the others.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Row:
     machine_changes: Changes = field(default_factory=dict)
     work_changes: Changes = field(default_factory=dict)
     warnings: tuple[Mapping[str, str], ...] = ()
+    outliers: Mapping[str, float] = field(default_factory=dict)
 
 
 def make_rows(
@@ -60,6 +62,7 @@ def make_rows(
     """
     paired = pairs(sides)
     estimates = {id(pair.group): estimate(pair.group.records, clock) for pair in paired}
+    spreads = _spreads(paired, estimates)
     varying = varying_flags([pair.group for pair in paired])
     names = group_names(sides)
     matched = {id(pair.baseline) for pair in paired if pair.baseline}
@@ -67,8 +70,12 @@ def make_rows(
     for pair in paired:
         if pair.baseline and (work := work_differences([pair.baseline.first, pair.group.first])) and not force:
             raise UsageError(_refusal(pair.baseline, pair.group, work))
-        spread = _spread(pair, paired, estimates, run_spread)
-        rows.append(_row(pair, names, estimates, varying, spread, has_partner=id(pair.group) in matched))
+        spread = spreads.get(pair.group.first.machine.get('fingerprint'))
+        if run_spread is not None:
+            spread = given_spread(run_spread)
+        row = _row(pair, names, estimates, varying, spread, has_partner=id(pair.group) in matched)
+        rates = {record.source: rate_of(record, clock) for record in pair.group.records}
+        rows.append(replace(row, outliers=far_from_others(rates)))
     return rows + [_left_out(left) for side in sides for left in side.left_out]
 
 
@@ -114,16 +121,14 @@ def _left_out(left: LeftOut) -> Row:
     return Row(left.name, left.argument, (left.name,), left.shape, 'left out', left.reason, dict(left.given))
 
 
-def _spread(
-    pair: Pair, paired: Sequence[Pair], estimates: Mapping[int, Estimate], given: float | None
-) -> Spread | None:
-    if given is not None:
-        return given_spread(given)
-    machine = pair.group.first.machine.get('fingerprint')
-    if machine is None:
-        return None
-    same = [other.group for other in paired if other.group.first.machine.get('fingerprint') == machine]
-    return known_spread(estimates[id(group)] for group in same)
+def _spreads(paired: Sequence[Pair], estimates: Mapping[int, Estimate]) -> dict[Any, Spread | None]:
+    """How much runs differ on each machine, by its fingerprint, as far as settings were repeated there."""
+    found: dict[Any, list[Estimate]] = {}
+    for pair in paired:
+        machine = pair.group.first.machine.get('fingerprint')
+        if machine is not None:
+            found.setdefault(machine, []).append(estimates[id(pair.group)])
+    return {machine: known_spread(each) for machine, each in found.items()}
 
 
 def _refusal(before: Group, after: Group, work: Changes) -> str:
@@ -149,11 +154,12 @@ def group_names(sides: Sequence[Side]) -> dict[int, str]:
     names = {}
     for side in sides:
         hosts = {group.first.machine.get('hostname') for group in side.groups}
-        for group in side.groups:
+        every = [{**group.facts, **group.software} for group in side.groups]
+        varying = _varying(every)
+        for group, facts in zip(side.groups, every, strict=True):
             parts = [side.argument] if len(sides) > 1 or len(side.groups) == 1 else []
             if len(side.groups) > 1:
-                every = {id(other): {**other.facts, **other.software} for other in side.groups}
-                values = {name: every[id(group)].get(name) for name in _varying([*every.values()])}
+                values = {name: facts.get(name) for name in varying}
                 flags = [f'{name}={value}' for name, value in values.items() if value is not None]
                 parts += [' '.join(flags)] if flags else []
                 parts += [f'on {group.first.machine.get("hostname")}'] if len(hosts) > 1 else []

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,9 @@ SCHEMA_VERSION = 1
 
 _TITLES = ('run', 'shape', 'runs', 'images/sec', '95 %', 'ratio', '95 %', 'verdict')
 _LEFT = ('run', 'shape', 'verdict')
-_MOST_WARNINGS = 8
+_MOST_LINES = 8
+# Of a larger table only the rows at both ends are shown.
+_MOST_ROWS, _MOST_AT_AN_END = 40, 10
 _NOTABLE_SHARE = 0.05
 # What to do where the numbers say too little.
 _TOO_FEW_RUNS = f'at least {FEWEST_RUNS} runs are needed (--repeat={FEWEST_RUNS})'
@@ -66,15 +69,45 @@ def format_runs(found: Estimate) -> str:
     return f'{line}, 95 % interval {_interval(found, 2)} (+/- {100 * found.plus_minus:.1f} %)'
 
 
-def format_text(rows: Sequence[Row], problems: Sequence[str], width: int | None) -> str:
-    """The table and the notes for people; width in columns, None for that of the terminal."""
-    return '\n'.join([make_table(_TITLES, _LEFT, [as_cells(row) for row in rows], width), *notes(rows, problems)])
+def format_outliers(found: Mapping[str, float]) -> str:
+    """The runs that are far from their repeats, by name with their images/sec, in one line."""
+    named = [f'{plain(name)} ({rate:.2f})' for name, rate in found.items()]
+    return f'far from the others: {_few(named)}; something disturbed the machine, or changed on it'
 
 
-def format_markdown(rows: Sequence[Row], problems: Sequence[str]) -> str:
-    """A table of Markdown, and the notes as a list."""
-    lines = [f'- {line}' if line else '' for line in notes(rows, problems)]
-    return '\n'.join([table_of_markdown(_TITLES, _LEFT, [as_cells(row) for row in rows]), *lines])
+def format_text(rows: Sequence[Row], problems: Sequence[str], width: int | None, *, all_rows: bool = False) -> str:
+    """The table and the notes for people.
+
+    Args:
+      width: in columns, None for that of the terminal. all_rows: also of a large table, which is summed up otherwise.
+    """
+    shown = rows if all_rows else _most_telling(rows)
+    lines = notes(rows, problems, shown)
+    return '\n'.join([make_table(_TITLES, _LEFT, [as_cells(row) for row in shown], width), *lines])
+
+
+def format_markdown(rows: Sequence[Row], problems: Sequence[str], *, all_rows: bool = False) -> str:
+    """A table of Markdown, and the notes as a list; all_rows as in format_text."""
+    shown = rows if all_rows else _most_telling(rows)
+    lines = [f'- {line}' if line else '' for line in notes(rows, problems, shown)]
+    return '\n'.join([table_of_markdown(_TITLES, _LEFT, [as_cells(row) for row in shown]), *lines])
+
+
+def _most_telling(rows: Sequence[Row]) -> Sequence[Row]:
+    """Of more than _MOST_ROWS rows the common baseline, those at either end of the ratios, and the first left out."""
+    if len(rows) <= _MOST_ROWS:
+        return rows
+    baselines = [row for row in rows if row.is_baseline]
+    compared = sorted((row for row in rows if row.ratio), key=lambda row: row.ratio.value if row.ratio else 0.0)
+    left_out = [row for row in rows if not row.is_baseline and not row.ratio]
+    chosen = [
+        *(baselines if len(baselines) == 1 else []),
+        *compared[:_MOST_AT_AN_END],
+        *compared[-_MOST_AT_AN_END:],
+        *left_out[:_MOST_AT_AN_END],
+    ]
+    ids = {id(row) for row in chosen}
+    return [row for row in rows if id(row) in ids]
 
 
 def make_table(titles: Sequence[str], left: Collection[str], cells: Sequence[Sequence[str]], width: int | None) -> str:
@@ -138,18 +171,41 @@ def format_json(rows: Sequence[Row], problems: Sequence[str], clock: Clock) -> s
     )
 
 
-def notes(rows: Sequence[Row], problems: Sequence[str]) -> list[str]:
-    """The lines below the table: what differs, what to know about the numbers."""
+def notes(rows: Sequence[Row], problems: Sequence[str], shown: Sequence[Row]) -> list[str]:
+    """The lines below the table: how many rows it stands for, what differs, what to know about the numbers.
+
+    Args:
+      rows: all rows. problems: a line for each file that was passed over. shown: those rows that are in the table.
+    """
+    is_whole = len(shown) == len(rows)
+    named = problems if is_whole else problems[:_MOST_AT_AN_END]
+    rest = len(problems) - len(named)
     lines = [
-        *_changes('different work', [(row, row.work_changes) for row in rows]),
-        *_changes('flags', [(row, row.flag_changes) for row in rows]),
-        *_changes('machine', [(row, row.machine_changes) for row in rows]),
+        *([] if is_whole else [_summary(rows, len(shown))]),
+        *_changes('different work', [(row, row.work_changes) for row in shown]),
+        *_changes('flags', [(row, row.flag_changes) for row in shown]),
+        *_changes('machine', [(row, row.machine_changes) for row in shown]),
+        *(f'{plain(row.name)}: {format_outliers(row.outliers)}' for row in shown if row.outliers),
         *_warnings(rows),
-        *(f'not read: {plain(problem)}' for problem in problems),
+        *([f'not read: {counted(len(problems), "file")}, passed over'] if len(problems) > 1 else []),
+        *(f'not read: {plain(problem)}' for problem in named),
+        *([f'not read: {counted(rest, "more file")}; --all names each'] if rest else []),
         *_advice(rows),
         *_about_single_runs(rows),
     ]
     return ['', *lines] if lines else []
+
+
+def _summary(rows: Sequence[Row], num_shown: int) -> str:
+    found = Counter(row.ratio.verdict.value for row in rows if row.ratio)
+    found['baseline'] = sum(row.is_baseline for row in rows)
+    found['left out'] = sum(row.estimate is None for row in rows)
+    found['without a counterpart'] = len(rows) - found.total()
+    counts = ', '.join(f'{number} {what}' for what, number in found.most_common() if number)
+    return (
+        f'{len(rows)} rows: {counts}. Shown are {num_shown}, up to {_MOST_AT_AN_END} with the lowest and as many with '
+        'the highest ratios, and of those without one; --all shows all.'
+    )
 
 
 def _changes(title: str, found: Sequence[tuple[Row, Changes]]) -> Iterator[str]:
@@ -160,7 +216,10 @@ def _changes(title: str, found: Sequence[tuple[Row, Changes]]) -> Iterator[str]:
         if changes:
             text = ', '.join(f'{name} {_value(before)} -> {_value(after)}' for name, (before, after) in changes.items())
             by_text.setdefault(text, []).append(plain(row.name))
-    for text, names in by_text.items():
+    for number, (text, names) in enumerate(by_text.items()):
+        if number == _MOST_LINES:
+            yield f'{title}: {counted(len(by_text) - number, "more difference")}; --format=json has all of them'
+            return
         yield f'{title}: {plain(text)}' if len(names) == len(compared) else f'{title} of {_few(names)}: {plain(text)}'
 
 
@@ -170,7 +229,7 @@ def _warnings(rows: Sequence[Row]) -> Iterator[str]:
         for warning in row.warnings:
             by_code.setdefault(warning.get('code', ''), []).append((plain(row.name), plain(warning['text'])))
     for number, found in enumerate(by_code.values()):
-        if number == _MOST_WARNINGS:
+        if number == _MOST_LINES:
             yield f'warning: {counted(len(by_code) - number, "more kind")}; --format=json has all of them'
             return
         names = list(dict.fromkeys(name for name, _ in found))
@@ -271,6 +330,7 @@ def _as_object(row: Row) -> dict[str, Any]:
         'different_work': _as_lists(row.work_changes),
         'different_flags': _as_lists(row.flag_changes),
         'different_machine': _as_lists(row.machine_changes),
+        'outliers': dict(row.outliers),
         'warnings': [dict(warning) for warning in row.warnings],
     }
 

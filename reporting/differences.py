@@ -15,6 +15,7 @@ Facts = Mapping[str, Any]
 Differences = dict[str, tuple[Any, ...]]
 
 _ENVIRONMENT = 'environment.'
+_UNSET = object()
 
 
 def flag_differences(records: Sequence[Record]) -> Differences:
@@ -23,12 +24,15 @@ def flag_differences(records: Sequence[Record]) -> Differences:
     A flag that a version does not have counts as its default. Of a flag that this version does not have, it counts
     that it was given.
     """
-    facts = [dict(record.facts) for record in records]
-    given = {name for record in records for name in record.given}
+    facts = [record.facts for record in records]
     if any(map(is_log, records)):
         return differing(facts)
+    first, *others = facts
     names = {name for found in facts for name in found}
-    known = {name for name in names if name in SPECS or name in given or all(name in found for found in facts)}
+    # Most flags are equal, and thousands of runs may be compared.
+    differ = {name for name in names if any(found.get(name, _UNSET) != first.get(name, _UNSET) for found in others)}
+    given = {name for record in records for name in record.given}
+    known = {name for name in differ if name in SPECS or name in given or all(name in found for found in facts)}
     values = {
         name: tuple(found.get(name, default_fact(name) if name in SPECS else None) for found in facts)
         for name in sorted(known)

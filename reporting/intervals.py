@@ -1,5 +1,6 @@
 """The rate of repeated runs, its interval and its +/-, as docs/measurement.md defines them. Needs no SciPy."""
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -100,6 +101,7 @@ def half_width(variance: float, degrees_of_freedom: float) -> float:
     return t_quantile(0.5 + CONFIDENCE / 2, degrees_of_freedom) * math.sqrt(variance)
 
 
+@functools.cache
 def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     """The value which Student's t exceeds with probability 1 - `probability`.
 

@@ -5,6 +5,7 @@ docs/results.md describes the documents, reporting/result.schema.json is their J
 
 import contextlib
 import errno
+import functools
 import glob
 import json
 import math
@@ -133,7 +134,7 @@ class Record:
         names = ('data_set', 'is_synthetic', 'image_size', 'role')
         return {'model': self.model, **{name: self.run.get(name) for name in names}}
 
-    @property
+    @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """The shape, and the flags that change a step or what lies between steps, with the values that were used.
 
@@ -145,7 +146,7 @@ class Record:
                 facts[name] = value is not None if name in OUTPUTS else value
         return facts | self._resolved()
 
-    @property
+    @functools.cached_property
     def setting(self) -> tuple[tuple[str, Any], ...]:
         """What two runs of one setting share: of `facts` those that are not the default, sorted by name.
 

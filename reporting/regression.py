@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reporting.change_points import MIN_LEVEL, change_points
-from reporting.comparison import Clock, estimate
+from reporting.comparison import Clock, estimate, rate_of
 from reporting.differences import Differences, machine_differences
 from reporting.intervals import WIDEST, half_width
 from reporting.record import Record
@@ -74,7 +74,7 @@ def judge(new: Sequence[Record], history: Sequence[Record], clock: Clock = Clock
         are incomplete, are among the new ones, or started later are passed over.
     """
     earlier = _earlier(new, history, clock)
-    rates = [_rate(record, clock) for record in earlier]
+    rates = [rate_of(record, clock) for record in earlier]
     rate = estimate(new, clock).images_per_second
     starts = change_points(rates) if len(rates) >= MIN_LEVEL else []
     first = starts[-1] if starts else 0
@@ -113,7 +113,7 @@ def _earlier(new: Sequence[Record], history: Sequence[Record], clock: Clock) -> 
         and repeat_key(record, across_versions=True) == key
         and str(record.document['id']) not in known
         and record.started_at <= begin
-        and _rate(record, clock) > 0
+        and rate_of(record, clock) > 0
     ]
 
 
@@ -128,7 +128,3 @@ def _change(records: Sequence[Record], rates: Sequence[float], starts: Sequence[
         float(np.median(rates[start:]) / np.median(rates[before:start])),
         {name: change for name, change in found.items() if name not in _UNIMPORTANT},
     )
-
-
-def _rate(record: Record, clock: Clock) -> float:
-    return record.images_per_second if clock is Clock.WALL else record.images_per_second_of_steps

@@ -1,9 +1,15 @@
 """Which runs are repeats of each other. Does not import TensorFlow."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from reporting.record import Record
+from reporting.statistics import modified_z_scores
+
+# A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, 3.3.
+_OUTLIER_SCORE = 3.5
+# With fewer runs the median and the MAD say too little about what is usual.
+_MIN_RUNS_FOR_OUTLIERS = 5
 
 
 def repeat_key(record: Record, *, across_versions: bool = False) -> str:
@@ -31,6 +37,16 @@ def grouped(records: Iterable[Record]) -> list[list[Record]]:
     for record in records:
         groups.setdefault(repeat_key(record), []).append(record)
     return list(groups.values())
+
+
+def far_from_others(rates: Mapping[str, float]) -> dict[str, float]:
+    """Those repeats whose rate is an outlier, from the images/sec of each by its name; empty if they are few."""
+    if len(rates) < _MIN_RUNS_FOR_OUTLIERS:
+        return {}
+    scores = modified_z_scores([*rates.values()])
+    return {
+        name: rate for (name, rate), score in zip(rates.items(), scores, strict=True) if abs(score) > _OUTLIER_SCORE
+    }
 
 
 def as_key(value: object) -> str:

@@ -29,6 +29,8 @@ _NAMES = {
     type(None): 'null',
 }
 _NUMBERS = {int, float, type(None)}
+# Of values without a schema, those that no bound concerns.
+_HARMLESS = {str, bool, type(None)}
 # Text that JSON has escaped, perhaps half of a pair, which cannot be printed.
 _SURROGATE = re.compile(r'\\u[dD][89a-fA-F]')
 _REPR = reprlib.Repr()
@@ -94,6 +96,8 @@ def _check(value: Any, schema: Mapping[str, Any], depth: int = 0) -> None:
         known, others = schema.get('properties', {}), schema.get('additionalProperties')
         others = others if isinstance(others, dict) else {}
         for name, inner in value.items():
+            if type(inner) in _HARMLESS and not others and name not in known:
+                continue
             try:
                 _check(inner, known.get(name, others), depth + 1)
             except DamagedError as error:

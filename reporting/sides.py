@@ -176,9 +176,9 @@ def _left_out(argument: str, run: Record | Failure, reason: str | None = None) -
 
 
 def _varying(groups: Sequence[Group]) -> set[str]:
-    every = [{**group.facts, **group.software} for group in groups]
-    names = {name for facts in every for name in facts}
-    return {name for name in names if len({as_key(facts.get(name)) for facts in every}) > 1}
+    first, *others = [{**group.facts, **group.software} for group in groups]
+    names = {*first, *(name for facts in others for name in facts)}
+    return {name for name in names if any(facts.get(name) != first.get(name) for facts in others)}
 
 
 def _key(group: Group, names: set[str]) -> str:

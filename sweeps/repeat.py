@@ -13,17 +13,12 @@ from models.registry import MODELS
 from params import Params
 from params.results import field_values, fill
 from reporting.comparison import estimate
-from reporting.comparison_text import format_runs
+from reporting.comparison_text import format_outliers, format_runs
 from reporting.console import Console, format_total
 from reporting.record import Record, own_prefix, write_document
-from reporting.statistics import modified_z_scores
+from reporting.repeats import far_from_others
 from sweeps.folder import Outcome
 from sweeps.runner import Starter, describe, run_repeats, succeeded
-
-# A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, 3.3.
-_OUTLIER_SCORE = 3.5
-# With fewer runs the median and the MAD say too little about what is usual.
-_MIN_RUNS_FOR_OUTLIERS = 5
 
 
 def repeat(argv: Sequence[str], params: Params, console: Console, starter: Starter | None = None) -> int:
@@ -84,27 +79,21 @@ def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
     found = estimate(records)
     console.result(format_total(found.images_per_second))
     console.note(format_runs(found))
-    for line in far_from_others([record.images_per_second for record in records]):
-        console.note(line)
+    far = far_from_others(
+        {
+            f'run {number}': outcome.images_per_second
+            for number, outcome in enumerate(outcomes, 1)
+            if isinstance(outcome, Record) and outcome.is_complete
+        }
+    )
+    if far:
+        console.note(format_outliers(far))
     failed = [outcome for outcome in outcomes if not succeeded(outcome)]
     if failed:
         console.warning(
             f'{len(failed)} of {counted(len(outcomes), "run")} failed ({failed[0].reason}); '
             'the total is that of the others'
         )
-
-
-def far_from_others(rates: Sequence[float]) -> list[str]:
-    """A line about the runs that are outliers, if there are any, by the images/sec of all runs."""
-    if len(rates) < _MIN_RUNS_FOR_OUTLIERS:
-        return []
-    scores = modified_z_scores(rates)
-    far = [
-        f'run {number} ({rate:.2f})'
-        for number, (rate, score) in enumerate(zip(rates, scores, strict=True), 1)
-        if abs(score) > _OUTLIER_SCORE
-    ]
-    return [f'far from the others: {", ".join(far)}; something disturbed the machine, or changed on it'] if far else []
 
 
 def _keep(record: Record, params: Params, path: str, number: int) -> None:

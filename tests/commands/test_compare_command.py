@@ -3,9 +3,11 @@
 import contextlib
 import csv
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +168,7 @@ def test_the_settings_of_a_folder_are_compared_with_its_first(capsys: pytest.Cap
 
 def test_an_incomplete_run_besides_complete_repeats_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
     write_repeats('old', 100)
-    write_repeats('new', 100)
+    write_repeats('new', 100, hostname='beta')
     write_sample(Path('new/cut.json'), rate=20, complete=False, reason='interrupted')
     rows = rows_of(capsys, 'old', 'new')
     assert [(row['num_runs'], row['verdict']) for row in rows[:2]] == [(3, None), (3, 'no significant difference')]
@@ -321,7 +323,8 @@ def test_text_of_a_result_cannot_control_the_terminal(capsys: pytest.CaptureFixt
 
 def test_it_starts_without_tensorflow() -> None:
     write_sample(Path('a.json'))
-    program = [sys.executable, '-X', 'importtime', str(ROOT / 'tf_cnn_benchmarks.py'), 'compare', 'a.json', 'a.json']
+    write_sample(Path('b.json'), seed=1)
+    program = [sys.executable, '-X', 'importtime', str(ROOT / 'tf_cnn_benchmarks.py'), 'compare', 'a.json', 'b.json']
     ran = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
     imported = {line.rpartition('|')[2].strip() for line in ran.stderr.splitlines()}
     assert 'numpy' in imported
@@ -376,3 +379,57 @@ def test_a_damaged_row_of_a_history_is_told_and_the_others_judge(capsys: pytest.
     out, err = capsys.readouterr()
     assert json.loads(out)['rows'][0]['num_earlier_runs'] == 4
     check_line(err.strip(), 'h.sqlite', 'run ')
+
+
+def test_an_outlying_run_is_named_and_the_same_runs_on_both_sides_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for number, rate in enumerate((100, 101, 99, 50, 100, 102)):
+        write_sample(Path(f'a/{number}.json'), rate=rate, noise=0.001, seed=number)
+        write_sample(Path(f'b/{number}.json'), rate=80 + number % 2, noise=0.001, seed=50 + number)
+    (line,) = [line for line in run_compare(capsys, 'a', 'b').splitlines() if 'far from' in line]
+    check_line(line, 'a: ', 'a/3.json (49.9', 'far from the others')
+    first, second = rows_of(capsys, 'a', 'b')
+    assert [*first['outliers']] == ['a/3.json']
+    assert second['outliers'] == {}
+    # A copy of a folder is the same runs, too.
+    shutil.copytree('a', 'copy')
+    for other in ('a', 'copy', './a/'):
+        assert tf_cnn_benchmarks.main(['compare', 'a', other]) == 2
+        check_line(capsys.readouterr().err.strip(), other, 'same 6 runs')
+    shutil.copy('a/0.json', 'b/same.json')
+    assert tf_cnn_benchmarks.main(['compare', 'a', 'b']) == 0
+    check_line(capsys.readouterr().err.strip(), 'a and b', 'same 1 run')
+
+
+def test_fail_below_fails_for_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    write_repeats('old', 100)
+    write_repeats('new', 100.5, flags={'xla': True})
+    history.add('h.sqlite', sample_document(seed=9))
+    run_compare(capsys, 'old', 'new', '--fail_below=0.9')
+    Path('new/cut.json').write_text('{"schema')
+    run_compare(capsys, 'old', 'new')
+    for argv in (('old', 'new'), ('new', '--against=h.sqlite')):
+        assert tf_cnn_benchmarks.main(['compare', *argv, '--fail_below=0.9']) == 1
+        check_line(capsys.readouterr().err.splitlines()[-1], '--fail_below=0.9', 'new/cut.json')
+
+
+def test_many_rows_are_summed_up_and_piped_rows_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    count = 500
+    for number in range(count):
+        long = {'num_intra_threads': number, 'xla_dump': 'x' * 150}
+        path = Path(f'many/{number:03}.json')
+        write_sample(path, num_steps=8, seed=number, rate=100 + number / 100, noise=0.001, flags=long)
+    Path('many/cut.json').write_text('{')
+    begin = time.process_time()
+    text = run_compare(capsys, 'many')
+    # Many times what it needs; the time once grew with the square of the number of files.
+    assert time.process_time() - begin < 0.02 * count
+    assert len(text.splitlines()) < 40
+    (summary,) = [line for line in text.splitlines() if f'{count} rows' in line]
+    check_line(summary, '1 baseline', '--all')
+    assert 'many/cut.json' in text
+    whole = run_compare(capsys, 'many', '--all').splitlines()
+    verdicts = [line for line in whole if line.endswith(('no significant difference', 'faster', 'slower'))]
+    assert len(verdicts) == count - 1
+    assert len(rows_of(capsys, 'many')) == count

@@ -145,7 +145,7 @@ READER_OF_FAILURES = jsonschema.Draft202012Validator(loosened(SCHEMA['$defs']['f
 
 
 @given(documents())
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(document: dict[str, Any]) -> None:
     text = json.dumps(document)
     try:

@@ -14,7 +14,8 @@ from commands.benchmark import main
 from params import parse_argv
 from reporting.console import Console
 from reporting.record import Record, read_file
-from sweeps.repeat import far_from_others, repeat
+from reporting.repeats import far_from_others
+from sweeps.repeat import repeat
 
 pytestmark = pytest.mark.unit
 
@@ -100,11 +101,13 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_first_run(tmp_path: Pat
 
 
 def test_runs_that_are_far_from_the_others_are_named() -> None:
-    assert not far_from_others([100.0, 101.0, 50.0])
-    (far,) = far_from_others([100.0, 101.0, 99.0, 50.0, 100.5, 99.5])
-    assert 'run 4 (50.00)' in far
-    assert 'run 1' not in far
-    assert not far_from_others([100.0, 101.0, 99.0, 98.0, 100.5])
+    def far(*rates: float) -> list[str]:
+        return [*far_from_others({f'run {number}': rate for number, rate in enumerate(rates, 1)})]
+
+    assert far(100.0, 101.0, 99.0, 50.0, 100.5, 99.5) == ['run 4']
+    assert far(100.0, 101.0, 99.0, 98.0, 100.5) == []
+    # Too few to tell.
+    assert far(100.0, 101.0, 50.0) == []
 
 
 @pytest.mark.parametrize(
