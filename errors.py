@@ -5,7 +5,7 @@ import difflib
 import importlib.util
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 _PROGRAM = 'tf_cnn_benchmarks'
@@ -61,9 +61,19 @@ def counted(number: int, noun: str, plural: str = 's') -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Returns the known name that is most similar to this one, the first of several, or None if none is similar."""
+    return next(iter(similar(name, known, 1)), None)
+
+
+def similar(name: str, known: Iterable[str], at_most: int) -> list[str]:
+    """Returns the known names that are most similar to this one, the nearest first; equally similar ones in order."""
     similarities = {other: difflib.SequenceMatcher(None, other, name.lower()).ratio() for other in known}
-    near = max(similarities, key=similarities.__getitem__, default=None)
-    return near if near is not None and similarities[near] >= _SIMILAR else None
+    near = [other for other, similarity in similarities.items() if similarity >= _SIMILAR]
+    return sorted(near, key=similarities.__getitem__, reverse=True)[:at_most]
+
+
+def alternatives(names: Sequence[str]) -> str:
+    """Names as a sentence has them: 'a', 'a or b', 'a, b or c'."""
+    return ' or '.join(filter(None, [', '.join(names[:-1]), *names[-1:]]))
 
 
 def not_installed(module: str) -> str:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from errors import spelled
 from hardware import quiet
 from params import Params, parse_argv
 from params.results import STDOUT
@@ -41,6 +42,7 @@ def main(argv: Sequence[str]) -> int:
                 check_file('result_file', path)
             for line in parsed.warnings:
                 console.warning(line)
+            _tell_of_default_model(console, parsed.params)
             return repeat(argv, parsed.params, console)
         console.phase('Importing TensorFlow')
         plan = resolve(parsed.params, os.environ)
@@ -67,9 +69,18 @@ def main(argv: Sequence[str]) -> int:
         else:
             from benchmark_cnn import BenchmarkCNN
 
+            _tell_of_default_model(console, parsed.params)
             _show_start(console, parsed.params)
             BenchmarkCNN(plan, console, invocation).run()
     return 0
+
+
+def _tell_of_default_model(console: Console, params: Params) -> None:
+    if 'model' not in params.given and not params.input_only:
+        console.note(
+            f'{spelled("model", params.model)} is the default and no real network: it does the least that a step can '
+            'do; write --model=resnet50, or another one that the subcommand models lists'
+        )
 
 
 def _show_start(console: Console, params: Params) -> None:

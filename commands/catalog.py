@@ -26,7 +26,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     'compare': Subcommand('RESULT ... [--flag=value ...]', 'compares results with 95 % intervals, and with a history'),
     'completion': Subcommand('SHELL', 'prints a script with which bash, zsh or fish completes flags'),
     'doctor': Subcommand('[--flag=value ...]', 'checks what works on this machine; run it first'),
-    'help': Subcommand('[NAME] [--flag=value ...]', 'prints this, or all about one flag or subcommand'),
+    'help': Subcommand('[NAME] [--flag=value ...]', 'prints this, every flag, or all about one flag or subcommand'),
     'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
     'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
     'report': Subcommand('DIR ... [--flag=value ...]', 'makes one HTML page of results, with plots'),

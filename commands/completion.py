@@ -16,6 +16,7 @@ from params.completion import QUESTIONS, SHELLS, Words
 from params.original import TABLE
 from params.spec import FlagSpec, specs_of
 from params.table import SPECS
+from sweeps.files import shipped
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,9 @@ def _words_of_run() -> Words:
 def _words_of_subcommands() -> Mapping[str, Words]:
     arguments = {
         'completion': tuple(SHELLS),
-        'help': (*SPECS, *(name for name in TABLE if name not in SPECS), *SUBCOMMANDS),
+        'help': ('all', *SPECS, *(name for name in TABLE if name not in SPECS), *SUBCOMMANDS),
         'models': MODELS.list_models(),
+        'sweep': tuple(shipped()),
     }
     declarations = {name: importlib.import_module(f'commands.{name}').DECLARATION for name in SUBCOMMANDS}
     return {
@@ -71,7 +73,8 @@ def _words_of_subcommands() -> Mapping[str, Words]:
             SUBCOMMANDS[name].purpose,
             {'help': QUESTIONS['help'], **specs_of(declaration.options)},
             {},
-            arguments.get(name) if declaration.positional else (),
+            arguments.get(name, ()),
+            takes_files=declaration.positional is not None and declaration.positional.is_path,
             passes_on=declaration.rest is not None,
         )
         for name, declaration in declarations.items()

@@ -20,9 +20,10 @@ class Options:
 DECLARATION = Declaration(
     'help',
     Options,
-    'Prints --help; with the name of a flag, all about it; with the name of a subcommand, its --help.',
-    examples=('batch_size', 'records', '--markdown > docs/flags.md'),
-    positional=Positional('NAME', 'A flag of a run or of the original program, or a subcommand.', at_least=0),
+    'Prints --help; with all, every flag; with the name of a flag, all about it; with the name of a subcommand, its '
+    '--help.',
+    examples=('all', 'batch_size', 'records', '--markdown > docs/flags.md'),
+    positional=Positional('NAME', 'A flag of a run or of the original program, a subcommand, or all.', at_least=0),
 )
 
 
@@ -52,10 +53,10 @@ def _print(arguments: Arguments[Options]) -> int:
         if arguments.positional:
             raise UsageError(f'--markdown: it prints all flags; leave {arguments.positional[0]} out, see help --help')
         print(format_page(), end='')
-    elif not arguments.positional:
+    elif arguments.positional in ((), ('all',)):
         from params.help import format_help
 
-        print(format_help(SUBCOMMANDS))
+        print(format_help(SUBCOMMANDS, everything=bool(arguments.positional)))
     elif (name := arguments.positional[0]) in SUBCOMMANDS:
         print(importlib.import_module(f'commands.{name}').DECLARATION.format_help())
     else:

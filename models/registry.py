@@ -13,10 +13,13 @@ from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
-from errors import BenchmarkError, UsageError, nearest, spelled
+from errors import BenchmarkError, UsageError, alternatives, similar, spelled
 from inputs.data_sets import DATA_SETS, RECORDS
 from models.catalog import CATALOG, NOT_CLASSIFIERS, NOT_HERE
 from models.facts import BatchNorm, Build, ModelFacts, Network
+
+# How many names are suggested for one that is no model.
+_SUGGESTIONS = 3
 
 
 class Registry:
@@ -107,9 +110,9 @@ class Registry:
                 '--model_file=FILE'
             )
         # Of equally similar names, the first of the catalog, where well-known models come first.
-        near = nearest(name, (facts.name for facts in self._rows))
-        hint = f'did you mean {near}? All ' if near else ''
-        return f'there is no such model; {hint}models: {", ".join(self.list_models())}'
+        near = similar(name, (facts.name for facts in self._rows), _SUGGESTIONS)
+        hint = f'did you mean {alternatives(near)}? The' if near else 'the'
+        return f'there is no such model; {hint} subcommand models lists all {len(self.list_models())}'
 
 
 MODELS = Registry(CATALOG, NOT_CLASSIFIERS, NOT_HERE)

@@ -23,14 +23,15 @@ class Words:
     Attributes:
       purpose: what the subcommand does; empty for a run.
       flags: by name. values: the values to offer for some of them, besides their choices.
-      arguments: what to offer as an argument that is no flag; None: files.
+      arguments: what to offer as an argument that is no flag. takes_files: whether files are offered, too.
       passes_on: whether flags of a run may follow after --.
     """
 
     purpose: str
     flags: Mapping[str, FlagSpec]
     values: Mapping[str, Sequence[str]]
-    arguments: Sequence[str] | None = None
+    arguments: Sequence[str] = ()
+    takes_files: bool = False
     passes_on: bool = False
 
     def values_of(self, spec: FlagSpec) -> Sequence[str]:
@@ -79,7 +80,7 @@ _tf_cnn_benchmarks() {
         values=$subcommands
     fi
     if [[ $offers_files ]]; then
-        mapfile -t COMPREPLY < <(compgen -f -P "$prefix" -- "$current")
+        mapfile -t COMPREPLY < <(compgen -f -W "$values" -P "$prefix" -- "$current")
         compopt -o filenames 2> /dev/null
     elif [[ $values ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$values" -P "$prefix" -- "$current")
@@ -110,11 +111,11 @@ def _bash_case(name: str, words: Words) -> str:
         ('flags', [f'--{spec.name}=' for spec in specs if spec.type is not bool]),
         ('switches', [f'--{spec.name}' for spec in specs if spec.type is bool]),
         ('negated', [f'--no{spec.name}' for spec in specs if _has_negation(spec)]),
-        ('arguments', words.arguments or ()),
+        ('arguments', words.arguments),
     ):
         if flags:
             lines.append(f'        {variable}={shlex.quote(" ".join(flags))}')
-    if words.arguments is None:
+    if words.takes_files:
         lines.append('        argument_files=1')
     lines.append('        case $flag in')
     for spec in specs:
@@ -188,7 +189,9 @@ def _zsh_case(name: str, words: Words) -> str:
         else:
             specs.append(f'--{spec.name}=[{about}]:value:{"_files" if spec.is_path else ""}')
     if name:
-        specs.append(f'*:argument:({" ".join(words.arguments)})' if words.arguments is not None else '*:file:_files')
+        listed = ' '.join(words.arguments)
+        files = f'{{compadd -- {listed}; _files}}' if listed else '_files'
+        specs.append(f'*:argument:{files if words.takes_files else f"({listed})"}')
     quoted = [f' \\\n            {shlex.quote(spec)}' for spec in specs]
     return f'    {shlex.quote(name)})\n        _arguments{"".join(quoted)}\n        ;;'
 
@@ -210,8 +213,10 @@ def for_fish(run: Words, subcommands: Mapping[str, Words]) -> str:
             lines += [
                 _fish(program, condition, part) for spec in words.flags.values() for part in _fish_flag(words, spec)
             ]
-            if name and words.arguments is not None:
-                lines.append(_fish(program, condition, f'-f -a {_fish_quoted(" ".join(words.arguments))}'))
+            if name and not words.takes_files:
+                lines.append(_fish(program, condition, '-f'))
+            if words.arguments:
+                lines.append(_fish(program, condition, f'-a {_fish_quoted(" ".join(words.arguments))}'))
     return '\n'.join(lines) + '\n'
 
 

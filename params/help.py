@@ -21,25 +21,43 @@ class Subcommand(Protocol):
 
 
 _PURPOSE = 'Measures how fast this machine trains a convolutional network, in images/sec.'
-_HELP_TAIL = """\
+# The flags that people use; --help=all has the others.
+COMMON = (
+    *('model', 'batch_size', 'num_batches', 'num_epochs', 'num_warmup_batches', 'forward_only', 'verbose'),
+    *('num_gpus', 'device', 'data_format'),
+    *('data_dir', 'data_name', 'input_only'),
+    *('variable_update', 'all_reduce_spec'),
+    *('optimizer', 'init_learning_rate', 'weight_decay', 'precision'),
+    *('job_name', 'task_index', 'ps_hosts', 'worker_hosts'),
+    *('eval', 'train_dir', 'save_model_steps', 'trace_file'),
+    *('result_file', 'history', 'repeat'),
+)
+_FORMS = """\
 --flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file;
---version prints the version; --help=FLAG tells all about one flag, here or in docs/flags.md.
+--version prints the version; --help=FLAG tells all about one flag, here or in docs/flags.md."""
+_OF_THE_ORIGINAL = """\
 Flags of the original tf_cnn_benchmarks that this list lacks are accepted: with a warning that says
 what happens instead, or silently if they ask for what this program always does. Only what would
 measure something else than asked is refused, with the reason."""
 
 
-def format_help(subcommands: Mapping[str, Subcommand]) -> str:
-    """The text of --help, at most 100 columns wide: subcommands, models, and all flags in their groups.
+def format_help(subcommands: Mapping[str, Subcommand], *, everything: bool = False) -> str:
+    """The text of --help, at most 100 columns wide: subcommands and flags in their groups.
 
     Args:
       subcommands: what to say of each subcommand, by name.
+      everything: the text of --help=all: all flags and models, not the common ones only.
     """
-    parts = [_format_usage(subcommands), f'Models:\n{_indented(", ".join(MODELS.list_models()), 2)}']
-    for group in dict.fromkeys(spec.group for spec in SPECS.values()):
-        entries = [format_flag(spec) for spec in SPECS.values() if spec.group == group]
-        parts.append('\n'.join([f'{group}:', *entries]))
-    return '\n\n'.join([*parts, _HELP_TAIL])
+    specs = [spec for spec in SPECS.values() if everything or spec.name in COMMON]
+    parts = [_format_usage(subcommands)]
+    if everything:
+        parts.append(f'Models:\n{_indented(", ".join(MODELS.list_models()), 2)}')
+    for group in dict.fromkeys(spec.group for spec in specs):
+        parts.append('\n'.join([f'{group}:', *(format_flag(spec) for spec in specs if spec.group == group)]))
+    if everything:
+        return '\n\n'.join([*parts, f'{_FORMS}\n{_OF_THE_ORIGINAL}'])
+    others = len(SPECS) - len(specs)
+    return '\n\n'.join([*parts, f'{_FORMS}\n--help=all lists the other {others} flags, too, and the models.'])
 
 
 def _format_usage(subcommands: Mapping[str, Subcommand]) -> str:

@@ -129,7 +129,6 @@ TABLE: Mapping[str, Row] = {
     )
 }
 NAMES: tuple[str, ...] = tuple(row.spec.name for row in (*_OTHERS, *_OF_OTHER_VERSIONS))
-SWITCHES = frozenset(name for name in NAMES if TABLE[name].spec.type is bool)
 
 
 @dataclass(frozen=True)

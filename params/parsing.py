@@ -18,8 +18,8 @@ from params.table import SPECS, Given, Params
 from params.words import split_words
 
 _SEE = 'see --help'
-_NAMES = frozenset([*SPECS, *OLDER_NAMES, *original.NAMES])
-_SWITCHES = original.SWITCHES | {name for name, spec in {**SPECS, **OLDER_NAMES}.items() if spec.type is bool}
+_FLAGS = {**{name: original.TABLE[name].spec for name in original.NAMES}, **OLDER_NAMES, **SPECS}
+_SWITCHES = {name for name, spec in _FLAGS.items() if spec.type is bool}
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def split_argv(argv: Sequence[str]) -> dict[str, str]:
 
 
 def _split(argv: Sequence[str], refusals: Refusals) -> dict[str, str]:
-    words = split_words(argv, _NAMES, _SWITCHES, unknown=_unknown, see=_SEE)
+    words = split_words(argv, _FLAGS, _SWITCHES, unknown=_unknown, see=_SEE)
     refusals.add(*words.mistakes, *(_stray_message(word, switch) for word, switch in words.others))
     return words.texts
 

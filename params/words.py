@@ -4,13 +4,14 @@ The forms are those of absl, which the original program reads its flags with: --
 --noswitch, one dash instead of two, --flagfile=FILE, and -- after which nothing is a flag.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from absl import flags
 
 from errors import UsageError
 from params.flag_files import check_flag_files
+from params.spec import FlagSpec
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,17 @@ class Words:
 
 
 def split_words(
-    argv: Sequence[str], known: Collection[str], switches: Collection[str], *, unknown: Callable[[str], str], see: str
+    argv: Sequence[str],
+    known: Mapping[str, FlagSpec],
+    switches: Collection[str],
+    *,
+    unknown: Callable[[str], str],
+    see: str,
 ) -> Words:
     """Splits a command line into flags and other words.
 
     Args:
-      known: the names of all flags. switches: those of them that need no value.
+      known: all flags by name. switches: those of them that need no value.
       unknown: the message about a flag of another name.
       see: what to read for more, for messages.
 
@@ -71,7 +77,8 @@ def split_words(
         elif name in known or name == 'undefok':
             value = text if equals else next(remaining, None)
             if value is None:
-                mistakes.append(f'{word}: it has no value; write {word}=VALUE, {see}')
+                expects = f'it must be {known[name].expects}; ' if name in known else ''
+                mistakes.append(f'{word}: it has no value; {expects}write {word}=VALUE, {see}')
             elif name == 'undefok':
                 pardoned |= {part.strip() for part in value.split(',')}
             else:

@@ -157,7 +157,8 @@ def test_the_subcommand_records_has_its_own_help() -> None:
 
 @pytest.mark.graph
 def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
-    done = run(*SMALL_RUN, '--display_every=2', '--flush_stdout=true', '--graph_file=graph.pbtxt', cwd=tmp_path)
+    flags = [flag for flag in SMALL_RUN if not flag.startswith('--model')]
+    done = run(*flags, '--display_every=2', '--flush_stdout=true', '--graph_file=graph.pbtxt', cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     step = r'images/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\)\t\d+\.\d{3}\n'
     rule = '-' * 64
@@ -168,8 +169,9 @@ def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
     )
     assert re.fullmatch(expected, done.stdout), done.stdout
     # Nothing of what TensorFlow prints while it starts.
-    warning, *progress = done.stderr.splitlines()
+    warning, default, *progress = done.stderr.splitlines()
     check_warning(warning, '--flush_stdout=true')
+    check_line(default, '--model=trivial', 'no real network', '--model=resnet50')
     assert progress[:3] == ['Building the graph', 'Initialising the variables', 'Running 1 warm-up step']
     assert done.stderr.count('tf_cnn_benchmarks: error') == 0
     assert len(warnings_in(done.stderr)) == 1
@@ -212,7 +214,7 @@ class BenchmarkCNN:
 
 sys.modules['benchmark_cnn'] = types.SimpleNamespace(BenchmarkCNN=BenchmarkCNN)
 sys.modules['run.resolve'] = types.SimpleNamespace(resolve=lambda params, environ: params)
-sys.exit(tf_cnn_benchmarks.main([]))
+sys.exit(tf_cnn_benchmarks.main(['--model=lenet']))
 """
 
 

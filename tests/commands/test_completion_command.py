@@ -51,6 +51,9 @@ CASES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     'original flag to be told of': (['help', 'mk'], ['mkl']),
     'model to be listed': (['models', 'vgg1'], ['vgg11', 'vgg16', 'vgg19']),
     'shells': (['completion', ''], [*SHELLS]),
+    'all flags': (['help', 'all'], ['all', 'all_reduce_spec', 'allow_growth', 'allreduce_merge_scope']),
+    'sweep that comes with the program': (['sweep', 'ba'], ['batch_sizes']),
+    'sweeps and files': (['sweep', 'a'], ['all_models', 'a file', 'a folder']),
 }
 
 
@@ -119,6 +122,8 @@ def test_zsh_completes_what_is_typed(folder: Path) -> None:
         zsh.read('<cluster><--workers=2><--><--optimizer=lars>')
         zsh.type(f'{PROGRAM} help kmp_b\t\n')
         zsh.read('<help><kmp_blocktime>')
+        zsh.type(f'{PROGRAM} sweep ba\t a\\ fo\t\n')
+        zsh.read('<sweep><batch_sizes><a folder>')
 
 
 @pytest.mark.skipif(shutil.which('fish') is None, reason='fish is not installed')
@@ -131,6 +136,7 @@ def test_zsh_completes_what_is_typed(folder: Path) -> None:
         ('--nodistorti', '--nodistortions'),
         ('records --inp', '--input'),
         ('help kmp_b', 'kmp_blocktime'),
+        ('sweep ba', 'batch_sizes'),
     ],
 )
 def test_fish_completes(folder: Path, typed: str, completed: str) -> None:

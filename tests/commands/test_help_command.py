@@ -29,6 +29,8 @@ def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 def test_the_help_of_the_program_is_printed_in_every_spelling(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in (['help'], ['--help'], ['--help=true'], ['-h'], ['--help', '--model=lenet']):
         assert printed(capsys, *argv) == format_help(SUBCOMMANDS)
+    for argv in (['help', 'all'], ['--help=all'], ['--help', 'all']):
+        assert printed(capsys, *argv) == format_help(SUBCOMMANDS, everything=True)
 
 
 @pytest.mark.parametrize('name', ['batch_size', 'mkl', 'use_nccl', 'eval'])

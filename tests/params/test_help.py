@@ -4,13 +4,13 @@ import pytest
 
 from commands.catalog import SUBCOMMANDS
 from params import SPECS
-from params.help import format_help
+from params.help import COMMON, format_flag, format_help
 
 pytestmark = pytest.mark.unit
 
 
 def test_help_names_each_flag_once_in_its_group() -> None:
-    text = format_help(SUBCOMMANDS)
+    text = format_help(SUBCOMMANDS, everything=True)
     assert max(map(len, text.splitlines())) <= 100
     for name, spec in SPECS.items():
         lines = [line for line in text.splitlines() if line in (f'  --{name}=VALUE', f'  --[no]{name}')]
@@ -18,8 +18,17 @@ def test_help_names_each_flag_once_in_its_group() -> None:
         assert text.index(f'{spec.group}:\n') < text.index(lines[0])
 
 
-def test_help_tells_the_choices_bounds_unit_and_defaults_of_each_flag() -> None:
+def test_help_shows_the_thirty_flags_that_people_use_and_says_where_the_others_are() -> None:
     text = format_help(SUBCOMMANDS)
+    assert len({*COMMON}) == len(COMMON) == 30
+    shown = [name for name, spec in SPECS.items() if format_flag(spec) in text]
+    assert sorted(shown) == sorted(COMMON)
+    assert f'--help=all lists the other {len(SPECS) - 30} flags' in text
+    assert len(text.splitlines()) < 180
+
+
+def test_help_tells_the_choices_bounds_unit_and_defaults_of_each_flag() -> None:
+    text = format_help(SUBCOMMANDS, everything=True)
     for name, spec in SPECS.items():
         heading = f'  --[no]{name}\n' if spec.type is bool else f'  --{name}=VALUE\n'
         # The indented lines up to the next flag or group.

@@ -1,6 +1,7 @@
 """What a command line and Python may say: the forms of a flag, its types and bounds, and flag files."""
 
 import dataclasses
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from refusals import check_line, refused
 
 from errors import UsageError
+from inputs.stages import STAGES
+from models.registry import MODELS
 from params import SPECS, Params, make_params, parse_argv
 from params.files import OUTPUTS
 
@@ -248,6 +251,19 @@ def test_a_flag_file_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
     file.write_text('--data_dir=a\0b\n--batch_size=2\n')
     with refused('--data_dir=a'):
         parse_argv([f'--flagfile={file}'])
+
+
+def test_a_mistyped_model_gets_the_three_nearest_and_not_the_whole_list() -> None:
+    with refused('--model=resent50', 'resnet50') as caught:
+        parse_argv(['--model=resent50'])
+    words = re.findall(r'[\w.]+', str(caught.value))
+    assert len({*words} & {*MODELS.list_models()}) == 3
+
+
+def test_a_flag_without_its_value_is_told_what_it_takes() -> None:
+    for argv in (['--input_only'], ['--batch_size=4', '--input_only']):
+        with refused('--input_only', *STAGES):
+            parse_argv(argv)
 
 
 def test_nothing_is_suggested_that_is_not_similar() -> None:
