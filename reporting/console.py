@@ -13,6 +13,8 @@ from reporting.result import Accuracy, StepValues
 from reporting.statistics import Rate
 
 _RULE = '-' * 64
+# How the banner of a run begins and ends.
+BANNER_START, BANNER_END = 'TensorFlow:', '=' * 10
 _LABEL_WIDTH = 13
 # After the precision, whose first word others read.
 IN_TF32 = ' (computed in TF32)'
@@ -102,7 +104,7 @@ def format_banner(banner: Banner) -> str:
         rows.append(('Step moves', f'{_megabytes(banner.bytes_of_step)}{through}'))
     rows += [(label, line) for label, line in zip(('Machine', 'GPUs'), banner.machine, strict=False)]
     lines = [f'{f"{label}:" if label else "":<{_LABEL_WIDTH}}{value}' for label, value in rows]
-    return '\n'.join([*lines, '=' * 10])
+    return '\n'.join([*lines, BANNER_END])
 
 
 def _megabytes(num_bytes: int) -> str:

@@ -14,7 +14,7 @@ from params import Params
 from params.results import field_values, fill
 from reporting.comparison import estimate
 from reporting.comparison_text import format_outliers, format_runs
-from reporting.console import Console, format_total
+from reporting.console import BANNER_END, BANNER_START, Console, format_total
 from reporting.record import Record, own_prefix, write_document
 from reporting.repeats import far_from_others
 from sweeps.folder import Outcome
@@ -24,7 +24,8 @@ from sweeps.runner import Starter, describe, run_repeats, succeeded
 def repeat(argv: Sequence[str], params: Params, console: Console, starter: Starter | None = None) -> int:
     """Makes the runs that --repeat asks for, and prints their total; returns the exit code, 1 if a run failed.
 
-    The total is all images over all seconds of the complete runs.
+    The total is all images over all seconds of the complete runs. The banner of the first run, and the warnings of all,
+    go to standard error.
 
     Args:
       argv: the flags of the run. params: what they say, checked for a run of one process.
@@ -39,6 +40,8 @@ def repeat(argv: Sequence[str], params: Params, console: Console, starter: Start
 
     def note(number: int, outcome: Outcome) -> None:
         outcomes.append(outcome)
+        if number == 1 and (banner := _banner(Path(folder) / 'logs' / 'repeat.1.log')):
+            console.note(banner)
         console.note(f'run {number} of {params.repeat}: {describe(outcome)}')
         if path and isinstance(outcome, Record):
             _keep(outcome, params, path, number)
@@ -88,12 +91,38 @@ def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
     )
     if far:
         console.note(format_outliers(far))
+    for line in _warnings(outcomes):
+        console.warning(line)
     failed = [outcome for outcome in outcomes if not succeeded(outcome)]
     if failed:
         console.warning(
             f'{len(failed)} of {counted(len(outcomes), "run")} failed ({failed[0].reason}); '
             'the total is that of the others'
         )
+
+
+def _banner(log: Path) -> str | None:
+    """The lines of a run's banner, with its machine, as they stand in what it printed; None if there are none."""
+    lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
+    begin = next((number for number, line in enumerate(lines) if line.startswith(BANNER_START)), len(lines))
+    end = next((number for number, line in enumerate(lines[begin:], begin) if line == BANNER_END), None)
+    return None if end is None else '\n'.join(lines[begin : end + 1])
+
+
+def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
+    """A line for each code of the warnings of runs, with the number of runs that have it; for `settings`, each text."""
+    found: dict[str, dict[int, str]] = {}
+    for number, outcome in enumerate(outcomes):
+        for warning in outcome.warnings if isinstance(outcome, Record) else ():
+            # Warnings of this code are about different flags.
+            key = warning['text'] if warning['code'] == 'settings' else warning['code']
+            found.setdefault(key, {})[number] = warning['text']
+    lines = []
+    for texts in found.values():
+        text, *others = dict.fromkeys(texts.values())
+        such_as = ', such as' if others else ''
+        lines.append(f'{len(texts)} of {counted(len(outcomes), "run")}{such_as}: {text}')
+    return lines
 
 
 def _keep(record: Record, params: Params, path: str, number: int) -> None:

@@ -40,6 +40,7 @@ def main() -> None:
         file.write(text)
     if not document['complete']:
         sys.exit(1)
+    print(f'TensorFlow:  2.21\nBatch size:  {size} global\nMachine:     Example CPU 1\n{"=" * 10}')
     print(f'total images/sec: {10.0 * size:.2f}')
 
 

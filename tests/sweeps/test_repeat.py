@@ -1,6 +1,7 @@
 """--repeat: runs in fresh processes, their total and interval, the files of their results, and runs that fail."""
 
 import io
+import json
 import signal
 import threading
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from refusals import failed, refused
+from sample_results import sample_document
 from sweeping import starter
 
 from commands.benchmark import main
@@ -40,6 +42,21 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> N
     assert (
         'rate of 3 runs: 80.00 images/sec (all images / all seconds), 95 % interval 80.00 to 80.00 (+/- 0.0 %)' in err
     )
+
+
+def test_the_banner_and_each_warning_of_the_runs_are_shown_once(tmp_path: Path) -> None:
+    started = starter(tmp_path)
+    warnings = [{'code': code, 'text': text} for code, text in (('settings', 'a'), ('settings', 'b'), ('steal', 'c'))]
+    (tmp_path / 'document.txt').write_text(json.dumps(sample_document(num_steps=4, warnings=warnings)))
+    out, err = io.StringIO(), io.StringIO()
+    assert repeat(['--repeat=3'], parse_argv(['--repeat=3']).params, Console(out, err), started) == 0
+    # Standard output has the total alone.
+    assert out.getvalue() == f'{RULE}\ntotal images/sec: 320.00\n{RULE}\n'
+    lines = err.getvalue().splitlines()
+    banner = ['TensorFlow:  2.21', 'Batch size:  32 global', 'Machine:     Example CPU 1', '=' * 10]
+    assert lines[: len(banner)] == banner
+    assert lines.count(banner[0]) == 1
+    assert [line.partition('3 of 3 runs: ')[2] for line in lines if 'warning' in line] == ['a', 'b', 'c']
 
 
 def test_the_number_of_a_run_goes_where_the_path_says(tmp_path: Path) -> None:
