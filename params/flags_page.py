@@ -13,7 +13,7 @@ _HEAD = f"""\
 
 <!-- Made by `{COMMAND}`; do not edit it. -->
 
-All flags of a run, in the order of `--help`, and all flags of the original program. `--help=FLAG` prints one of these
+All flags of a run in the order of `--help=all`, and all of the original program. `--help=FLAG` prints one of these
 entries. A switch is turned on by `--flag` and off by `--noflag`; `--flagfile=FILE` reads flags from a file, one on each
 line. The subcommands have flags of their own, which `help SUBCOMMAND` prints. Where the program is installed,
 `eval "$(tf_cnn_benchmarks completion bash)"` in `~/.bashrc` lets bash complete subcommands, flags and values;
