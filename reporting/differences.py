@@ -27,10 +27,9 @@ def flag_differences(records: Sequence[Record]) -> Differences:
     facts = [record.facts for record in records]
     if any(map(is_log, records)):
         return differing(facts)
-    first, *others = facts
     names = {name for found in facts for name in found}
     # Most flags are equal, and thousands of runs may be compared.
-    differ = {name for name in names if any(found.get(name, _UNSET) != first.get(name, _UNSET) for found in others)}
+    differ = {name for name in names if any(found.get(name, _UNSET) != facts[0].get(name, _UNSET) for found in facts)}
     given = {name for record in records for name in record.given}
     known = {name for name in differ if name in SPECS or name in given or all(name in found for found in facts)}
     values = {

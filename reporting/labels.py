@@ -20,16 +20,17 @@ def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> l
       settings: the traits of each. columns: the names of those that a name may consist of.
     """
     candidates = [name for name in _FIRST if name in columns] + [name for name in columns if name not in _FIRST]
-    # What a failure was not given is unknown, and tells nothing.
+    # What a failure was not given is unknown, and tells nothing, unless nothing else tells it from the others.
     known = [setting for setting in settings if all(setting.get(name) for name in candidates)]
-    chosen = _telling(known or settings, candidates)
-    parts = [
-        [_part(name, setting[name]) for name in chosen if setting.get(name)] or [*setting.values()][:1]
-        for setting in settings
-    ]
-    names = [' · '.join(found) for found in parts]
-    if len(set(names)) == len(names) and all(len(name) <= _CHARACTERS for name in names):
-        return names
+    for among in (known or settings, settings):
+        chosen = _telling(among, candidates)
+        parts = [
+            [_part(name, setting[name]) for name in chosen if setting.get(name)] or [*setting.values()][:1]
+            for setting in settings
+        ]
+        names = [' · '.join(found) for found in parts]
+        if len(set(names)) == len(names) and all(len(name) <= _CHARACTERS for name in names):
+            return names
     return [shortened(f'#{position} {name}', _SHORT_CHARACTERS) for position, name in enumerate(names, 1)]
 
 

@@ -110,7 +110,8 @@ def measured(record: Record) -> Run:
 def failure_traits(failure: Failure) -> dict[str, str]:
     """What is known of a run that left no result, by the names of columns: the flags that it was given."""
     given = {str(name): str(text).partition('=')[2] or 'true' for name, text in failure.given.items()}
-    traits = {MODE: given.get('variable_update', ''), BATCH_SIZE: given.get('batch_size', ''), SHAPE: failure.shape}
+    mode = given.get('variable_update', str(SPECS['variable_update'].default))
+    traits = {MODE: mode, BATCH_SIZE: given.get('batch_size', ''), SHAPE: failure.shape}
     if 'model' in given:
         traits['model'] = given['model']
     return traits | {name: text for name, text in given.items() if name not in _SHOWN_OTHERWISE}

@@ -154,8 +154,8 @@ def _columns(summary: Summary) -> list[tuple[str, bool]]:
 
 def _first_and_more(summary: Summary) -> tuple[Sequence[str], Sequence[str]]:
     """The names of the columns before those of the rates, and of those after them."""
-    folder = [FOLDER] if FOLDER in summary.columns else []
-    return [*folder, *STANDARD], [name for name in summary.columns if name not in (*folder, *STANDARD)]
+    first = [*(name for name in (FOLDER, 'model') if name in summary.columns), *STANDARD]
+    return first, [name for name in summary.columns if name not in first]
 
 
 def _is_numeric(name: str, summary: Summary) -> bool:

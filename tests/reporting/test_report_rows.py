@@ -84,6 +84,18 @@ def test_failures_and_incomplete_runs_are_rows_with_their_reason_and_without_spe
     assert headline_stats(summary)[0].value == number(summary.rows[1].rate)
 
 
+def test_failures_are_named_by_what_tells_them_from_results() -> None:
+    document = sample_failure(model='resnet50', shape='1*2')
+    del document['command']['given']['variable_update']
+    failures = (Failure('failed.json', document), Failure('other.json', sample_failure(model='resnet50')))
+    summary = summary_of(sample_record(variable_update='parameter_server'), failures=failures)
+    labels = [row.label for row in summary.rows]
+    assert not any(label.startswith('#') for label in labels)
+    assert ['resnet50' in label for label in labels] == [False, True, True]
+    # The default.
+    assert summary.rows[1].mode == 'parameter_server'
+
+
 def test_failures_alone_are_a_table() -> None:
     failure = Failure('failed.json', sample_failure(shape='8*1'))
     summary = summary_of(failures=(failure,))
