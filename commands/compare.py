@@ -1,22 +1,37 @@
 """`tf_cnn_benchmarks.py compare`: compares results with 95 % intervals. Starts without TensorFlow."""
 
+import os
+import shlex
 import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from commands.options import Arguments, Declaration, Positional
+from cluster.environments import without_clusters
+from cluster.signals import Interrupts
+from commands.options import NEXT, Arguments, Declaration, Positional, join_repeated
 from errors import UsageError, counted, format_warning, spelled
+from params import parse_argv
+from params.files import OUTPUTS
 from params.spec import flag
 from reporting import comparison_text, regression_text
 from reporting.comparison import Clock
 from reporting.comparison_rows import group_names, make_rows
 from reporting.history import read_setting
+from reporting.record import Record
 from reporting.regression import judge
 from reporting.regression_text import Judged
-from reporting.sides import Side, read_side
+from reporting.sides import Side, read_side, side_of
+from run.resolve import check_launch
+from sweeps.runner import Starter, take_turns
+from sweeps.settings import Settings
 
 # Of the table where standard output is no terminal: each row is one line, for grep and the like.
 _COLUMNS = 10_000
+# Flags of a process that waits for others.
+_OF_CLUSTERS = ('job_name', 'ps_hosts', 'worker_hosts', 'controller_host')
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,24 @@ class Options:
         is_path=True,
     )
 
+    run: str | None = flag(
+        None,
+        "The flags of a run, in quotes, such as '--model=lenet --xla'. Give it twice: both are run in turns, each time "
+        'in a fresh process, and then compared; the first is the baseline.',
+    )
+    rounds: int = flag(5, 'With --run: how often each is run at most.', lower_bound=3, unit='rounds')
+    until_interval: str = flag(
+        '1%', 'With --run: stop once half of the 95 % interval of the ratio is at most this share of it.'
+    )
+    for_secs: float | None = flag(
+        None, 'With --run: begin no round later than so many seconds after the start.', lower_bound=0, unit='s'
+    )
+    output: str | None = flag(
+        None,
+        'With --run: a new folder for the results and logs; by default a temporary one, which stays.',
+        is_path=True,
+    )
+
 
 DECLARATION = Declaration(
     'compare',
@@ -64,6 +97,7 @@ DECLARATION = Declaration(
         'before/ after/ --fail_below=0.95',
         'sweep-results/ --format=markdown',
         'after.json --against=history.sqlite',
+        "--run='--model=lenet --device=cpu' --run='--model=lenet --device=cpu --xla' --rounds=10",
     ),
     details=(
         'A folder holds the results of several settings, or several runs of one setting (--repeat). Two folders are '
@@ -78,6 +112,7 @@ DECLARATION = Declaration(
         'RESULT',
         'a file that --result_file wrote, a folder of such files, or the text that a run, also of the original '
         'program, printed.',
+        at_least=0,
         at_most=None,
         is_path=True,
     ),
@@ -91,11 +126,21 @@ def main(argv: Sequence[str]) -> int:
       UsageError: an argument is wrong, or the results cannot be compared.
       RunError: the history is locked.
     """
-    return DECLARATION.run(argv, _compare)
+    return DECLARATION.run(join_repeated(argv, 'run'), _compare)
 
 
 def _compare(arguments: Arguments[Options]) -> int:
     options = arguments.options
+    of_runs = sorted(arguments.given & {'rounds', 'until_interval', 'for_secs', 'output'})
+    if options.run is not None:
+        if arguments.positional or options.against is not None:
+            other = arguments.positional[0] if arguments.positional else spelled('against', options.against)
+            raise UsageError(f'--run clashes with {other}: it compares the runs that it makes; leave one out')
+        return _run(options.run.split(NEXT), options)
+    if of_runs:
+        raise UsageError(f'--{of_runs[0]}: it is about runs; write --run twice, each with the flags of a run')
+    if not arguments.positional:
+        raise UsageError('compare: it takes at least 1 RESULT, or --run twice, none was given; see compare --help')
     sides = [read_side(argument) for argument in arguments.positional]
     if options.against is not None:
         return _judge(sides, options, options.against)
@@ -106,6 +151,72 @@ def _compare(arguments: Arguments[Options]) -> int:
             'write the baseline and then the others, or --against=HISTORY'
         )
     _check_distinct(sides)
+    return _show(sides, options)
+
+
+def _run(texts: Sequence[str], options: Options) -> int:
+    """Runs two commands in turns, and prints how they compare; returns the exit code.
+
+    Raises:
+      UsageError: the flags are wrong, or measure different work. RunError: a run failed.
+    """
+    if len(texts) != 2:
+        raise UsageError(f'--run={texts[0]}: it was given {counted(len(texts), "time")}; give it twice, A and B')
+    narrow = Settings(until_interval=options.until_interval)
+    narrow.check()
+    runs = [_flags_of(text) for text in texts]
+    try:
+        path = Path(options.output or tempfile.mkdtemp(prefix='tf_cnn_compare-'))
+        if path.exists() and any(path.iterdir()):
+            raise UsageError(f'--output={path}: the folder is not empty; write the name of a new one')
+    except OSError as error:
+        raise UsageError(f'--output={options.output}: it cannot be used ({error.strerror}); write another') from None
+    names = [f'{letter}: {text}' for letter, text in zip('AB', texts, strict=True)]
+    sides: list[Side] = []
+    begin = time.monotonic()
+
+    def on_round(done: Sequence[Sequence[Record]]) -> bool:
+        sides[:] = [side_of(name, records, (), ()) for name, records in zip(names, done, strict=True)]
+        ratio = make_rows(sides, Clock(options.clock), force=options.force)[1].ratio
+        first, second = (records[-1].images_per_second for records in done)
+        so_far = comparison_text.format_ratio(ratio)
+        print(f'round {len(done[0])}: A {first:.1f}, B {second:.1f} images/sec; {so_far}', file=sys.stderr, flush=True)
+        is_over = options.for_secs is not None and time.monotonic() - begin > options.for_secs
+        # That of single runs is an interval of their steps, and says nothing about the next runs.
+        half = ratio.plus_minus if ratio and ratio.basis == 'runs' else None
+        return is_over or (half is not None and half <= (narrow.interval_share or 0.0))
+
+    try:
+        with Interrupts().listening():
+            take_turns(runs, options.rounds, path, on_round, Starter(environment=without_clusters(os.environ)))
+    except KeyboardInterrupt:
+        if sides:
+            _show(sides, options)
+        raise
+    finally:
+        print(f'The results and logs are in {path}', file=sys.stderr)
+    return _show(sides, options)
+
+
+def _flags_of(text: str) -> list[str]:
+    """The words of a --run, checked as far as they can be before a run."""
+    try:
+        argv = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f'{spelled("run", text)}: it is no command line ({error}); close its quotes') from None
+    params = parse_argv(argv).params
+    taken = [name for name in ('repeat', *_OF_CLUSTERS, *OUTPUTS) if name in params.given and name != 'history']
+    if taken:
+        raise UsageError(
+            f'{params.given[taken[0]]}: --run takes the flags of one process that writes no files; leave it out, '
+            'compare writes the results to --output, and --rounds says how many runs there are'
+        )
+    check_launch(params, alone=True)
+    return argv
+
+
+def _show(sides: Sequence[Side], options: Options) -> int:
+    """Prints the comparison, and returns the exit code."""
     clock = Clock(options.clock)
     rows = make_rows(sides, clock, force=options.force, run_spread=options.run_spread)
     problems = [problem for side in sides for problem in side.problems]

@@ -94,6 +94,10 @@ class Arguments(Generic[OptionsT]):
     rest: tuple[str, ...]
 
 
+# Between the values of a flag that may be given more than once: see join_repeated.
+NEXT = '\n'
+
+
 @dataclass(frozen=True)
 class Declaration(Generic[OptionsT]):
     """All that is known about the arguments of a subcommand.
@@ -226,3 +230,17 @@ def _number(count: int) -> str:
 def _filled(text: str, columns: int = 0) -> str:
     """A paragraph in lines of at most 100 columns, indented."""
     return textwrap.fill(text, _COLUMNS, initial_indent=' ' * columns, subsequent_indent=' ' * columns)
+
+
+def join_repeated(argv: Sequence[str], name: str) -> list[str]:
+    """Joins the values of all flags of this name before -- into one, with NEXT between."""
+    end = list(argv).index('--') if '--' in argv else len(argv)
+    kept, values = [], []
+    words = iter(argv[:end])
+    for word in words:
+        flag, equals, value = word.partition('=')
+        if flag in (f'--{name}', f'-{name}'):
+            values.append(value if equals else next(words, ''))
+        else:
+            kept.append(word)
+    return [*kept, *([f'--{name}={NEXT.join(values)}'] if values else []), *argv[end:]]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
-from commands.options import Arguments, Declaration, Positional, Rest
+from commands.options import NEXT, Arguments, Declaration, Positional, Rest, join_repeated
 from errors import UsageError, format_warning
 from hardware.gpus import has_nvidia_gpu
 from params import Params
@@ -26,9 +26,6 @@ from sweeps.progress import Progress
 from sweeps.runner import PROGRAM, Starter, Sweep, limits_of
 from sweeps.search import Search, check_search
 from sweeps.settings import Settings
-
-# Between the values of --grid if it is given more than once.
-_NEXT = '\n'
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
       UsageError: an argument or the file is wrong, or the folder is taken; nothing has been started then.
       RunError: the disk is full, or fails.
     """
-    return DECLARATION.run(_join_grids(argv), _sweep)
+    return DECLARATION.run(join_repeated(argv, 'grid'), _sweep)
 
 
 def _sweep(arguments: Arguments[Options]) -> int:
@@ -157,7 +154,7 @@ def _planned(arguments: Arguments[Options]) -> tuple[Plan, Folder]:
         name = arguments.positional[0]
         request = read_file(find_file(name), name)
     else:
-        request = read_grid((options.grid or '').split(_NEXT))
+        request = read_grid((options.grid or '').split(NEXT))
     request = override(request, arguments.rest, settings_given(options, arguments.given))
     gpu = has_nvidia_gpu()
     if not gpu and (with_device := on_cpu(request)) is not request:
@@ -188,17 +185,3 @@ def _print_plan(plan: Plan, folder: Folder) -> None:
 def _print_shipped() -> None:
     for name, path in shipped().items():
         print(f'{name:16}{read_file(path).title}')
-
-
-def _join_grids(argv: Sequence[str]) -> list[str]:
-    """Joins the values of all --grid flags before -- into one, since of other flags the last one wins."""
-    end = list(argv).index('--') if '--' in argv else len(argv)
-    kept, grids = [], []
-    words = iter(argv[:end])
-    for word in words:
-        name, equals, value = word.partition('=')
-        if name in ('--grid', '-grid'):
-            grids.append(value if equals else next(words, ''))
-        else:
-            kept.append(word)
-    return [*kept, *([f'--grid={_NEXT.join(grids)}'] if grids else []), *argv[end:]]

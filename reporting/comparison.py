@@ -88,6 +88,11 @@ class Ratio:
     threshold: float | None = None
 
     @property
+    def plus_minus(self) -> float | None:
+        """Half of the width of the interval over the ratio; None without an interval."""
+        return (self.interval[1] - self.interval[0]) / 2 / self.value if self.interval else None
+
+    @property
     def is_significant(self) -> bool:
         return self.verdict in (Verdict.FASTER, Verdict.SLOWER)
 

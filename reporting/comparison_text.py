@@ -69,6 +69,17 @@ def format_runs(found: Estimate) -> str:
     return f'{line}, 95 % interval {_interval(found, 2)} (+/- {100 * found.plus_minus:.1f} %)'
 
 
+def format_ratio(ratio: Ratio | None) -> str:
+    """A ratio so far, in one line: 'B / A 1.052, 95 % 1.041 to 1.063 (+/- 1.0 %)', or why there is no interval."""
+    if ratio is None:
+        return 'nothing to compare'
+    if ratio.basis != 'runs':
+        return f'B / A {ratio.value:.3f}, for an interval {_TOO_FEW_RUNS.partition(" (")[0]}'
+    if ratio.plus_minus is None:
+        return f'B / A {ratio.value:.3f}, {ratio.verdict.value}'
+    return f'B / A {ratio.value:.3f}, 95 % {_interval(ratio, 3)} (+/- {100 * ratio.plus_minus:.1f} %)'
+
+
 def format_outliers(found: Mapping[str, float]) -> str:
     """The runs that are far from their repeats, by name with their images/sec, in one line."""
     named = [f'{plain(name)} ({rate:.2f})' for name, rate in found.items()]

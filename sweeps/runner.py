@@ -1,6 +1,7 @@
 """Runs the configurations of a sweep, each run in a fresh process, and keeps every result as it comes."""
 
 import json
+import shlex
 import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from errors import spelled
+from errors import RunError, spelled
 from params import parse_argv
 from reporting.comparison import estimate
 from reporting.record import FAILURE, SCHEMA_VERSION, Record
@@ -118,6 +119,41 @@ def run_repeats(
         outcomes.append(outcome)
         on_progress(number, outcome)
     return outcomes
+
+
+def take_turns(
+    sides: Sequence[Sequence[str]],
+    rounds: int,
+    path: Path,
+    on_round: Callable[[Sequence[Sequence[Record]]], bool],
+    starter: Starter = Starter(),
+) -> None:
+    """Runs several commands in turns, each in a fresh process, in the order of order_of_round.
+
+    Args:
+      sides: the flags of each, of one process, without --result_file.
+      path: the folder that gets a/1.json, b/1.json ... and logs/; made if missing.
+      on_round: called after each round with the results of each side so far; returns whether they are enough.
+
+    Raises:
+      RunError: a run failed, or the folder cannot be written.
+    """
+    folder = Folder(path)
+    folder.make()
+    done: list[list[Record]] = [[] for _ in sides]
+    for number in range(1, rounds + 1):
+        for index in order_of_round(len(sides), number, seed=1):
+            name = chr(ord('a') + index)
+            params = parse_argv(sides[index]).params
+            facts = facts_of(sides[index], params.given, f'1*{params.num_gpus}')
+            target = path / name / f'{name}.{number}.json'
+            target.parent.mkdir(exist_ok=True)
+            outcome, _ = starter.run(folder, sides[index], facts, target)
+            if not isinstance(outcome, Record) or not outcome.is_complete:
+                raise RunError(f'--run={shlex.join(sides[index])}: {outcome.reason}; the results so far are in {path}')
+            done[index].append(outcome)
+        if on_round(done):
+            return
 
 
 def facts_of(argv: Sequence[str], given: Mapping[str, str], shape: object) -> dict[str, Any]:
