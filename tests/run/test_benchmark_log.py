@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from refusals import check_line, failed, refused
+from warned import check_warning
 
 from benchmark_cnn import BenchmarkCNN
 from params import make_params
@@ -102,13 +103,13 @@ def test_what_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> Non
         make_params(repeat=2, benchmark_log_dir='logs')
 
 
-def test_a_disk_that_becomes_full_ends_the_run_and_the_total_is_printed(tmp_path: Path) -> None:
-    out = io.StringIO()
+def test_a_disk_that_becomes_full_ends_the_run_and_the_rate_so_far_is_told(tmp_path: Path) -> None:
+    err = io.StringIO()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     # Full after the numbers of three steps; benchmark_run.log is longer, and was written by then.
     steps = BenchmarkCNN(
         make_params(**SHORT, num_batches=30, display_every=1, benchmark_log_dir=str(tmp_path)),
-        Console(out, io.StringIO()),
+        Console(io.StringIO(), err),
     ).steps()
     try:
         with failed(f'--benchmark_log_dir={tmp_path}', 'metric.log'):
@@ -117,7 +118,7 @@ def test_a_disk_that_becomes_full_ends_the_run_and_the_total_is_printed(tmp_path
                     resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / 'metric.log').stat().st_size + 9, before[1]))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert 'total images/sec: ' in out.getvalue()
+    check_warning(err.getvalue(), 'incomplete', 'images/sec')
     # No half line.
     assert [row['global_step'] for row in lines_of(tmp_path / 'metric.log')] == [1, 1, 2, 2, 3, 3]
 
