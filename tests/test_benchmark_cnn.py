@@ -211,9 +211,9 @@ def test_a_full_disk_is_an_error_with_the_flag_and_the_cause() -> None:
         run(Console(out), graph_file='/dev/full')
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
-    with refused(f'--trace_file={tmp_path}/nowhere/trace.json'):
-        BenchmarkCNN(make_params(trace_file=str(tmp_path / 'nowhere' / 'trace.json')))
+def test_an_output_that_cannot_be_written_is_refused_before_the_run() -> None:
+    with refused('--trace_file=/dev/null/trace.json'):
+        BenchmarkCNN(make_params(trace_file='/dev/null/trace.json'))
 
 
 def test_the_banner_names_the_all_reduce_that_is_used() -> None:

@@ -71,7 +71,7 @@ WRONG_USE = {
     'folder without shards': (['--data_dir={tmp}/others'], ['--data_dir={tmp}/others', 'train-00000-of-00001']),
     'shards without a record': (['--data_dir={tmp}/no_records'], ['--data_dir={tmp}/no_records', ' 1 ']),
     'file for a folder': (['--data_dir={tmp}/others/a.txt'], ['--data_dir={tmp}/others/a.txt']),
-    'unwritable trace': (['--trace_file={tmp}/nowhere/t.json'], ['--trace_file={tmp}/nowhere/t.json']),
+    'unwritable trace': (['--trace_file={tmp}/others/a.txt/t.json'], ['--trace_file={tmp}/others/a.txt/t.json']),
     'unwritable graph': (['--graph_file={tmp}/empty'], ['--graph_file={tmp}/empty']),
     'unwritable train_dir': (
         ['--train_dir={tmp}/others/a.txt', '--save_summaries_steps=1', '--summary_verbosity=1'],
