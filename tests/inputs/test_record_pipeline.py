@@ -85,17 +85,18 @@ def test_staged_images_are_uint8_if_the_device_normalizes(data_dir: Path, normal
 
 
 @pytest.mark.parametrize('options', [EVALUATION, replace(TRAINING, distortions=True)], ids=['evaluation', 'training'])
-def test_the_number_of_ops_without_inputs_does_not_depend_on_the_batch_size(
+def test_one_op_reads_for_all_devices_and_one_op_makes_the_images_of_each(
     data_dir: Path, options: ImageOptions
 ) -> None:
-    def sources(batch_size: int) -> int:
+    def types(batch_size: int) -> Counter[str]:
         with tf.Graph().as_default() as graph:
             shards = find_shards(str(data_dir), 'train')
-            RecordPipeline(shards, cpus(1), batch_size, NUM_CLASSES, options, normalize_on_device=False)
-            return sum(not op.inputs for op in graph.get_operations())
+            RecordPipeline(shards, cpus(2), batch_size, NUM_CLASSES, options, normalize_on_device=False)
+            return Counter(op.type for op in graph.get_operations())
 
-    # Ops without inputs run first, on one core.
-    assert sources(8) == sources(4)
+    # As docs/architecture.md says, and so no op comes once for each image.
+    assert types(8) == types(4)
+    assert (types(8)['RecordInput'], types(8)['MapDefun']) == (1, 2)
 
 
 # A pool of one record, one smaller than the data, and one that is never full.
