@@ -1,34 +1,35 @@
-"""Three ways to feed a small network from data that fit into memory, with the loss that each reaches.
+"""Ways to feed a small network from data that fit into memory: preparation, training, and the loss that each reaches.
 
     python benchmarks/resident_data.py
 
-The experiment of the article "Beating TensorFlow Training in-VRAM": 1,024,000 examples of 64 numbers, a perceptron
-with 5 layers of 32 units, mean squared error, Adam, 10,000 mini-batches of 512. On a small network the time between
-steps counts, not the arithmetic:
+The experiment of the article "Beating TensorFlow Training in-VRAM": 1,024,000 examples of 64 numbers, a perceptron with
+5 layers of 32 units, mean squared error, Adam, and 5 epochs, which are 10,000 mini-batches of 512. On a small network
+the time between steps counts, not the arithmetic:
 
-    feed_dict  NumPy draws a batch, and each call of the session takes it along with one step
-    tf.data    the arrays are shuffled and batched by tf.data; one step for each call
-    device     the arrays are variables on the device, from which each step gathers its batch; a loop in the graph
-               takes many steps in a call, as --steps_per_run does
+    feed_dict                NumPy draws a batch, and each call of the session takes it along with one step
+    tf.data, buffer of N     tf.data shuffles in a buffer of N examples and prefetches 5 * 512 batches; all steps in one
+                             tf.while_loop
+    foldl                    the data are on the device, all batches are drawn before the first step, and tf.foldl takes
+                             a step with each
+    loop of --steps_per_run  the data are on the device, and each step draws its own batch, in the loop of this program
 
-The three take turns, in pieces of --steps_per_run steps, so that a noisy machine disturbs all alike. The time to bring
-the data to where they are needed is printed apart.
+Until a training starts, its data are in NumPy. To bring them to where they are needed is part of what is compared, as
+in the article, and is also shown apart: it ends when the first batch can be drawn, with the buffer of tf.data full.
+Building the graph is not timed. A turn is a whole training, in a new session.
 
-One rule for the threads of all: --num_intra_threads is for the whole process, by default 1, with which each of the
-three is faster than with two on two cores (matrices this small are not worth sharing); and before it is measured, each
-way is tried with one inter-op thread and with as many as there are cores, and keeps the faster, which is printed.
+One rule for the threads of all: --num_intra_threads is for the whole process, by default 1, since matrices this small
+are not worth sharing; and each way first trains a little with one inter-op thread and with as many as there are cores,
+and keeps the faster.
 """
 
 import argparse
 import functools
 import itertools
-import math
 import os
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,217 +40,236 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from benchmarks.standings import Measure, format_report
-from benchmarks.turns import take_turns
-from managers.local import VariableMgrIndependent
-from models.layers import Initializer, LayerBuilder, VariableSource, glorot_normal
-from reporting.tables import format_markdown
+from benchmarks.turns import add_flags, outcomes, take_turns
 from run.step_graph import Fetches
-from run.steps_in_graph import StepsInGraph
-from training.optimizers import Adam, OptimizerStep
+from run.steps_in_graph import StepsInGraph, frames
 
 _LAYERS, _WIDTH, _INPUTS = 5, 32, 64
-_STEPS_OF_TRIAL, _ROUNDS_OF_TRIAL = 100, 6
+_TRIALS = 2
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The sizes of a training; the names are those of the flags."""
+
+    batch_size: int = 512
+    num_batches: int = 10_000
+    learning_rate: float = 1e-3
+    device: str = '/cpu:0'
+    num_intra_threads: int = 1
+
+
+@dataclass(frozen=True)
+class Training:
+    """Seconds of preparation and of all steps, and the loss of 100,000 examples after them."""
+
+    preparation: float
+    steps: float
+    loss: float
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to train: `take` takes that many steps; `loss` is that of 100,000 examples; prepared: seconds before.
+    """A way to train, in the current graph.
 
-    inter_threads: the inter-op threads of its session; 0: as many as there are cores. close: frees its memory.
+    Attributes:
+      start: makes, from a session, the function that takes all steps.
+      prepare: ops that bring the data to where they are needed, in groups that run one after the other.
     """
 
-    take: Callable[[int], None]
-    loss: Callable[[], float]
-    prepared: float
-    inter_threads: int
-    close: Callable[[], None]
+    start: Callable[[tf.Session], Callable[[], Any]]
+    prepare: Sequence[Any] = field(default_factory=list)
 
 
-def make_data(num_examples: int) -> tuple[np.ndarray, np.ndarray]:
+class Network:
+    """The perceptron. Its variables are made at once, since those made in a loop would belong to that loop."""
+
+    def __init__(self, num_outputs: int, learning_rate: float) -> None:
+        widths = [_INPUTS, *[_WIDTH] * _LAYERS, num_outputs]
+        self._layers = [
+            (
+                tf.get_variable(f'kernel_{number}', shape, use_resource=True),
+                tf.get_variable(f'biases_{number}', shape[1:], initializer=tf.zeros_initializer(), use_resource=True),
+            )
+            for number, shape in enumerate(itertools.pairwise(widths))
+        ]
+        self._optimizer = tf.train.AdamOptimizer(learning_rate)
+
+    def loss(self, x: Any, y: Any) -> Any:
+        *hidden, (kernel, biases) = self._layers
+        for hidden_kernel, hidden_biases in hidden:
+            x = tf.nn.relu(tf.nn.bias_add(tf.matmul(x, hidden_kernel), hidden_biases))
+        return tf.reduce_mean(tf.math.squared_difference(tf.nn.bias_add(tf.matmul(x, kernel), biases), y))
+
+    def step(self, x: Any, y: Any) -> tf.Operation:
+        return self._optimizer.minimize(self.loss(x, y))
+
+
+Arrays = Sequence[np.ndarray]
+
+
+def feed_dict(network: Network, fed: Sequence[Any], data: Arrays, experiment: Experiment) -> Way:
+    step = network.step(*fed)
+    rng = np.random.default_rng(2)
+
+    def start(session: tf.Session) -> Callable[[], None]:
+        take_step = session.make_callable(step, fed)
+
+        def take_all() -> None:
+            for _ in range(experiment.num_batches):
+                rows = rng.integers(len(data[0]), size=experiment.batch_size)
+                take_step(*(array[rows] for array in data))
+
+        return take_all
+
+    return Way(start)
+
+
+def tf_data(network: Network, fed: Sequence[Any], data: Arrays, experiment: Experiment, *, buffer: int) -> Way:
+    del data
+    with tf.device('/cpu:0'):
+        examples = tf.data.Dataset.from_tensor_slices(tuple(fed)).repeat().shuffle(buffer, seed=1)
+        batches = examples.batch(experiment.batch_size, drop_remainder=True).prefetch(5 * experiment.batch_size)
+        iterator = tf.data.make_initializable_iterator(batches)
+
+    def take_step(count: Any) -> Any:
+        with tf.control_dependencies([count]):
+            batch = iterator.get_next()
+        with tf.control_dependencies([network.step(*batch)]):
+            return tf.identity(count) + 1
+
+    loop = tf.while_loop(
+        lambda count: count < experiment.num_batches, take_step, [0], back_prop=False, parallel_iterations=1
+    )
+    # The first batch waits until the buffer is full.
+    return Way(lambda session: session.make_callable(loop), [iterator.initializer, iterator.get_next()])
+
+
+def foldl(network: Network, fed: Sequence[Any], data: Arrays, experiment: Experiment) -> Way:
+    stores, initializers = _on_device(fed, data)
+    sources = [store.read_value() for store in stores]
+    batches = tf.random.uniform([experiment.num_batches, experiment.batch_size], 0, len(data[0]), tf.int32, seed=1)
+
+    def take_step(done: Any, rows: Any) -> Any:
+        with tf.control_dependencies([done, network.step(*(tf.gather(source, rows) for source in sources))]):
+            return tf.constant(0)
+
+    loop = tf.foldl(take_step, batches, 0, back_prop=False, parallel_iterations=1)
+    return Way(lambda session: session.make_callable(loop), [initializers])
+
+
+def own_loop(network: Network, fed: Sequence[Any], data: Arrays, experiment: Experiment) -> Way:
+    stores, initializers = _on_device(fed, data)
+    rows = tf.random.uniform([experiment.batch_size], 0, len(data[0]), tf.int32, seed=1)
+    x, y = (tf.gather(store.read_value(), rows) for store in stores)
+    step = network.step(x, y)
+    # Nobody asks this loop for the number of its steps.
+    loop = StepsInGraph(Fetches(tf.zeros([]), tf.zeros([], tf.int64), [step]), experiment.device)
+
+    def start(session: tf.Session) -> Callable[[], Any]:
+        return functools.partial(session.make_callable(loop.values['loss'], [loop.num_steps]), experiment.num_batches)
+
+    return Way(start, [initializers])
+
+
+def _on_device(fed: Sequence[Any], data: Arrays) -> tuple[list[Any], list[tf.Operation]]:
+    """Variables with the data, and what fills them. They have names, by which a loop finds them."""
+    stores = [
+        tf.Variable(values, trainable=False, collections=[], use_resource=True, validate_shape=False) for values in fed
+    ]
+    for store, array in zip(stores, data, strict=True):
+        store.set_shape(array.shape)
+    return stores, [store.initializer for store in stores]
+
+
+WAYS: Mapping[str, Callable[[Network, Sequence[Any], Arrays, Experiment], Way]] = {
+    'feed_dict': feed_dict,
+    'tf.data, buffer of 1,000': functools.partial(tf_data, buffer=1_000),
+    'tf.data, buffer of 1,000,000': functools.partial(tf_data, buffer=1_000_000),
+    'foldl': foldl,
+    'loop of --steps_per_run': own_loop,
+}
+_BASELINE, *_OTHERS = WAYS
+_PAIRS = [(_BASELINE, name) for name in _OTHERS]
+# The seconds of the article, on a P100 and with the preparation, as ratios.
+_PUBLISHED = dict(zip(_PAIRS, (16 / 12, 16 / 20, 16 / 8), strict=False))
+MEASURES = (
+    Measure[Training](
+        's in all', lambda one: one.preparation + one.steps, is_cost=True, is_paired=True, published=_PUBLISHED
+    ),
+    Measure[Training]('s of steps', lambda one: one.steps, is_cost=True, is_paired=True),
+    Measure[Training]('s of preparation', lambda one: one.preparation, is_cost=True, is_paired=True),
+    Measure[Training]('loss', lambda one: one.loss, is_cost=True, is_paired=True, decimals=3),
+)
+
+
+def make_data(num_examples: int) -> Arrays:
     """Inputs [N, 64], uniform in [0, 1), and targets [N, 2]: their sum, and the square of the sum of every second."""
     x = np.random.default_rng(1).random([num_examples, _INPUTS], np.float32)
     return x, np.column_stack([x.sum(axis=1), x[:, ::2].sum(axis=1) ** 2 / 4]).astype(np.float32)
 
 
-class Parts:
-    """All weights of the network, as parts of one variable: the optimizer is one op, and the gradients meet in one."""
-
-    def __init__(self, variables: VariableSource, num_outputs: int) -> None:
-        widths = [_INPUTS, *[_WIDTH] * _LAYERS, num_outputs]
-        shapes = [shape for pair in itertools.pairwise(widths) for shape in (pair, pair[1:])]
-        sizes = [math.prod(shape) for shape in shapes]
-
-        def initialize(_: Sequence[int], seed: int) -> Any:
-            values = [
-                glorot_normal(shape, seed + number) if len(shape) > 1 else tf.zeros(shape)
-                for number, shape in enumerate(shapes)
-            ]
-            return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
-
-        parts = tf.split(variables.read('weights', [sum(sizes)], initialize), sizes)
-        self._parts = iter([tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)])
-
-    def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Any:
-        """The next part, in the order of the layers."""
-        del name, initializer, trainable
-        part = next(self._parts)
-        assert part.shape == shape
-        return part
-
-    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        raise NotImplementedError('the network has no variable that is not trained')
-
-    def assign(self, name: str, value: Any) -> None:
-        raise NotImplementedError('the network has no variable that is not trained')
-
-
-class Model:
-    """The network, with one op that takes a step on a batch."""
-
-    def __init__(self, device: str) -> None:
-        self._manager = VariableMgrIndependent([device], seed=1)
-        self._device = device
-
-    def loss_of(self, x: Any, y: Any) -> Any:
-        with self._manager.create_outer_variable_scope(0) as variables:
-            cnn = LayerBuilder(Parts(variables, int(y.shape[1])), 'NHWC', is_training=True)
-            for number in range(_LAYERS):
-                x = cnn.relu(cnn.dense(x, _WIDTH, f'hidden_{number}'))
-            return tf.reduce_mean(tf.math.squared_difference(cnn.dense(x, int(y.shape[1]), 'outputs'), y))
-
-    def step_on(self, x: Any, y: Any, learning_rate: float) -> tuple[Fetches, list[Any]]:
-        """The step, and the ops that initialise its variables."""
-        loss = self.loss_of(x, y)
-        with tf.device(self._device):
-            variables = self._manager.trainable_variables_on_device(0)
-            gradients = tf.gradients(loss, [variable.value for variable in variables])
-            global_step = self._manager.create_global_step()
-            step = OptimizerStep(Adam(0.9, 0.999, 1e-8), tf.constant(learning_rate), global_step.value, None)
-            train_op, _ = self._manager.build_update(step, global_step, [gradients])
-            start = global_step.assign(tf.constant(0, tf.int64))
-        fetches = Fetches(loss=loss, global_step=tf.identity(global_step.value), ops=[train_op])
-        return fetches, [*self._manager.initializers, *step.initializers, start]
-
-
-def build(way: str, data: tuple[np.ndarray, np.ndarray], args: argparse.Namespace, inter_threads: int) -> Way:
-    """Builds the graph of a way, in a session with threads of its own."""
-    begun = time.perf_counter()
-    batch_size, device = args.batch_size, args.device
-    inputs, targets = data
-    with tf.Graph().as_default() as graph:
+def train(name: str, data: Arrays, experiment: Experiment, inter_threads: int) -> Training:
+    """Trains in a new graph and session. inter_threads: as in ConfigProto; 0: as many as there are cores."""
+    with tf.Graph().as_default() as graph, tf.device(experiment.device), frames():
         tf.set_random_seed(1)
         fed = [tf.placeholder(tf.float32, [None, array.shape[1]]) for array in data]
-        model, initializers, loop = Model(device), [], None
-        if way == 'feed_dict':
-            batch: Any = fed
-        elif way == 'tf.data':
-            examples = tf.data.Dataset.from_tensor_slices(tuple(fed)).repeat().shuffle(args.shuffle_buffer, seed=1)
-            batches = examples.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
-            iterator = tf.data.make_initializable_iterator(batches)
-            initializers.append(iterator.initializer)
-            batch = iterator.get_next()
-        else:
-            with tf.device(device):
-                # In no collection, and with names: the loop finds them by these.
-                stores = [
-                    tf.Variable(values, trainable=False, collections=[], use_resource=True, validate_shape=False)
-                    for values in fed
-                ]
-                for store, array in zip(stores, data, strict=True):
-                    store.set_shape(array.shape)
-                initializers += [store.initializer for store in stores]
-                chosen = tf.random.uniform([batch_size], 0, len(inputs), tf.int32, seed=1)
-                # Reading a whole variable passes it on without a copy.
-                batch = [tf.gather(store.read_value(), chosen) for store in stores]
-        x, y = (
-            tf.ensure_shape(tensor, [batch_size if way != 'feed_dict' else None, array.shape[1]])
-            for tensor, array in zip(batch, data, strict=True)
-        )
-        fetches, of_model = model.step_on(x, y, args.learning_rate)
-        if way == 'device':
-            loop = StepsInGraph(fetches, device)
-        # The last, since it reads the variables that are there.
-        shown = model.loss_of(*fed)
-        config = tf.ConfigProto(use_per_session_threads=True)
-        config.intra_op_parallelism_threads = args.num_intra_threads
-        config.inter_op_parallelism_threads = inter_threads
-        session = tf.Session(graph=graph, config=config)
-        feeds = dict(zip(fed, data, strict=True))
-        session.run([*of_model, *initializers], feeds)
-        prepared = time.perf_counter() - begun
-        one_step = session.make_callable([fetches.loss, *fetches.ops], fed if way == 'feed_dict' else [])
-        many_steps = session.make_callable(loop.values['loss'], [loop.num_steps]) if loop else None
-
-    rng = np.random.default_rng(2)
-
-    def take(num_steps: int) -> None:
-        if many_steps:
-            many_steps(num_steps)
-            return
-        for _ in range(num_steps):
-            if way == 'feed_dict':
-                rows = rng.integers(len(inputs), size=batch_size)
-                one_step(inputs[rows], targets[rows])
-            else:
-                one_step()
-
-    sample = {placeholder: array[:100_000] for placeholder, array in zip(fed, data, strict=True)}
-    return Way(take, lambda: float(session.run(shown, sample)), prepared, inter_threads, session.close)
+        network = Network(data[1].shape[1], experiment.learning_rate)
+        loss = network.loss(*fed)
+        way = WAYS[name](network, fed, data, experiment)
+        initializer = tf.global_variables_initializer()
+    config = tf.ConfigProto(use_per_session_threads=True, allow_soft_placement=True)
+    config.intra_op_parallelism_threads = experiment.num_intra_threads
+    config.inter_op_parallelism_threads = inter_threads
+    with tf.Session(graph=graph, config=config) as session:
+        take_steps = way.start(session)
+        session.run(initializer)
+        prepare = [session.make_callable(ops, fed) for ops in way.prepare]
+        times = [time.perf_counter()]
+        for bring in prepare:
+            bring(*data)
+        times.append(time.perf_counter())
+        take_steps()
+        times.append(time.perf_counter())
+        reached = session.run(loss, dict(zip(fed, (array[:100_000] for array in data), strict=True)))
+    preparation, steps = (after - before for before, after in itertools.pairwise(times))
+    return Training(preparation, steps, float(reached))
 
 
-def with_faster_threads(name: str, data: tuple[np.ndarray, np.ndarray], args: argparse.Namespace) -> Way:
-    """A way as new, with the number of inter-op threads that makes it faster in a trial."""
-    tried = [build(name, data, args, number) for number in (0, 1)]
-    pieces = [seconds_of(way, _STEPS_OF_TRIAL) for way in tried]
-    rounds = [[next(piece) for piece in pieces] for _ in range(_ROUNDS_OF_TRIAL)]
-    # The first has the preparations of TensorFlow in it.
-    seconds = [statistics.median(of_way[1:]) for of_way in zip(*rounds, strict=True)]
-    for way in tried:
-        way.close()
-    return build(name, data, args, tried[seconds.index(min(seconds))].inter_threads)
+def faster_threads(name: str, data: Arrays, experiment: Experiment) -> int:
+    """The number of inter-op threads with which a way trains faster."""
+    numbers = (0, 1)
+    contestants = {str(number): functools.partial(_turn, name, data, experiment, number) for number in numbers}
+    turns = take_turns(contestants, _TRIALS, max_repeats=0)
+    return min(numbers, key=lambda number: min(training.steps for training in outcomes(turns[str(number)])))
 
 
-def seconds_of(way: Way, num_steps: int) -> Iterator[float]:
-    """Takes that many steps again and again, and yields the seconds of each time."""
-    while True:
-        start = time.perf_counter()
-        way.take(num_steps)
-        yield time.perf_counter() - start
+def _turn(name: str, data: Arrays, experiment: Experiment, inter_threads: int, number: int) -> Training:
+    del number
+    return train(name, data, experiment, inter_threads)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0] if __doc__ else None)
     parser.add_argument('--num_examples', type=int, default=1_024_000)
-    parser.add_argument('--batch_size', type=int, default=512)
-    parser.add_argument('--num_batches', type=int, default=10_000)
-    parser.add_argument('--steps_per_run', type=int, default=500)
-    parser.add_argument('--shuffle_buffer', type=int, default=1000, help='of tf.data, in examples')
-    parser.add_argument('--learning_rate', type=float, default=1e-3)
-    parser.add_argument('--device', default='/cpu:0')
-    parser.add_argument('--num_intra_threads', type=int, default=1, help='as the flag of the program')
+    parser.add_argument('--num_trial_batches', type=int, default=1000, help='steps of the trials of threads')
+    for sized in fields(Experiment):
+        parser.add_argument(f'--{sized.name}', type=type(sized.default), default=sized.default)
+    add_flags(parser, rounds=6, max_repeats=1)
     args = parser.parse_args()
     data = make_data(args.num_examples)
-    names = ('feed_dict', 'tf.data', 'device')
-    ways = {name: with_faster_threads(name, data, args) for name in names}
-    before = {name: way.loss() for name, way in ways.items()}
-    pieces = {name: seconds_of(way, args.steps_per_run) for name, way in ways.items()}
-    contestants = {name: functools.partial(_next_of, piece) for name, piece in pieces.items()}
-    # Repeated turns would train more than the others.
-    turns = take_turns(contestants, args.num_batches // args.steps_per_run, max_repeats=0)
-    step = Measure[float](
-        'us a step', lambda seconds: 1e6 * seconds / args.steps_per_run, is_cost=True, is_paired=True, decimals=0
+    experiment = Experiment(**{sized.name: getattr(args, sized.name) for sized in fields(Experiment)})
+    trial = replace(experiment, num_batches=args.num_trial_batches)
+    threads = {name: faster_threads(name, data, trial) for name in WAYS}
+    contestants = {name: functools.partial(_turn, name, data, experiment, threads[name]) for name in WAYS}
+    turns = take_turns(
+        contestants,
+        args.rounds,
+        max_repeats=args.max_repeats,
+        show=lambda one: f'{one.preparation:.2f} + {one.steps:.2f} s',
     )
-    print(format_report(turns, [step], [('feed_dict', name) for name in names if name != 'feed_dict']), end='\n\n')
-    rows = [
-        [name, str(way.inter_threads or 'cores'), f'{way.prepared:.1f}', f'{before[name]:.0f} -> {way.loss():.2f}']
-        for name, way in ways.items()
-    ]
-    print(format_markdown(['', 'inter-op threads', 's to prepare', 'loss'], rows, right=[1, 2, 3]))
-
-
-def _next_of(piece: Iterator[float], number: int) -> float:
-    del number
-    return next(piece)
+    print(format_report(turns, MEASURES, _PAIRS, ratios_of=MEASURES[:2]))
+    print('\nInter-op threads: ' + '; '.join(f'{name}: {number or "cores"}' for name, number in threads.items()))
 
 
 if __name__ == '__main__':

@@ -55,7 +55,7 @@ class StepsInGraph:
                     following.append(tf.identity(count))
             return [index + 1, filled, following]
 
-        with _frames():
+        with frames():
             with tf.device(HOST_DEVICE):
                 self.num_steps = tf.placeholder(tf.int32, [], name='num_steps')
                 lists = [tf.TensorArray(value.dtype, self.num_steps, element_shape=[]) for value in scalars.values()]
@@ -79,7 +79,7 @@ class StepsInGraph:
 
 
 @contextlib.contextmanager
-def _frames() -> Iterator[None]:
+def frames() -> Iterator[None]:
     """Loops that are built within the block consist of frames instead of functions."""
     by_functions = tf.control_flow_v2_enabled()
     tf.disable_control_flow_v2()

@@ -4,6 +4,7 @@ import re
 import runpy
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,18 @@ def test_the_network_of_the_article_is_that_of_its_tutorial() -> None:
     assert facts.image_size == 28
     # Two convolutions of 5x5, two dense layers, with biases.
     assert cost_of(facts).parameters == 832 + 51_264 + 3_212_288 + 10_250
+
+
+def test_a_small_network_learns_from_resident_data_in_each_way() -> None:
+    from benchmarks import resident_data
+
+    data = resident_data.make_data(4096)
+    experiment = resident_data.Experiment(batch_size=64, num_batches=40, learning_rate=3e-3)
+    untrained = resident_data.train('feed_dict', data, replace(experiment, num_batches=0), inter_threads=1)
+    trained = {name: resident_data.train(name, data, experiment, inter_threads=1) for name in resident_data.WAYS}
+    for name, training in trained.items():
+        assert training.loss < untrained.loss / 2, name
+        assert f'| {name} |' in README, 'README.md has no figures of it'
+    # Filling the buffer is preparation, not part of the steps.
+    small, large = (trained[f'tf.data, buffer of {size}'].preparation for size in ('1,000', '1,000,000'))
+    assert 0 < 3 * small < large
