@@ -1,17 +1,15 @@
 """Reads CIFAR-10 as it is published for Python, without trusting its pickles. Does not import TensorFlow.
 
-A pickle is a program that may call any function. The published files need five functions of NumPy and of the codecs;
-here other objects take their places, which keep what they are given and call nothing. See https://docs.python.org/3/
-library/pickle.html#restricting-globals.
+A pickle is a program that may call any function, and whose values may be built so that comparing or hashing them takes
+for ever. So its operations are read one by one (pickletools), and only those are done that the published files need: on
+values that nothing looks into before their type is known. Functions are never called; NumPy's are kept by their names.
 """
 
-import io
 import os
-import pickle
 import pickletools
 import reprlib
-from collections.abc import Callable
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,83 +23,133 @@ _NUM_CLASSES = DATA_SETS['cifar10'].num_classes
 # Twice the size of a published file.
 _MOST_BYTES = 64 * 2**20
 
-# The operations of pickles that make dictionaries, lists, tuples, text, bytes and small numbers, call what find_class
-# finds, and end. Of them, those that read a number from text or ask the program for objects are left out.
-_OPERATIONS = """
-    PROTO FRAME STOP MARK POP POP_MARK EMPTY_DICT EMPTY_LIST EMPTY_TUPLE DICT LIST TUPLE TUPLE1 TUPLE2 TUPLE3
-    SETITEM SETITEMS APPEND APPENDS NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT
-    BINSTRING SHORT_BINSTRING BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8
-    GLOBAL STACK_GLOBAL REDUCE BUILD BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET
-"""
-_MEMO = ('BINPUT', 'LONG_BINPUT')
+_CONSTANTS = {'NONE': None, 'NEWTRUE': True, 'NEWFALSE': False}
+_LITERALS = (
+    *('BININT', 'BININT1', 'BININT2', 'LONG1', 'BINFLOAT', 'BINUNICODE', 'SHORT_BINUNICODE', 'BINUNICODE8'),
+    *('BINBYTES', 'SHORT_BINBYTES', 'BINBYTES8', 'BYTEARRAY8'),
+)
+_TUPLES = {'EMPTY_TUPLE': 0, 'TUPLE1': 1, 'TUPLE2': 2, 'TUPLE3': 3}
+# What NumPy 1 and 2 ask for to read an array, and Python 3 for bytes that Python 2 can read.
+_RECONSTRUCT = ('numpy.core.multiarray._reconstruct', 'numpy._core.multiarray._reconstruct')
+_FROM_BUFFER = ('numpy.core.numeric._frombuffer', 'numpy._core.numeric._frombuffer')
+_DTYPE, _ENCODE = 'numpy.dtype', '_codecs.encode'
+_KNOWN = frozenset((*_RECONSTRUCT, *_FROM_BUFFER, _DTYPE, _ENCODE, 'numpy.ndarray'))
 
 
-class _Array:
-    """Stands for numpy.ndarray: keeps the state (version, shape, dtype, is_fortran, bytes) that the pickle sets."""
+@dataclass(frozen=True)
+class _Name:
+    """A function or class that the pickle asks for."""
 
+    name: str
+
+
+@dataclass
+class _Object:
+    """Stands for the result of a call: keeps what was called, its arguments, and the state that was set."""
+
+    function: str
+    arguments: tuple[Any, ...]
     state: Any = None
 
-    def __setstate__(self, state: object) -> None:
-        self.state = state
+
+def _load(path: str, content: bytes) -> Any:
+    """Returns the value of a pickle, with an _Object for each call.
+
+    Raises:
+      UsageError: it asks for a function that no array needs.
+      Exception: of any kind, if the pickle is damaged or has operations that no file of CIFAR-10 needs.
+    """
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[int, Any] = {}
+
+    def pop(count: int) -> list[Any]:
+        if len(stack) - count < (marks[-1] if marks else 0):
+            raise ValueError('it takes more values than there are')
+        values = stack[len(stack) - count :]
+        del stack[len(stack) - count :]
+        return values
+
+    def pop_marked() -> list[Any]:
+        return pop(len(stack) - marks.pop())
+
+    def add(target: Any, kind: type) -> Any:
+        if type(target) is not kind:
+            raise ValueError(f'it adds to no {kind.__name__}')
+        return target
+
+    operation: pickletools.OpcodeInfo
+    argument: Any
+    for operation, argument, _ in pickletools.genops(content):
+        name = operation.name
+        if name == 'STOP':
+            return pop(1)[0]
+        if name in ('PROTO', 'FRAME'):
+            continue
+        if name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name in _LITERALS:
+            stack.append(argument)
+        elif name in ('BINSTRING', 'SHORT_BINSTRING'):
+            # What Python 2 wrote as str are the pixels, too.
+            stack.append(argument.encode('latin1'))
+        elif name == 'EMPTY_DICT':
+            stack.append({})
+        elif name == 'EMPTY_LIST':
+            stack.append([])
+        elif name in _TUPLES:
+            stack.append(tuple(pop(_TUPLES[name])))
+        elif name == 'MARK':
+            marks.append(len(stack))
+        elif name == 'TUPLE':
+            stack.append(tuple(pop_marked()))
+        elif name in ('APPEND', 'APPENDS'):
+            items = pop(1) if name == 'APPEND' else pop_marked()
+            add(stack[-1], list).extend(items)
+        elif name in ('SETITEM', 'SETITEMS'):
+            items = pop(2) if name == 'SETITEM' else pop_marked()
+            # Hashing a tuple of tuples of tuples ... may take for ever.
+            if not all(type(key) in (bytes, str) for key in items[::2]):
+                raise ValueError('it has a dictionary with keys that are neither bytes nor text')
+            add(stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
+        elif name in ('GLOBAL', 'STACK_GLOBAL'):
+            stack.append(_named(path, argument.split(' ', 1) if name == 'GLOBAL' else pop(2)))
+        elif name == 'REDUCE':
+            stack.append(_called(*pop(2)))
+        elif name == 'BUILD':
+            target, state = pop(2)
+            add(target, _Object).state = state
+            stack.append(target)
+        elif name in ('BINPUT', 'LONG_BINPUT', 'MEMOIZE'):
+            memo[len(memo) if name == 'MEMOIZE' else argument] = stack[-1]
+        elif name in ('BINGET', 'LONG_BINGET'):
+            stack.append(memo[argument])
+        else:
+            raise ValueError(f'it has the operation {name}, which no file of CIFAR-10 needs')
+    raise ValueError('it has no end')
 
 
-class _DType:
-    """Stands for numpy.dtype: keeps its name, and ignores the state, which for bytes says nothing more."""
-
-    def __init__(self, name: object, *more: object) -> None:
-        del more
-        self.name = name
-
-    def __setstate__(self, state: object) -> None:
-        pass
-
-
-def _reconstruct(*arguments: object) -> _Array:
-    """Stands for the function with which NumPy begins to read an array; its state follows."""
-    del arguments
-    return _Array()
+def _named(path: str, parts: list[Any]) -> _Name:
+    if not all(type(part) is str for part in parts):
+        raise ValueError('it asks for a function by a name that is no text')
+    name = '.'.join(parts)
+    if name not in _KNOWN:
+        raise UsageError(
+            f'{path}: the file asks to call {reprlib.repr(name)}, which could do anything and which no file of '
+            'CIFAR-10 needs; download it again from www.cs.toronto.edu/~kriz/cifar.html'
+        )
+    return _Name(name)
 
 
-def _from_buffer(buffer: object, dtype: object, shape: object, order: object) -> _Array:
-    """Stands for the function with which NumPy reads an array from a pickle of protocol 5."""
-    array = _Array()
-    array.state = (1, shape, dtype, order == 'F', buffer)
-    return array
-
-
-def _encode(text: object, encoding: object = 'latin1') -> bytes:
-    """Stands for _codecs.encode, with which Python 3 writes bytes for Python 2."""
-    if not isinstance(text, str) or encoding != 'latin1':
-        raise ValueError(f'bytes are encoded as {reprlib.repr(encoding)}')
+def _called(function: Any, arguments: Any) -> Any:
+    if type(function) is not _Name or type(arguments) is not tuple:
+        raise ValueError('it calls something that is no function')
+    if function.name != _ENCODE:
+        return _Object(function.name, arguments)
+    text, *encoding = arguments
+    if type(text) is not str or encoding not in ([], ['latin1']):
+        raise ValueError('it encodes bytes in an unknown way')
     return text.encode('latin1')
-
-
-# By module and name as NumPy 1 and 2 write them.
-_KNOWN: dict[tuple[str, str], Callable[..., object]] = {
-    ('numpy', 'ndarray'): _Array,
-    ('numpy', 'dtype'): _DType,
-    ('_codecs', 'encode'): _encode,
-    **{(f'numpy.{core}.multiarray', '_reconstruct'): _reconstruct for core in ('core', '_core')},
-    **{(f'numpy.{core}.numeric', '_frombuffer'): _from_buffer for core in ('core', '_core')},
-}
-
-
-class _Unpickler(pickle.Unpickler):
-    """Finds nothing but the objects above."""
-
-    def __init__(self, path: str, content: bytes) -> None:
-        # What Python 2 wrote as str are the pixels, too.
-        super().__init__(io.BytesIO(content), encoding='bytes')
-        self._path = path
-
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        if (module_name, global_name) not in _KNOWN:
-            asked = reprlib.repr(f'{module_name}.{global_name}')
-            raise UsageError(
-                f'{self._path}: the file asks to call {asked}, which could do anything and which no file of CIFAR-10 '
-                'needs; download it again from www.cs.toronto.edu/~kriz/cifar.html'
-            )
-        return _KNOWN[module_name, global_name]
 
 
 def read_batch(path: str) -> tuple[np.ndarray, np.ndarray]:
@@ -116,8 +164,7 @@ def read_batch(path: str) -> tuple[np.ndarray, np.ndarray]:
     """
     content = _read_bytes(path)
     try:
-        _check_operations(content)
-        batch = _Unpickler(path, content).load()
+        batch = _load(path, content)
     except UsageError:
         raise
     except Exception as error:  # pickles of damaged files raise nearly every kind of error
@@ -145,21 +192,6 @@ def _read_bytes(path: str) -> bytes:
         ) from error
 
 
-def _check_operations(content: bytes) -> None:
-    """Reads the operations of a pickle without doing them.
-
-    Raises:
-      ValueError: the pickle is not complete, or has operations that no file of CIFAR-10 needs. Lengths beyond the end
-        of the file and numbers of objects beyond its size are errors, too; they would take memory without end.
-    """
-    known = frozenset(_OPERATIONS.split())
-    for operation, argument, _ in pickletools.genops(content):
-        if operation.name not in known:
-            raise ValueError(f'it has the operation {operation.name}, which no file of CIFAR-10 needs')
-        if operation.name in _MEMO and cast(int, argument) > len(content):
-            raise ValueError(f'it numbers an object {argument}')
-
-
 def _entry(path: str, batch: dict[object, object], name: str) -> object:
     for key in (name.encode(), name):
         if key in batch:
@@ -168,11 +200,8 @@ def _entry(path: str, batch: dict[object, object], name: str) -> object:
 
 
 def _rows_of(path: str, data: object) -> np.ndarray:
-    state = data.state if isinstance(data, _Array) else None
-    if not isinstance(state, tuple) or len(state) != 5:
-        raise _unlike(path, "no array in its entry 'data'")
-    _, shape, dtype, is_fortran, pixels = state
-    name = dtype.name if isinstance(dtype, _DType) else None
+    shape, dtype, is_fortran, pixels = _parts_of_array(path, data)
+    name = dtype.arguments[0] if isinstance(dtype, _Object) and dtype.function == _DTYPE and dtype.arguments else None
     if name not in (b'u1', 'u1', b'|u1', '|u1'):
         raise _unlike(path, f"values of the type {reprlib.repr(name)} instead of 'u1' (uint8) in its entry 'data'")
     sizes: tuple[Any, ...] = shape if isinstance(shape, tuple) else ()
@@ -181,6 +210,19 @@ def _rows_of(path: str, data: object) -> np.ndarray:
     if not isinstance(pixels, bytes | bytearray) or len(pixels) != sizes[0] * _ROW_BYTES:
         raise _unlike(path, f"not the {sizes[0] * _ROW_BYTES} bytes of its entry 'data'")
     return np.frombuffer(pixels, np.uint8).reshape(sizes, order='F' if is_fortran else 'C')
+
+
+def _parts_of_array(path: str, data: object) -> tuple[Any, Any, bool, Any]:
+    """Its shape, dtype, whether its order is that of Fortran, and its bytes, as NumPy writes them."""
+    if isinstance(data, _Object):
+        state, arguments = data.state, data.arguments
+        if data.function in _RECONSTRUCT and type(state) is tuple and len(state) == 5:
+            _, shape, dtype, is_fortran, pixels = state
+            return shape, dtype, is_fortran is True, pixels
+        if data.function in _FROM_BUFFER and len(arguments) == 4:
+            pixels, dtype, shape, order = arguments
+            return shape, dtype, order in ('F', b'F'), pixels
+    raise _unlike(path, "no array in its entry 'data'")
 
 
 def _labels_of(path: str, labels: object, num_images: int) -> np.ndarray:

@@ -125,9 +125,14 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     'a label below': (_with(labels=[-1] * 20), ['image 0', '-1', '0..9']),
     'a huge label': (_with(labels=[2**300] * 20), ['image 0', '0..9']),
     # LONG_BINPUT and BINBYTES8 that would take 32 GB and 2^60 bytes.
-    'a huge number of objects': (b'\x80\x02}r\xff\xff\xff\xff.', ['4294967295']),
+    'a huge number of objects': (b'\x80\x02}r\xff\xff\xff\xff.', ["'data'"]),
     'a huge length': (b'\x80\x04\x8e' + (2**60).to_bytes(8, 'little') + b'x.', ['truncated']),
     'an integer as text': (b'I' + b'9' * 1000 + b'\n.', ['INT']),
+    # Each tuple holds the one before twice: hashing the last takes 2^39 steps, which no signal interrupts.
+    'a key that takes for ever to hash': (
+        b'\x80\x02}()q\0' + b''.join(b'h%ch%c\x86q%c' % (n, n, n + 1) for n in range(39)) + b'u.',
+        ['keys'],
+    ),
     'a call of text': (b'\x80\x02U\x01xU\x01y\x85R.', []),
 }
 
