@@ -2,8 +2,11 @@
 
 import contextlib
 import difflib
+import errno
 import importlib.util
+import os
 import shlex
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -147,3 +150,24 @@ class Refusals:
         """Raises one UsageError with all mistakes so far, if there are any."""
         if self._lines:
             raise UsageError(*self._lines)
+
+
+def read_regular(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
+    """Returns the content of a file that a user names, which is read as a whole.
+
+    Raises:
+      OSError: it cannot be read, is no regular file (a pipe, or /dev/zero, would be read for ever), or is larger than
+        most_bytes.
+    """
+    # Without waiting for the writer of a pipe.
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(file, 'rb') as content:
+        status = os.fstat(file)
+        if stat.S_ISDIR(status.st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, 'it is no regular file')
+        found = content.read(most_bytes + 1) if status.st_size <= most_bytes else b''
+        if max(status.st_size, len(found)) > most_bytes:
+            raise OSError(errno.EFBIG, f'it has {status.st_size} bytes, more than the {most_bytes} that are read')
+        return found

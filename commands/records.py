@@ -15,7 +15,16 @@ from inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards, shard_name
 from params.spec import flag
 from records.check import check_shards
 from records.framing import Fault
-from records.layout import LABELS_FILE, ImageFolder, label_names, read_labels, scan_folder
+from records.layout import (
+    FACTS_FILE,
+    LABELS_FILE,
+    ImageFolder,
+    SubsetFacts,
+    label_names,
+    read_facts,
+    read_labels,
+    scan_folder,
+)
 from records.parallel import num_cores
 
 # As many images as in each of ImageNet's 1,024 shards of 1,281,167 images, but enough shards to read in parallel.
@@ -180,7 +189,8 @@ def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
     num_classes = DATA_SETS['imagenet'].num_classes if names is None else len(names)
     source = f"ImageNet's, as there is no {LABELS_FILE}" if names is None else f'as in {LABELS_FILE}'
     print(f'{data_dir}: labels 0..{num_classes - 1}, {source}')
-    tallies = [_check_subset(data_dir, shards, num_classes, num_threads) for shards in found]
+    facts = read_facts(data_dir)
+    tallies = [_check_subset(data_dir, shards, facts.get(shards.subset), num_classes, num_threads) for shards in found]
     num_faults = sum(tally.kinds.total() for tally in tallies)
     if not num_faults:
         return 0
@@ -200,7 +210,9 @@ def _find_subsets(data_dir: str, subsets: list[str]) -> list[Shards]:
     ]
 
 
-def _check_subset(data_dir: str, shards: Shards, num_classes: int, num_threads: int) -> _Tally:
+def _check_subset(
+    data_dir: str, shards: Shards, facts: SubsetFacts | None, num_classes: int, num_threads: int
+) -> _Tally:
     from records.progress import Monitor
 
     total = len(shards.paths) + shards.num_missing
@@ -219,6 +231,13 @@ def _check_subset(data_dir: str, shards: Shards, num_classes: int, num_threads: 
                 tally.labels.add(checked.label)
             if checked.fault:
                 tally.add_fault(checked.fault)
+    # Faulty records do not count as images.
+    if facts and not tally.kinds and (facts.images, facts.shards) != (len(tally.image_bytes), len(shards.paths)):
+        reason = (
+            f'it says {facts.images:,} {shards.subset} images in {counted(facts.shards, "shard")}, and there are '
+            f'{len(tally.image_bytes):,} in {len(shards.paths)}; remove it, then the shards are counted'
+        )
+        tally.add_fault(Fault(str(Path(data_dir) / FACTS_FILE), None, '', 'wrong dataset.json', reason))
     in_range = sum(0 <= label < num_classes for label in tally.labels)
     print(f'{shards.subset}: {len(shards.paths)} of {counted(total, "shard")}, '
           f'{len(tally.image_bytes):,} record{"s" * (len(tally.image_bytes) != 1)}, '

@@ -5,7 +5,6 @@ for ever. So its operations are read one by one (pickletools), and only those ar
 values that nothing looks into before their type is known. Functions are never called; NumPy's are kept by their names.
 """
 
-import os
 import pickletools
 import reprlib
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from errors import UsageError
+from errors import UsageError, read_regular
 from inputs.data_sets import DATA_SETS
 
 # www.cs.toronto.edu/~kriz/cifar.html: a dictionary with `data`, [10000, 3072] uint8, whose rows are the red, green and
@@ -178,17 +177,11 @@ def read_batch(path: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _read_bytes(path: str) -> bytes:
     try:
-        size = os.stat(path).st_size
-        if size > _MOST_BYTES:
-            raise UsageError(
-                f'{path}: the file has {size} bytes, more than the {_MOST_BYTES} that are read; a published file has '
-                '31 million: download it again'
-            )
-        with open(path, 'rb') as file:
-            return file.read(_MOST_BYTES + 1)
+        return read_regular(path, _MOST_BYTES)
     except OSError as error:
         raise UsageError(
-            f'{path}: the file cannot be read ({error.strerror or error}); check the file and its permissions'
+            f'{path}: the file cannot be read ({error.strerror or error}); a published file has 31 million '
+            'bytes: check the file and its permissions, or download it again'
         ) from error
 
 

@@ -139,9 +139,12 @@ def _open_records(path: str) -> DataFolder:
     present = {found for name in names if (found := subset_of(name))}
     shards = {subset: find_shards(path, subset) for subset in sorted(set(SUBSETS) & present)}
     counts = {}
-    for subset, held in shards.items():
+    for subset, held in list(shards.items()):
         facts = recorded.get(subset)
         is_current = facts is not None and facts.shards == len(held.paths)
+        if facts and is_current:
+            # Compared with the shards when their lengths are checked, before the first step.
+            shards[subset] = replace(held, num_recorded=facts.images)
         counts[subset] = facts.images if facts and is_current else _count(held)
     sizes = {
         (recorded[subset].height, recorded[subset].width) if subset in recorded else (None, None) for subset in counts

@@ -70,12 +70,14 @@ def subset_of(file_name: str) -> str | None:
 class Shards:
     """The shards of one subset in a folder, in order.
 
-    num_missing is the total in the file names minus the number of files.
+    num_missing is the total in the file names minus the number of files; num_recorded the number of images that
+    dataset.json states for them, or None.
     """
 
     subset: str
     paths: tuple[str, ...]
     num_missing: int
+    num_recorded: int | None = None
 
     @property
     def num_images(self) -> int:

@@ -26,7 +26,7 @@ class RecordPipeline(StagedInput):
     truncated or fails its checksum) or InvalidArgumentError (no Example, no image, no JPEG, a label out of range), or
     with UnicodeDecodeError if TensorFlow's message quotes bytes of the record. RecordInput treats a shard that ends
     within the 12 bytes of a record's header as complete, and a length of 2^60 ends the process; the caller has to
-    detect both before the first step (records.framing.first_cut_shard).
+    detect both before the first step (records.framing.walk_shards).
 
     At the start of every epoch a step waits until half of pool_records are read. The buffers take the memory of
     pool_records + 16 * readers records, and of those of a step; they have 110 KB each in ImageNet.

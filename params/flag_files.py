@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from errors import UsageError, spelled
+from errors import UsageError, read_regular, spelled
 
 _FLAG = 'flagfile'
 
@@ -36,8 +36,7 @@ def _check(path: str, including: tuple[str, ...]) -> None:
         chain = ', which includes '.join([*including[including.index(path) :], path])
         raise UsageError(f'{spelled(_FLAG, path)}: the file includes itself ({chain}); remove that line')
     try:
-        with open(path, encoding='utf-8') as file:
-            lines = file.read().splitlines()
+        lines = read_regular(path).decode().splitlines()
     except UnicodeDecodeError as error:
         raise UsageError(
             f'{spelled(_FLAG, path)}: it is not UTF-8 (byte {error.start}); write a text file with a flag on each line'

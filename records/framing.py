@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from errors import RunError, counted
@@ -99,20 +99,36 @@ def walk(path: str, deadline: float = math.inf) -> Walked:
     return Walked(index, end)
 
 
-def first_cut_shard(paths: Sequence[str], deadline_secs: float) -> tuple[str | None, int]:
-    """Finds the first shard that does not end where its last record ends, without reading the records.
+@dataclass
+class WalkedShards:
+    """The result of a walk through several shards.
 
-    Returns:
-      One line about the shard, or None; and the number of shards not checked within deadline_secs seconds.
+    Attributes:
+      fault: one line about the first shard that does not end where its last record ends; None if there is none.
+      num_unknown: the number of shards that were not walked through in time.
+      num_records: the records of the others.
+      empty: the shards without a record.
     """
-    num_unknown = 0
+
+    fault: str | None = None
+    num_unknown: int = 0
+    num_records: int = 0
+    empty: list[str] = field(default_factory=list)
+
+
+def walk_shards(paths: Sequence[str], deadline_secs: float) -> WalkedShards:
+    """Walks through shards, up to the first fault and for deadline_secs seconds, without reading the records."""
+    found = WalkedShards()
     with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
         step = functools.partial(walk, deadline=time.monotonic() + deadline_secs)
-        for walked in ordered_map(executor, _WALKING_THREADS, step, paths):
+        for path, walked in zip(paths, ordered_map(executor, _WALKING_THREADS, step, paths), strict=True):
             if walked.fault:
-                return str(walked.fault), 0
-            num_unknown += not walked.is_complete
-    return None, num_unknown
+                return WalkedShards(str(walked.fault))
+            found.num_unknown += not walked.is_complete
+            found.num_records += walked.num_records
+            if walked.is_complete and not walked.num_records:
+                found.empty.append(path)
+    return found
 
 
 def count_records(paths: Sequence[str]) -> int:

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from errors import RunError, UsageError, counted
+from errors import RunError, UsageError, counted, read_regular
 
 LABELS_FILE = 'labels.txt'
 FACTS_FILE = 'dataset.json'
+# That of a JPEG.
+_LONGEST_SIDE = 65535
 BACKGROUND = 'background'
 # TensorFlow's decoder refuses 2^29 bytes and more, of three a pixel (tensorflow/core/lib/jpeg/jpeg_mem.cc). Pillow has
 # the same limit (Image.MAX_IMAGE_PIXELS, twice).
@@ -141,7 +143,7 @@ def read_labels(folder: str) -> tuple[str, ...] | None:
     """
     path = Path(folder) / LABELS_FILE
     try:
-        lines = path.read_bytes().decode().replace('\r\n', '\n').split('\n')
+        lines = read_regular(path).decode().replace('\r\n', '\n').split('\n')
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -176,16 +178,17 @@ def read_facts(folder: str) -> dict[str, SubsetFacts]:
     """
     path = Path(folder) / FACTS_FILE
     try:
-        facts = {subset: SubsetFacts(**values) for subset, values in json.loads(path.read_bytes()).items()}
+        facts = {subset: SubsetFacts(**values) for subset, values in json.loads(read_regular(path)).items()}
         if not all(_is_plausible(of_subset) for of_subset in facts.values()):
-            raise ValueError('a value is not an integer of at least 1')
+            raise ValueError('a value is not an integer of at least 1, or a side has more than 65535 pixels')
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f'{path}: it cannot be used ({error}); remove it, then the shards are counted') from error
     return facts
 
 
 def _is_plausible(facts: SubsetFacts) -> bool:
     numbers = [facts.images, facts.shards, *(side for side in (facts.height, facts.width) if side is not None)]
-    return all(type(number) is int and number > 0 for number in numbers)
+    sides = [side for side in (facts.height, facts.width) if side is not None]
+    return all(type(number) is int and number > 0 for number in numbers) and max(sides, default=0) <= _LONGEST_SIDE

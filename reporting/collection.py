@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from errors import UsageError
+from errors import UsageError, read_regular
 from reporting.record import Failure, Record, as_float, read_file
 
 # The plan of a sweep, in its folder: no result.
@@ -106,10 +106,10 @@ def collect(paths: Sequence[str]) -> Collection:
 def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, Place]:
     """The place of each configuration of the sweep in a folder, by its id; empty if there is no sweep in it."""
     path = folder / SWEEP_FILE
-    if not path.is_file():
+    if not path.exists():
         return {}
     try:
-        plan = json.loads(path.read_text(encoding='utf-8'))
+        plan = json.loads(read_regular(path))
         source = str(plan.get('published_in', ''))
         # Half surrogates, which JSON allows, fit in no page.
         source.encode()

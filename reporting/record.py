@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from errors import UsageError
+from errors import UsageError, read_regular
 from params.files import OUTPUTS
 from params.table import SPECS
 from reporting.schema import DamagedError, check, short
@@ -289,7 +289,7 @@ def read_file(path: Path) -> Record | Failure:
       UsageError: as read_document; or the file cannot be read.
     """
     try:
-        text = path.read_text(encoding='utf-8')
+        text = read_regular(path, MOST_BYTES).decode()
     except UnicodeDecodeError:
         raise UsageError(f'{path}: it is not UTF-8 text; give a file that --result_file wrote') from None
     except OSError as error:
@@ -299,6 +299,8 @@ def read_file(path: Path) -> Record | Failure:
     return read_document(text, str(path))
 
 
+# The most bytes of a result that is read: those of some million steps.
+MOST_BYTES = 256 << 20
 # The ending of a file that is being written. No file takes so long.
 _PART, _OLD_SECS = '.part', 600.0
 _TEMPORARY = 'tf_cnn_benchmarks_'

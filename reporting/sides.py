@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from errors import UsageError
+from errors import UsageError, read_regular
 from reporting.collection import collect
 from reporting.differences import Facts
 from reporting.original_logs import read_logs
-from reporting.record import Failure, Record, read_document
+from reporting.record import MOST_BYTES, Failure, Record, read_document
 from reporting.repeats import as_key, grouped
 
 _EVALUATION = 'it is an evaluation (--eval), and only runs with timed steps are compared'
@@ -106,7 +106,7 @@ def read_one(argument: str) -> Sequence[Record | Failure]:
     """
     path = Path(argument)
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MOST_BYTES)
     except FileNotFoundError:
         raise UsageError(
             f'{argument}: there is no such file or folder; give a result that --result_file wrote'

@@ -10,7 +10,8 @@ import tensorflow.compat.v1 as tf
 from errors import RunError
 from inputs.data_sets import Shards
 from records.check import cause_of, first_fault
-from records.framing import FRAME_BYTES, first_cut_shard
+from records.framing import FRAME_BYTES, walk_shards
+from records.layout import FACTS_FILE
 from run.plan import Plan, Role
 
 # The errors that TensorFlow raises for bad records.
@@ -59,13 +60,23 @@ def check_lengths(shards: Shards | None, sizes: dict[str, int], warn: Callable[[
     """
     if shards is None:
         return
-    fault, num_unknown = first_cut_shard(shards.paths, _WALK_SECS)
-    if fault:
-        raise RunError(fault)
-    if num_unknown:
+    walked = walk_shards(shards.paths, _WALK_SECS)
+    if walked.fault:
+        raise RunError(walked.fault)
+    if walked.num_unknown:
         warn(
-            f'the record lengths of {num_unknown} of the {shards.subset} shards could not be checked within '
+            f'the record lengths of {walked.num_unknown} of the {shards.subset} shards could not be checked within '
             f'{_WALK_SECS:.0f} s; tf_cnn_benchmarks records --check does that'
+        )
+    elif shards.num_recorded not in (None, walked.num_records):
+        raise RunError(
+            f'{shards.folder / FACTS_FILE}: it says that there are {shards.num_recorded:,} {shards.subset} images, and '
+            f'the shards hold {walked.num_records:,}; remove it, then the shards are counted'
+        )
+    if walked.empty and not sizes:
+        warn(
+            f'{walked.empty[0]}: the shard holds no record, as do {len(walked.empty) - 1} others of '
+            f'{len(shards.paths)}; copy it again if it should have some'
         )
     for path in shards.paths:
         size = os.path.getsize(path)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from errors import UsageError, nearest
+from errors import UsageError, nearest, read_regular
 from params.spec import specs_of
 from sweeps.request import Axes, Request, Setting, read_setting, read_value
 from sweeps.settings import Settings
@@ -89,7 +89,7 @@ def read_file(path: Path, source: str | None = None) -> Request:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_bytes().decode('utf-8'))
+        return tomllib.loads(read_regular(path).decode('utf-8'))
     except UnicodeDecodeError:
         raise UsageError(f'{path}: it is not UTF-8 text; write a TOML file') from None
     except tomllib.TOMLDecodeError as error:

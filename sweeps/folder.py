@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.shape import Shape
-from errors import RunError, UsageError
+from errors import RunError, UsageError, read_regular
 from reporting.collection import SWEEP_FILE
 from reporting.program import VERSION
 from reporting.record import Failure, Record, read_file
@@ -84,7 +84,7 @@ class Folder:
         """
         path = self.path / SWEEP_FILE
         try:
-            document = json.loads(path.read_text(encoding='utf-8'))
+            document = json.loads(read_regular(path))
             if document['schema'] != _SCHEMA or document['schema_version'] > _SCHEMA_VERSION:
                 raise UsageError(f'{path}: it was written by a newer version of this program; install that one')
             return _plan_of(document)

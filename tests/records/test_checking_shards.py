@@ -1,5 +1,7 @@
 """Damaged shards and records are found, and named by path and record, also by the quick checks that runs make."""
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,14 @@ from image_folders import (
     write_photos,
     write_shards_of,
 )
-from refusals import check_line, failed
+from refusals import check_line, failed, refused
 
 from commands import records
+from inputs.data_folder import open_folder
+from inputs.data_sets import Shards
 from records.check import first_fault
-from records.framing import first_cut_shard
+from records.framing import WalkedShards, walk_shards
+from run.faults import check_lengths
 
 pytestmark = pytest.mark.graph
 
@@ -155,7 +160,7 @@ def test_a_fault_in_a_record_names_its_image_file(good_shards: Path, shards: lis
 def test_good_shards_have_no_fault(good_shards: Path) -> None:
     paths = [str(path) for path in shard_paths(good_shards)]
     assert first_fault(paths, 4, deadline_secs=60) is None
-    assert first_cut_shard(paths, deadline_secs=60) == (None, 0)
+    assert walk_shards(paths, deadline_secs=60) == WalkedShards(num_records=len(list(read_examples(good_shards))))
 
 
 def test_grey_and_cmyk_jpegs_are_good(shards: list[Path]) -> None:
@@ -183,13 +188,11 @@ def test_the_search_for_a_fault_ends_at_its_deadline(shards: list[Path]) -> None
 def test_a_cut_shard_is_found_without_reading_its_records(shards: list[Path], name: str) -> None:
     damage, _, facts = DAMAGES[name]
     damage(shards[1])
-    fault, num_unknown = first_cut_shard([str(path) for path in shards], deadline_secs=60)
-    check_line(fault, shards[1], *facts)
-    assert num_unknown == 0
+    check_line(walk_shards([str(path) for path in shards], deadline_secs=60).fault, shards[1], *facts)
 
 
 def test_shards_that_could_not_be_looked_at_in_time_are_counted(good_shards: Path) -> None:
-    assert first_cut_shard([str(path) for path in shard_paths(good_shards)], deadline_secs=-1) == (None, 4)
+    assert walk_shards([str(path) for path in shard_paths(good_shards)], deadline_secs=-1).num_unknown == 4
 
 
 def test_a_wrong_length_is_found_in_a_shard_of_many_records(tmp_path: Path) -> None:
@@ -198,5 +201,40 @@ def test_a_wrong_length_is_found_in_a_shard_of_many_records(tmp_path: Path) -> N
     content = bytearray(path.read_bytes())
     content[17 * 9_000] ^= 2
     path.write_bytes(content)
-    fault, _ = first_cut_shard([str(path)], deadline_secs=60)
-    check_line(fault, path, 'record 9000', 'checksum')
+    check_line(walk_shards([str(path)], deadline_secs=60).fault, path, 'record 9000', 'checksum')
+
+
+def test_the_counts_of_dataset_json_are_compared_with_the_shards(
+    shards: list[Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = shards[0].parent / 'dataset.json'
+    facts = json.loads(path.read_text())
+    for images in (facts['train']['images'], 1_000_000):
+        facts['train']['images'] = images
+        path.write_text(json.dumps(facts))
+        held = open_folder(str(path.parent), 'records').shards['train']
+        if images == 1_000_000:
+            with failed(path, '1,000,000'):
+                check_lengths(held, {}, pytest.fail)
+            with failed(path):
+                records.main(['--check', str(path.parent)])
+        else:
+            check_lengths(held, {}, pytest.fail)
+            assert records.main(['--check', str(path.parent)]) == 0
+    capfd.readouterr()
+    # Damaged ones, and one that would be read for ever.
+    path.write_text('[' * 100_000)
+    with refused(path):
+        records.main(['--check', str(path.parent)])
+    path.unlink()
+    os.mkfifo(path)
+    with refused(path):
+        open_folder(str(path.parent), 'records')
+
+
+def test_a_shard_without_a_record_is_named_before_training(shards: list[Path]) -> None:
+    shards[2].write_bytes(b'')
+    warnings: list[str] = []
+    check_lengths(Shards('train', tuple(map(str, shards)), 0), {}, warnings.append)
+    [warning] = warnings
+    check_line(warning, shards[2])
