@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 # Other folders may have modules of the same names. Python itself puts this folder in front, except with PYTHONSAFEPATH
 # or `python -P`, or for the command that an installation makes.
@@ -33,22 +34,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:
         end_at_sigterm()
-    _open_closed_streams()
+    if _open_closed_streams():
+        reason = 'standard output is closed (>&-), so the result would be lost; write > FILE, or > /dev/null'
+        return _settled(_fail([reason], UsageError.exit_code))
     arguments = list(sys.argv[1:] if argv is None else argv)
-    exit_code = _exit_code(arguments)
+    exit_code = _settled(_exit_code(arguments))
     if argv is None and (server := sys.modules.get('cluster.server')):
         server.leave(exit_code)
     return exit_code
 
 
-def _open_closed_streams() -> None:
-    """Replaces each closed standard stream (`>&-`), which Python represents as None, by one on /dev/null.
+def _open_closed_streams() -> bool:
+    """Returns whether standard output is closed, and replaces each closed stream (`>&-`) by one on /dev/null.
 
-    Otherwise the next file that is opened would get its descriptor, and native code would print into that file.
+    Python represents a closed stream as None. Its descriptor would be that of the next file that is opened, into which
+    native code would then print.
     """
+    is_closed = sys.stdout is None
     for name, mode in (('stdin', 'r'), ('stdout', 'w'), ('stderr', 'w')):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    return is_closed
+
+
+def _settled(exit_code: int) -> int:
+    """The exit code, also where standard error finds no room: Python would end with 120 when it flushes it."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _drop(sys.stderr)
+    return exit_code
 
 
 def _exit_code(arguments: list[str]) -> int:
@@ -73,14 +88,26 @@ def _exit_code(arguments: list[str]) -> int:
         return _fail([not_installed(error.name)], UsageError.exit_code)
     except BrokenPipeError:
         # The reader of standard output has exited, such as `| head`.
-        _drop_output()
+        _drop(sys.stdout)
         return 1
     except OSError as error:
         # The full disk to which standard output leads, a working directory that was removed, and the like.
         if _is_verbose(arguments):
             traceback.print_exc()
-        _drop_output()
+        _drop(sys.stdout)
         return _fail([_describe(error)], RunError.exit_code)
+    except Exception as error:
+        # Native code that was interrupted while it was loaded raises other errors.
+        if _was_interrupted(error):
+            return _fail(['interrupted'], _INTERRUPTED)
+        raise
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C led to an error."""
+    while error and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _is_own(module: str) -> bool:
@@ -100,10 +127,10 @@ def _describe(error: OSError) -> str:
     return f'standard output: {reason}' if error.errno in _OF_A_FULL_DISK else f'{type(error).__name__}: {reason}'
 
 
-def _drop_output() -> None:
-    """Leads standard output to /dev/null; otherwise Python would complain again when it flushes at exit."""
+def _drop(stream: TextIO) -> None:
+    """Leads a stream to /dev/null; otherwise Python would complain again when it flushes at exit."""
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run(arguments: list[str]) -> int:
@@ -136,8 +163,10 @@ def _is_verbose(arguments: Sequence[str]) -> bool:
 
 
 def _fail(messages: Sequence[str], exit_code: int) -> int:
-    for message in messages:
-        print(format_error(message), file=sys.stderr)
+    # A log without room does not change the exit code.
+    with contextlib.suppress(OSError):
+        for message in messages:
+            print(format_error(message), file=sys.stderr)
     return exit_code
 
 

@@ -67,6 +67,14 @@ class Interrupts:
             for number, before in own.items():
                 signal.signal(number, before)
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Within the block signals wait for its end, as where native code would turn an exception into another."""
+        with self.listening():
+            self.hold()
+            yield
+            self.release()
+
     def hold(self) -> None:
         """From now on signals wait for release()."""
         self._is_held = True

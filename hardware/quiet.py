@@ -238,7 +238,8 @@ def _own_stderr() -> Iterator[TextIO | None]:
     try:
         yield own
     finally:
-        own.flush()
+        with contextlib.suppress(OSError):
+            own.flush()
         sys.stderr = before
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from cluster.discovery import as_evaluator, find_cluster
 from cluster.environments import find_place_on_host, is_evaluator
 from cluster.shape import Shape
+from cluster.signals import Interrupts
 from cluster.topology import Cluster, Timeout, place_of, public_hosts
 from errors import Refusals, UsageError, spelled
 from hardware.gpus import has_nvidia_gpu
@@ -175,7 +176,8 @@ def _plan_server(
     warnings: Sequence[str],
     environ: Mapping[str, str],
 ) -> ServerPlan:
-    import_tensorflow()
+    with Interrupts().held():
+        import_tensorflow()
     from run.session_settings import server_config
 
     # A parameter server keeps its variables on the CPU.
@@ -259,7 +261,8 @@ def _plan_run(
     refusals.raise_all()
     warnings += set_openmp(_for_openmp(params))
     # From here on TensorFlow is needed.
-    import_tensorflow()
+    with Interrupts().held():
+        import_tensorflow()
     from run.machine import find_machine
     from run.numa_binding import bind_process
     from run.resolve_training import describe_step, find_optimizer, place_variables

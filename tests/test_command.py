@@ -283,8 +283,14 @@ def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
     action = f"file = open({str(written)!r}, 'w'); os.write(1, b'native'); os.write(2, b'native')"
     command = ['sh', '-c', f'exec "$0" -c "$1" {closed}', sys.executable, SCRIPT.format(action=action)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    if '>&-' in closed.split():
+        # The result would be lost.
+        assert done.returncode == 2
+        assert not done.stdout
+        assert ('standard output' in done.stderr) is not ('2>&-' in closed)
+        return
     assert done.returncode == 0, done.stderr
-    assert done.stdout == ('' if '>&-' in closed.split() else 'before\nafter\n')
+    assert done.stdout == 'before\nafter\n'
     assert written.read_text() == ''
 
 
@@ -351,3 +357,29 @@ def test_sigterm_while_the_command_starts_ends_with_143_and_one_line(
         _, err = process.communicate(timeout=60)
     assert process.returncode == 143, err
     assert err.splitlines()[-1] == 'tf_cnn_benchmarks: error: stopped by SIGTERM'
+
+
+@pytest.mark.unit
+@pytest.mark.skipif(not FULL.is_char_device(), reason='a device of Linux that is always full')
+@pytest.mark.parametrize(
+    ('argv', 'exit_code'), [(['--model=none'], 2), (['--num_batches=1', '--num_warmup_batches=0', '--device=cpu'], 0)]
+)
+def test_a_full_disk_under_standard_error_does_not_change_the_exit_code(argv: list[str], exit_code: int) -> None:
+    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv]
+    with FULL.open('w') as full:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, timeout=60, cwd=ROOT)
+    assert done.returncode == exit_code
+
+
+@pytest.mark.distributed
+def test_ctrl_c_while_tensorflow_is_imported_is_one_line() -> None:
+    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), '--model=trivial', '--num_batches=1', '--device=cpu']
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        deadline = time.monotonic() + 60
+        while 'libtensorflow' not in Path(f'/proc/{process.pid}/maps').read_text():
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, '')
+    check_line(err, 'interrupted')

@@ -1,6 +1,7 @@
 """What a command line and Python may say: the forms of a flag, its types and bounds, and flag files."""
 
 import dataclasses
+import os
 import re
 import warnings
 from pathlib import Path
@@ -84,6 +85,10 @@ def test_flags_are_read_from_a_file(tmp_path: Path) -> None:
     assert parse_argv([f'--flagfile={file}', '--num_batches=3']).params == Params(
         model='lenet', batch_size=8, num_batches=3
     )
+    os.mkfifo(tmp_path / 'pipe')
+    for endless in (tmp_path / 'pipe', '/dev/zero'):
+        with refused(f'--flagfile={endless}'):
+            parse_argv([f'--flagfile={endless}'])
     with refused('--flagfile', f'{tmp_path}/none'):
         parse_argv([f'--flagfile={tmp_path}/none'])
     file.write_text('--batch_size=8\nstray\n')

@@ -5,6 +5,7 @@ A damaged file is one that a user copied, cut off or edited, or that somebody se
 
 import copy
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -171,3 +172,19 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(docume
         judge(records, GOOD)
         judge(GOOD[:1], [*records * 4, *GOOD])
     summarize_collection(Collection((*records, *GOOD), tuple(failures), ()))
+
+
+def test_what_would_be_read_for_ever_is_named_and_passed_over(tmp_path: Path) -> None:
+    write_sample(tmp_path / 'good.json')
+    os.mkfifo(tmp_path / 'pipe.json')
+    (tmp_path / 'zeros.json').symlink_to('/dev/zero')
+    with (tmp_path / 'large.json').open('wb') as file:
+        file.truncate(1 << 40)
+    found = collect([str(tmp_path)])
+    assert len(found.records) == 1
+    assert len(found.problems) == 3
+    for name, problem in zip(('large', 'pipe', 'zeros'), sorted(found.problems), strict=True):
+        check_line(problem, tmp_path / f'{name}.json')
+    for argument in ('pipe.json', 'zeros.json'):
+        with pytest.raises(UsageError):
+            read_side(str(tmp_path / argument))
