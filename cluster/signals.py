@@ -67,14 +67,6 @@ class Interrupts:
             for number, before in own.items():
                 signal.signal(number, before)
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Within the block signals wait for its end, as where native code would turn an exception into another."""
-        with self.listening():
-            self.hold()
-            yield
-            self.release()
-
     def hold(self) -> None:
         """From now on signals wait for release()."""
         self._is_held = True
@@ -90,6 +82,15 @@ class Interrupts:
         if not self._is_held:
             raise exception
         self._pending = self._pending or exception
+
+
+def uninterrupted(function: Callable[[], None]) -> None:
+    """Calls a function. Signals wait for its end: native code would turn their exceptions into others."""
+    interrupts = Interrupts()
+    with interrupts.listening():
+        interrupts.hold()
+        function()
+        interrupts.release()
 
 
 class Stop:

@@ -1,7 +1,6 @@
 """Makes the plan of a run from the settings: the one place that reads flags, folders, the network and devices.
 
-Raises every UsageError of a run. Checks that need no TensorFlow come first, and tell all mistakes that do not depend on
-each other at once, so that most are reported together and within a fraction of a second.
+Raises every UsageError of a run. Checks that need no TensorFlow come first; independent mistakes are reported together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 from cluster.discovery import as_evaluator, find_cluster
 from cluster.environments import find_place_on_host, is_evaluator
 from cluster.shape import Shape
-from cluster.signals import Interrupts
+from cluster.signals import uninterrupted
 from cluster.topology import Cluster, Timeout, place_of, public_hosts
 from errors import Refusals, UsageError, spelled
 from hardware.gpus import has_nvidia_gpu
@@ -176,8 +175,7 @@ def _plan_server(
     warnings: Sequence[str],
     environ: Mapping[str, str],
 ) -> ServerPlan:
-    with Interrupts().held():
-        import_tensorflow()
+    uninterrupted(import_tensorflow)
     from run.session_settings import server_config
 
     # A parameter server keeps its variables on the CPU.
@@ -261,8 +259,7 @@ def _plan_run(
     refusals.raise_all()
     warnings += set_openmp(_for_openmp(params))
     # From here on TensorFlow is needed.
-    with Interrupts().held():
-        import_tensorflow()
+    uninterrupted(import_tensorflow)
     from run.machine import find_machine
     from run.numa_binding import bind_process
     from run.resolve_training import describe_step, find_optimizer, place_variables
