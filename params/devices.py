@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from errors import spelled
 from params.modes import MODES
-from params.rules import Idle, Rule, idle_in_eval
+from params.rules import Idle, Rule, idle_in_eval, idle_on_cpu
 from params.spec import flag
+from params.variables import asks_a_cpu_for_nccl
 
 if TYPE_CHECKING:
     from params.table import Params
@@ -103,7 +104,7 @@ def _a_launcher_starts_one_process_per_device(params: 'Params') -> str | None:
 def another_flag_places_the_sums(params: 'Params') -> bool:
     """Whether gradients are summed where --all_reduce_spec or --hierarchical_copy says."""
     mode = MODES[params.variable_update]
-    by_spec = mode.takes_all_reduce_spec and params.all_reduce_spec is not None
+    by_spec = mode.takes_all_reduce_spec and params.all_reduce_spec is not None and not asks_a_cpu_for_nccl(params)
     by_hierarchy = mode.takes_hierarchy and params.hierarchical_copy
     return mode.parameter_device == 'sums' and (by_spec or by_hierarchy)
 
@@ -127,21 +128,9 @@ IDLE: tuple[Idle, ...] = (
         'with this --variable_update it only sets where gradients are summed, and --all_reduce_spec or '
         '--hierarchical_copy sets that already',
     ),
-    Idle(
-        ('local_parameter_device',),
-        lambda p, run: p.device == 'cpu' and p.local_parameter_device == 'gpu',
-        'the run is on the CPU',
-    ),
-    Idle(
-        (
-            'allow_growth',
-            'gpu_memory_frac_for_testing',
-            'gpu_thread_mode',
-            'per_gpu_thread_count',
-            'batchnorm_persistent',
-        ),
-        lambda p, run: p.device == 'cpu',
-        'the run is on the CPU',
+    idle_on_cpu('local_parameter_device', when=lambda p: p.local_parameter_device == 'gpu'),
+    idle_on_cpu(
+        'allow_growth', 'gpu_memory_frac_for_testing', 'gpu_thread_mode', 'per_gpu_thread_count', 'batchnorm_persistent'
     ),
     Idle(
         ('per_gpu_thread_count',),

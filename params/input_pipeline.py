@@ -130,10 +130,9 @@ def _the_order_of_records_is_deterministic(params: 'Params', run: RunFacts) -> s
     if not (params.deterministic and _reads_records(params, run)):
         return None
     if not record_pipeline(params.input_pipeline, deterministic=True).repeatable:
-        written = params.given.get('input_pipeline') or spelled('input_pipeline', params.input_pipeline)
         return (
-            f'{written} clashes with --deterministic: the order of its records depends on timing; write '
-            f'--input_pipeline={TF_DATA}'
+            f'{params.written("input_pipeline")} clashes with --deterministic: the order of its records depends on '
+            f'timing; write --input_pipeline={TF_DATA}'
         )
     if params.datasets_sloppy_parallel_interleave:
         return (

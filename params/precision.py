@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from errors import spelled
 from params.optimizers import OPTIMIZERS, optimizers_that
-from params.rules import Idle, Rule, idle_in_eval, idle_in_forward_only
+from params.rules import Idle, Rule, idle_in_eval, idle_in_forward_only, idle_on_cpu
 from params.spec import flag
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _16_bits_hold_what_the_optimizer_keeps(params: 'Params') -> str | None:
 
 RULES: tuple[Rule, ...] = (_16_bits_hold_what_the_optimizer_keeps,)
 IDLE: tuple[Idle, ...] = (
-    Idle(('tf32',), lambda p, run: p.device == 'cpu', 'the run is on the CPU'),
+    idle_on_cpu('tf32'),
     Idle(('fp16_vars',), lambda p, run: p.precision == 'fp32', 'only --precision=fp16 or --precision=bf16 uses it'),
     Idle(_LOSS_SCALE, lambda p, run: p.precision != 'fp16', 'only --precision=fp16 scales the loss'),
     idle_in_eval(*_LOSS_SCALE, 'fp16_vars', 'continue_on_nan'),

@@ -39,6 +39,21 @@ class Idle:
     reason: str
 
 
+def idle_on_cpu(
+    *flags: str, when: Callable[['Params'], bool] = lambda params: True, reason: str = 'the run is on the CPU'
+) -> Idle:
+    """These flags have no effect on a CPU.
+
+    The one rule for flags that are for GPUs only: they change no result, so on a CPU they never stop a run, and a
+    warning names them as they were written. Only the flags that choose the devices themselves are refused where there
+    is no GPU: --device=gpu, and --num_gpus above 1 without --device.
+
+    Args:
+      when: for flags of which only some values are for GPUs, whether the value is one of these.
+    """
+    return Idle(flags, lambda p, run: p.device == 'cpu' and when(p), reason)
+
+
 def idle_in_eval(*flags: str, reason: str = '--eval trains nothing') -> Idle:
     """These flags have no effect with --eval."""
     return Idle(flags, lambda p, run: p.eval, reason)

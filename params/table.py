@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from errors import spelled
 from params.cluster import Cluster
 from params.data import Data
 from params.devices import Devices
@@ -60,6 +61,10 @@ class Params(
     """
 
     given: Mapping[str, str] = dataclasses.field(default_factory=Given, compare=False, repr=False)
+
+    def written(self, name: str) -> str:
+        """Returns a flag as it was written, or as it would be written if it was not given."""
+        return self.given.get(name) or spelled(name, getattr(self, name))
 
     @property
     def trains(self) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from errors import spelled
-from params.rules import Idle, Rule
+from params.rules import Idle, Rule, idle_on_cpu
 from params.spec import flag
 
 if TYPE_CHECKING:
@@ -130,11 +130,7 @@ def _gpus_are_chosen_by_their_numbers(params: 'Params') -> str | None:
 
 RULES: tuple[Rule, ...] = (_gpus_are_chosen_by_their_numbers,)
 IDLE: tuple[Idle, ...] = (
-    Idle(
-        ('gpu_indices', *_GPU_OPTIONS, 'winograd_nonfused', 'autotune_threshold', 'sync_on_finish'),
-        lambda p, run: p.device == 'cpu',
-        'the run is on the CPU',
-    ),
+    idle_on_cpu('gpu_indices', *_GPU_OPTIONS, 'winograd_nonfused', 'autotune_threshold', 'sync_on_finish'),
     Idle(
         ('sync_on_finish',),
         lambda p, run: not run.alone,

@@ -1,12 +1,13 @@
 """The flags about variables and gradients: where variables live, and how gradients are combined and sent."""
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from errors import UsageError, spelled
 from params.all_reduce_spec import ALGORITHMS, COLLECTIVE, idle_parts, parse_spec
 from params.modes import DEFAULT_MODE, MODES, modes_that
-from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only
+from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only, idle_on_cpu
 from params.spec import flag
 
 if TYPE_CHECKING:
@@ -107,11 +108,17 @@ def _gradients_are_packed_in_one_way(params: 'Params') -> str | None:
     return None
 
 
+def asks_a_cpu_for_nccl(params: 'Params') -> bool:
+    """Whether --all_reduce_spec names NCCL in a run on the CPU, which then sums as without the flag."""
+    return params.device == 'cpu' and re.search(r'\bnccl\b', params.all_reduce_spec or '') is not None
+
+
 def sums_by_spec(params: 'Params') -> bool:
     """Whether --all_reduce_spec is given and says how gradients are summed."""
     mode = MODES[params.variable_update]
     has_sums = params.trains and (params.num_gpus > 1 or mode.has_controller)
-    return params.all_reduce_spec is not None and mode.takes_all_reduce_spec and has_sums
+    is_given = params.all_reduce_spec is not None and not asks_a_cpu_for_nccl(params)
+    return is_given and mode.takes_all_reduce_spec and has_sums
 
 
 def sums_by_halves(params: 'Params') -> bool:
@@ -141,7 +148,7 @@ def _the_spec_of_sums_can_be_read(params: 'Params') -> str | None:
 def _gradients_are_summed_in_one_way(params: 'Params') -> str | None:
     if params.hierarchical_copy and params.all_reduce_spec and sums_by_spec(params):
         return (
-            f'--hierarchical_copy clashes with {spelled("all_reduce_spec", params.all_reduce_spec)}: both set how '
+            f'--hierarchical_copy clashes with {params.written("all_reduce_spec")}: both set how '
             'gradients are summed; leave one out'
         )
     return None
@@ -263,11 +270,7 @@ IDLE: tuple[Idle, ...] = (
         lambda p, run: MODES[p.variable_update].launcher is None,
         f'only {modes_that(lambda mode: mode.launcher is not None)} uses it',
     ),
-    Idle(
-        ('horovod_device',),
-        lambda p, run: p.device == 'cpu' and p.horovod_device == 'gpu',
-        'the run is on the CPU',
-    ),
+    idle_on_cpu('horovod_device', when=lambda p: p.horovod_device == 'gpu'),
     Idle(
         ('all_reduce_spec',),
         lambda p, run: not MODES[p.variable_update].takes_all_reduce_spec and not _asks_for_what_is(p),
@@ -287,6 +290,11 @@ IDLE: tuple[Idle, ...] = (
         (*_SUMS, 'compact_gradient_transfer'),
         lambda p, run: run.alone and p.num_gpus == 1,
         'with --num_gpus=1 there are no gradients to sum',
+    ),
+    idle_on_cpu(
+        'all_reduce_spec',
+        when=lambda p: asks_a_cpu_for_nccl(p),
+        reason='NCCL sums between GPUs, and the run is on the CPU; pscpu, psgpu and xring work there',
     ),
     Idle(('network_topology',), lambda p, run: not p.hierarchical_copy, 'only --hierarchical_copy uses it'),
     Idle(

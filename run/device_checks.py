@@ -52,23 +52,22 @@ def find_kind(params: Params, num_gpus_found: int, *, is_here: bool, host_has_gp
     return params.device or ('gpu' if has_gpus else 'cpu')
 
 
-def check_devices(params: Params, kind: str, num_gpus_found: int, *, alone: bool, is_here: bool) -> None:
+def check_devices(params: Params, kind: str, num_gpus_found: int, *, is_here: bool) -> None:
     """Checks the flags that the devices decide on.
 
     Args:
       kind: of the devices of the towers.
-      alone: whether this is the only process of the run.
       is_here: as for find_kind.
 
     Raises:
-      UsageError: the settings ask for GPUs, or for sums by NCCL, that this machine does not have, or for more devices
-        than XLA compiles for.
+      UsageError: the settings ask for GPUs that this machine does not have, for sums by NCCL between processes, or for
+        more devices than XLA compiles for.
     """
     refusals = Refusals()
     for check in (
         _find_missing_gpus(params, kind, num_gpus_found) if is_here else None,
         _find_devices_without_xla(params, kind),
-        *_find_nccl_without_gpus(params, kind, alone=alone, is_here=is_here),
+        _find_nccl_between_processes(params) if not is_here else None,
     ):
         if check:
             refusals.add(check)
@@ -94,26 +93,20 @@ def _find_missing_gpus(params: Params, kind: str, num_gpus_found: int) -> str | 
 def _find_devices_without_xla(params: Params, kind: str) -> str | None:
     if params.xla and kind == 'cpu' and params.num_gpus > 1:
         return (
-            f'--xla: on a CPU it compiles for one device, and --num_gpus={params.num_gpus}; '
+            f'{params.written("xla")}: on a CPU it compiles for one device, and --num_gpus={params.num_gpus}; '
             'write --num_gpus=1 or --noxla'
         )
     return None
 
 
-def _find_nccl_without_gpus(params: Params, kind: str, *, alone: bool, is_here: bool) -> list[str]:
+def _find_nccl_between_processes(params: Params) -> str | None:
     spec = (params.all_reduce_spec or '') if sums_by_spec(params) else ''
-    lines = []
-    if kind != 'gpu' and 'nccl' in spec and params.trains and (params.num_gpus > 1 or not alone):
-        lines.append(
-            f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between GPUs and the run is on the CPU; '
-            'leave it (and --use_nccl) out, or write pscpu, psgpu or xring'
-        )
-    if not is_here and spec and any((part.between or part.algorithm) == 'nccl' for part in parse_spec(spec)):
-        lines.append(
-            f'--all_reduce_spec={params.all_reduce_spec}: NCCL works between the GPUs of one process here, and '
+    if spec and any((part.between or part.algorithm) == 'nccl' for part in parse_spec(spec)):
+        return (
+            f'{params.written("all_reduce_spec")}: NCCL works between the GPUs of one process here, and '
             f'--variable_update={params.variable_update} has several; write nccl/xring, xring, psgpu or pscpu'
         )
-    return lines
+    return None
 
 
 def _how_to_see_gpus() -> str:

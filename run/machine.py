@@ -78,7 +78,7 @@ def find_machine(
     parameter_kind = kind
     if places_parameters and not params.eval and kind == 'gpu':
         parameter_kind = params.local_parameter_device or kind
-    check_devices(params, kind, num_gpus_found, alone=alone, is_here=not workers)
+    check_devices(params, kind, num_gpus_found, is_here=not workers)
     towers = tuple(f'{worker}/{kind}:{i}' for worker in workers or [''] for i in range(params.num_gpus))
     data_format, reason = 'NHWC', ''
     tf32: bool | None = False

@@ -242,7 +242,7 @@ def _plan_run(
     with refusals.collecting():
         if needs_no_tensorflow(params):
             kind = find_kind(params, 0, is_here=not elsewhere, host_has_gpus=host_has_gpus)
-            check_devices(params, kind, 0, alone=cluster is None, is_here=not elsewhere)
+            check_devices(params, kind, 0, is_here=not elsewhere)
     with refusals.collecting():
         check_outputs(params, is_chief=is_chief)
         check_backbone(params, is_chief)

@@ -137,7 +137,20 @@ HAVE_NO_EFFECT = [
         '--all_reduce_spec=pscpu#2 --variable_update=replicated --num_gpus=2',
         ['--all_reduce_spec=pscpu#2 #2 pscpu'],
     ),
+    # Flags for GPUs on a CPU, each by the name that was written.
     ('--local_parameter_device=gpu --device=cpu', ['--local_parameter_device=gpu CPU']),
+    (
+        '--use_nccl=True --local_parameter_device=gpu --variable_update=replicated --num_gpus=2 --device=cpu',
+        ['--use_nccl=True NCCL CPU pscpu psgpu xring', '--local_parameter_device=gpu CPU'],
+    ),
+    (
+        '--all_reduce_spec=pscpu:32k:nccl#2 --hierarchical_copy --variable_update=replicated --num_gpus=2 --device=cpu',
+        ['--all_reduce_spec=pscpu:32k:nccl#2 NCCL CPU'],
+    ),
+    (
+        '--all_reduce_spec=nccl/xring --variable_update=distributed_all_reduce --num_gpus=2 --device=cpu',
+        ['--all_reduce_spec=nccl/xring NCCL CPU'],
+    ),
     ('--horovod_device=gpu --device=cpu --variable_update=horovod', ['--horovod_device=gpu CPU']),
     ('--server_protocol=grpc+verbs', ['--server_protocol=grpc+verbs']),
     ('--server_protocol=verbs --variable_update=horovod', ['--server_protocol=verbs']),

@@ -114,10 +114,6 @@ register_model('wrong', wrong, image_size=8)
 NEEDS_NO_GPU = {
     'several GPUs where there is none': (['--num_gpus=4'], ['--num_gpus=4', '--device=cpu']),
     'more GPUs than there are': (['--device=gpu', '--num_gpus=2'], ['GPU', '--device=cpu']),
-    'NCCL without GPUs': (
-        ['--variable_update=replicated', '--num_gpus=2', '--use_nccl=True', '--device=cpu'],
-        ['NCCL', '--all_reduce_spec=nccl'],
-    ),
 }
 
 

@@ -16,8 +16,7 @@ ROOT = Path(tf_cnn_benchmarks.__file__).parent
 # Command lines, each with what its lines begin with.
 REPLICATED = '--variable_update=replicated --num_gpus=2 --device=cpu'
 REFUSED = {
-    f'{REPLICATED} --use_nccl=True': ['--all_reduce_spec=nccl'],
-    f'{REPLICATED} --all_reduce_spec=pscpu:32k:nccl': ['--all_reduce_spec=pscpu:32k:nccl'],
+    '--device=cpu --xla_compile --num_gpus=2': ['--xla_compile=True'],
     '--variable_update=collective_all_reduce --ps_hosts=a:1 --worker_hosts=b:1,c:1 --job_name=worker': [
         '--variable_update=collective_all_reduce'
     ],
@@ -38,12 +37,11 @@ REFUSED = {
         '--ps_hosts and --worker_hosts: worker 0'
     ],
     # What does not depend on each other is told at once.
-    f'{REPLICATED} --use_nccl --xla --data_dir=no/such --graph_file=file/g --trace_file=file/t': [
+    f'{REPLICATED} --xla_compile --data_dir=no/such --graph_file=file/g --trace_file=file/t': [
         '--data_dir=no/such',
         '--graph_file=file/g',
         '--trace_file=file/t',
         '--xla',
-        '--all_reduce_spec=nccl',
     ],
     '--device=cpu --repeat=2 --data_dir=no/such --graph_file=file/g': ['--repeat=2'],
     'cluster -- --device=cpu --data_dir=no/such --graph_file=file/g': ['--data_dir=no/such', '--graph_file=file'],
@@ -52,7 +50,7 @@ REFUSED = {
 WITHOUT_GPU = {
     '--device=gpu': ['--device=gpu'],
     '--num_gpus=2': ['--num_gpus=2'],
-    '--variable_update=replicated --num_gpus=2 --use_nccl': ['--num_gpus=2', '--all_reduce_spec=nccl'],
+    '--variable_update=replicated --num_gpus=2 --use_nccl': ['--num_gpus=2'],
 }
 # Prints for each command line the exit code, what was printed, and whether TensorFlow was imported.
 SCRIPT = """

@@ -99,9 +99,12 @@ def test_flags_without_effect_may_ask_for_gpus_that_are_not_there() -> None:
 
 
 def test_nccl_is_for_gpus(num_gpus_here: int) -> None:
-    params = make_params(variable_update='replicated', num_gpus=2, use_nccl=True, device='cpu')
-    with refused('--all_reduce_spec=nccl', 'pscpu', 'psgpu', 'xring'):
-        machine_of(params)
+    on_cpu: dict[str, Any] = {'variable_update': 'replicated', 'num_gpus': 2, 'device': 'cpu'}
+    assert machine_of(make_params(**on_cpu, use_nccl=True)) == machine_of(make_params(**on_cpu))
+    workers = ['/job:worker/task:0', '/job:worker/task:1']
+    on_cpu['variable_update'] = 'distributed_all_reduce'
+    expected = machine_of(make_params(**on_cpu), workers, alone=False)
+    assert machine_of(make_params(**on_cpu, all_reduce_spec='nccl'), workers, alone=False) == expected
 
 
 def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None:
