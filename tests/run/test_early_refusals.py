@@ -41,7 +41,7 @@ REFUSED = {
         '--data_dir=no/such',
         '--graph_file=file/g',
         '--trace_file=file/t',
-        '--xla',
+        '--xla_compile=True',
     ],
     '--device=cpu --repeat=2 --data_dir=no/such --graph_file=file/g': ['--repeat=2'],
     'cluster -- --device=cpu --data_dir=no/such --graph_file=file/g': ['--data_dir=no/such', '--graph_file=file'],
