@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
-from errors import RunError, UsageError, counted
+from errors import RunError, UsageError, counted, spelled
 from hardware.peak import measure_peak
 from hardware.tensorflow_import import without_collecting
 from inputs.memory import format_memory
@@ -365,6 +365,10 @@ def _idle_in_memory(params: Params, step_graph: StepGraph) -> str | None:
 
 
 def _plan(params: Params) -> Plan:
+    if params.repeat > 1:
+        raise UsageError(
+            f'{spelled("repeat", params.repeat)}: it is for the command; from Python, call run() each time'
+        )
     plan = resolve(params, os.environ)
     if isinstance(plan, ServerPlan):
         raise UsageError(f'--job_name={plan.cluster.job}: this process serves others and runs no benchmark')

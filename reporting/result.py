@@ -1,10 +1,12 @@
 """What a run measured: raw values and the numbers derived from them."""
 
 import enum
+import html
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from params import Params
 from reporting.statistics import Rate, summarize, throughput
@@ -129,7 +131,7 @@ class Accuracy:
         return throughput(self.num_images, self.seconds)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """One run of the benchmark.
 
@@ -230,3 +232,68 @@ class Result:
     def rate(self) -> Rate:
         """The rate of the timed steps by their own seconds, and its spread; requires a timed step."""
         return summarize(self._images_of_step, [step.seconds for step in self.timed_steps])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the result in values that JSON can represent; what was not measured is None.
+
+        `steps` and `evaluations` are lists of rows, as pandas.DataFrame takes them.
+        """
+        return {
+            'model': self.model,
+            'data_set': self.data_set,
+            'is_synthetic': self.is_synthetic,
+            'precision': self.precision,
+            'data_format': self.data_format,
+            'batch_size': self.batch_size,
+            'global_batch_size': self.global_batch_size,
+            'devices': list(self.devices),
+            'num_workers': self.num_workers,
+            'tensorflow_version': self.tensorflow_version,
+            'complete': self.complete,
+            'images': self.images,
+            'wall_seconds': self.wall_seconds,
+            'images_per_second': self.images_per_second if self.images else None,
+            'num_skipped_steps': self.num_skipped_steps,
+            'steps': [
+                {
+                    'phase': step.phase.value,
+                    'index': step.index,
+                    'start': step.start,
+                    'seconds': step.seconds,
+                    **{name: _finite(value) for name, value in vars(step.values).items()},
+                }
+                for step in self.steps
+            ],
+            'evaluations': [
+                {**vars(found), 'top_1': _finite(found.top_1), 'top_5': _finite(found.top_5)}
+                for found in self.evaluations
+            ],
+        }
+
+    def _summary(self) -> list[tuple[str, str]]:
+        """The rows of the two representations."""
+        images = 'synthetic' if self.is_synthetic else 'real'
+        rate = f'{self.images_per_second:.2f} images/sec' if self.images else 'no step was timed'
+        milliseconds = sorted(1e3 * step.seconds for step in self.timed_steps)
+        steps = f'{len(milliseconds)} timed, of {self.global_batch_size} images'
+        if milliseconds:
+            steps += f', {statistics.median(milliseconds):.1f} ms each (median)'
+        return [
+            ('Model', f'{self.model} on {self.data_set} ({images}), {self.precision}, {self.data_format}'),
+            ('Devices', f'{len(self.devices)} on each of {self.num_workers}: {", ".join(self.devices)}'),
+            ('Total', f'{rate}{"" if self.complete else "; the run is incomplete"}'),
+            ('Steps', steps),
+        ]
+
+    def __repr__(self) -> str:
+        """Five lines: what ran, and how fast."""
+        return '\n'.join(['Result', *(f'  {label + ":":<9}{text}' for label, text in self._summary())])
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        rows = (f'<tr><th>{label}</th><td>{html.escape(text)}</td></tr>' for label, text in self._summary())
+        return f'<table>{"".join(rows)}</table>'
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

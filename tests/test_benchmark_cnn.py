@@ -1,6 +1,8 @@
 """BenchmarkCNN as Python users call it, in one process."""
 
+import html
 import io
+import json
 import re
 import signal
 import sys
@@ -289,3 +291,22 @@ def test_the_horovod_mode_is_refused_where_horovod_is_not_installed(monkeypatch:
     monkeypatch.setitem(sys.modules, 'horovod', None)
     with refused('--variable_update=horovod', 'horovod', '--variable_update=collective_all_reduce'):
         run(variable_update='horovod')
+
+
+def test_a_result_shows_itself_and_becomes_rows() -> None:
+    result = run(num_batches=3)
+    lines = repr(result).splitlines()
+    assert len(lines) == 5
+    assert f'{result.images_per_second:.2f} images/sec' in lines[3]
+    assert all(f'<td>{html.escape(line[11:])}</td>' in result._repr_html_() for line in lines[1:])
+    found = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert found['images'] / found['wall_seconds'] == pytest.approx(found['images_per_second'])
+    assert [row['seconds'] for row in found['steps'] if row['phase'] == 'timed'] == [
+        step.seconds for step in result.timed_steps
+    ]
+    assert {'index', 'loss', 'learning_rate'} <= found['steps'][0].keys()
+
+
+def test_repeats_are_refused_from_python() -> None:
+    with refused('--repeat=3', 'run()'):
+        run(repeat=3)

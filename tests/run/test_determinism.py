@@ -38,7 +38,7 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path: Path) -> No
     ]
     found = []
     for process in processes:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=900)
         assert process.returncode == 0, err.decode()[-3000:]
         found.append(json.loads(out))
     assert found[0] == found[1]
