@@ -271,7 +271,7 @@ class Measurement:
 
     def _advise(self, document: Mapping[str, Any]) -> None:
         if stages := document['input']['stages']:
-            self._console.result(format_stages(stages))
+            self._console.result(format_stages(stages, self._plan.counts.num_timed))
             if buffers := self.recording.input_buffers:
                 self._console.result(format_memory(buffers))
         for line in format_summary(document):

@@ -21,6 +21,7 @@ from inputs.stages import DECODE, PARSE, READ, STAGES
 from params import make_params
 from reporting import result as results
 from reporting.console import Console
+from reporting.input_stages import StageTime, format_stages, rows_of
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -165,3 +166,17 @@ def test_memory_stays_within_the_bound_over_many_steps(tmp_path: Path) -> None:
     assert 40e6 < bound < 60e6
     # TensorFlow's threads, its graph, the images that are being decoded, and what the C library keeps: 8 to 18 MB.
     assert max(grown) < bound + 40e6, (bound, grown)
+
+
+def test_a_stage_that_costs_less_than_the_noise_is_not_measurable_and_says_which_steps_would_do() -> None:
+    times = [StageTime('read', 100, 2.0, 1.0), StageTime('decode', 100, 1.0, 1.5), StageTime('transfer', 100, 1.6, 1.4)]
+    rows = rows_of(times)
+    assert [row['share'] for row in rows] == pytest.approx([1.25, -0.625, 0.375])
+    table = format_stages(rows, 10)
+    decode, transfer = (next(line for line in table.splitlines() if name in line) for name in ('decode', 'transfer'))
+    assert decode.count('not measurable') == 2
+    assert transfer.count('not measurable') == 1
+    assert '-' not in decode.replace('--', '')
+    # 62.5 % of the whole become 5 % with (62.5 / 5)^2 times as many.
+    assert '--num_batches=1563' in table
+    assert 'not measurable' not in format_stages(rows_of(times[:1]), 10)
