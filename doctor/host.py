@@ -77,7 +77,7 @@ def load(context: Context, root: str = '/') -> Verdict:
     if others > _LARGEST_SHARE:
         return warning(
             f'others use {others:.0%} of the cores; {shown}',
-            'end the other programs or wait for them: look at top. The throughputs below are too low',
+            'end the other programs or wait for them (look at top): rates that are measured meanwhile are too low',
             **found,
         )
     if stolen > _LARGEST_SHARE:

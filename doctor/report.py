@@ -102,10 +102,12 @@ def rows_of(findings: Sequence[Finding]) -> list[tuple[Outcome, str, str, str | 
 
 
 def format_summary(findings: Sequence[Finding], seconds: float) -> str:
-    """Such as '12 checks in 93 s: 10 ok, 1 warning, 1 wrong'."""
+    """Such as '12 checks in 93 s: 10 ok, 1 warning, 1 wrong; 9 more do not apply here'."""
     counts = Counter(finding.verdict.outcome for finding in findings)
+    num_skipped = counts.pop(Outcome.SKIPPED, 0)
     listed = ', '.join(f'{counts[outcome]} {outcome.value}' for outcome in Outcome if counts[outcome])
-    return f'{counted(len(findings), "check")} in {seconds:.0f} s: {listed or "none"}'
+    others = f'; {num_skipped} more do not apply here' if num_skipped else ''
+    return f'{counted(len(findings) - num_skipped, "check")} in {seconds:.0f} s: {listed or "none"}{others}'
 
 
 def format_again(findings: Sequence[Finding], flags: Sequence[str] = ()) -> str | None:
