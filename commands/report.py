@@ -1,6 +1,5 @@
 """`tf_cnn_benchmarks.py report`: results as one HTML page. Starts without TensorFlow and matplotlib."""
 
-import contextlib
 import importlib
 import os
 import sys
@@ -17,6 +16,7 @@ from reporting import history
 from reporting.change_points import change_points
 from reporting.collection import collect
 from reporting.history import History
+from reporting.record import write_whole
 
 if TYPE_CHECKING:
     from reporting.page import Page
@@ -117,14 +117,9 @@ def _make_folder(folder: str) -> None:
 
 def _write(page: 'Page', output: Path, folder: str | None) -> None:
     """Writes the page as a whole or not at all, then the plots."""
-    target = output.resolve()
-    unfinished = target.with_name(f'.{target.name}.{os.getpid()}')
     try:
-        unfinished.write_text(page.html, encoding='utf-8')
-        unfinished.replace(target)
+        write_whole(page.html, str(output))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
         raise RunError(f'{output}: it could not be written ({(error.strerror or str(error)).lower()})') from None
     if not folder:
         return

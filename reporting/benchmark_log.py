@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from errors import RunError, spelled
-from reporting.record import write_document
+from reporting.record import write_whole
 
 RUN_LOG, METRIC_LOG = 'benchmark_run.log', 'metric.log'
 _TIME = '%Y-%m-%dT%H:%M:%S.%fZ'
@@ -37,7 +37,7 @@ class BenchmarkLog:
           RunError: it cannot be written.
         """
         with self._failing(RUN_LOG):
-            write_document(_line(run), str(self._folder / RUN_LOG))
+            write_whole(_line(run), str(self._folder / RUN_LOG))
 
     def add(self, name: str, value: float, global_step: int) -> None:
         """Adds a number to metric.log; one that is not finite becomes null, since JSON has no other way to write it.

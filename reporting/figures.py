@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from reporting.inline_svg import inline_svg
 from reporting.labels import shortened
+from reporting.record import write_whole
 
 # Each colour by its role, which is also the name of its CSS variable. Contrast with the paper: text at least 4.5,
 # series at least 3. Neighbours differ in lightness too, and each series has a marker and a hatch of its own.
@@ -141,7 +142,7 @@ class Plot:
         figure = self._drawn(WIDE)
         figure.set_facecolor(LIGHT['paper'])
         for kind in ('svg', 'png'):
-            (folder / f'{self.name}.{kind}').write_bytes(_saved(figure, kind))
+            write_whole(_saved(figure, kind), str(folder / f'{self.name}.{kind}'))
 
     def _drawn(self, width: int) -> Figure:
         with mpl.rc_context(_STYLE):

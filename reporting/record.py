@@ -303,30 +303,32 @@ def read_file(path: Path) -> Record | Failure:
 MOST_BYTES = 256 << 20
 # The ending of a file that is being written. No file takes so long.
 _PART, _OLD_SECS = '.part', 600.0
+_OF_A_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _TEMPORARY = 'tf_cnn_benchmarks_'
 
 
-def write_document(text: str, path: str) -> None:
-    """Writes a file as a whole or not at all.
+def write_whole(content: str | bytes, path: str) -> None:
+    """Writes a file as a whole or not at all; text as UTF-8.
 
     Raises:
       OSError: it cannot be written.
     """
+    data = content.encode() if isinstance(content, str) else content
     target = Path(path).resolve()
     if target.exists() and not target.is_file():
         # A pipe or a device, such as /dev/stdout.
-        target.write_text(text, encoding='utf-8')
+        target.write_bytes(data)
         return
     _remove_old_parts(target)
     part = target.with_name(f'.{target.name}.{uuid.uuid4().hex[:8]}{_PART}')
     try:
-        part.write_text(text, encoding='utf-8')
+        part.write_bytes(data)
         part.replace(target)
     except OSError as error:
         # A file that is mounted by itself, or whose folder is read-only, can only be written in place.
-        if error.errno == errno.ENOSPC or not target.exists():
+        if error.errno in _OF_A_FULL_DISK or not target.exists():
             raise
-        target.write_text(text, encoding='utf-8')
+        target.write_bytes(data)
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)

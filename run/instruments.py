@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
 from errors import RunError, counted
+from reporting.record import write_whole
 from reporting.result import Phase, Step, StepValues
 from run.plan import Instruments, Summaries
 from training.variables import Variable
@@ -43,10 +45,7 @@ def write_graph(graph: tf.Graph, path: str) -> None:
     """
     graph_def = graph.as_graph_def(add_shapes=True)
     with writing('graph_file', path):
-        if path.endswith('txt'):
-            Path(path).write_text(str(graph_def))
-        else:
-            Path(path).write_bytes(graph_def.SerializeToString())
+        write_whole(str(graph_def) if path.endswith('txt') else graph_def.SerializeToString(), path)
 
 
 class StepTracer:
@@ -84,16 +83,16 @@ class StepTracer:
         if self._trace_file:
             trace = self._format_trace(metadata)
             with writing('trace_file', self._trace_file):
-                Path(self._trace_file).write_text(trace)
+                write_whole(trace, self._trace_file)
         if self._tfprof_file:
             profiler = tf.profiler.Profiler(session.graph)
             profiler.add_step(0, metadata)
             with writing('tfprof_file', self._tfprof_file):
-                Path(self._tfprof_file).write_bytes(profiler.serialize_to_string())
+                write_whole(profiler.serialize_to_string(), self._tfprof_file)
         if self._partitioned_graph_prefix:
             for number, graph_def in enumerate(metadata.partition_graphs):
                 with writing('partitioned_graph_file_prefix', self._partitioned_graph_prefix):
-                    Path(f'{self._partitioned_graph_prefix}{number}.pbtxt').write_text(str(graph_def))
+                    write_whole(str(graph_def), f'{self._partitioned_graph_prefix}{number}.pbtxt')
         return values
 
     def _format_trace(self, metadata: tf.RunMetadata) -> str:
@@ -114,6 +113,7 @@ class StepProfiler:
         self._folder = folder
         self._steps = steps
         self._is_running = False
+        self._before: set[Path] = set()
 
     def between(self, num_timed: int) -> None:
         """Starts or stops the profiler. To be called before the first step and after each.
@@ -125,6 +125,7 @@ class StepProfiler:
             return
         first, last = self._steps
         if num_timed == first - 1:
+            self._before = self._profiles()
             with writing('profile_dir', self._folder):
                 tf.compat.v2.profiler.experimental.start(self._folder)
             self._is_running = True
@@ -152,8 +153,17 @@ class StepProfiler:
         """Stops the profiler if it is running, and writes the profile."""
         if self._is_running:
             self._is_running = False
-            with writing('profile_dir', self._folder):
-                tf.compat.v2.profiler.experimental.stop()
+            try:
+                with writing('profile_dir', self._folder):
+                    tf.compat.v2.profiler.experimental.stop()
+            except RunError:
+                for unfinished in self._profiles() - self._before:
+                    shutil.rmtree(unfinished, ignore_errors=True)
+                raise
+
+    def _profiles(self) -> set[Path]:
+        """The folders of profiles, one for each run that was profiled."""
+        return set(Path(self._folder).glob('plugins/profile/*'))
 
 
 class SummaryWriter:

@@ -21,7 +21,7 @@ from reporting import history
 from reporting.benchmark_log import BenchmarkLog
 from reporting.console import Console
 from reporting.input_stages import format_stages
-from reporting.record import write_document
+from reporting.record import write_whole
 from reporting.result import Accuracy, Between, Cause, ClusterTotal, Ending, Phase, Result, Step, StepValues
 from reporting.statistics import RunningRate
 from reporting.summary import format_summary
@@ -307,7 +307,7 @@ class Measurement:
                 if reports.result_file == STDOUT:
                     self._console.document(text)
                 else:
-                    write_document(f'{text}\n', reports.result_file)
+                    write_whole(f'{text}\n', reports.result_file)
             except OSError as error:
                 flag = spelled('result_file', reports.result_file)
                 faults.append(
@@ -328,7 +328,7 @@ class Measurement:
             return ''
         beside = f'{path}.{document["id"]}.json'
         try:
-            write_document(json.dumps(document, allow_nan=False), beside)
+            write_whole(json.dumps(document, allow_nan=False), beside)
         except OSError:
             return ''
         return f'; the result is kept in {beside}'

@@ -15,7 +15,7 @@ from params.results import field_values, fill
 from reporting.comparison import estimate
 from reporting.comparison_text import format_outliers, format_runs
 from reporting.console import BANNER_END, BANNER_START, Console, format_total
-from reporting.record import Record, own_prefix, write_document
+from reporting.record import Record, own_prefix, write_whole
 from reporting.repeats import far_from_others
 from sweeps.folder import Outcome
 from sweeps.runner import Starter, describe, run_repeats, succeeded
@@ -131,7 +131,7 @@ def _keep(record: Record, params: Params, path: str, number: int) -> None:
     try:
         # The path may contain the number of the run.
         Path(target).parent.mkdir(parents=True, exist_ok=True)
-        write_document(json.dumps(record.document), target)
+        write_whole(json.dumps(record.document), target)
     except OSError as error:
         raise RunError(f'--result_file={target}: it cannot be written ({error.strerror})') from error
 

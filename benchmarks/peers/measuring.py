@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from benchmarks.peers.document import make_document
 from hardware.meters import Disturbances
-from reporting.record import write_document
+from reporting.record import write_whole
 
 # Bottleneck blocks of the four stages: He et al. 2015, table 1.
 BLOCKS = (3, 4, 6, 3)
@@ -62,4 +62,4 @@ def run_steps(
     print(f'{peer}: loss {losses[-1]:.3f}')
     print(f'total images/sec: {document["throughput"]["images_per_second"]:.2f}')
     if args.result_file:
-        write_document(json.dumps(document), args.result_file)
+        write_whole(json.dumps(document), args.result_file)

@@ -1,7 +1,7 @@
 """The subcommand `report` writes a page."""
 
-import os
 import re
+import resource
 import sys
 from pathlib import Path
 
@@ -70,7 +70,12 @@ def test_a_missing_extra_is_named(results: Path, monkeypatch: pytest.MonkeyPatch
 def test_an_older_page_stays_whole_if_the_new_one_cannot_be_written(results: Path, tmp_path: Path) -> None:
     page = tmp_path / 'page.html'
     page.write_text('old')
-    (tmp_path / f'.page.html.{os.getpid()}').mkdir()
-    with failed(page):
-        report.main([str(results), f'--output={page}'])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with failed(page):
+            report.main([str(results), f'--output={page}'])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert page.read_text() == 'old'
+    assert not list(tmp_path.glob('.page.html*'))

@@ -56,3 +56,23 @@ def test_shards_that_do_not_fit_are_not_told_as_success(tmp_path: Path, capfd: p
     assert list(shards.iterdir()) == []
     code, _, lines = run_command(capfd, *command)
     assert code == 0, lines
+
+
+def test_files_about_a_run_that_do_not_fit_leave_nothing_and_keep_what_was_there(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = {flag: tmp_path / flag for flag in ('trace_file', 'graph_file', 'tfprof_file')}
+    for flag, path in files.items():
+        path.write_text('of an earlier run')
+        with no_file_above(2_000):
+            code, _, lines = run_command(capfd, *_RUN, '--num_warmup_batches=1', f'--{flag}={path}')
+        assert code == 1, lines
+        check_line(the_error(lines), f'--{flag}={path}')
+        assert path.read_text() == 'of an earlier run'
+    prefix = tmp_path / 'part'
+    with no_file_above(2_000):
+        code, _, lines = run_command(
+            capfd, *_RUN, '--num_warmup_batches=1', f'--partitioned_graph_file_prefix={prefix}'
+        )
+    assert code == 1, lines
+    assert {path.name for path in tmp_path.iterdir()} == {*files}
