@@ -74,10 +74,8 @@ def check_lengths(shards: Shards | None, sizes: dict[str, int], warn: Callable[[
             f'the shards hold {walked.num_records:,}; remove it, then the shards are counted'
         )
     if walked.empty and not sizes:
-        warn(
-            f'{walked.empty[0]}: the shard holds no record, as do {len(walked.empty) - 1} others of '
-            f'{len(shards.paths)}; copy it again if it should have some'
-        )
+        others = f', as do {counted(len(walked.empty) - 1, "other")}' if len(walked.empty) > 1 else ''
+        warn(f'{walked.empty[0]}: the shard holds no record{others}; copy it again if it should have some')
     for path in shards.paths:
         size = os.path.getsize(path)
         if size < sizes.setdefault(path, size):

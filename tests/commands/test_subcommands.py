@@ -26,7 +26,7 @@ def test_the_module_of_a_subcommand_declares_what_the_table_says(name: str) -> N
 def test_a_subcommand_prints_its_help_and_ends_with_exit_code_0(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert importlib.import_module(f'commands.{name}').main(['--help']) == 0
     out, err = capsys.readouterr()
-    assert out.startswith(f'usage: tf_cnn_benchmarks {name} {SUBCOMMANDS[name].usage}\n')
+    assert out.startswith(f'usage: tf_cnn_benchmarks {name} {SUBCOMMANDS[name].usage}'.rstrip() + '\n')
     assert err == ''
     assert main([name, '--help']) == 0
     assert capsys.readouterr() == (out, '')
