@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tensorflow.compat.v1 as tf
 
-from errors import RunError
+from errors import RunError, counted
 from inputs.data_sets import Shards
 from records.check import cause_of, first_fault
 from records.framing import FRAME_BYTES, walk_shards
