@@ -15,7 +15,7 @@ from typing import TextIO
 if sys.path[:1] != [str(Path(__file__).resolve().parent)]:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from cluster.signals import TERMINATED, Terminated, end_at_sigterm
+from cluster.signals import Terminated, end_at_sigterm
 from commands.catalog import SUBCOMMANDS
 from errors import BenchmarkError, RunError, UsageError, format_error, nearest, not_installed
 
@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: the arguments without the program's name; by default those of this process.
 
     Returns:
-      The exit code: 0; 1 for a fault while running; 2 for wrong use; 130 if interrupted; 143 after SIGTERM.
+      The exit code: 0; 1 for a fault while running; 2 for wrong use; 130 if interrupted; 143 after SIGTERM, 129
+      after SIGHUP.
     """
     if argv is None:
         end_at_sigterm()
@@ -76,8 +77,8 @@ def _exit_code(arguments: list[str]) -> int:
         if _is_verbose(arguments):
             traceback.print_exc()
         return _fail(error.lines, error.exit_code)
-    except Terminated:
-        return _fail(['stopped by SIGTERM'], TERMINATED)
+    except Terminated as end:
+        return _fail([end.reason], end.exit_code)
     except KeyboardInterrupt:
         return _fail(['interrupted'], _INTERRUPTED)
     except ModuleNotFoundError as error:

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # A step may take at least this long to end after a signal, so that what is saved is the state between two steps.
@@ -36,11 +36,16 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised by SIGTERM, as KeyboardInterrupt is by Ctrl-C."""
+    """Raised by SIGTERM and SIGHUP, as KeyboardInterrupt is by Ctrl-C."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+        self.reason = f'stopped by {signal.Signals(number).name}'
 
 
 class Interrupts:
-    """Lets SIGTERM raise Terminated, and Ctrl-C KeyboardInterrupt, in the main thread, but not within a step.
+    """Lets SIGTERM and SIGHUP (the terminal is gone) raise Terminated, and Ctrl-C KeyboardInterrupt, but not in a step.
 
     For a process that waits for no other. Python runs signal handlers only once a call to TensorFlow has returned, so
     that the step is done then, and its values would be lost with the exception.
@@ -56,7 +61,11 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        defaults = {signal.SIGTERM: (signal.SIG_DFL, _end), signal.SIGINT: (signal.default_int_handler,)}
+        defaults: dict[signal.Signals, tuple[Any, ...]] = {
+            signal.SIGTERM: (signal.SIG_DFL, _end),
+            signal.SIGHUP: (signal.SIG_DFL,),
+            signal.SIGINT: (signal.default_int_handler,),
+        }
         present = {number: signal.getsignal(number) for number in defaults}
         own = {number: before for number, before in present.items() if before in defaults[number]}
         for number in own:
@@ -78,7 +87,7 @@ class Interrupts:
             raise self._pending
 
     def _handle(self, number: int, _frame: object) -> None:
-        exception = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+        exception = KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
         if not self._is_held:
             raise exception
         self._pending = self._pending or exception

@@ -271,7 +271,7 @@ class Process:
 
 def _ending_of(end: BaseException) -> Ending:
     if isinstance(end, Terminated):
-        return Ending(143, 'stopped by SIGTERM')
+        return Ending(end.exit_code, end.reason)
     if isinstance(end, KeyboardInterrupt):
         return Ending(130, 'interrupted')
     return Ending(1, 'the caller closed the generator of steps')

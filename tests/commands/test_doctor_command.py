@@ -118,8 +118,18 @@ def started(*argv: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.fixture
+def hang_up_ends() -> Iterator[None]:
+    """SIGHUP is ignored where the tests run under nohup, and processes inherit that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures('hang_up_ends')
 @pytest.mark.parametrize(
-    ('number', 'code', 'word'), [(signal.SIGINT, 130, 'interrupted'), (signal.SIGTERM, 143, 'SIGTERM')]
+    ('number', 'code', 'word'),
+    [(signal.SIGINT, 130, 'interrupted'), (signal.SIGTERM, 143, 'SIGTERM'), (signal.SIGHUP, 129, 'SIGHUP')],
 )
 def test_after_an_interrupt_what_was_found_is_printed(number: signal.Signals, code: int, word: str) -> None:
     with started('--only=host/cores,host/load', '--json') as process:
