@@ -75,7 +75,7 @@ def test_a_part_of_the_checks_runs_without_tensorflow_and_is_a_table() -> None:
     assert words[0][:2] == ['verdict', 'check']
     assert [row[1] for row in words[2:-1] if row[0] in ('ok', 'warning')] == ['host/cores', 'host/memory']
     assert ['skipped', 'gpu/architecture', '--device=cpu'] in words
-    assert words[-1][:2] == ['3', 'checks']
+    assert words[-1][:2] == ['2', 'checks']
 
 
 def test_what_is_wrong_is_looked_at_again_under_the_same_flags() -> None:
