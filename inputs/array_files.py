@@ -1,8 +1,10 @@
 """Loads whole data sets: the published files of CIFAR-10 and MNIST -> NumPy arrays. Does not import TensorFlow."""
 
+import errno
 import gzip
 import math
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -163,6 +165,9 @@ def _read_idx(path: str, num_dimensions: int, *, header_only: bool = False) -> t
     """Returns the dimensions of an idx file of unsigned bytes, and its values; with header_only no values."""
     header_bytes = 4 * (1 + num_dimensions)
     try:
+        if stat.S_ISFIFO(os.stat(path).st_mode):
+            # Opening it would wait for a writer.
+            raise OSError(errno.EINVAL, 'it is no regular file')
         with gzip.open(path) if path.endswith('.gz') else open(path, 'rb') as file:
             header = file.read(header_bytes)
             content = b'' if header_only else file.read()

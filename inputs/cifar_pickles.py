@@ -42,9 +42,12 @@ class _Name:
     name: str
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Object:
-    """Stands for the result of a call: keeps what was called, its arguments, and the state that was set."""
+    """Stands for the result of a call: keeps what was called, its arguments, and the state that was set.
+
+    Is neither compared nor printed by its arguments, which may be nested so that this takes for ever.
+    """
 
     function: str
     arguments: tuple[Any, ...]
@@ -61,6 +64,7 @@ def _load(path: str, content: bytes) -> Any:
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
+    room = _MOST_BYTES
 
     def pop(count: int) -> list[Any]:
         if len(stack) - count < (marks[-1] if marks else 0):
@@ -115,6 +119,10 @@ def _load(path: str, content: bytes) -> Any:
             stack.append(_named(path, argument.split(' ', 1) if name == 'GLOBAL' else pop(2)))
         elif name == 'REDUCE':
             stack.append(_called(*pop(2)))
+            # A call makes a copy of a text, which a few bytes of a pickle may call for again and again.
+            room -= len(stack[-1]) if type(stack[-1]) is bytes else 0
+            if room < 0:
+                raise ValueError(f'its calls make more than {_MOST_BYTES} bytes')
         elif name == 'BUILD':
             target, state = pop(2)
             add(target, _Object).state = state

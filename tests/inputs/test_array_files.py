@@ -121,6 +121,13 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         load_arrays('mnist', str(tmp_path), 'validation')
 
 
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    for name in ('train-images-idx3-ubyte', 'train-labels-idx1-ubyte'):
+        os.mkfifo(tmp_path / name)
+    with refused(tmp_path / 'train-images-idx3-ubyte'):
+        count_images('mnist', str(tmp_path), 'train')
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with refused(f'--data_dir={tmp_path}/none') as error:
         load_arrays('mnist', str(tmp_path / 'none'), 'train')

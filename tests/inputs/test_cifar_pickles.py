@@ -133,6 +133,24 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
         b'\x80\x02}()q\0' + b''.join(b'h%ch%c\x86q%c' % (n, n, n + 1) for n in range(39)) + b'u.',
         ['keys'],
     ),
+    # The same as the shape of an array, where an error would print it.
+    'a shape that takes for ever to print': (
+        b'\x80\x02}(X\x04\0\0\0junk()q\0'
+        + b''.join(b'h%ch%c\x86q%c' % (n, n, n + 1) for n in range(39))
+        + b'tX\x04\0\0\0datacnumpy.core.multiarray\n_reconstruct\n)R('
+        + b'K\x01cnumpy\nndarray\nh\x27\x85Rcnumpy\ndtype\nX\x02\0\0\0u1\x85R\x89NtbX\x06\0\0\0labels]u.',
+        ["'data'"],
+    ),
+    # 1 MB that would take 600 MB: one text that is encoded 600 times.
+    'a text that is encoded again and again': (
+        b'\x80\x02c_codecs\nencode\nq\0X'
+        + (2**20).to_bytes(4, 'little')
+        + b'a' * 2**20
+        + b'\x85q\1'
+        + b'h\0h\1R' * 600
+        + b'.',
+        ['calls'],
+    ),
     'a call of text': (b'\x80\x02U\x01xU\x01y\x85R.', []),
 }
 
