@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 _PROGRAM = 'tf_cnn_benchmarks'
+# What the operating system says of a disk that has no room, or fails.
+OF_A_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # The most characters of an error or a warning.
 _LONGEST = 4000
 # How similar a name must be to be suggested, from 0 to 1; with less, 'vit' would be taken for mnist.

@@ -1,7 +1,6 @@
 """The command: subcommands, and exit codes. Without a subcommand it runs a benchmark."""
 
 import contextlib
-import errno
 import importlib
 import os
 import sys
@@ -17,10 +16,9 @@ if sys.path[:1] != [str(Path(__file__).resolve().parent)]:
 
 from cluster.signals import Terminated, end_at_sigterm
 from commands.catalog import SUBCOMMANDS
-from errors import BenchmarkError, RunError, UsageError, format_error, nearest, not_installed
+from errors import OF_A_FULL_DISK, BenchmarkError, RunError, UsageError, format_error, nearest, not_installed
 
 _INTERRUPTED = 130
-_OF_A_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -125,7 +123,7 @@ def _describe(error: OSError) -> str:
         os.getcwd()
     except OSError:
         return 'the working directory was removed; change to another folder, cd DIR, and start again'
-    return f'standard output: {reason}' if error.errno in _OF_A_FULL_DISK else f'{type(error).__name__}: {reason}'
+    return f'standard output: {reason}' if error.errno in OF_A_FULL_DISK else f'{type(error).__name__}: {reason}'
 
 
 def _drop(stream: TextIO) -> None:

@@ -83,6 +83,7 @@ def _load(path: str, content: bytes) -> Any:
 
     operation: pickletools.OpcodeInfo
     argument: Any
+    # One branch for each kind of operation: they share the stack, so the loop is long rather than cut up.
     for operation, argument, _ in pickletools.genops(content):
         name = operation.name
         if name == 'STOP':

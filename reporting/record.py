@@ -4,7 +4,6 @@ docs/results.md describes the documents, reporting/result.schema.json is their J
 """
 
 import contextlib
-import errno
 import functools
 import glob
 import json
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from errors import UsageError, read_regular
+from errors import OF_A_FULL_DISK, UsageError, read_regular
 from params.files import OUTPUTS
 from params.table import SPECS
 from reporting.schema import DamagedError, check, short
@@ -303,7 +302,6 @@ def read_file(path: Path) -> Record | Failure:
 MOST_BYTES = 256 << 20
 # The ending of a file that is being written. No file takes so long.
 _PART, _OLD_SECS = '.part', 600.0
-_OF_A_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _TEMPORARY = 'tf_cnn_benchmarks_'
 
 
@@ -326,7 +324,7 @@ def write_whole(content: str | bytes, path: str) -> None:
         part.replace(target)
     except OSError as error:
         # A file that is mounted by itself, or whose folder is read-only, can only be written in place.
-        if error.errno in _OF_A_FULL_DISK or not target.exists():
+        if error.errno in OF_A_FULL_DISK or not target.exists():
             raise
         target.write_bytes(data)
     finally:
