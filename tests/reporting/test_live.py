@@ -94,7 +94,7 @@ def test_a_line_that_would_break_is_one_line() -> None:
         ("raise ValueError('why')", 1, 'ValueError: why'),
         ('sys.exit(3)', 3, ''),
         ('time.sleep(60)', -2, 'KeyboardInterrupt'),
-        ('with Interrupts().listening(): os.kill(os.getpid(), signal.SIGTERM)', 1, 'cluster.signals.Terminated'),
+        ('with Interrupts().listening(): os.kill(os.getpid(), signal.SIGTERM)', 1, 'cluster.signals.Terminated: 15'),
         ("console.hand_over(); os.execv(sys.executable, [sys.executable, '-c', 'print(5)'])", 0, '5'),
     ],
     ids=['error', 'exit', 'Ctrl-C', 'SIGTERM', 'execv'],
