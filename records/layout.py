@@ -184,7 +184,8 @@ def read_facts(folder: str) -> dict[str, SubsetFacts]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UsageError(f'{path}: it cannot be used ({error}); remove it, then the shards are counted') from error
+        reason = getattr(error, 'strerror', None) or error
+        raise UsageError(f'{path}: it cannot be used ({reason}); remove it, then the shards are counted') from error
     return facts
 
 

@@ -244,6 +244,8 @@ def test_a_fault_ends_with_code_1_and_what_was_printed_stays() -> None:
     [
         (f'os.kill(os.getpid(), {int(signal.SIGINT)})', 130, ''),
         ('from cluster.signals import Terminated; raise Terminated', 143, 'SIGTERM'),
+        # As native code ends that Ctrl-C interrupts while it is imported.
+        ("raise SystemError('initialisation failed') from KeyboardInterrupt()", 130, 'interrupted'),
     ],
 )
 def test_a_signal_ends_with_its_code_and_one_line(action: str, exit_code: int, fact: str) -> None:
