@@ -15,13 +15,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 import tensorflow.compat.v1 as tf
 
-from benchmarks.harness import Harness
+from benchmark_cnn import BenchmarkCNN
 from benchmarks.peers import plain_tensorflow
 from benchmarks.peers.document import NUM_CLASSES, WEIGHT_DECAY
 from benchmarks.peers.plain_networks import NETWORKS
@@ -30,6 +32,40 @@ from benchmarks.turns import add_flags, take_turns
 from models.layers import Initializer
 from models.networks import build_network
 from models.registry import MODELS
+from params import make_params
+
+
+class Harness:
+    """A run of BenchmarkCNN after its warm-up steps, of which a turn takes one step; prints to standard error."""
+
+    def __init__(self, args: argparse.Namespace, **flags: Any) -> None:
+        """args: rounds, max_repeats and num_warmup_batches of the script. flags: those of the run, by name."""
+        self.params = make_params(
+            # Enough for every turn that is repeated.
+            num_batches=args.rounds * (1 + args.max_repeats),
+            num_warmup_batches=args.num_warmup_batches,
+            **flags,
+        )
+        self._num_warmup = args.num_warmup_batches
+
+    def __enter__(self) -> 'Harness':
+        with contextlib.redirect_stdout(sys.stderr):
+            self._steps = BenchmarkCNN(self.params).steps()
+            for _ in range(self._num_warmup):
+                next(self._steps)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with contextlib.redirect_stdout(sys.stderr):
+            self._steps.close()
+
+    def take_step(self, number: int) -> float:
+        """Takes a step; returns its seconds."""
+        del number
+        with contextlib.redirect_stdout(sys.stderr):
+            return next(self._steps).seconds
 
 
 class PlainVariables:

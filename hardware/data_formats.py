@@ -7,7 +7,7 @@ what it does in 2.21: tests/hardware/test_data_formats.py runs that pass for suc
 multiply in NHWC, and cuDNN transposes what it gets in NCHW (tensorflow/core/kernels/conv_ops_gpu.cc,
 ComputeInNhwcEnabled, which counts TF32 as well). Float32 stays in NCHW all the same: when it trains, batch norm has a
 kernel for NHWC in 16 bits only (tensorflow/core/kernels/fused_batch_norm_op.cc), and in 32 would transpose each
-activation twice. benchmarks/data_formats.py measures both.
+activation twice. Not measured on a GPU.
 """
 
 from collections.abc import Mapping, Sequence

@@ -26,7 +26,7 @@ from reporting.original_logs import printed_spread
 from reporting.record import Record
 
 # The spread of runs of which none is known: as large as that of single steps, with this uncertainty. On a noisy machine
-# of 2 cores 2 of 54 pairs of runs of lenet were called different: benchmarks/equal_runs.py.
+# of 2 cores 2 of 54 pairs of equal runs of lenet were called different.
 _ASSUMED_DEGREES = 4.0
 # With less left for the run, its rate says nothing.
 _MOST_OF_OTHERS = 0.95

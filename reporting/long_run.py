@@ -1,7 +1,7 @@
 """How far the mean of consecutive steps may be off, although neighbouring steps resemble each other.
 
 The steps of a run are not independent: a slow one is often followed by slow ones. s/√n is then too small, and so is a
-bootstrap over blocks of so few steps (benchmarks/interval_coverage.py shows both). The estimate here is the mean power
+bootstrap over blocks of so few steps (docs/compare.md has figures). The estimate here is the mean power
 of the series at its lowest frequencies, the "equal-weighted cosine" estimate of the long-run variance: Lazarus, Lewis,
 Stock and Watson 2018, HAR Inference: Recommendations for Practice, equations 8 to 10. Each frequency adds one degree of
 freedom, and with few of them slow waves in the speed of the machine count in full.

@@ -43,8 +43,7 @@ def choose_threads(
     On CPUs, the operations of several towers run at the same time. If there are as many towers as cores, each operation
     has one thread: sharing it would only move work between busy cores. (8 towers of ResNet-50 with a global batch of 32
     on 2 cores have 0.90 to 0.94 of the images/sec of one tower with two threads for each operation, 0.93 to 1.02 with
-    one: benchmarks/settings.py.) The images of a batch have one thread each whatever is chosen here
-    (inputs/each_image.py).
+    one.) The images of a batch have one thread each whatever is chosen here (inputs/each_image.py).
 
     Args:
       kind: of the towers' devices. num_towers: those of this process.
