@@ -48,8 +48,12 @@ DEV = [
     'hypothesis>=6.100',
     'jsonschema>=4.18',
     'keras>=3.0',
+    # Models of JobSet and Kubernetes, and of TFJob: the jobs of deploy/ are checked against them.
+    'kubeflow-trainer-api>=2.0',
+    'kubeflow-training>=1.9',
     'markdown-it-py>=2.2',
     'mypy>=1.11',
+    'packaging>=23.0',
     'pyte>=0.8',
     'pytest>=8.0',
     'pytest-timeout>=2.3',

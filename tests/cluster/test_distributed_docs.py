@@ -1,6 +1,5 @@
-"""The commands and scripts of the pages about clusters, and the manifests of deploy/ that they explain, work."""
+"""The commands and scripts of the pages about clusters work."""
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -17,7 +16,6 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ('distributed', 'launchers', 'modes', 'cluster_life')
 DOC = '\n'.join((ROOT / 'docs' / f'{page}.md').read_text() for page in PAGES)
-MANIFESTS = [(ROOT / 'deploy' / name).read_text() for name in ('tfjob.yaml', 'tfjob-collective.yaml')]
 SCRIPTS = re.findall(r'^```bash\n(.*?)^```$', DOC, flags=re.MULTILINE | re.DOTALL)
 INDENTED = '\n'.join(line[4:] for line in DOC.splitlines() if line.startswith('    '))
 # A line that ends with a backslash goes on in the next one.
@@ -110,45 +108,6 @@ def test_the_commands_by_hand_are_one_cluster_of_each_kind() -> None:
     controlled.append([flag.replace('--task_index=0', '--task_index=1') for flag in worker])
     roles = jobs_of([find_cluster(parse(flags), {}) for flags in controlled])
     assert sorted(roles) == [('controller', 0), ('worker', 0), ('worker', 1)]
-
-
-def test_each_manifest_is_a_tfjob() -> None:
-    yaml = pytest.importorskip('yaml', reason='it reads the manifests; the dev extra installs it')
-    for text in MANIFESTS:
-        job = yaml.safe_load(text)
-        assert (job['apiVersion'], job['kind']) == ('kubeflow.org/v1', 'TFJob')
-        for replica in job['spec']['tfReplicaSpecs'].values():
-            (container,) = replica['template']['spec']['containers']
-            # The operator looks for this name.
-            assert container['name'] == 'tensorflow'
-            parse(container['args'])
-
-
-@pytest.mark.parametrize(
-    ('number', 'replicas'), [(0, {'Chief': 1, 'Worker': 3, 'PS': 2}), (1, {'Worker': 4})], ids=['ps', 'collective']
-)
-def test_the_tasks_of_each_manifest_are_one_cluster(
-    number: int, replicas: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = MANIFESTS[number]
-    found = re.findall(r'^    (\w+):\n      replicas: (\d+)$', text, flags=re.MULTILINE)
-    assert {kind: int(count) for kind, count in found} == replicas
-    flags = re.findall(r'^ +- (--\S+)$', text, flags=re.MULTILINE)
-    # All containers have these: there is one list, others point to it.
-    assert text.count('- --model=') == 1
-    hosts = {
-        kind.lower(): [f'resnet50-{kind.lower()}-{index}.default.svc:2222' for index in range(count)]
-        for kind, count in replicas.items()
-    }
-    clusters = []
-    for kind, addresses in hosts.items():
-        for index in range(len(addresses)):
-            config = json.dumps({'cluster': hosts, 'task': {'type': kind, 'index': index}, 'environment': 'cloud'})
-            monkeypatch.setenv('TF_CONFIG', config)
-            clusters.append(find_cluster(parse(flags), {'TF_CONFIG': config}))
-    num_ps = replicas.get('PS', 0)
-    roles = {(job, i) for job, count in (('ps', num_ps), ('worker', 4)) for i in range(count)}
-    assert set(jobs_of(clusters)) == roles
 
 
 def slurm_environment(

@@ -1,13 +1,18 @@
 """deploy/: the Dockerfile fits the program, and the manifests fit the operators of Kubeflow and the flags."""
 
+import importlib
 import json
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatch
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import smaller
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from cluster.discovery import find_cluster
 from params import Params, parse_argv
@@ -18,11 +23,27 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 DEPLOY = ROOT / 'deploy'
 DOCKERFILE = (DEPLOY / 'Dockerfile').read_text()
 MANIFESTS = sorted(path.name for path in DEPLOY.glob('*.yaml'))
+# The models of kubeflow-trainer-api, which are made from the schemas of Kubernetes and JobSet.
+PUBLISHED = {
+    'Job': 'IoK8sApiBatchV1Job',
+    'JobSet': 'JobsetV1alpha2JobSet',
+    'PersistentVolumeClaim': 'IoK8sApiCoreV1PersistentVolumeClaim',
+}
+# Of MPIJob v2beta1 no models are published for Python; replicas and policies are those of TFJob.
+MPIJOB_FIELDS = {
+    *('slotsPerWorker', 'runLauncherAsWorker', 'runPolicy', 'mpiReplicaSpecs', 'sshAuthMountPath'),
+    *('launcherCreationPolicy', 'mpiImplementation'),
+}
 
 
-def load(name: str) -> dict[str, Any]:
+def load(name: str) -> list[dict[str, Any]]:
     yaml = pytest.importorskip('yaml', reason='it reads the manifests; the dev extra installs it')
-    job: dict[str, Any] = yaml.safe_load((DEPLOY / name).read_text())
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def job_in(name: str) -> dict[str, Any]:
+    """The object of a manifest that starts pods."""
+    (job,) = (found for found in load(name) if found['kind'] != 'PersistentVolumeClaim')
     return job
 
 
@@ -31,9 +52,20 @@ def replicas_of(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return specs
 
 
+def pods_of(job: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The kind of each pod and its specification; '' if there is one kind."""
+    if job['kind'] == 'Job':
+        return [('', job['spec']['template']['spec'])]
+    if job['kind'] == 'JobSet':
+        jobs = [(replicated['name'], replicated['template']) for replicated in job['spec']['replicatedJobs']]
+        return [(name, template['spec']['template']['spec']) for name, template in jobs]
+    return [(kind, replica['template']['spec']) for kind, replica in replicas_of(job).items()]
+
+
 def settings_of(container: dict[str, Any]) -> Params | None:
     """The flags of the program in a container; None if it runs something else."""
-    line = smaller.split(' '.join([*container['command'], *container['args']]))
+    words = ' '.join([*container['command'], *container['args']])
+    line = smaller.split(words.replace('$(JOB_COMPLETION_INDEX)', '0'))
     if line is None:
         return None
     parsed = parse_argv(line.argv)
@@ -41,20 +73,116 @@ def settings_of(container: dict[str, Any]) -> Params | None:
     return parsed.params
 
 
+def mistakes(document: dict[str, Any]) -> Iterator[str]:
+    """Fields and values that the published models do not have."""
+    kind, spec = document['kind'], document['spec']
+    if kind in PUBLISHED:
+        yield from mistakes_of(PUBLISHED[kind], document)
+    elif kind == 'TFJob':
+        yield from unknown_in('KubeflowOrgV1TFJob', document)
+    else:
+        assert (kind, document['apiVersion']) == ('MPIJob', 'kubeflow.org/v2beta1')
+        yield from spec.keys() - MPIJOB_FIELDS
+        yield from unknown_in('KubeflowOrgV1RunPolicy', spec['runPolicy'])
+        for replica in spec['mpiReplicaSpecs'].values():
+            yield from unknown_in('KubeflowOrgV1ReplicaSpec', replica)
+
+
+def mistakes_of(model: str, document: dict[str, Any]) -> Iterator[str]:
+    models = importlib.import_module('kubeflow_trainer_api.models')
+    try:
+        known = getattr(models, model).from_dict(document).to_dict()
+    except ValueError as error:
+        yield str(error)
+        return
+    # Fields that a model does not know are left out.
+    yield from lost(document, known, model)
+
+
+def lost(given: Any, kept: Any, where: str) -> Iterator[str]:
+    if isinstance(given, dict):
+        for key, value in given.items():
+            yield from lost(value, kept.get(key), f'{where}.{key}') if isinstance(kept, dict) else [where]
+    elif isinstance(given, list):
+        for value, other in zip(given, kept if isinstance(kept, list) else [None] * len(given), strict=True):
+            yield from lost(value, other, where)
+    elif kept != given:
+        yield where
+
+
+def unknown_in(model: str, document: dict[str, Any]) -> Iterator[str]:
+    """As mistakes_of, for the models of kubeflow-training; pods are checked by those of kubeflow-trainer-api."""
+    if model == 'V1PodTemplateSpec':
+        yield from mistakes_of('IoK8sApiCoreV1PodTemplateSpec', document)
+        return
+    published = getattr(importlib.import_module('kubeflow.training.models'), model, None)
+    if published is None:
+        # A plain value, or metadata, whose model is not Kubeflow's.
+        return
+    types = {field: published.openapi_types[name] for name, field in published.attribute_map.items()}
+    for field, value in document.items():
+        if field not in types:
+            yield f'{model}.{field}'
+            continue
+        inner = re.sub(r'(?:dict\(str, |list\[)?(\w+)[\])]?', r'\1', types[field])
+        values = value.values() if types[field].startswith('dict') else value if isinstance(value, list) else [value]
+        for each in values:
+            if isinstance(each, dict):
+                yield from unknown_in(inner, each)
+
+
 @pytest.mark.parametrize('name', MANIFESTS)
-def test_each_manifest_fits_the_resource_definition(name: str) -> None:
-    jsonschema = pytest.importorskip('jsonschema', reason='it checks the manifests; the dev extra installs it')
-    schema = json.loads(Path(__file__).with_name('jobs.schema.json').read_text())
-    validator = jsonschema.Draft202012Validator(schema)
-    assert [error.message for error in validator.iter_errors(load(name))] == []
-    spoilt = load(name)
-    next(iter(replicas_of(spoilt).values()))['replica'] = 1
-    assert not validator.is_valid(spoilt)
+def test_each_manifest_fits_the_published_models(name: str) -> None:
+    for package in ('kubeflow_trainer_api', 'kubeflow.training'):
+        pytest.importorskip(package, reason='its models are checked; the dev extra installs it')
+    for document in load(name):
+        assert list(mistakes(document)) == []
+    spoilt = job_in(name)
+    pods_of(spoilt)[-1][1]['containers'][0]['commands'] = ['sh']
+    assert list(mistakes(spoilt))
+    spoilt = job_in(name)
+    pods_of(spoilt)[-1][1]['containers'][0]['args'] = 'one word'
+    assert list(mistakes(spoilt))
+    spoilt = job_in(name)
+    spoilt['spec']['replica'] = 1
+    assert list(mistakes(spoilt))
+
+
+@pytest.mark.parametrize('name', MANIFESTS)
+def test_pods_have_the_user_the_memory_and_the_image_that_they_need(name: str) -> None:
+    claims = {found['metadata']['name'] for found in load(name) if found['kind'] == 'PersistentVolumeClaim'}
+    for kind, pod in pods_of(job_in(name)):
+        assert pod['securityContext'] == {'runAsNonRoot': True, 'runAsUser': 1000, 'fsGroup': 1000}
+        (container,) = pod['containers']
+        volumes = {volume['name']: volume for volume in pod.get('volumes', [])}
+        mounts = {mount['mountPath']: volumes[mount['name']] for mount in container.get('volumeMounts', [])}
+        assert {v['persistentVolumeClaim']['claimName'] for v in volumes.values() if 'emptyDir' not in v} <= claims
+        resources = container['resources']
+        assert resources['requests'] == resources['limits']
+        assert {'cpu', 'memory'} <= {*resources['limits']}
+        uses_gpus = 'nvidia.com/gpu' in resources['limits']
+        assert uses_gpus is ('/dev/shm' in mounts)
+        if uses_gpus:
+            assert mounts['/dev/shm']['emptyDir']['medium'] == 'Memory'
+        image = 'horovod' if name == 'mpijob.yaml' else 'cuda' if uses_gpus else 'cpu'
+        assert container['image'].rpartition(':')[2] == image
+        assert not (uses_gpus and kind.lower() == 'ps')
+        settings = settings_of(container)
+        if settings and settings.train_dir:
+            assert f'{settings.train_dir}' in mounts
+        if settings and settings.result_file:
+            assert str(Path(settings.result_file).parent) in mounts
+
+
+def test_a_manifest_says_on_what_it_was_tried() -> None:
+    for name in MANIFESTS:
+        comment = (DEPLOY / name).read_text().partition('apiVersion')[0]
+        assert '\n# Tried: ' in comment
 
 
 def test_the_tfjobs_are_the_clusters_that_the_operator_describes(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, num_ps in (('tfjob.yaml', 2), ('tfjob-collective.yaml', 0)):
-        job = load(name)
+        job = job_in(name)
         title = job['metadata']['name']
         hosts = {
             kind.lower(): [f'{title}-{kind.lower()}-{index}.default.svc:2222' for index in range(spec['replicas'])]
@@ -76,15 +204,45 @@ def test_the_tfjobs_are_the_clusters_that_the_operator_describes(monkeypatch: py
         assert sorted(roles) == [*(('ps', i) for i in range(num_ps)), *(('worker', i) for i in range(4))]
 
 
-@pytest.mark.parametrize('name', MANIFESTS)
-def test_the_image_of_a_job_is_a_target_that_its_devices_need(name: str) -> None:
-    for spec in replicas_of(load(name)).values():
-        for container in spec['template']['spec']['containers']:
-            assert container['image'].rpartition(':')[2] == ('horovod' if name == 'mpijob.yaml' else 'cuda')
+def test_the_pods_of_the_jobset_are_one_cluster_under_their_names() -> None:
+    job = job_in('jobset.yaml')
+    title = job['metadata']['name']
+    found = []
+    for replicated in job['spec']['replicatedJobs']:
+        spec = replicated['template']['spec']
+        assert (replicated['replicas'], spec['completionMode']) == (1, 'Indexed')
+        assert spec['completions'] == spec['parallelism']
+        (container,) = spec['template']['spec']['containers']
+        for index in range(spec['completions']):
+            args = [arg.replace('$(JOB_COMPLETION_INDEX)', str(index)) for arg in container['args']]
+            params = settings_of({**container, 'args': args})
+            assert params
+            cluster = find_cluster(params, {})
+            assert cluster
+            # JobSet: <jobset>-<replicated job>-<job>-<pod>.<subdomain>, which is by default the name of the JobSet.
+            assert cluster.own.host.split(':')[0] == f'{title}-{replicated["name"]}-0-{index}.{title}'
+            found.append(cluster)
+    assert len({(cluster.ps_hosts, cluster.worker_hosts) for cluster in found}) == 1
+    assert len(found) == len(found[0].tasks) == 3
+
+
+@pytest.mark.parametrize(('image', 'extras'), [('cpu', ()), ('cuda', ('cuda',))])
+def test_the_lock_files_have_what_the_program_declares(image: str, extras: tuple[str, ...]) -> None:
+    lock = (DEPLOY / f'requirements-{image}.txt').read_text()
+    pins = dict(re.findall(r'^([\w.-]+)==(\S+) \\\n +--hash=sha256:[0-9a-f]{64}', lock, flags=re.MULTILINE))
+    assert f'COPY deploy/requirements-{image}.txt' in DOCKERFILE
+    assert '://' not in lock
+    declared = [Requirement(line) for line in metadata.requires('tf_cnn_benchmarks') or []]
+    wanted = ('', 'records', 'report', *extras)
+    needed = [r for r in declared if not r.marker or any(r.marker.evaluate({'extra': extra}) for extra in wanted)]
+    assert len(needed) >= 9
+    for requirement in needed:
+        assert requirement.specifier.contains(Version(pins[requirement.name.lower()])), requirement
+    assert any(name.startswith('nvidia-cudnn') for name in pins) is bool(extras)
 
 
 def test_the_mpijob_starts_a_process_of_horovod_in_each_slot() -> None:
-    job = load('mpijob.yaml')
+    job = job_in('mpijob.yaml')
     launcher, worker = (replicas_of(job)[kind]['template']['spec'] for kind in ('Launcher', 'Worker'))
     (container,) = launcher['containers']
     params = settings_of(container)
@@ -94,7 +252,6 @@ def test_the_mpijob_starts_a_process_of_horovod_in_each_slot() -> None:
     assert container['args'][container['args'].index('-np') + 1] == str(slots)
     # sshd runs as the user of the image, from the files that the Dockerfile makes for it.
     assert settings_of(worker['containers'][0]) is None
-    assert worker['securityContext'] == launcher['securityContext'] == {'runAsNonRoot': True, 'runAsUser': 1000}
     assert '--uid=1000 benchmark' in DOCKERFILE
     assert worker['containers'][0]['args'][-1] == '/home/benchmark/.sshd_config'
     assert 'WORKDIR /home/benchmark' in DOCKERFILE
@@ -110,9 +267,7 @@ def test_the_images_run_the_command_and_not_as_root() -> None:
     assert 'ENTRYPOINT ["tf_cnn_benchmarks"]' in stages[1]
     for stage in stages[2:]:
         assert re.findall(r'^USER (\S+)$', stage, flags=re.MULTILINE)[-1] == '1000'
-    extras = {name for group in re.findall(r'\.whl\)\[(.+?)\]', DOCKERFILE) for name in group.split(',')}
-    known = set(re.findall(r"^        '(\w+)': ", (ROOT / 'setup.py').read_text(), flags=re.MULTILINE))
-    assert extras == {'cuda', 'records', 'report'} <= known
+    assert DOCKERFILE.count('pip install --no-cache-dir --require-hashes') == 2
 
 
 def test_what_is_sent_to_docker_is_what_the_wheel_is_made_of() -> None:
@@ -123,3 +278,4 @@ def test_what_is_sent_to_docker_is_what_the_wheel_is_made_of() -> None:
     needed = {path.parent.name for path in ROOT.glob('*/__init__.py')} - {'benchmarks'}
     needed |= {path.name for path in ROOT.glob('*.py')} | {'LICENSE', 'README.md', 'pyproject.toml'}
     assert at_the_top == needed
+    assert 'deploy/requirements-*.txt' in kept
