@@ -93,6 +93,11 @@ class Cluster:
         return self.own in self.servers
 
     @property
+    def is_on_one_host(self) -> bool:
+        """Whether the addresses of all processes name the same host."""
+        return len(set(map(_host_name, self.tasks))) == 1
+
+    @property
     def num_workers(self) -> int:
         """How many processes compute gradients."""
         return len(self.worker_hosts)

@@ -66,9 +66,14 @@ def _of_one(row: Row) -> list[Stat]:
         if timed_after:
             note += f'; with all warm-up steps {number(timed_after, 3)} s'
         stats.append(Stat('First step after', number(first, 3), 's', note))
-    share = _mean([run.share_of_peak for run in row.runs if run.share_of_peak is not None])
-    if share:
+    if share := row.share_of_peak:
         stats.append(Stat('Share of the peak', number(100 * share, 3), '%', 'of the FLOP/s that this machine reached'))
+    if joules := row.joules_per_image:
+        stats.append(Stat('Energy', number(joules, 3), 'J per image', 'of the whole chips of this host'))
+    if seconds := row.seconds_to_goal:
+        reached = sum(goal.is_reached for goal in row.goals)
+        note = f'top-1 {row.goals[0].wanted:g}, reached by {reached} of {counted(len(row.runs), "run")}'
+        stats.append(Stat('Time to accuracy', number(seconds, 3), 's', note))
     return stats
 
 

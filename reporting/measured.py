@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from params.table import SPECS
 from reporting.record import Failure, Record, as_float, default_fact, is_of_setting
+from reporting.summary import Goal, goal_of
 
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
@@ -51,6 +52,8 @@ class Run:
       first_step: seconds until the very first step was done; None if it is unknown.
       stages: seconds between the start of the first timed step and the end of the last, by what they were needed for.
       share_of_peak: of the measured peak of the machine, from 0 to 1; None if it was not measured.
+      joules_per_image: energy of the chips of its one host; None if it is unknown, or there were several hosts.
+      goal: the accuracy that was wanted, and when it was reached; None if none was.
       evaluates_loss: whether its loss says something: it trained, on data that are not made up.
     """
 
@@ -68,6 +71,8 @@ class Run:
     first_step: float | None
     stages: Mapping[str, float]
     share_of_peak: float | None
+    joules_per_image: float | None
+    goal: Goal | None
     evaluates_loss: bool
 
     @property
@@ -100,7 +105,9 @@ def measured(record: Record) -> Run:
         },
         (document.get('phases') or {}).get(_FIRST_STEP),
         _stages(document),
-        _share_of_peak(document),
+        (document.get('compute') or {}).get('share_of_peak'),
+        (document.get('energy') or {}).get('joules_per_image'),
+        goal_of(document),
         record.run.get('role') == 'training'
         and not record.run.get('is_synthetic')
         and bool(np.isfinite(steps.losses).any()),
@@ -159,11 +166,6 @@ def _stages(document: Mapping[str, Any]) -> dict[str, float]:
     stages = {'step': within - waiting, 'input wait': waiting}
     stages |= {str(cause): float(seconds) for cause, seconds in (throughput.get('between_seconds') or {}).items()}
     return {name: seconds for name, seconds in stages.items() if seconds > 0}
-
-
-def _share_of_peak(document: Mapping[str, Any]) -> float | None:
-    share = (document.get('compute') or {}).get('share_of_peak')
-    return None if share is None else float(share)
 
 
 def as_text(value: object) -> str:

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from errors import counted
 from reporting.collection import Collection
 from reporting.facts import ended_groups, flag_differences, machine_cards, machine_differences, warning_groups
 from reporting.figures import DARK, LIGHT, NARROW, WIDE, Plot
@@ -147,7 +148,7 @@ def _columns(summary: Summary) -> list[tuple[str, bool]]:
     columns += [('images/sec', True), ('±', True), ('speed-up', True)]
     columns += [('published images/sec', True), ('published speed-up', True)] if summary.published_in else []
     columns += [('runs', True)]
-    columns += [('of peak', True)] if any(row.share_of_peak for row in summary.rows) else []
+    columns += [(name, True) for name in _known_figures(summary)]
     columns += [(name, _is_numeric(name, summary)) for name in more]
     return columns
 
@@ -189,11 +190,42 @@ def _cells(row: Row, position: int, summary: Summary) -> list[Cell]:
         for value in (row.place.published, summary.published_speed_up(row)):
             cells.append(Cell('—' if value is None else f'{value:.2f}', value))
     cells.append(Cell(str(len(row.runs)), len(row.runs)))
-    if any(other.share_of_peak for other in summary.rows):
-        peak = None if row.share_of_peak is None else 100 * row.share_of_peak
-        cells.append(Cell('—' if peak is None else f'{number(peak, 3)} %', peak))
+    cells += [figure(row) or Cell('—') for figure in _known_figures(summary).values()]
     cells += [trait(name) for name in more]
     return cells
+
+
+def _of_peak(row: Row) -> Cell | None:
+    share = row.share_of_peak
+    return Cell(f'{number(100 * share, 3)} %', 100 * share) if share else None
+
+
+def _energy(row: Row) -> Cell | None:
+    return Cell(number(row.joules_per_image, 3), row.joules_per_image) if row.joules_per_image else None
+
+
+def _time_to_accuracy(row: Row) -> Cell | None:
+    if not row.goals:
+        return None
+    wanted, reached = row.goals[0].wanted, [goal for goal in row.goals if goal.is_reached]
+    if not reached:
+        return Cell(f'top-1 {wanted:g} not reached')
+    seconds = row.seconds_to_goal
+    after = '—' if seconds is None else f'{number(seconds, 3)} s'
+    of_runs = f', {len(reached)} of {counted(len(row.runs), "run")}' if len(reached) < len(row.runs) else ''
+    return Cell(f'{after} (top-1 {wanted:g}{of_runs})', seconds)
+
+
+# What some runs know beside their rates, by the name of its column.
+_FIGURES: Mapping[str, Callable[[Row], Cell | None]] = {
+    'of peak': _of_peak,
+    'J per image': _energy,
+    'time to accuracy': _time_to_accuracy,
+}
+
+
+def _known_figures(summary: Summary) -> dict[str, Callable[[Row], Cell | None]]:
+    return {name: figure for name, figure in _FIGURES.items() if any(map(figure, summary.rows))}
 
 
 def _plus_minus(row: Row) -> Cell:

@@ -107,6 +107,7 @@ class Accuracy:
 
     step: the number of steps for which the model was trained. num_images: the number of evaluated images, of which
     num_top_1 had their label as the best guess, num_top_5 among the best five. seconds: wall seconds of the evaluation.
+    end: when its result was known on all workers, by the clock of the steps; None if it was not part of a run.
     """
 
     step: int
@@ -114,6 +115,7 @@ class Accuracy:
     num_top_1: int
     num_top_5: int
     seconds: float
+    end: float | None = None
 
     @property
     def top_1(self) -> float:

@@ -13,6 +13,7 @@ from reporting.intervals import Estimate
 from reporting.labels import names_of
 from reporting.measured import FOLDER, MACHINE, MODE, STANDARD, Run, failure_traits, measured
 from reporting.repeats import repeat_key
+from reporting.summary import Goal
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,22 @@ class Row:
     @property
     def share_of_peak(self) -> float | None:
         """Of the measured peak of the machine, from 0 to 1, the mean of the repeats; None if it was not measured."""
-        shares = [run.share_of_peak for run in self.runs if run.share_of_peak is not None]
-        return statistics.fmean(shares) if shares else None
+        return _mean(run.share_of_peak for run in self.runs)
+
+    @property
+    def joules_per_image(self) -> float | None:
+        """The mean of the repeats; None if it was not measured."""
+        return _mean(run.joules_per_image for run in self.runs)
+
+    @property
+    def goals(self) -> list[Goal]:
+        """Of each repeat for which an accuracy was wanted, when it was reached."""
+        return [run.goal for run in self.runs if run.goal]
+
+    @property
+    def seconds_to_goal(self) -> float | None:
+        """The mean over the repeats that reached the accuracy; None if it is unknown."""
+        return _mean(goal.seconds for goal in self.goals if goal.is_reached)
 
     @property
     def mode(self) -> str:
@@ -175,6 +190,11 @@ def number(value: float | None, digits: int = 4) -> str:
         return '0'
     decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
     return f'{value:,.{min(decimals, 6)}f}'
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _grouped(collection: Collection, across_versions: bool) -> list[Row]:

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from errors import counted
@@ -11,6 +12,8 @@ from reporting.advice import spent_between, usable_cores
 # The two rates of a run are both printed if they differ by more than this share.
 _SAME_RATE = 0.01
 _GIBIBYTE = 2**30
+# What the sources of energy measure, and of what in a cluster.
+_CHIPS = {'RAPL': ('processor packages', " of the chief's host"), 'NVML': ('GPUs', ' of the chief')}
 _PREFIXES = ('', 'k', 'M', 'G', 'T', 'P', 'E')
 
 
@@ -43,7 +46,7 @@ def format_machine(machine: Mapping[str, Any]) -> list[str]:
 
 
 # How the lines of a summary begin.
-_SUBJECTS = ('steps', 'rate', 'input', 'compute', 'threads', 'memory', 'energy')
+_SUBJECTS = ('steps', 'rate', 'input', 'compute', 'threads', 'memory', 'energy', 'accuracy')
 
 
 def is_summary(line: str) -> bool:
@@ -79,7 +82,11 @@ def _summary(document: Mapping[str, Any]) -> Iterator[str]:
     compute = part('compute')
     if compute.get('flops_per_second'):
         peak, share = compute.get('peak_flops_per_second'), compute.get('share_of_peak')
-        of_peak = f', {100 * share:.1f} % of the measured peak of {_scaled(peak, "FLOP/s")}' if peak and share else ''
+        of_peak = ''
+        if peak and share:
+            precision = 'TF32' if part('run').get('tf32') else part('run').get('precision')
+            of_peak = f', {100 * share:.1f} % of the measured peak of {_scaled(peak, "FLOP/s")} (matrix products'
+            of_peak += f', {precision})' if precision else ')'
         yield f'compute: {_scaled(compute["flops_per_second"], "FLOP/s")}{of_peak}'
     threads = part('machine').get('threads') or {}
     if threads.get('reason'):
@@ -91,9 +98,54 @@ def _summary(document: Mapping[str, Any]) -> Iterator[str]:
     yield f'memory: peak {held}' if held else ''
     energy = part('energy')
     if energy.get('joules') is not None:
-        each = energy.get('joules_per_image')
+        each, source = energy.get('joules_per_image'), energy['source']
         per_image = f', {each:.3g} J per image' if each is not None else ''
-        yield f'energy: {_scaled(energy["joules"], "J")} ({energy["source"]}){per_image}'
+        chips, of_chief = _CHIPS.get(source, ('', ''))
+        measured = _listed(f'{chips}{of_chief if part("cluster").get("tasks") else ""}', source)
+        yield f'energy: {_scaled(energy["joules"], "J")} during the timed steps{per_image} ({measured})'
+    if goal := goal_of(document):
+        yield _accuracy(goal)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """How far a run came to the accuracy of --stop_at_top_1_accuracy.
+
+    Attributes:
+      wanted: that accuracy. top_1, step: of the first evaluation that reached it, or else of the best one.
+      is_reached: whether an evaluation reached it.
+      seconds: from the start of the first step, a warm-up, to the end of that evaluation, everything included; None if
+        that is unknown, as in a run that goes on from a checkpoint.
+    """
+
+    wanted: float
+    top_1: float
+    step: int
+    is_reached: bool
+    seconds: float | None
+
+
+def goal_of(document: Mapping[str, Any]) -> Goal | None:
+    """The accuracy that was wanted and what was reached; None if none was wanted or nothing was evaluated."""
+    wanted = ((document.get('command') or {}).get('flags') or {}).get('stop_at_top_1_accuracy')
+    known = [found for found in document.get('evaluations') or () if found['top_1'] is not None]
+    if wanted is None or not known:
+        return None
+    reached = [found for found in known if found['top_1'] >= wanted]
+    shown = reached[0] if reached else max(known, key=lambda found: float(found['top_1']))
+    steps = document['workers'][0]['steps'] if document['workers'] else {}
+    is_from_start = bool(steps.get('global_step')) and steps['global_step'][0] <= 1
+    end = shown.get('end')
+    seconds = end - steps['start'][0] if is_from_start and end is not None else None
+    return Goal(wanted, shown['top_1'], shown['step'], bool(reached), seconds)
+
+
+def _accuracy(goal: Goal) -> str:
+    ending = (
+        f'reached at step {goal.step}' if goal.is_reached else f'not reached; best {goal.top_1:.4f}, step {goal.step}'
+    )
+    after = '' if goal.seconds is None else f', {goal.seconds:.3g} s after the first step began'
+    return f'accuracy: top-1 {goal.wanted:g} {ending}{after}'
 
 
 def _between(document: Mapping[str, Any], throughput: Mapping[str, Any]) -> str:

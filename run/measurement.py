@@ -227,7 +227,7 @@ class Measurement:
 
     def add_evaluation(self, found: Accuracy) -> None:
         """Stores an evaluation and prints it."""
-        self._evaluations.append(found)
+        self._evaluations.append(replace(found, end=self._clock()))
         is_asked_for = self._plan.role is Role.EVALUATION
         self._console.result((lines.format_accuracy if is_asked_for else lines.format_interim_accuracy)(found))
         accuracies = {'eval_top_1_accuracy': found.top_1, 'eval_top_5_accuracy': found.top_5}

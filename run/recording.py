@@ -142,8 +142,7 @@ class Recording:
         return {
             'task': f'{task.job} {task.index}' if task else None,
             'host': socket.gethostname(),
-            'memory': (self._metered or {}).get('memory')
-            or {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': {}},
+            'memory': self._memory(),
             'steps': columns_of(result.steps, result.between, self._unix_at_zero),
         }
 
@@ -168,10 +167,10 @@ class Recording:
             flops *= _PASSES_OF_TRAINING
         known = [worker for worker in workers if worker]
         num_missing = len(workers) - len(known)
-        joules_per_image = None
-        if joules and result.images and not num_missing and len({worker['host'] for worker in known}) == 1:
-            # The meter is that of one machine, and the images are those of all.
-            joules_per_image = joules / result.images
+        # RAPL is that of one machine, NVML that of the GPUs of one process; the images are those of all.
+        cluster = plan.processes.cluster
+        is_of_all = not cluster or (not num_missing and energy['source'] == 'RAPL' and cluster.is_on_one_host)
+        joules_per_image = joules / result.images if joules and result.images and is_of_all else None
         document: dict[str, Any] = {
             'schema': RESULT,
             'schema_version': SCHEMA_VERSION,
@@ -205,7 +204,7 @@ class Recording:
             },
             'input': {**_input(result), 'stages': self.input_stages, 'memory': self._input_memory()},
             'energy': {**energy, 'joules_per_image': joules_per_image},
-            'evaluations': [_evaluation(found) for found in result.evaluations],
+            'evaluations': [_evaluation(found, self._unix_at_zero) for found in result.evaluations],
             'machine': surroundings.machine,
             'environment': surroundings.environment,
             'disturbance': metered.get('disturbance') or {},
@@ -380,13 +379,14 @@ def _input(result: Result) -> dict[str, Any]:
     return {'wait_seconds': seconds, 'wait_share': share}
 
 
-def _evaluation(found: Accuracy) -> dict[str, Any]:
+def _evaluation(found: Accuracy, unix_at_zero: float) -> dict[str, Any]:
     return {
         'step': found.step,
         'num_images': found.num_images,
         'top_1': _number(found.top_1),
         'top_5': _number(found.top_5),
         'seconds': found.seconds,
+        'end': None if found.end is None else unix_at_zero + found.end,
         'images_per_second': _number(throughput(found.num_images, found.seconds)),
     }
 

@@ -39,12 +39,14 @@ def sample_document(
     flags: Mapping[str, Any] | None = None,
     warnings: Sequence[Mapping[str, str]] = (),
     num_warmup: int = 2,
+    accuracies: Sequence[float] = (),
 ) -> dict[str, Any]:
     """The document of a run.
 
     Args:
       seconds: of each timed step; by default drawn around images/sec of `rate` with this relative noise.
       gap: the seconds of printing after each step. flags: further flags that were given.
+      accuracies: the top-1 accuracies of evaluations, one every 10 steps, which end 10 seconds after each other.
     """
     images = batch_size * devices_per_worker * num_workers
     draw = np.random.default_rng(seed)
@@ -179,7 +181,18 @@ def sample_document(
         },
         'input': {'wait_seconds': None, 'wait_share': None},
         'energy': {'source': None, 'joules': None, 'joules_per_image': None},
-        'evaluations': [],
+        'evaluations': [
+            {
+                'step': 10 * number,
+                'num_images': 100,
+                'top_1': top_1,
+                'top_5': top_1,
+                'seconds': 1.0,
+                'end': START + 10.0 * number,
+                'images_per_second': 100.0,
+            }
+            for number, top_1 in enumerate(accuracies, 1)
+        ],
         'machine': {
             'hostname': hostname,
             'os': 'Debian GNU/Linux 12',

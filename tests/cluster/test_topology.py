@@ -29,6 +29,8 @@ def test_a_cluster_lists_its_tasks_and_knows_its_own() -> None:
     assert cluster.own.device == '/job:worker/task:1'
     assert (cluster.num_ps, cluster.num_workers) == (1, 2)
     assert cluster.spec == {'ps': list(PS), 'worker': list(WORKERS)}
+    assert not cluster.is_on_one_host
+    assert Cluster(('10.0.0.2:1',), WORKERS[:1], 'worker', 0, FLAGS).is_on_one_host
 
 
 def test_the_store_task_is_the_first_ps_or_else_the_first_worker() -> None:

@@ -70,6 +70,30 @@ def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> None:
+    def record(batch_size: int, joules: float | None, *accuracies: float) -> Record:
+        flags = {'stop_at_top_1_accuracy': 0.98}
+        document = sample_document(batch_size=batch_size, accuracies=accuracies, flags=flags, seed=len(accuracies))
+        document['energy'] |= {'source': 'RAPL', 'joules': joules, 'joules_per_image': joules}
+        return Record('sample.json', document)
+
+    page = page_of(record(32, 2.0, 0.98), record(32, 3.0, 0.5, 0.99), record(32, None, 0.5, 0.6, 0.7), record(64, None))
+    rows = [
+        re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>', row) for row in re.findall(r'<tr>(.*?)</tr>', page.html, re.DOTALL)
+    ]
+    heading, first, second = rows[:3]
+    known = [heading.index(name) for name in ('J per image', 'time to accuracy')]
+    # Means over the runs that know them: (2 + 3) / 2 J, and (10 + 20) / 2 s.
+    assert [first[column] for column in known] == ['2.50', '15.0 s (top-1 0.98, 2 of 3 runs)']
+    assert [second[column] for column in known] == ['—', '—']
+    alone = page_of(record(32, 2.0, 0.98)).html
+    assert '2.00</span> <span class="unit">J per image' in alone
+    assert 'top-1 0.98, reached by 1 of 1 run' in alone
+    without = page_of(sample_record()).html
+    assert 'J per image' not in without
+    assert 'time to accuracy' not in without
+
+
 def test_a_wide_interval_ends_at_an_axis_that_follows_the_rates() -> None:
     # 3 runs of 200, 300 and 400 images/sec: the interval of the second setting reaches to 1.9 times its rate.
     rates = ((1, 320, 0), (1, 322, 1), (1, 321, 2), (2, 250, 3), (2, 300, 4), (2, 400, 5))

@@ -24,11 +24,31 @@ def test_a_summary_of_everything() -> None:
         'steps: median 34.2 ms, p90 35.04, p95 36.2, p99 41.3 (100 steps)',
         'rate: 93.50 images/sec within the steps, 86.20 in total; between the steps: checkpoint 3.1 s, printing 0.21 s',
         'input: steps waited 1.23 s (3.6 %)',
-        'compute: 79.5 GFLOP/s, 44.9 % of the measured peak of 177 GFLOP/s',
+        'compute: 79.5 GFLOP/s, 44.9 % of the measured peak of 177 GFLOP/s (matrix products, fp32)',
         'threads: 2 threads within an operation, 2 operations at a time (one tower has all cores)',
         'memory: peak host 912 MB, /gpu:0 11.2 GB',
-        'energy: 1.23 kJ (RAPL), 0.386 J per image',
+        'energy: 1.23 kJ during the timed steps, 0.386 J per image (processor packages, RAPL)',
     ]
+
+
+def test_the_energy_of_a_cluster_is_that_of_its_chief() -> None:
+    document = sample_document(num_workers=2)
+    document['energy'] = {'source': 'NVML', 'joules': 1234.0, 'joules_per_image': None}
+    assert format_summary(document)[-1] == 'energy: 1.23 kJ during the timed steps (GPUs of the chief, NVML)'
+
+
+def test_the_time_to_an_accuracy_ends_with_the_first_evaluation_that_reached_it() -> None:
+    document = sample_document(accuracies=(0.5, 0.98, 0.97, 0.99), flags={'stop_at_top_1_accuracy': 0.98})
+    assert format_summary(document)[-1] == 'accuracy: top-1 0.98 reached at step 20, 20 s after the first step began'
+    document['command']['flags']['stop_at_top_1_accuracy'] = 0.995
+    assert (
+        format_summary(document)[-1]
+        == 'accuracy: top-1 0.995 not reached; best 0.9900, step 40, 40 s after the first step began'
+    )
+    # A run that goes on from step 100 does not know how long the steps before took.
+    steps = document['workers'][0]['steps']
+    steps['global_step'] = [100 + step for step in steps['global_step']]
+    assert format_summary(document)[-1].endswith('best 0.9900, step 40')
 
 
 def test_what_is_unknown_is_left_out() -> None:

@@ -186,16 +186,26 @@ def test_training_stops_at_the_requested_accuracy(data_dir: Path, tmp_path: Path
     flags = {'data_dir': str(data_dir), 'train_dir': str(tmp_path), 'eval_during_training_every_n_steps': 3}
     settings = {**SETTINGS, 'num_batches': 50}
     told = io.StringIO()
-    result = BenchmarkCNN(make_params(**settings, **flags, stop_at_top_1_accuracy=0.0), Console(None, told)).run()
+    path = tmp_path / 'result.json'
+    goal = {'stop_at_top_1_accuracy': 0.0, 'result_file': str(path)}
+    result = BenchmarkCNN(make_params(**settings, **flags, **goal), Console(None, told)).run()
     # A machine that does other things, too, may be warned of.
     assert not [line for line in warnings_in(told.getvalue()) if 'evaluat' in line]
     assert [accuracy.step for accuracy in result.evaluations] == [3]
     assert (len(result.timed_steps), result.complete) == (2, True)
     assert has_ended(str(tmp_path))
+    document = json.loads(path.read_text())
+    steps, [found] = document['workers'][0]['steps'], document['evaluations']
+    seconds = found['end'] - steps['start'][0]
+    # From the first step, a warm-up, to the end of the evaluation, which lies between its last step and the end.
+    assert seconds >= sum(steps['seconds']) + found['seconds']
+    (line,) = (line for line in told.getvalue().splitlines() if line.startswith('accuracy: '))
+    assert line == f'accuracy: top-1 0 reached at step 3, {seconds:.3g} s after the first step began'
     flags['eval_during_training_every_n_steps'] = 9
+    told = io.StringIO()
     BenchmarkCNN(make_params(**SETTINGS, **flags), Console(None, told)).run()
     # It goes on from step 3 to step 7; the first evaluation would be after step 9.
-    check_warning(told.getvalue(), '3', '7', '9')
+    check_warning(told.getvalue(), 'evaluation', '3', '7', '9')
 
 
 def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(data_dir: Path, tmp_path: Path) -> None:
@@ -212,7 +222,7 @@ def test_an_evaluator_follows_a_training_run_to_its_last_checkpoint(data_dir: Pa
     )
     flags = {**SETTINGS, 'num_batches': 5, 'data_dir': str(data_dir), 'train_dir': str(train_dir)}
     BenchmarkCNN(make_params(**flags, save_model_steps=3)).run()
-    out, err = follower.communicate(timeout=240)
+    out, err = follower.communicate(timeout=900)
     assert follower.returncode == 0, err
     # Each is announced by its name, in a line that ends with it.
     evaluated = re.findall(r'/train/model\.ckpt-(\d+)$', err, re.MULTILINE)
