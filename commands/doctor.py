@@ -34,7 +34,10 @@ class Options:
         'Which checks to run: names with shell wildcards, or families such as host, several with commas between. By '
         'default all. On a machine with GPUs, tensorflow/devices always runs.',
     )
-    quick: bool = flag(False, 'Leave out the checks that measure rates: bandwidths, images/sec and so on.')
+    quick: bool = flag(
+        False,
+        'Leave out the checks that take long: rates, two processes, and most precisions and variants of placement.',
+    )
     device: str | None = flag(
         None,
         'cpu: check the CPU, and leave GPUs alone. gpu: it is wrong if there is none. By default GPUs are checked '
@@ -76,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _check(arguments: Arguments[Options], argv: Sequence[str]) -> int:
     options = arguments.options
-    checks = matching(options.only, measures=not options.quick)
+    checks = matching(options.only, with_long=not options.quick)
     if unknown := unknown_names(options.only):
         raise _no_such_check(options, unknown[0])
     if not checks:

@@ -29,7 +29,8 @@ class Check:
       name: FAMILY/WHAT. asks: the question that it answers, in a few words.
       run: 'module:function', which is called with a doctor.verdicts.Context and the arguments, and returns a Verdict.
       limit_secs: after which it counts as hung.
-      measures: whether it takes its time to measure a rate; --quick leaves it out.
+      is_long: whether it measures a rate, starts processes, or repeats another check with other flags; --quick leaves it
+        out.
       shares: successive checks with the same value run in one process as long as none is wrong.
       remedy: what to do if it hangs or crashes.
     """
@@ -40,12 +41,14 @@ class Check:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     needs: Needs = Needs.NOTHING
     limit_secs: float = 60.0
-    measures: bool = False
+    is_long: bool = False
     shares: str | None = None
     remedy: str | None = None
 
 
 DEVICES = 'tensorflow/devices'
+# Checks that need TensorFlow and one process, which starts once for all.
+_SESSIONS = 'sessions'
 ARCHITECTURE = 'gpu/architecture'
 RESNET50 = 'resnet50/'
 _NCCL = 'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then --all_reduce_spec=xring'
@@ -62,7 +65,7 @@ def _of_host(name: str, asks: str, function: str) -> Check:
     return Check(f'host/{name}', asks, f'doctor.host:{function}', shares='host')
 
 
-def _placement(name: str, needs: Needs = Needs.NOTHING, **flags: Any) -> Check:
+def _placement(name: str, needs: Needs = Needs.NOTHING, *, is_long: bool = False, **flags: Any) -> Check:
     asks = 'every op of a step runs where the graph asks for'
     return Check(
         f'placement/{name}',
@@ -71,7 +74,8 @@ def _placement(name: str, needs: Needs = Needs.NOTHING, **flags: Any) -> Check:
         {'flags': {'model': 'resnet20', **flags}},
         needs,
         limit_secs=120,
-        shares='placement',
+        is_long=is_long,
+        shares=_SESSIONS,
     )
 
 
@@ -84,14 +88,14 @@ def _sums(algorithm: str, precision: str) -> Check:
         {'algorithm': algorithm, 'dtype': _DTYPES[precision]},
         needs,
         limit_secs=120,
-        shares='sums',
+        shares=_SESSIONS,
         remedy=_NCCL if algorithm in ('nccl', 'collective') else None,
     )
 
 
 def _copies(name: str, asks: str, source: str, target: str, needs: Needs = Needs.GPU) -> Check:
     arguments = {'source': source, 'target': target}
-    return Check(f'gpu/{name}', asks, 'doctor.copies:bandwidth', arguments, needs, measures=True, shares='copies')
+    return Check(f'gpu/{name}', asks, 'doctor.copies:bandwidth', arguments, needs, is_long=True, shares='copies')
 
 
 def _throughput(name: str, needs: Needs, *flags: str) -> Check:
@@ -102,7 +106,7 @@ def _throughput(name: str, needs: Needs, *flags: str) -> Check:
         {'flags': ['--model=resnet50', *flags]},
         needs,
         limit_secs=300,
-        measures=True,
+        is_long=True,
     )
 
 
@@ -114,7 +118,7 @@ def _real_data(name: str, needs: Needs, *flags: str) -> Check:
         {'flags': list(flags)},
         needs,
         limit_secs=300,
-        measures=True,
+        is_long=True,
     )
 
 
@@ -134,20 +138,22 @@ CHECKS: tuple[Check, ...] = (
         remedy='restart the machine',
     ),
     Check('gpu/libraries', 'all libraries of CUDA can be opened', 'doctor.gpus:libraries', {}, Needs.DRIVER, 200),
-    Check(DEVICES, 'TensorFlow sees all devices and computes', 'doctor.start:devices', limit_secs=300),
+    Check(
+        DEVICES, 'TensorFlow sees all devices and computes', 'doctor.start:devices', limit_secs=300, shares=_SESSIONS
+    ),
     Check(ARCHITECTURE, 'TensorFlow has kernels for the GPUs', 'doctor.gpus:architecture', {}, Needs.GPU, 90),
     Check('host/shared_memory', '/dev/shm is large enough for NCCL', 'doctor.host:shared_memory', {}, Needs.TWO_GPUS),
     *(_placement(name, variable_update=name) for name in _ALONE.values()),
     *(_placement(name, precision=name) for name in ('fp16', 'bf16')),
-    _placement('bf16_variables', precision='bf16', fp16_vars=True),
+    _placement('bf16_variables', is_long=True, precision='bf16', fp16_vars=True),
     *(
-        _placement(spec, needs, variable_update=name, all_reduce_spec=spec)
+        _placement(spec, needs, is_long=spec != 'nccl', variable_update=name, all_reduce_spec=spec)
         for name in _ALONE.values()
         for spec, needs in (('xring', Needs.NOTHING), ('nccl', Needs.TWO_GPUS))
         if MODES[name].takes_all_reduce_spec
     ),
     *(
-        _placement('staged', variable_update=name, local_parameter_device='cpu', staged_vars=True)
+        _placement('staged', is_long=True, variable_update=name, local_parameter_device='cpu', staged_vars=True)
         for name in _ALONE.values()
         if MODES[name].can_stage
     ),
@@ -159,12 +165,14 @@ CHECKS: tuple[Check, ...] = (
         {},
         Needs.GPU,
         limit_secs=300,
+        is_long=True,
     ),
     Check(
         'processes/collectives',
         'two processes, each with its own device, sum their gradients',
         'doctor.benchmarks:two_processes',
         limit_secs=300,
+        is_long=True,
         remedy=_NCCL,
     ),
     _copies('host_to_device', 'GB/s from the host to a GPU', '/cpu:0', '/gpu:0'),
@@ -177,21 +185,21 @@ CHECKS: tuple[Check, ...] = (
         {},
         Needs.GPU,
         limit_secs=300,
-        measures=True,
+        is_long=True,
     ),
     Check(
         'host/memory_bandwidth',
         'GB/s of the memory',
         'doctor.host_speed:memory_bandwidth',
         limit_secs=120,
-        measures=True,
+        is_long=True,
     ),
     Check(
         'host/matrix_products',
         'GFLOP/s of the CPU in each precision',
         'doctor.host_speed:matrix_products',
         limit_secs=120,
-        measures=True,
+        is_long=True,
     ),
     *(
         _throughput(f'{name}/{data_format}', Needs.GPU, '--device=gpu', f'--data_format={data_format}', *flags)

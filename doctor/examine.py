@@ -15,15 +15,15 @@ from hardware.gpus import has_nvidia_gpu
 _PATIENCE = 8.0
 
 
-def matching(pattern: str | None, *, measures: bool) -> list[Check]:
+def matching(pattern: str | None, *, with_long: bool) -> list[Check]:
     """The checks whose names match one of the patterns, in the order of the table.
 
     Args:
       pattern: shell wildcards, several with commas between; a family alone ('host') stands for all in it; None: all.
-      measures: whether those that measure rates belong to them.
+      with_long: whether those that take long belong to them.
     """
     words = _words(pattern)
-    return [check for check in CHECKS if _fits(check, words) and (measures or not check.measures)]
+    return [check for check in CHECKS if _fits(check, words) and (with_long or not check.is_long)]
 
 
 def unknown_names(pattern: str | None) -> list[str]:

@@ -122,14 +122,19 @@ def test_the_document_has_everything_and_fits_its_schema() -> None:
     ],
 )
 def test_checks_are_chosen_by_name_wildcards_or_family(pattern: str, expected: set[str]) -> None:
-    assert {check.name for check in matching(pattern, measures=True)} == expected
+    assert {check.name for check in matching(pattern, with_long=True)} == expected
 
 
-def test_quick_leaves_out_what_measures() -> None:
-    assert matching(None, measures=True) == list(CHECKS)
-    quick = matching(None, measures=False)
+def test_quick_leaves_out_what_takes_long_and_starts_tensorflow_once() -> None:
+    assert matching(None, with_long=True) == list(CHECKS)
+    quick = matching(None, with_long=False)
     assert {check.name.partition('/')[0] for check in CHECKS if check not in quick} >= {'resnet50', 'real_data'}
-    assert [check for check in quick if check.measures] == []
+    assert [check for check in quick if check.is_long] == []
+    # On a CPU; nothing that starts processes of its own.
+    with_tensorflow = [check for check in quick if check.name.startswith(('tensorflow', 'placement', 'all_reduce'))]
+    assert {check.shares for check in with_tensorflow} == {'sessions'}
+    others = {check.name.partition('/')[0] for check in quick if check not in with_tensorflow}
+    assert others == {'host', 'gpu'}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +158,7 @@ def test_a_check_applies_where_its_row_says(needs: Needs, device: str | None, nu
 
 
 def test_checks_of_gpus_are_skipped_on_a_cpu_each_with_the_reason() -> None:
-    chosen = matching('gpu/architecture,all_reduce/nccl', measures=True)
+    chosen = matching('gpu/architecture,all_reduce/nccl', with_long=True)
     found = list(examine(chosen, 'cpu'))
     assert [finding.name for finding in found] == [check.name for check in chosen]
     assert {(finding.verdict.outcome, finding.verdict.found) for finding in found} == {

@@ -38,7 +38,7 @@ def test_every_command_line_is_read() -> None:
 
 def test_every_flag_exists() -> None:
     named = set(re.findall(r'(?<![\w-])--([a-z]\w*)', DOC))
-    elsewhere = {*specs_of(DECLARATION.options), 'workers', 'gpus', 'shm'}
+    elsewhere = {*specs_of(DECLARATION.options), 'run', 'workers', 'gpus', 'shm'}
     assert {name for name in named - elsewhere if name not in SPECS and name.removeprefix('no') not in SPECS} == set()
 
 
@@ -47,7 +47,7 @@ def test_every_check_is_in_a_family_that_it_explains_and_every_one_that_it_names
     assert {family for family in families if f'`{family}/' not in DOC} == set()
     patterns = re.findall(rf'`((?:{"|".join(families)})/[\w/*]+)`', DOC)
     # Capitals stand for any word.
-    unknown = [name for name in patterns if not matching(re.sub(r'\b[A-Z]{3,}\b', '*', name), measures=True)]
+    unknown = [name for name in patterns if not matching(re.sub(r'\b[A-Z]{3,}\b', '*', name), with_long=True)]
     assert (len(patterns) > 10, unknown) == (True, [])
 
 
