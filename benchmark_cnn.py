@@ -25,7 +25,7 @@ from run.evaluator import evaluate_checkpoints
 from run.export import ModelValues
 from run.input_only import measure_input
 from run.instruments import StepProfiler, StepTracer, SummaryWriter, scalars_of, write_graph
-from run.invocation import Invocation
+from run.invocation import Invocation, after_waiting
 from run.measurement import Measurement
 from run.plan import Plan, Role, ServerPlan
 from run.process import Process
@@ -83,10 +83,10 @@ class BenchmarkCNN:
         Raises:
           RunError: a fault while running; its attribute `result` holds what was measured before it.
         """
-        if self.plan.role is Role.EVALUATION:
-            return evaluate_checkpoints(self.plan, self._console, self._invocation)
-        if self.plan.role is Role.INPUT_ONLY:
-            return measure_input(self.plan, self._console, self._invocation)
+        if self.plan.role in (Role.EVALUATION, Role.INPUT_ONLY):
+            measure = evaluate_checkpoints if self.plan.role is Role.EVALUATION else measure_input
+            invocation = after_waiting(self._invocation, self.plan.reports.idle_secs, self._console)
+            return measure(self.plan, self._console, invocation)
         with contextlib.closing(self.steps()) as all_steps:
             for _ in all_steps:
                 pass
@@ -114,6 +114,7 @@ class BenchmarkCNN:
             self._invocation = Invocation()
         self._has_run = True
         plan = self.plan
+        self._invocation = after_waiting(self._invocation, plan.reports.idle_secs, self._console)
         self._measurement = Measurement(plan, self._console, self._invocation)
         self._state: RunState | None = None
         self._session: tf.Session | None = None

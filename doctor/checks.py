@@ -29,8 +29,7 @@ class Check:
       name: FAMILY/WHAT. asks: the question that it answers, in a few words.
       run: 'module:function', which is called with a doctor.verdicts.Context and the arguments, and returns a Verdict.
       limit_secs: after which it counts as hung.
-      is_long: whether it measures a rate, starts processes, or repeats another check with other flags; --quick leaves it
-        out.
+      is_long: whether --quick leaves it out: it measures a rate, starts processes, or varies another check.
       shares: successive checks with the same value run in one process as long as none is wrong.
       remedy: what to do if it hangs or crashes.
     """

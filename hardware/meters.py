@@ -21,6 +21,8 @@ _KIBIBYTE = 2**10
 _COUNTER_SECS = 60.0
 # /proc/stat counts in hundredths of a second, so that over a shorter time shares would be off by more than 1 %.
 _SHARES_SECS = 1.0
+# For how long the cores must be idle before a run that waits for it.
+_IDLE_SECS = 2.0
 
 
 @dataclass
@@ -269,3 +271,41 @@ def _tree_seconds(root: Path, top: int) -> float:
 def _ticks() -> int:
     """The unit of the kernel's counters of time, in 1/s."""
     return os.sysconf('SC_CLK_TCK') if hasattr(os, 'sysconf') else 100
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A wait for idle cores.
+
+    Attributes:
+      seconds: how long it took.
+      other_cpu_share: what other processes used of the cores in its last two seconds; None if that is unknown.
+    """
+
+    seconds: float
+    other_cpu_share: float | None
+
+
+def wait_for_idle(
+    most_secs: float,
+    idle_share: float,
+    show: Callable[[float], None] = lambda share: None,
+    *,
+    root: Path = ROOT,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Wait:
+    """Waits until other processes use at most a share of the cores of this one, but at most most_secs.
+
+    Args:
+      show: called with the share whenever it is still larger.
+    """
+    meter, began = Disturbances(root=root, clock=clock), clock()
+    while True:
+        meter.start()
+        sleep(_IDLE_SECS)
+        share = meter.stop()['other_cpu_share']
+        waited = clock() - began
+        if share is None or share <= idle_share or waited >= most_secs:
+            return Wait(waited, share)
+        show(share)

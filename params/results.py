@@ -77,6 +77,13 @@ class Results:
         lower_bound=0.001,
         unit='seconds',
     )
+    wait_for_idle: float | None = flag(
+        None,
+        'Before the run, wait until other processes hardly use the cores, but at most this long. The time counts in '
+        'nothing.',
+        lower_bound=1,
+        unit='seconds',
+    )
     measure_peak: bool = flag(
         False, 'After the steps, measure large matrix products on the same devices, and print the share reached.'
     )
@@ -146,6 +153,15 @@ def _a_cluster_is_repeated_by_a_sweep(params: 'Params', run: RunFacts) -> str | 
     return f'--repeat={params.repeat}: it is for runs of one process; repeat a cluster with sweep --repeats'
 
 
+def _a_cluster_does_not_wait(params: 'Params', run: RunFacts) -> str | None:
+    if params.wait_for_idle is None or run.alone:
+        return None
+    return (
+        f'{spelled("wait_for_idle", f"{params.wait_for_idle:g}")}: it is for runs of one process, since the other '
+        'tasks of a cluster would wait for this one; leave it out'
+    )
+
+
 RULES: tuple[Rule, ...] = (
     _fields_are_known,
     _a_repeated_result_is_a_file,
@@ -153,7 +169,7 @@ RULES: tuple[Rule, ...] = (
     _a_history_is_a_file,
     _the_end_is_given_once,
 )
-RUN_RULES: tuple[RunRule, ...] = (_workers_have_a_pace, _a_cluster_is_repeated_by_a_sweep)
+RUN_RULES: tuple[RunRule, ...] = (_workers_have_a_pace, _a_cluster_is_repeated_by_a_sweep, _a_cluster_does_not_wait)
 IDLE: tuple[Idle, ...] = (
     Idle(('benchmark_test_id',), lambda p, run: p.benchmark_log_dir is None, 'only --benchmark_log_dir uses it'),
     idle_in_eval('target_seconds', 'measure_peak', reason='it is about training steps, and --eval takes none'),

@@ -49,6 +49,7 @@ _NO_SETTING = frozenset(
         'target_seconds',
         'num_warmup_batches',
         'measure_peak',
+        'wait_for_idle',
         'eval_dir',
         'job_name',
         'task_index',

@@ -301,6 +301,7 @@ class Reports:
       history: the path of the SQLite file; None if this process adds nothing to one.
       log_folder: the folder of reporting.benchmark_log; None if this process writes none. test_id: what stands in it.
       measures_peak: whether the peak of the devices is measured after the steps.
+      idle_secs: how long the run may wait for idle cores before it starts; None: it does not wait.
     """
 
     result_file: str | None
@@ -308,6 +309,7 @@ class Reports:
     log_folder: str | None
     test_id: str | None
     measures_peak: bool
+    idle_secs: float | None
 
 
 @dataclass(frozen=True)

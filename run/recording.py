@@ -207,7 +207,7 @@ class Recording:
             'evaluations': [_evaluation(found, self._unix_at_zero) for found in result.evaluations],
             'machine': surroundings.machine,
             'environment': surroundings.environment,
-            'disturbance': metered.get('disturbance') or {},
+            'disturbance': {**(metered.get('disturbance') or {}), **self._invocation.wait_facts},
         }
         warnings = [{'code': 'settings', 'text': line} for line in plan.warnings]
         if num_missing:

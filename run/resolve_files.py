@@ -82,6 +82,7 @@ def find_reports(params: Params, model: ModelFacts, counts: Counts, shape: Shape
         log_folder=log_folder,
         test_id=params.benchmark_test_id,
         measures_peak=params.measure_peak and not params.eval and processes.cluster is None,
+        idle_secs=params.wait_for_idle,
     )
 
 

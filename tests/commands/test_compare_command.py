@@ -4,9 +4,11 @@ import contextlib
 import csv
 import json
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 from refusals import check_line
 from sample_results import sample_document, sample_failure, write_sample
-from sweeping import sizes_in, starter
+from sweeping import assert_ended, sizes_in, starter
 
 import commands.compare
 import tf_cnn_benchmarks
@@ -472,3 +474,34 @@ def test_two_commands_run_in_turns_until_the_interval_is_narrow(
     monkeypatch.setattr(commands.compare, 'Starter', lambda environment: starter(tmp_path, behaviours=behaviours))
     assert tf_cnn_benchmarks.main([*argv, '--output=failed']) == 1
     check_line(capsys.readouterr().err.splitlines()[-1], '--batch_size=16', 'the disk is on fire', 'failed')
+
+
+def test_the_time_and_ctrl_c_end_the_turns_and_what_was_measured_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    argv = ['compare', '--run=--batch_size=8 --wait_for_idle=5', '--run=--batch_size=16', '--format=json', '--rounds=4']
+    monkeypatch.setattr(commands.compare, 'Starter', lambda environment: starter(tmp_path))
+    assert tf_cnn_benchmarks.main([*argv, '--for_secs=0.001', '--output=timed']) == 0
+    assert sorted(sizes_in(tmp_path)) == [8, 16]
+    assert [row['num_runs'] for row in json.loads(capsys.readouterr().out)['rows']] == [1, 1]
+
+    # The small program counts the runs of both.
+    behaviours: dict[str, object] = {f'--batch_size={size}': {'7': 'wait'} for size in (8, 16)}
+    monkeypatch.setattr(commands.compare, 'Starter', lambda environment: starter(tmp_path, behaviours=behaviours))
+    waiting = tmp_path / 'log.txt.waiting'
+
+    def interrupt() -> None:
+        while not waiting.exists():
+            time.sleep(0.02)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    assert tf_cnn_benchmarks.main([*argv, '--output=stopped']) == 130
+    thread.join()
+    out, err = capsys.readouterr()
+    assert [(row['num_runs'], row['images_per_second']) for row in json.loads(out)['rows']] == [(2, 80), (2, 160)]
+    check_line(err.splitlines()[-2], 'stopped')
+    pids = [json.loads(line)[0] for line in (tmp_path / 'log.txt').read_text().splitlines()]
+    assert len(pids) == 7
+    assert_ended(pids)

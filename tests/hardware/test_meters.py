@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from captured_machines import CONTAINER_V2, graviton, write_files
 
-from hardware.meters import Disturbances, EnergyMeter, host_peak_bytes
+from hardware.meters import Disturbances, EnergyMeter, host_peak_bytes, wait_for_idle
 
 pytestmark = pytest.mark.unit
 
@@ -183,3 +183,35 @@ def test_another_process_is_seen_on_this_machine_and_a_task_of_the_run_is_none()
     share = 0.5 / num_cores / seen['seconds']
     assert seen['other_cpu_share'] > 0.9 * share
     assert seen['other_cpu_share'] - task['other_cpu_share'] > 0.9 * share
+
+
+def test_a_run_waits_until_others_hardly_use_the_cores_or_its_time_is_over(tmp_path: Path) -> None:
+    allowed = {'proc/self/status': 'Name:\tpython\nCpus_allowed_list:\t0-1\n'}
+    clock, busy = Clock(), 0.0
+
+    def run_others(*shares: float) -> tuple[float, float | None, list[float]]:
+        """The wait for at most 60 seconds while others use these shares of two cores, 2 seconds each."""
+        nonlocal busy
+        remaining, shown = list(shares), list[float]()
+
+        def sleep(seconds: float) -> None:
+            nonlocal busy
+            clock.now += seconds
+            busy += remaining.pop(0) * seconds
+            idle = clock.now - busy
+            write_files(tmp_path, stat(dict.fromkeys(range(2), (busy, idle, 0.0))) | allowed)
+
+        write_files(tmp_path, {**graviton(), **stat(dict.fromkeys(range(2), (busy, clock.now - busy, 0.0))), **allowed})
+        found = wait_for_idle(60.0, 0.1, shown.append, root=tmp_path, clock=clock, sleep=sleep)
+        assert not remaining
+        return found.seconds, found.other_cpu_share, shown
+
+    seconds, share, shown = run_others(0.9, 0.5, 0.05)
+    assert (seconds, shown) == (6.0, pytest.approx([0.9, 0.5], abs=0.03))
+    assert share == pytest.approx(0.05, abs=0.03)
+    seconds, share, shown = run_others(*[0.7] * 30)
+    assert (seconds, len(shown)) == (60.0, 29)
+    assert share == pytest.approx(0.7, abs=0.03)
+    # Without /proc/stat nothing is known, and waiting would not end.
+    found = wait_for_idle(60.0, 0.1, root=tmp_path / 'none', clock=clock, sleep=lambda seconds: None)
+    assert (found.seconds, found.other_cpu_share) == (0.0, None)

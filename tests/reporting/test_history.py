@@ -210,6 +210,12 @@ def test_too_few_runs_give_no_verdict() -> None:
     assert (found.expected, found.is_slower, found.is_faster) == (None, False, False)
 
 
+def test_a_history_of_runs_that_differ_too_much_gives_no_verdict() -> None:
+    runs = as_records([a_run(number, rate) for number, rate in enumerate((20, 400, 90, 1500, 5, 700))])
+    found = judge(runs[5:], runs)
+    assert (found.verdict, found.expected) == ('history too noisy to judge', None)
+
+
 def test_later_runs_do_not_judge_earlier_ones() -> None:
     runs = as_records([a_run(number) for number in range(8)])
     assert judge(runs[:1], runs).num_earlier == 0

@@ -182,7 +182,7 @@ def _older_name_acts(name: str, value: object, params: Params) -> bool:
 _NOT_RUN = re.compile(
     r'--(no)?(model|model_file|device|num_gpus|batch_size|num_batches|num_epochs|num_warmup_batches|target_seconds|'
     r'repeat|eval|job_name|task_index|\w+_hosts?|xla|xla_compile|num_intra_threads|kmp_\w+|profile_\w+|measure_peak|'
-    r'verbose|continue_on_nan)(=|$)|--result_file=-'
+    r'wait_for_idle|verbose|continue_on_nan)(=|$)|--result_file=-'
 )
 SHORT = '--model=trivial --device=cpu --batch_size=2 --num_batches=3 --num_warmup_batches=1 --continue_on_nan'
 

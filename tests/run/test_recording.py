@@ -45,12 +45,17 @@ def test_a_result_file_has_what_the_run_printed_and_every_raw_value(tmp_path: Pa
     path = tmp_path / '{model}-{batch_size}-{shape}.json'
     settings = {**SHORT, 'num_gpus': 2, 'variable_update': 'replicated', 'train_dir': str(tmp_path / 'train')}
     outputs = {'result_file': str(path), 'history': str(tmp_path / 'history.sqlite')}
-    params = make_params(**settings, save_model_steps=3, print_training_accuracy=True, **outputs)
+    params = make_params(**settings, save_model_steps=3, print_training_accuracy=True, wait_for_idle=1, **outputs)
     result = BenchmarkCNN(params, Console(out, err)).run()
     record = read(tmp_path / 'lenet-4-1*2.json')
     document = record.document
     assert record.is_complete
     assert record.shape == '1*2'
+    # The wait for idle cores came before the time to the first step.
+    assert document['disturbance']['waited_seconds'] >= 2
+    assert document['disturbance']['other_cpu_share_before'] >= 0
+    assert (document['disturbance']['other_cpu_share_before'] > 0.1) is ('--wait_for_idle=1' in err.getvalue())
+    assert sum(document['phases'][name] or 0 for name in ('import', 'join')) < 1
     assert f'total images/sec: {record.images_per_second:.2f}' in out.getvalue()
     steps = document['workers'][0]['steps']
     assert steps['phase'] == ['warmup'] * 2 + ['timed'] * 5
