@@ -69,7 +69,7 @@ def _report(arguments: Arguments[Options]) -> int:
     output = Path(options.output)
     _check_output(output)
     if options.plots:
-        _make_folder(options.plots)
+        _make_folder('plots', Path(options.plots))
     collection = collect(arguments.positional)
     past = history.read(options.history) if options.history else History([], [])
     page = make_page(
@@ -99,20 +99,19 @@ def _check_output(output: Path) -> None:
     """Refuses a file that cannot be written, before the work is done."""
     if output.is_dir():
         raise UsageError(f'{spelled("output", output)}: it is a folder; write the name of a file in it')
-    if not output.parent.is_dir():
-        raise UsageError(f'{spelled("output", output)}: there is no folder {output.parent}; make it first')
+    _make_folder('output', output.parent)
     if not os.access(output.resolve().parent, os.W_OK):
         raise UsageError(f'{spelled("output", output)}: its folder cannot be written to; write another path')
 
 
-def _make_folder(folder: str) -> None:
+def _make_folder(flag: str, folder: Path) -> None:
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise UsageError(f'{spelled("plots", folder)}: a file is where a folder must be; write another path') from None
+        raise UsageError(f'{spelled(flag, folder)}: a file is where a folder must be; write another path') from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise UsageError(f'{spelled("plots", folder)}: it cannot be made ({reason}); write another path') from None
+        raise UsageError(f'{spelled(flag, folder)}: it cannot be made ({reason}); write another path') from None
 
 
 def _write(page: 'Page', output: Path, folder: str | None) -> None:

@@ -65,13 +65,18 @@ class Folder:
             raise UsageError(
                 f'--output={self.path}: it cannot be read ({error.strerror}); write another path'
             ) from None
-        self.make()
+        self._make(self.path)
+        # Before the other folders: without room for it the folder stays empty, and the same command can start again.
         self.write(self.path / SWEEP_FILE, json.dumps(_document_of(plan), indent=1, ensure_ascii=False))
+        self.make()
 
     def make(self) -> None:
         """Makes the folders that are missing; raises UsageError if one cannot be made."""
+        self._make(self.path, self.results, self.logs)
+
+    def _make(self, *folders: Path) -> None:
         try:
-            for folder in (self.path, self.results, self.logs):
+            for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f'{self.path}: the folder cannot be made ({error.strerror}); write another path') from None

@@ -28,18 +28,23 @@ def test_the_page_and_the_plots_are_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (results / 'other.json').write_text('[]')
-    assert tf_cnn_benchmarks.main(['report', 'results', '--title=A <title>', '--plots=figures/new']) == 0
+    assert (
+        tf_cnn_benchmarks.main(
+            ['report', 'results', '--title=A <title>', '--plots=figures/new', '--output=new/page.html']
+        )
+        == 0
+    )
     out, err = capsys.readouterr()
-    check_line(out.strip(), 'report.html', '1 result in')
+    check_line(out.strip(), 'new/page.html', '1 result in')
     check_line(err.strip(), 'other.json')
-    page = Path('report.html').read_text(encoding='utf-8')
+    page = Path('new/page.html').read_text(encoding='utf-8')
     assert '<h1>A &lt;title&gt;</h1>' in page
     assert 'other.json' in page
     # Nothing in it leads elsewhere: no script, style or picture of another file or host.
     assert not re.search(r'(src|href)="(?!#|data:)', page)
     names = {path.name for path in Path('figures/new').iterdir()}
     assert {'timeline.png', 'timeline.svg'} <= names
-    assert sorted(path.name for path in tmp_path.iterdir()) == ['figures', 'report.html', 'results']
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['figures', 'new', 'results']
 
 
 def test_wrong_use_is_refused_before_the_work(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,8 +58,8 @@ def test_wrong_use_is_refused_before_the_work(results: Path, tmp_path: Path, mon
         report.main(['results', '--serve', '--port=80'])
     with refused('--output=empty'):
         report.main(['results', '--output=empty'])
-    with refused('--output=none/page.html', 'none'):
-        report.main(['results', '--output=none/page.html'])
+    with refused('--output=results/first.json', 'a file'):
+        report.main(['results', '--output=results/first.json/page.html'])
     with refused('--plots=results/first.json'):
         report.main(['results', '--plots=results/first.json'])
     assert not Path('report.html').exists()

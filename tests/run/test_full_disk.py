@@ -10,6 +10,7 @@ import pytest
 from examples import encoded
 from image_folders import write_files
 from refusals import check_line, failed
+from sample_results import write_sample
 from test_bad_input import run_command, the_error
 
 from run.instruments import write_scalars
@@ -76,3 +77,33 @@ def test_files_about_a_run_that_do_not_fit_leave_nothing_and_keep_what_was_there
         )
     assert code == 1, lines
     assert {path.name for path in tmp_path.iterdir()} == {*files}
+    folder = tmp_path / 'profile'
+    with no_file_above(2_000):
+        code, _, lines = run_command(capfd, *_RUN, f'--profile_dir={folder}', '--profile_steps=2,3')
+    assert code == 1, lines
+    check_line(the_error(lines), f'--profile_dir={folder}')
+    assert [path for path in folder.rglob('*') if path.is_file()] == []
+
+
+def test_a_sweep_whose_plan_does_not_fit_can_be_started_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ['sweep', '--grid=--weight_decay=0,1', f'--output={tmp_path / "new"}', '--', *_RUN]
+    with no_file_above(200):
+        code, _, lines = run_command(capfd, *command)
+    assert code == 1, lines
+    check_line(the_error(lines), f'{tmp_path / "new"}', 'start again')
+    assert '--resume' not in the_error(lines)
+    assert [*(tmp_path / 'new').iterdir()] == []
+
+
+def test_plots_that_do_not_fit_leave_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = write_sample(tmp_path / 'results' / 'a.json')
+    plots = tmp_path / 'plots'
+    with no_file_above(15_000):
+        code, _, lines = run_command(capfd, 'report', str(result), f'--plots={plots}', '--output=/dev/null')
+    assert code == 1, lines
+    check_line(the_error(lines), plots)
+    # Those that were whole before stay.
+    assert {path.suffix for path in plots.iterdir()} <= {'.svg', '.png'}
+    assert all(path.stat().st_size for path in plots.iterdir())
