@@ -36,7 +36,7 @@ class Options:
     )
     quick: bool = flag(
         False,
-        'Leave out the checks that take long: rates, two processes, and most precisions and variants of placement.',
+        'Leave out the checks that take long: rates, two processes, and precisions and variants of placement.',
     )
     device: str | None = flag(
         None,

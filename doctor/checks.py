@@ -143,7 +143,7 @@ CHECKS: tuple[Check, ...] = (
     Check(ARCHITECTURE, 'TensorFlow has kernels for the GPUs', 'doctor.gpus:architecture', {}, Needs.GPU, 90),
     Check('host/shared_memory', '/dev/shm is large enough for NCCL', 'doctor.host:shared_memory', {}, Needs.TWO_GPUS),
     *(_placement(name, variable_update=name) for name in _ALONE.values()),
-    *(_placement(name, precision=name) for name in ('fp16', 'bf16')),
+    *(_placement(name, is_long=True, precision=name) for name in ('fp16', 'bf16')),
     _placement('bf16_variables', is_long=True, precision='bf16', fp16_vars=True),
     *(
         _placement(spec, needs, is_long=spec != 'nccl', variable_update=name, all_reduce_spec=spec)

@@ -9,6 +9,7 @@ from errors import counted
 from hardware.gpus import VISIBLE, gpu_facts, has_nvidia_gpu, visible
 from hardware.missing_gpu import explain_missing_gpu
 from hardware.surroundings import environment_facts
+from hardware.tensorflow_import import import_tensorflow
 
 _SIZE = 256
 # TensorFlow ignores GPUs with fewer multiprocessors than this says; by default with fewer than 8, unless all have fewer
@@ -25,6 +26,7 @@ def devices(context: Context, expects_gpu: bool = False) -> Verdict:
       expects_gpu: whether --device=gpu was written.
     """
     context.doing('importing TensorFlow')
+    import_tensorflow()
     import tensorflow.compat.v1 as tf
 
     context.doing('listing the devices')
