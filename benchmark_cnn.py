@@ -15,10 +15,12 @@ from cluster.worker import Worker
 from errors import RunError, UsageError, counted, spelled
 from hardware.peak import measure_peak
 from hardware.tensorflow_import import without_collecting
-from inputs.memory import format_memory
+from inputs.buffers import format_memory
 from params import Params
-from reporting.console import Console, format_banner
-from reporting.result import Cause, ClusterTotal, Phase, Result, Step, StepValues
+from planning.plan import Plan, Role, ServerPlan
+from planning.planner import resolve
+from results.console import Console, format_banner
+from results.result import Cause, ClusterTotal, Phase, Result, Step, StepValues
 from run.build import build_evaluation, build_step, export, make_banner
 from run.evaluation import Evaluation, SavedVariables, share_accuracy, write_summary
 from run.evaluator import evaluate_checkpoints
@@ -27,9 +29,7 @@ from run.input_only import measure_input
 from run.instruments import StepProfiler, StepTracer, SummaryWriter, scalars_of, write_graph
 from run.invocation import Invocation, after_waiting
 from run.measurement import Measurement
-from run.plan import Plan, Role, ServerPlan
 from run.process import Process
-from run.resolve import resolve
 from run.schedule import Schedule
 from run.session import Stepper, open_session
 from run.state import RunState, restart_number, step_to_offer

@@ -16,7 +16,7 @@ from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent
 # Read, not imported: the program's dependencies may not be installed yet.
-VERSION = re.findall(r"VERSION = '(.+)'", (ROOT / 'reporting' / 'program.py').read_text(encoding='utf-8'))[0]
+VERSION = re.findall(r"VERSION = '(.+)'", (ROOT / 'results' / '__init__.py').read_text(encoding='utf-8'))[0]
 README = ROOT / 'README.md'
 
 # Where there is no GPU, TENSORFLOW_PACKAGE=tensorflow-cpu installs a smaller one.
@@ -117,7 +117,8 @@ setup(
     package_data={
         f'{PROGRAM}.doctor': ['report.schema.json'],
         f'{PROGRAM}.models': ['costs.csv'],
-        f'{PROGRAM}.reporting': ['result.schema.json', 'templates/*'],
+        f'{PROGRAM}.page': ['templates/*'],
+        f'{PROGRAM}.results': ['result.schema.json'],
         f'{PROGRAM}.sweeps': ['*.toml'],
     },
     cmdclass={'build_py': BuildWithCommit, 'sdist': SourceWithCommit},

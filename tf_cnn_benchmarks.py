@@ -15,7 +15,7 @@ if sys.path[:1] != [str(Path(__file__).resolve().parent)]:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from cluster.signals import Terminated, end_at_sigterm
-from commands.catalog import SUBCOMMANDS
+from commands.subcommands import SUBCOMMANDS
 from errors import OF_A_FULL_DISK, BenchmarkError, RunError, UsageError, format_error, nearest, not_installed
 
 _INTERRUPTED = 130

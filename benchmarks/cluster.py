@@ -16,10 +16,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.program import PROGRAM, Results, add_output, exit_code, take_runs
+from benchmarks.command_runs import PROGRAM, Results, add_output, exit_code, take_runs
 from benchmarks.standings import Measure, Throughput, contestants_table, machine_line, ratios_table
 from benchmarks.turns import Turn, add_flags, some_of
-from reporting.record import Record
+from results.document import Record
 
 _NUM_WORKERS = 2
 # The name of each mode in this benchmark, its flags, and whether it has parameter servers.

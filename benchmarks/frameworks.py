@@ -14,10 +14,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.program import PROGRAM, ROOT, Results, add_output, exit_code, take_runs
+from benchmarks.command_runs import PROGRAM, ROOT, Results, add_output, exit_code, take_runs
 from benchmarks.standings import Throughput, contestants_table, machine_line, ratios_table
 from benchmarks.turns import Turn, add_flags, some_of
-from reporting.record import Record
+from results.document import Record
 
 _OURS = 'this program'
 # By name: the script in benchmarks/peers, and its flags.

@@ -115,7 +115,7 @@ def _decoded_pixel(file: tf.Tensor) -> tf.Tensor:
 
 
 @dataclass(frozen=True)
-class Cost:
+class ImageCost:
     """Wall-clock and processor seconds per image."""
 
     wall_seconds: float
@@ -137,11 +137,11 @@ class Contestant:
             pipeline.warm_up(self._session)
             self._step = self._session.make_callable(step)
 
-    def turns_of(self, batches: int) -> Callable[[int], Cost]:
+    def turns_of(self, batches: int) -> Callable[[int], ImageCost]:
         """What takes a turn of so many batches, given the number of the round."""
         return lambda _: self.turn(batches)
 
-    def turn(self, batches: int) -> Cost:
+    def turn(self, batches: int) -> ImageCost:
         """Takes that many batches; the costs are those of one image."""
         wait_until_idle()
         for _ in range(AHEAD + 2):
@@ -150,7 +150,7 @@ class Contestant:
         for _ in range(batches):
             self._step()
         images = batches * self._batch_size
-        return Cost((time.perf_counter() - wall) / images, (time.process_time() - own) / images)
+        return ImageCost((time.perf_counter() - wall) / images, (time.process_time() - own) / images)
 
 
 def wait_until_idle() -> None:
@@ -190,8 +190,8 @@ def contestants(shards: Shards, batch_size: int) -> dict[str, Contestant]:
 
 
 MEASURES = (
-    Measure[Cost]('images/sec', lambda cost: 1 / cost.wall_seconds, is_paired=True, decimals=0),
-    Measure[Cost](
+    Measure[ImageCost]('images/sec', lambda cost: 1 / cost.wall_seconds, is_paired=True, decimals=0),
+    Measure[ImageCost](
         'CPU ms an image', lambda cost: 1000 * cost.processor_seconds, is_cost=True, is_paired=True, decimals=3
     ),
 )

@@ -17,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.program import PROGRAM, ROOT, Results, add_output, exit_code, take_runs
+from benchmarks.command_runs import PROGRAM, ROOT, Results, add_output, exit_code, take_runs
 from benchmarks.standings import Measure, Throughput, format_report
 from benchmarks.turns import add_flags
-from reporting.record import Record
+from results.document import Record
 
 _BASELINE = 'one device'
 _CLUSTER = ('cluster', '--ps=1', '--workers=2', '--')

@@ -81,7 +81,7 @@ class Way:
     prepare: Sequence[Any] = field(default_factory=list)
 
 
-class Network:
+class Perceptron:
     """The perceptron. Its variables are made at once, since those made in a loop would belong to that loop."""
 
     def __init__(self, num_outputs: int, learning_rate: float) -> None:
@@ -108,7 +108,7 @@ class Network:
 Arrays = Sequence[np.ndarray]
 
 
-def feed_dict(network: Network, fed: Sequence[Any], data: Arrays, experiment: Experiment) -> Way:
+def feed_dict(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: Experiment) -> Way:
     step = network.step(*fed)
     rng = np.random.default_rng(2)
 
@@ -125,7 +125,7 @@ def feed_dict(network: Network, fed: Sequence[Any], data: Arrays, experiment: Ex
     return Way(start)
 
 
-def tf_data(network: Network, fed: Sequence[Any], data: Arrays, experiment: Experiment, *, buffer: int) -> Way:
+def tf_data(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: Experiment, *, buffer: int) -> Way:
     del data
     with tf.device('/cpu:0'):
         examples = tf.data.Dataset.from_tensor_slices(tuple(fed)).repeat().shuffle(buffer, seed=1)
@@ -145,7 +145,7 @@ def tf_data(network: Network, fed: Sequence[Any], data: Arrays, experiment: Expe
     return Way(lambda session: session.make_callable(loop), [iterator.initializer, iterator.get_next()])
 
 
-def foldl(network: Network, fed: Sequence[Any], data: Arrays, experiment: Experiment) -> Way:
+def foldl(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: Experiment) -> Way:
     stores, initializers = _on_device(fed, data)
     sources = [store.read_value() for store in stores]
     batches = tf.random.uniform([experiment.num_batches, experiment.batch_size], 0, len(data[0]), tf.int32, seed=1)
@@ -158,7 +158,7 @@ def foldl(network: Network, fed: Sequence[Any], data: Arrays, experiment: Experi
     return Way(lambda session: session.make_callable(loop), [initializers])
 
 
-def own_loop(network: Network, fed: Sequence[Any], data: Arrays, experiment: Experiment) -> Way:
+def own_loop(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: Experiment) -> Way:
     stores, initializers = _on_device(fed, data)
     rows = tf.random.uniform([experiment.batch_size], 0, len(data[0]), tf.int32, seed=1)
     x, y = (tf.gather(store.read_value(), rows) for store in stores)
@@ -182,7 +182,7 @@ def _on_device(fed: Sequence[Any], data: Arrays) -> tuple[list[Any], list[tf.Ope
     return stores, [store.initializer for store in stores]
 
 
-WAYS: Mapping[str, Callable[[Network, Sequence[Any], Arrays, Experiment], Way]] = {
+WAYS: Mapping[str, Callable[[Perceptron, Sequence[Any], Arrays, Experiment], Way]] = {
     'feed_dict': feed_dict,
     'tf.data, buffer of 1,000': functools.partial(tf_data, buffer=1_000),
     'tf.data, buffer of 1,000,000': functools.partial(tf_data, buffer=1_000_000),
@@ -214,7 +214,7 @@ def train(name: str, data: Arrays, experiment: Experiment, inter_threads: int) -
     with tf.Graph().as_default() as graph, tf.device(experiment.device), frames():
         tf.set_random_seed(1)
         fed = [tf.placeholder(tf.float32, [None, array.shape[1]]) for array in data]
-        network = Network(data[1].shape[1], experiment.learning_rate)
+        network = Perceptron(data[1].shape[1], experiment.learning_rate)
         loss = network.loss(*fed)
         way = WAYS[name](network, fed, data, experiment)
         initializer = tf.global_variables_initializer()

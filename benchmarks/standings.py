@@ -1,6 +1,6 @@
 """What contestants reached, and ratios with their 95 % intervals, as tables of Markdown.
 
-The intervals are those of `compare` (reporting/comparison.py). Each turn in a process of its own is one run, so a ratio
+The intervals are those of `compare` (comparison/ratios.py). Each turn in a process of its own is one run, so a ratio
 is that of two groups of repeated runs, and `compare` prints the same of their result files. Turns within one process
 come in pairs, one of each contestant in each round, and what disturbs both cancels: the interval is that of the
 differences within pairs.
@@ -15,21 +15,21 @@ from typing import Any, Generic
 import numpy as np
 
 from benchmarks.turns import Outcome, Turns, load, outcomes
+from comparison import ratios as comparison
+from comparison.intervals import FEWEST_RUNS, Estimate, estimate_runs
+from comparison.long_run import mean_error
+from comparison.ratios import Ratio, Significance
+from comparison.tables import format_markdown
 from hardware.surroundings import machine_facts
-from reporting import comparison
-from reporting.comparison import Ratio, Verdict
-from reporting.intervals import FEWEST_RUNS, Estimate, estimate_runs
-from reporting.long_run import mean_error
-from reporting.record import Record
-from reporting.tables import format_markdown
+from results.document import Record
 
 # From so many pairs on, neighbouring pairs may resemble each other, as steps do, and the interval must not assume
 # otherwise. With fewer, that estimate has too few degrees of freedom.
 _SERIES = 12
 _VERDICTS = {
-    Verdict.SAME: 'no significant difference',
-    Verdict.FEW_RUNS: 'unknown: too few turns',
-    Verdict.DISTURBED: 'unknown: too disturbed',
+    Significance.SAME: 'no significant difference',
+    Significance.FEW_RUNS: 'unknown: too few turns',
+    Significance.DISTURBED: 'unknown: too disturbed',
 }
 
 
@@ -106,7 +106,7 @@ def paired_ratio(costs: Sequence[float] | np.ndarray, baseline: Sequence[float] 
     elif size >= FEWEST_RUNS:
         variance, degrees = float(differences.var(ddof=1)) / size, size - 1.0
     else:
-        return Ratio(rate / other_rate, None, None, Verdict.FEW_RUNS)
+        return Ratio(rate / other_rate, None, None, Significance.FEW_RUNS)
     # The differences have the errors of both, so the baseline counts as exact.
     exact = Estimate(other_rate, size, 0, 0.0, degrees, 0.0)
     return comparison.compare(exact, Estimate(rate, size, 0, variance, degrees, variance * size))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.program import RunFailedError, exit_code
+from benchmarks.command_runs import RunFailedError, exit_code
 from benchmarks.standings import Measure, format_report
 from benchmarks.turns import add_flags, take_turns
 

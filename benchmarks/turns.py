@@ -1,7 +1,7 @@
 """Contestants take turns, so that a noisy machine disturbs all alike: one way for all scripts of this folder.
 
-A contestant is a function that takes one turn: it runs a command (benchmarks/program.py), or works in this process. A
-turn is repeated if other processes used the processors meanwhile, for which hardware/meters.py watches.
+A contestant is a function that takes one turn: it runs a command (benchmarks/command_runs.py), or works in this
+process. A turn is repeated if other processes used the processors meanwhile, for which hardware/meters.py watches.
 """
 
 import argparse

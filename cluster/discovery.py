@@ -16,9 +16,9 @@ from cluster.environments import (
 from cluster.topology import HOSTS_FLAGS, Cluster, Task, place_of
 from errors import UsageError, counted, spelled
 from params import Params
-from params.evaluation import EVAL_DURING_TRAINING
+from params.evaluation_flags import EVAL_DURING_TRAINING
 from params.modes import DEFAULT_MODE, MODES, Mode, Refusal, modes_that
-from params.variables import clash_with_others
+from params.variable_flags import clash_with_others
 
 _FLAGS = 'the flags'
 # How often an evaluator looks for new checkpoints if --eval_interval_secs is not given.

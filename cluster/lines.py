@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from errors import format_error, format_warning
-from reporting.live import LiveLine
-from reporting.summary import is_summary
+from results.live import LiveLine
+from results.summary import is_summary
 
 # Without red, which looks like an error.
 _COLOURS = ('cyan', 'green', 'magenta', 'yellow', 'blue')

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hardware.surroundings import ROOT, free_memory
-from training.shared_memory import (
+from training.memory_files import (
     FLOAT_BYTES,
     NoMemoryError,
     SharedMemory,

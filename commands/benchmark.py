@@ -11,11 +11,11 @@ from typing import TextIO
 from errors import spelled
 from hardware import quiet
 from params import Params, parse_argv
-from params.results import STDOUT
-from reporting.console import Console
+from params.result_flags import STDOUT
+from planning.plan import ServerPlan
+from planning.planner import resolve
+from results.console import Console
 from run.invocation import of_this_process
-from run.plan import ServerPlan
-from run.resolve import resolve
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,8 +33,8 @@ def main(argv: Sequence[str]) -> int:
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
         if parsed.params.repeat > 1:
-            from run.outputs import check_file
-            from run.resolve import check_launch
+            from planning.output_checks import check_file
+            from planning.planner import check_launch
             from sweeps.repeat import file_of_first_run, repeat
 
             check_launch(parsed.params, alone=True)

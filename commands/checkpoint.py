@@ -16,7 +16,7 @@ _COLUMNS = 160
 
 
 @dataclass(frozen=True)
-class Options:
+class CheckpointOptions:
     """The flags of the subcommand."""
 
     json: bool = flag(
@@ -28,7 +28,7 @@ class Options:
 
 DECLARATION = Declaration(
     'checkpoint',
-    Options,
+    CheckpointOptions,
     "Lists the tensors of a checkpoint: the model's variables, the moving averages of batch norm (statistics), the "
     "optimizer's own variables, and the global step.",
     examples=('RUN', 'RUN/model.ckpt-100 --json'),
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     return DECLARATION.run(argv, _list)
 
 
-def _list(arguments: Arguments[Options]) -> int:
+def _list(arguments: Arguments[CheckpointOptions]) -> int:
     [path] = arguments.positional
     # Imported here because it imports TensorFlow.
     from training.checkpoint_files import all_checkpoints, find_checkpoint, has_ended

@@ -19,12 +19,12 @@ from errors import RunError, UsageError, format_warning, spelled
 from hardware.gpus import VISIBLE
 from hardware.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
 from params import Params, parse_argv
-from params.files import Output, outputs_that_are
+from params.file_flags import Output, outputs_that_are
 from params.flag_files import check_flag_files
 from params.modes import MODES, Mode, modes_that
 from params.spec import flag
-from params.tensorflow_settings import chosen_gpus
-from run.resolve import check_launch
+from params.tensorflow_flags import chosen_gpus
+from planning.planner import check_launch
 
 _ROLE_FLAGS = ('job_name', 'task_index', *HOSTS_FLAGS.values())
 _FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)
@@ -35,7 +35,7 @@ _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
 
 
 @dataclass(frozen=True)
-class Options:
+class ClusterOptions:
     """The flags of the subcommand. ps is None where the mode decides."""
 
     ps: int | None = flag(None, 'Parameter servers; by default 1 in modes that need them.', lower_bound=0)
@@ -56,7 +56,7 @@ class Options:
 
 DECLARATION = Declaration(
     'cluster',
-    Options,
+    ClusterOptions,
     'Starts a whole cluster on this machine and prints its result once.',
     examples=(
         '--ps=1 --workers=2 -- --model=resnet50',
@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
     return DECLARATION.run(argv, _start)
 
 
-def _start(arguments: Arguments[Options]) -> int:
+def _start(arguments: Arguments[ClusterOptions]) -> int:
     options = arguments.options
     run_flags = (*arguments.rest, *(['--verbose=true'] if options.verbose else []))
     if sys.platform != 'linux':

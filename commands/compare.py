@@ -12,19 +12,20 @@ from pathlib import Path
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
 from commands.options import NEXT, Arguments, Declaration, Positional, join_repeated
+from comparison import regression_text
+from comparison import text as comparison_text
+from comparison.changes import group_names, make_rows
+from comparison.ratios import Clock
+from comparison.regression import judge
+from comparison.regression_text import Judged
+from comparison.sides import Side, read_side, side_of
 from errors import UsageError, counted, format_warning, spelled
 from params import parse_argv
-from params.files import OUTPUTS
+from params.file_flags import OUTPUTS
 from params.spec import flag
-from reporting import comparison_text, regression_text
-from reporting.comparison import Clock
-from reporting.comparison_rows import group_names, make_rows
-from reporting.history import read_setting
-from reporting.record import Record
-from reporting.regression import judge
-from reporting.regression_text import Judged
-from reporting.sides import Side, read_side, side_of
-from run.resolve import check_launch
+from planning.planner import check_launch
+from results.document import Record
+from results.history import read_setting
 from sweeps.runner import Starter, take_turns
 from sweeps.settings import Settings
 
@@ -35,7 +36,7 @@ _OF_CLUSTERS = ('job_name', 'ps_hosts', 'worker_hosts', 'controller_host')
 
 
 @dataclass(frozen=True)
-class Options:
+class CompareOptions:
     """The flags of the subcommand."""
 
     clock: str = flag(
@@ -90,7 +91,7 @@ class Options:
 
 DECLARATION = Declaration(
     'compare',
-    Options,
+    CompareOptions,
     'Compares throughputs: the ratio to the first argument, the baseline, with a 95 % interval.',
     examples=(
         'before.json after.json',
@@ -129,7 +130,7 @@ def main(argv: Sequence[str]) -> int:
     return DECLARATION.run(join_repeated(argv, 'run'), _compare)
 
 
-def _compare(arguments: Arguments[Options]) -> int:
+def _compare(arguments: Arguments[CompareOptions]) -> int:
     options = arguments.options
     of_runs = sorted(arguments.given & {'rounds', 'until_interval', 'for_secs', 'output'})
     if options.run is not None:
@@ -154,7 +155,7 @@ def _compare(arguments: Arguments[Options]) -> int:
     return _show(sides, options)
 
 
-def _run(texts: Sequence[str], options: Options) -> int:
+def _run(texts: Sequence[str], options: CompareOptions) -> int:
     """Runs two commands in turns, and prints how they compare; returns the exit code.
 
     Raises:
@@ -215,7 +216,7 @@ def _flags_of(text: str) -> list[str]:
     return argv
 
 
-def _show(sides: Sequence[Side], options: Options) -> int:
+def _show(sides: Sequence[Side], options: CompareOptions) -> int:
     """Prints the comparison, and returns the exit code."""
     clock = Clock(options.clock)
     rows = make_rows(sides, clock, force=options.force, run_spread=options.run_spread)
@@ -246,7 +247,7 @@ def _check_distinct(sides: Sequence[Side]) -> None:
                 print(format_warning(f'{what}, and differ less than they should'), file=sys.stderr)
 
 
-def _judge(sides: Sequence[Side], options: Options, history: str) -> int:
+def _judge(sides: Sequence[Side], options: CompareOptions, history: str) -> int:
     """Judges each setting of each side by a history, and prints that."""
     for side in sides:
         for group in side.groups:

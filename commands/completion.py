@@ -7,26 +7,26 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from commands.catalog import SUBCOMMANDS
 from commands.options import Arguments, Declaration, Positional
+from commands.subcommands import SUBCOMMANDS
 from errors import UsageError, nearest
 from models.registry import MODELS
 from params.all_reduce_spec import ALGORITHMS
-from params.completion import QUESTIONS, SHELLS, Words
+from params.completion_script import QUESTIONS, SHELLS, CompletionWords
 from params.original import TABLE
 from params.spec import FlagSpec, specs_of
 from params.table import SPECS
-from sweeps.files import shipped
+from sweeps.sweep_file import shipped
 
 
 @dataclass(frozen=True)
-class Options:
+class CompletionOptions:
     """The subcommand has no flags."""
 
 
 DECLARATION = Declaration(
     'completion',
-    Options,
+    CompletionOptions,
     f'Prints a script with which a shell completes subcommands, flags and their values: for {", ".join(SHELLS)}. The '
     'line to put into its start-up file is in the first lines of the script.',
     examples=tuple(SHELLS),
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     return DECLARATION.run(argv, _print)
 
 
-def _print(arguments: Arguments[Options]) -> int:
+def _print(arguments: Arguments[CompletionOptions]) -> int:
     (shell,) = arguments.positional
     if shell not in SHELLS:
         near = nearest(shell, SHELLS)
@@ -55,12 +55,12 @@ def _print(arguments: Arguments[Options]) -> int:
     return 0
 
 
-def _words_of_run() -> Words:
+def _words_of_run() -> CompletionWords:
     values = {'model': MODELS.list_models(), 'all_reduce_spec': tuple(ALGORITHMS)}
-    return Words('', {**QUESTIONS, _FLAGFILE.name: _FLAGFILE, **SPECS}, values)
+    return CompletionWords('', {**QUESTIONS, _FLAGFILE.name: _FLAGFILE, **SPECS}, values)
 
 
-def _words_of_subcommands() -> Mapping[str, Words]:
+def _words_of_subcommands() -> Mapping[str, CompletionWords]:
     arguments = {
         'completion': tuple(SHELLS),
         'help': ('all', *SPECS, *(name for name in TABLE if name not in SPECS), *SUBCOMMANDS),
@@ -69,7 +69,7 @@ def _words_of_subcommands() -> Mapping[str, Words]:
     }
     declarations = {name: importlib.import_module(f'commands.{name}').DECLARATION for name in SUBCOMMANDS}
     return {
-        name: Words(
+        name: CompletionWords(
             SUBCOMMANDS[name].purpose,
             {'help': QUESTIONS['help'], **specs_of(declaration.options)},
             {},

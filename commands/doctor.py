@@ -12,21 +12,21 @@ from typing import TextIO
 
 from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration
-from doctor.checks import CHECKS, Check
+from doctor.check_table import CHECKS, Check
 from doctor.examine import examine, matching, unknown_names
-from doctor.report import exit_code, format_again, format_fastest, format_summary, make_document, make_table
+from doctor.findings_text import exit_code, format_again, format_fastest, format_summary, make_document, make_table
 from doctor.verdicts import Finding, Outcome
 from errors import UsageError, nearest, spelled
 from hardware.surroundings import environment_facts
 from params.spec import flag
-from reporting.live import LiveLine, can_redraw
+from results.live import LiveLine, can_redraw
 
 # Of the table where its stream is no terminal.
 _COLUMNS = 120
 
 
 @dataclass(frozen=True)
-class Options:
+class DoctorOptions:
     """The flags of the subcommand."""
 
     only: str | None = flag(
@@ -55,7 +55,7 @@ class Options:
 
 DECLARATION = Declaration(
     'doctor',
-    Options,
+    DoctorOptions,
     'Checks what works on this machine, and says what to do about the rest: the first thing to run on a new one.',
     examples=('', '--quick', "--only='host,all_reduce/nccl/*'", '--json > doctor.json'),
     details=(
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     return DECLARATION.run(argv, lambda arguments: _check(arguments, argv))
 
 
-def _check(arguments: Arguments[Options], argv: Sequence[str]) -> int:
+def _check(arguments: Arguments[DoctorOptions], argv: Sequence[str]) -> int:
     options = arguments.options
     checks = matching(options.only, with_long=not options.quick)
     if unknown := unknown_names(options.only):
@@ -111,7 +111,7 @@ def _check(arguments: Arguments[Options], argv: Sequence[str]) -> int:
     return exit_code(findings)
 
 
-def _no_such_check(options: Options, word: str) -> UsageError:
+def _no_such_check(options: DoctorOptions, word: str) -> UsageError:
     names = [check.name for check in CHECKS]
     near = nearest(word, [*names, *{name.partition('/')[0] for name in names}])
     which = 'such a name' if word == options.only else f'the name {word!r}'
@@ -128,7 +128,7 @@ def _print_list(checks: Sequence[Check], *, as_json: bool) -> None:
         print(f'{check.name:<{width}}  {check.asks} ({check.needs.value})')
 
 
-def _print_table(findings: Sequence[Finding], seconds: float, options: Options) -> None:
+def _print_table(findings: Sequence[Finding], seconds: float, options: DoctorOptions) -> None:
     from rich.console import Console
 
     stream = sys.stderr if options.json else sys.stdout
@@ -142,7 +142,7 @@ def _print_table(findings: Sequence[Finding], seconds: float, options: Options) 
                 print(line, file=stream)
 
 
-def _circumstances(options: Options) -> Iterator[str]:
+def _circumstances(options: DoctorOptions) -> Iterator[str]:
     """The flags that change what a check finds."""
     if options.device is not None:
         yield spelled('device', options.device)

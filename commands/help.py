@@ -4,14 +4,14 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from commands.catalog import SUBCOMMANDS
 from commands.options import Arguments, Declaration, Positional
+from commands.subcommands import SUBCOMMANDS
 from errors import UsageError
 from params.spec import asked_for_help, flag
 
 
 @dataclass(frozen=True)
-class Options:
+class HelpOptions:
     """The flags of the subcommand."""
 
     markdown: bool = flag(False, 'Print docs/flags.md: every flag of a run and of the original program.')
@@ -19,7 +19,7 @@ class Options:
 
 DECLARATION = Declaration(
     'help',
-    Options,
+    HelpOptions,
     'Prints --help; with all, every flag; with the name of a flag, all about it; with the name of a subcommand, its '
     '--help.',
     examples=('all', 'batch_size', 'records', '--markdown > docs/flags.md'),
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
       UsageError: an argument is wrong, or there is no such flag or subcommand.
     """
-    from params.stories import is_known
+    from params.descriptions import is_known
 
     # `help --batch_size` means `help batch_size`.
     own = [word.lstrip('-') if word.startswith('-') and is_known(word) else word for word in argv]
@@ -43,10 +43,10 @@ def main(argv: Sequence[str]) -> int:
 def show(argv: Sequence[str]) -> int:
     """Prints what the words --help or --help=NAME of a command line without a subcommand ask for."""
     name = asked_for_help(argv)
-    return _print(Arguments(Options(), frozenset(), (name,) if name else (), ()))
+    return _print(Arguments(HelpOptions(), frozenset(), (name,) if name else (), ()))
 
 
-def _print(arguments: Arguments[Options]) -> int:
+def _print(arguments: Arguments[HelpOptions]) -> int:
     if arguments.options.markdown:
         from params.flags_page import format_page
 
@@ -54,14 +54,14 @@ def _print(arguments: Arguments[Options]) -> int:
             raise UsageError(f'--markdown: it prints all flags; leave {arguments.positional[0]} out, see help --help')
         print(format_page(), end='')
     elif arguments.positional in ((), ('all',)):
-        from params.help import format_help
+        from params.help_text import format_help
 
         print(format_help(SUBCOMMANDS, everything=bool(arguments.positional)))
     elif (name := arguments.positional[0]) in SUBCOMMANDS:
         print(importlib.import_module(f'commands.{name}').DECLARATION.format_help())
     else:
-        from params.help import format_story
-        from params.stories import find_story
+        from params.descriptions import find_story
+        from params.help_text import format_story
 
         print(format_story(find_story(name, SUBCOMMANDS)))
     return 0

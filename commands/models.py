@@ -16,7 +16,7 @@ _COLUMNS = 100
 
 
 @dataclass(frozen=True)
-class Options:
+class ModelsOptions:
     """The flags of the subcommand."""
 
     json: bool = flag(
@@ -29,7 +29,7 @@ class Options:
 
 DECLARATION = Declaration(
     'models',
-    Options,
+    ModelsOptions,
     'Lists the models and what they cost: their trainable parameters, and the multiply-adds of a forward pass.',
     examples=('', "'resnet*' --json"),
     positional=Positional(
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     return DECLARATION.run(argv, _list)
 
 
-def _list(arguments: Arguments[Options]) -> int:
+def _list(arguments: Arguments[ModelsOptions]) -> int:
     options = arguments.options
     if options.model_file:
         load_model_file(options.model_file)

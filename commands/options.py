@@ -169,7 +169,7 @@ class Declaration(Generic[OptionsT]):
     def format_help(self) -> str:
         """The text of --help: usage, description, examples, details, and each argument; at most 100 columns."""
         # It knows every flag of a run, which only the help needs.
-        from params.help import format_flag
+        from params.help_text import format_flag
 
         parts = [f'usage: {_PROGRAM} {self.name} {self.usage}'.rstrip(), _filled(self.description)]
         if self.examples:

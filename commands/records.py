@@ -13,7 +13,6 @@ from commands.options import Arguments, Declaration
 from errors import RunError, UsageError, counted, not_installed
 from inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards, shard_name, subset_of
 from params.spec import flag
-from records.check import check_shards
 from records.framing import Fault
 from records.layout import (
     FACTS_FILE,
@@ -26,6 +25,7 @@ from records.layout import (
     scan_folder,
 )
 from records.parallel import num_cores
+from records.shard_check import check_shards
 
 # As many images as in each of ImageNet's 1,024 shards of 1,281,167 images, but enough shards to read in parallel.
 _IMAGES_PER_SHARD = 1250
@@ -36,7 +36,7 @@ _CHECK_FLAGS = {'check', 'subset', 'num_processes'}
 
 
 @dataclass(frozen=True)
-class Options:
+class RecordsOptions:
     """The flags of the subcommand."""
 
     input: str | None = flag(None, 'Folder with one folder of images for each class.', is_path=True)
@@ -72,7 +72,7 @@ class Options:
 
 DECLARATION = Declaration(
     'records',
-    Options,
+    RecordsOptions,
     "Turns a folder of class folders of JPEG and PNG images into TFRecord shards in ImageNet's layout, or checks "
     'shards.',
     examples=(
@@ -97,7 +97,7 @@ def main(argv: Sequence[str]) -> int:
     return DECLARATION.run(argv, _write_or_check)
 
 
-def _write_or_check(arguments: Arguments[Options]) -> int:
+def _write_or_check(arguments: Arguments[RecordsOptions]) -> int:
     options, given = arguments.options, arguments.given
     if options.check is None:
         return _write(options)
@@ -106,7 +106,7 @@ def _write_or_check(arguments: Arguments[Options]) -> int:
     return _check(options.check, [options.subset] if 'subset' in given else list(SUBSETS), options.num_processes)
 
 
-def _write(options: Options) -> int:
+def _write(options: RecordsOptions) -> int:
     if not options.input or not options.output:
         missing = 'output' if options.input else 'input'
         raise UsageError(

@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.options import Arguments, Declaration, Positional
+from comparison.change_points import change_points
 from errors import RunError, UsageError, counted, format_warning, not_installed, spelled
 from params.spec import flag
-from reporting import history
-from reporting.change_points import change_points
-from reporting.collection import collect
-from reporting.history import History
-from reporting.record import write_whole
+from results import history
+from results.collection import collect
+from results.document import write_whole
+from results.history import History
 
 if TYPE_CHECKING:
-    from reporting.page import Page
+    from page.html_page import Page
 
 _NEEDED = ('jinja2', 'matplotlib')
 _MOST_TOLD = 5
 
 
 @dataclass(frozen=True)
-class Options:
+class ReportOptions:
     """The flags of the subcommand."""
 
     output: str = flag('report.html', 'The file to write.', is_path=True)
@@ -37,7 +37,7 @@ class Options:
 
 DECLARATION = Declaration(
     'report',
-    Options,
+    ReportOptions,
     'Makes one HTML page of results, which needs no network: a table with speed-ups, plots, machines, flags and '
     'warnings.',
     examples=('results', 'results --output=page.html --plots=figures'),
@@ -61,10 +61,10 @@ def main(argv: Sequence[str]) -> int:
     return DECLARATION.run(argv, _report)
 
 
-def _report(arguments: Arguments[Options]) -> int:
+def _report(arguments: Arguments[ReportOptions]) -> int:
     options = arguments.options
     _check_installed()
-    from reporting.page import make_page
+    from page.html_page import make_page
 
     output = Path(options.output)
     _check_output(output)

@@ -10,26 +10,26 @@ from pathlib import Path
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
 from commands.options import NEXT, Arguments, Declaration, Positional, Rest, join_repeated
+from comparison.tables import format_results
 from errors import UsageError, format_warning
 from hardware.gpus import has_nvidia_gpu
 from params import Params
 from params.spec import flag
-from reporting.tables import format_results
-from run.resolve import check_launch
+from planning.planner import check_launch
+from sweeps.configurations import SweepPlan, make_plan
 from sweeps.estimate import estimate
-from sweeps.files import find_file, read_file, shipped
 from sweeps.flags import on_cpu, override, read_grid, settings_given
 from sweeps.folder import Folder, difference
 from sweeps.overview import format_left_out, format_plan, rows_of
-from sweeps.plan import Plan, make_plan
-from sweeps.progress import Progress
+from sweeps.progress_line import Progress
 from sweeps.runner import PROGRAM, Starter, Sweep, limits_of
 from sweeps.search import Search, check_search
 from sweeps.settings import Settings
+from sweeps.sweep_file import find_file, read_file, shipped
 
 
 @dataclass(frozen=True)
-class Options(Settings):
+class SweepOptions(Settings):
     """The flags of the subcommand; those of Settings are also keys of a file."""
 
     grid: str | None = flag(
@@ -51,7 +51,7 @@ class Options(Settings):
 
 DECLARATION = Declaration(
     'sweep',
-    Options,
+    SweepOptions,
     'Measures many configurations, each run in fresh processes, and prints one table.',
     examples=(
         'batch_sizes -- --model=resnet50',
@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
     return DECLARATION.run(join_repeated(argv, 'grid'), _sweep)
 
 
-def _sweep(arguments: Arguments[Options]) -> int:
+def _sweep(arguments: Arguments[SweepOptions]) -> int:
     options = arguments.options
     if options.list:
         _print_shipped()
@@ -100,7 +100,7 @@ def _sweep(arguments: Arguments[Options]) -> int:
     return run_plan(plan, folder, starter)
 
 
-def run_plan(plan: Plan, folder: Folder, starter: Starter) -> int:
+def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
     """Makes the runs that are left, prints the table, and returns the exit code: 1 if a run failed, else 0.
 
     Raises:
@@ -128,11 +128,11 @@ def run_plan(plan: Plan, folder: Folder, starter: Starter) -> int:
     return int(any(row.problem for row in rows))
 
 
-def _is_of_folder(arguments: Arguments[Options]) -> bool:
+def _is_of_folder(arguments: Arguments[SweepOptions]) -> bool:
     return arguments.options.resume and bool(arguments.positional) and Path(arguments.positional[0]).is_dir()
 
 
-def _resumed(arguments: Arguments[Options]) -> tuple[Plan, Folder]:
+def _resumed(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
     """The plan of the folder that is named instead of a file."""
     folder = Folder(Path(arguments.positional[0]))
     others = sorted(arguments.given - {'resume', 'dry_run'}) or (['flags after --'] if arguments.rest else [])
@@ -142,7 +142,7 @@ def _resumed(arguments: Arguments[Options]) -> tuple[Plan, Folder]:
     return folder.read_plan(), folder
 
 
-def _planned(arguments: Arguments[Options]) -> tuple[Plan, Folder]:
+def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
     """The plan that the file, or --grid, and the flags describe."""
     options = arguments.options
     if bool(arguments.positional) == bool(options.grid):
@@ -173,7 +173,7 @@ def _check(params: Params, alone: bool) -> None:
     check_launch(params, alone=alone)
 
 
-def _print_plan(plan: Plan, folder: Folder) -> None:
+def _print_plan(plan: SweepPlan, folder: Folder) -> None:
     if plan.settings.find_batch_size:
         print(format_plan(plan, Search(plan, folder, Starter()).num_left, None, ''))
         return

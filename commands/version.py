@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 from commands.options import Arguments, Declaration
 from hardware.surroundings import git_commit, tensorflow_version
-from reporting.program import VERSION
+from results import VERSION
 
 
 @dataclass(frozen=True)
-class Options:
+class VersionOptions:
     """The subcommand has no flags."""
 
 
 DECLARATION = Declaration(
     'version',
-    Options,
+    VersionOptions,
     'Prints the versions of this program, TensorFlow and Python, as --version and -V do, and the commit of the source.',
     examples=('',),
 )
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     return DECLARATION.run(argv, _print)
 
 
-def _print(_: Arguments[Options]) -> int:
+def _print(_: Arguments[VersionOptions]) -> int:
     commit = git_commit()
     parts = [
         *([f'commit {commit[:12]}'] if commit else []),

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from doctor.program import command_line, losses_of, run_program
+from doctor.small_run import command_line, losses_of, run_program
 from doctor.verdicts import Context, Verdict, ok, skipped, warning, wrong
 from errors import counted
 from hardware.gpus import gpu_facts, visible

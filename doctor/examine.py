@@ -5,8 +5,8 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from doctor.checks import ARCHITECTURE, CHECKS, DEVICES, Check, Needs
-from doctor.runner import run_checks
+from doctor.check_runner import run_checks
+from doctor.check_table import ARCHITECTURE, CHECKS, DEVICES, Check, Needs
 from doctor.verdicts import NO_GPU, Finding, Outcome, skipped
 from hardware.gpus import has_nvidia_gpu
 

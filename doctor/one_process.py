@@ -1,4 +1,4 @@
-"""The process of one or several checks: `one_process.py REQUEST`, started by doctor/runner.py.
+"""The process of one or several checks: `one_process.py REQUEST`, started by doctor/check_runner.py.
 
 REQUEST is an object of JSON: checks (a list of name, run, arguments), num_gpus and time_limit. The process writes
 lines of JSON to its standard output, for each check {"doing": TEXT} any number of times and then {"end": NAME,

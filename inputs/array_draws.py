@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 
 @dataclass(frozen=True)
-class Draws:
+class ArrayDraws:
     """What one step draws, for the batches of all devices together.
 
     Attributes:
@@ -21,11 +21,11 @@ class Draws:
     uniform: tf.Tensor
 
 
-def draw(counter: tf.Variable, global_batch: int, num_images: int, seed: int) -> Draws:
-    """Draws the next step. counter: scalar int64, the position before it in an endless sequence of epochs."""
+def draw(counter: tf.Variable, global_batch: int, num_images: int, seed: int) -> ArrayDraws:
+    """ArrayDraws the next step. counter: scalar int64, the position before it in an endless sequence of epochs."""
     end = tf.identity(counter.assign_add(global_batch))
     chosen = in_random_order(end - global_batch + tf.range(global_batch, dtype=tf.int64), num_images, seed)
-    return Draws(end, chosen, tf.random.stateless_uniform([global_batch, 3], tf.stack([seed, end])))
+    return ArrayDraws(end, chosen, tf.random.stateless_uniform([global_batch, 3], tf.stack([seed, end])))
 
 
 def in_random_order(positions: tf.Tensor, count: int, seed: int) -> tf.Tensor:

@@ -6,9 +6,9 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from inputs import array_draws
+from inputs.buffers import Held
 from inputs.data_sets import Arrays
 from inputs.each_image import for_each_image
-from inputs.memory import Held
 from inputs.pipeline import Run
 from inputs.staged import HostBatch, StagedInput
 from inputs.stages import READ, TRANSFER

@@ -35,8 +35,8 @@ class InputRow:
       examples: the function that lists the examples of a source for an evaluation, as 'module:name', see
         inputs.validation; None if evaluations use the first row that reads the source.
       repeatable: whether the seed alone determines the order of the images.
-      holds: whether all images are read into memory in the model's size before the first step, see inputs.held. The
-        pipeline gets them as Arrays.
+      holds: whether all images are read into memory in the model's size before the first step, see inputs.in_memory.
+        The pipeline gets them as Arrays.
       on_devices: whether each device then holds all of them.
       stages: those after which the pipeline can end (`until`), in their order, for --input_only. The last is always
         TRANSFER: the whole pipeline.

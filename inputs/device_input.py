@@ -6,8 +6,8 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from inputs import array_draws
+from inputs.buffers import Held
 from inputs.data_sets import Arrays
-from inputs.memory import Held
 from inputs.pipeline import Batch, InputPipeline, Run
 
 
@@ -36,7 +36,7 @@ class DeviceInput(InputPipeline):
         """Builds the ops.
 
         Args:
-          source: images of the size that options give, see inputs.held.
+          source: images of the size that options give, see inputs.in_memory.
           batch_size: images per step on each device.
           normalize_on_device: whether the devices are GPUs, which shift no uint8 and gather it from variables only.
           shift: where in the order of the first epoch to begin, in [0, 1): worker w of W begins at w / W.

@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from inputs import array_draws
+from inputs.buffers import Held
 from inputs.data_sets import Arrays
-from inputs.memory import Held
 from inputs.pipeline import Batch, InputPipeline, Run
 
 
@@ -40,7 +40,7 @@ class FeedInput(InputPipeline):
 
         Args:
           batch_size: images per step on each device.
-          source: images of the size that options give, see inputs.held; None: random ones.
+          source: images of the size that options give, see inputs.in_memory; None: random ones.
           normalize_on_device: feed uint8 and normalise on the device, as RecordPipeline. Not for random images.
           shift: where in the order of the first epoch to begin, in [0, 1): worker w of W begins at w / W.
         """

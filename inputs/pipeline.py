@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from inputs.memory import Held
+from inputs.buffers import Held
 
 Run = Callable[[tf.Operation], object]
 

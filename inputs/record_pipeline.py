@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import tensorflow.compat.v1 as tf
 
 import preprocessing
+from inputs.buffers import Held
 from inputs.data_sets import Shards
 from inputs.each_image import for_each_image
-from inputs.memory import Held
 from inputs.staged import HostBatch, StagedInput
 from inputs.stages import DECODE, PARSE, READ, TRANSFER
 

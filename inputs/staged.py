@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from inputs.memory import Held
+from inputs.buffers import Held
 from inputs.pipeline import Batch, InputPipeline, Run
 from inputs.stages import TRANSFER
 from training.staging import StagingArea

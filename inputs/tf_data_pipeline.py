@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import preprocessing
+from inputs.buffers import Held
 from inputs.data_sets import Shards
-from inputs.memory import Held
 from inputs.staged import HostBatch, StagedInput
 from inputs.stages import DECODE, PARSE, READ, TRANSFER
 from inputs.tf_data_settings import TfDataSettings

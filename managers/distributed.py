@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr
 from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
-from managers.staged import AppliesGradientsOfStepBefore, StagedValues
+from managers.staged_variables import AppliesGradientsOfStepBefore, StagedValues
 from managers.synchronous_step import SynchronousStep
 from models.layers import Initializer
 from training.checkpoints import Slice

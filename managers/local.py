@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from managers.all_reduce import Algorithm, all_reduce
 from managers.base import VariableMgr
 from managers.buckets import Packing
-from managers.staged import AppliesGradientsOfStepBefore, StagedValues
+from managers.staged_variables import AppliesGradientsOfStepBefore, StagedValues
 from models.layers import Initializer
 from training.optimizers import OptimizerStep, Slots
 from training.variables import Variable, num_bytes

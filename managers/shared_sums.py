@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from managers.buckets import even_sizes
-from training.shared_memory import PAGE_FLOATS, SharedMemory
+from training.memory_files import PAGE_FLOATS, SharedMemory
 from training.variables import HOST_DEVICE
 
 Tensor = Any

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.facts import ModelFacts
+from models.model_facts import ModelFacts
 from models.registry import MODELS, Registry
 
 _TABLE = Path(__file__).with_name('costs.csv')

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import tensorflow.compat.v1 as tf
 
 from inputs.data_sets import DATA_SETS
-from models.check import errors_of_network
-from models.facts import ModelFacts, Network
 from models.layers import Tensor
+from models.model_facts import ModelFacts, Network
+from models.network_check import errors_of_network
 from models.networks import PlaceholderVariables, build_network
 
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
 
-from models.facts import BatchNorm
 from models.folding import ConstantNorm
+from models.model_facts import BatchNorm
 
 Tensor = Any  # TensorFlow ships no types
 Initializer = Callable[[Sequence[int], int], Tensor]  # (shape, seed) -> float32 tensor of that shape

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 
 from errors import counted
-from models.facts import Network
 from models.folding import ConstantNorm
 from models.layers import Initializer, LayerBuilder, Tensor, VariableSource
+from models.model_facts import Network
 
 
 class Logits(NamedTuple):

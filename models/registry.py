@@ -15,8 +15,8 @@ from pathlib import Path
 
 from errors import BenchmarkError, UsageError, alternatives, similar, spelled
 from inputs.data_sets import DATA_SETS, RECORDS
-from models.catalog import CATALOG, NOT_CLASSIFIERS, NOT_HERE
-from models.facts import BatchNorm, Build, ModelFacts, Network
+from models.model_facts import BatchNorm, Build, ModelFacts, Network
+from models.zoo import CATALOG, NOT_CLASSIFIERS, NOT_HERE
 
 # How many names are suggested for one that is no model.
 _SUGGESTIONS = 3

@@ -1,6 +1,6 @@
 """The settings of a run: every flag once, read from a command line or from Python, and checked. No TensorFlow."""
 
-from params.checks import check_run, find_idle
+from params.all_rules import check_run, find_idle
 from params.parsing import Parsed, make_params, parse_argv
 from params.rules import RunFacts
 from params.table import SPECS, Params

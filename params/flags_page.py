@@ -4,8 +4,8 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from params.descriptions import Story, list_stories
 from params.original import Fate
-from params.stories import Story, list_stories
 
 COMMAND = 'python tf_cnn_benchmarks.py help --markdown > docs/flags.md'
 _HEAD = f"""\

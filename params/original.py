@@ -24,7 +24,7 @@ class Fate(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Row:
+class OriginalFlag:
     """One flag of the original.
 
     Attributes:
@@ -39,8 +39,8 @@ class Row:
     silent: Value = None
 
 
-def _no_effect(name: str, kind: type, silent: Value, says: str) -> Row:
-    return Row(Fate.NO_EFFECT, FlagSpec(name, kind, optional=True), says, silent)
+def _no_effect(name: str, kind: type, silent: Value, says: str) -> OriginalFlag:
+    return OriginalFlag(Fate.NO_EFFECT, FlagSpec(name, kind, optional=True), says, silent)
 
 
 _NO_TENSORRT = 'TensorFlow contains no TensorRT any more; use trtexec of TensorRT'
@@ -66,7 +66,7 @@ _OTHERS = (
     _no_effect('use_python32_barrier', bool, False, 'no threads of Python wait for each other to prepare batches'),
     _no_effect('use_resource_vars', bool, True, 'variables are resource variables'),
     _no_effect('use_tf_layers', bool, True, 'layers are made of operations of TensorFlow in every run'),
-    Row(
+    OriginalFlag(
         Fate.REFUSED,
         FlagSpec('trt_mode', str, optional=True, choices=('FP32', 'FP16', 'INT8')),
         _NO_TENSORRT,
@@ -119,11 +119,11 @@ _WORKS = """
     variable_consistency variable_update weight_decay winograd_nonfused worker_hosts xla
 """
 
-TABLE: Mapping[str, Row] = {
+TABLE: Mapping[str, OriginalFlag] = {
     row.spec.name: row
     for row in (
-        *(Row(Fate.WORKS, SPECS[name]) for name in _WORKS.split()),
-        *(Row(Fate.RENAMED, OLDER_NAMES[name], says) for name, says in _RENAMED.items()),
+        *(OriginalFlag(Fate.WORKS, SPECS[name]) for name in _WORKS.split()),
+        *(OriginalFlag(Fate.RENAMED, OLDER_NAMES[name], says) for name, says in _RENAMED.items()),
         *_OTHERS,
         *_OF_OTHER_VERSIONS,
     )
@@ -135,7 +135,7 @@ NAMES: tuple[str, ...] = tuple(row.spec.name for row in (*_OTHERS, *_OF_OTHER_VE
 class Asked:
     """A flag of NAMES that asks for something that this program does not do; value: what was written."""
 
-    row: Row
+    row: OriginalFlag
     value: object
 
     def __str__(self) -> str:

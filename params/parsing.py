@@ -11,7 +11,7 @@ from typing import Any
 
 from errors import Refusals, nearest, spelled
 from params import original
-from params.checks import check
+from params.all_rules import check
 from params.older_names import OLDER_NAMES, replace_older_names
 from params.spec import Value
 from params.table import SPECS, Given, Params

@@ -5,19 +5,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from errors import spelled
-from params.cluster import Cluster
-from params.data import Data
-from params.devices import Devices
-from params.evaluation import EVAL_DURING_TRAINING, Evaluation
-from params.files import Files
-from params.input_pipeline import InputPipeline
-from params.model_and_run import ModelAndRun
-from params.optimization import Optimization
-from params.precision import Precision
-from params.results import Results
+from params.cluster_flags import ClusterFlags
+from params.data_flags import DataFlags
+from params.device_flags import DeviceFlags
+from params.evaluation_flags import EVAL_DURING_TRAINING, EvaluationFlags
+from params.file_flags import FileFlags
+from params.input_flags import InputFlags
+from params.optimizer_flags import OptimizerFlags
+from params.precision_flags import PrecisionFlags
+from params.result_flags import ResultFlags
+from params.run_flags import RunFlags
 from params.spec import FlagSpec, specs_of
-from params.tensorflow_settings import TensorFlowSettings
-from params.variables import Variables
+from params.tensorflow_flags import TensorFlowFlags
+from params.variable_flags import VariableFlags
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,18 +40,18 @@ class Given(Mapping[str, str]):
 # A dataclass takes the fields of its last base first: read upwards, this is the order of --help. Only this class has
 # instances; generating methods for the others would take a tenth of the time of --help.
 class Params(
-    TensorFlowSettings,
-    Results,
-    Files,
-    Evaluation,
-    Cluster,
-    Precision,
-    Optimization,
-    Variables,
-    InputPipeline,
-    Data,
-    Devices,
-    ModelAndRun,
+    TensorFlowFlags,
+    ResultFlags,
+    FileFlags,
+    EvaluationFlags,
+    ClusterFlags,
+    PrecisionFlags,
+    OptimizerFlags,
+    VariableFlags,
+    InputFlags,
+    DataFlags,
+    DeviceFlags,
+    RunFlags,
 ):
     """The settings of one run. parse_argv and make_params make and check them; None leaves a choice to the run.
 

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from inputs.catalog import InputRow, Source, input_for, make_pipeline
 from inputs.data_sets import Arrays, Shards
-from inputs.held import hold
+from inputs.in_memory import hold
 from inputs.pipeline import InputPipeline, WorkersInput
 from inputs.stages import TRANSFER
 from inputs.validation import Share, ValidationInput
@@ -19,14 +19,14 @@ from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
 from managers.shared_sums import ShareMemory
+from planning.plan import Plan, Role
+from planning.process_settings import check_deterministic_ops, use_deterministic_ops
 from preprocessing import ImageOptions, Scale
-from reporting.console import Banner
-from reporting.summary import format_machine
+from results.console import Banner
+from results.summary import format_machine
+from run.constant_weights import freeze
 from run.evaluation import Evaluation, SavedVariables
 from run.export import Array, export_saved_model
-from run.frozen import freeze
-from run.plan import Plan, Role
-from run.process_settings import check_deterministic_ops, use_deterministic_ops
 from run.step_graph import StepGraph, build_step_graph
 from training.optimizers import Optimizer
 from training.schedules import steps_of

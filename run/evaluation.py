@@ -9,10 +9,10 @@ import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from inputs.pipeline import InputPipeline
-from models.facts import Network
 from models.layers import Initializer
+from models.model_facts import Network
 from models.networks import build_network, is_among_best
-from reporting.result import Accuracy
+from results.result import Accuracy
 from run.instruments import write_scalars
 from training.checkpoints import Slice, joined, whole
 from training.variables import HOST_DEVICE, create_variable

@@ -8,14 +8,14 @@ import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from errors import RunError, spelled
-from reporting.console import Console, format_banner
-from reporting.result import Result
+from planning.plan import Plan
+from results.console import Console, format_banner
+from results.result import Result
 from run.build import build_evaluation, export, make_banner
 from run.evaluation import OwnVariables, share_accuracy, write_summary
 from run.export import ModelValues
 from run.invocation import Invocation
 from run.measurement import Measurement
-from run.plan import Plan
 from run.process import Process
 from run.session import open_session
 from training.checkpoint_files import has_ended, latest_checkpoint, named_checkpoints, step_of

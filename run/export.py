@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from models.facts import Network
 from models.layers import Initializer, Tensor
+from models.model_facts import Network
 from models.networks import build_network
 from run.evaluation import FixedVariables, read_whole
 from run.instruments import writing

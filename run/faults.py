@@ -9,10 +9,10 @@ import tensorflow.compat.v1 as tf
 
 from errors import RunError, counted
 from inputs.data_sets import Shards
-from records.check import cause_of, first_fault
+from planning.plan import Plan, Role
 from records.framing import FRAME_BYTES, walk_shards
 from records.layout import FACTS_FILE
-from run.plan import Plan, Role
+from records.shard_check import cause_of, first_fault
 
 # The errors that TensorFlow raises for bad records.
 _DATA_FAULTS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)

@@ -7,13 +7,13 @@ import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from inputs.stages import TRANSFER
-from reporting.console import Console, format_banner
-from reporting.input_stages import StageTime, rows_of
-from reporting.result import Phase, Result, Step, StepValues
+from planning.plan import Plan
+from results.console import Console, format_banner
+from results.input_stages import StageTime, rows_of
+from results.result import Phase, Result, Step, StepValues
 from run.build import choose_op_determinism, make_banner, make_input
 from run.invocation import Invocation
 from run.measurement import Measurement
-from run.plan import Plan
 from run.process import Process
 from run.session import open_session
 from run.step_loop import run_steps

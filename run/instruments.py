@@ -14,9 +14,9 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
 from errors import RunError, counted
-from reporting.record import write_whole
-from reporting.result import Phase, Step, StepValues
-from run.plan import Instruments, Summaries
+from planning.plan import Instruments, Summaries
+from results.document import write_whole
+from results.result import Phase, Step, StepValues
 from training.variables import Variable
 
 Tensor = Any

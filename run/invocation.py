@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from hardware.meters import Wait, wait_for_idle
-from reporting.advice import LOADED_SHARE
-from reporting.console import Console
+from results.advice import LOADED_SHARE
+from results.console import Console
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,20 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
+from comparison.input_stage_table import format_stages
 from errors import BenchmarkError, RunError, spelled
-from inputs.memory import format_memory
-from params.results import STDOUT
-from reporting import console as lines
-from reporting import history
-from reporting.benchmark_log import BenchmarkLog
-from reporting.console import Console
-from reporting.input_stages import format_stages
-from reporting.record import write_whole
-from reporting.result import Accuracy, Between, Cause, ClusterTotal, Ending, Phase, Result, Step, StepValues
-from reporting.statistics import RunningRate
-from reporting.summary import format_summary
+from inputs.buffers import format_memory
+from params.result_flags import STDOUT
+from planning.plan import Plan, Role
+from results import console as lines
+from results import history
+from results.benchmark_log import BenchmarkLog
+from results.console import Console
+from results.document import write_whole
+from results.result import Accuracy, Between, Cause, ClusterTotal, Ending, Phase, Result, Step, StepValues
+from results.statistics import RunningRate
+from results.summary import format_summary
 from run.invocation import Invocation
-from run.plan import Plan, Role
 from run.recording import Recording
 
 # How often the live line gets new numbers.

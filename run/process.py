@@ -11,16 +11,16 @@ import tensorflow.compat.v1 as tf
 
 from cluster.cluster_worker import ClusterWorker
 from cluster.failure_detector import PeerFailure, fault_of
-from cluster.horovod import HorovodWorker
+from cluster.horovod_worker import HorovodWorker
 from cluster.rendezvous import TrainingOverError
 from cluster.signals import Interrupts, Stop, Terminated
 from cluster.worker import LostError, OneProcess, Worker
 from errors import RunError, UsageError, format_error
 from inputs.data_sets import Shards
-from reporting.console import Console
-from reporting.result import Ending, Result
+from planning.plan import Plan
+from results.console import Console
+from results.result import Ending, Result
 from run.faults import await_loss, check_lengths, explain, quoting_bytes
-from run.plan import Plan
 
 
 class Process:

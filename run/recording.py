@@ -14,18 +14,18 @@ import tensorflow.compat.v1 as tf
 from errors import counted
 from hardware.meters import Disturbances, EnergyMeter, host_peak_bytes
 from hardware.surroundings import available_memory
+from inputs.buffers import Held, most_bytes
 from inputs.data_sets import DATA_SETS
-from inputs.memory import Held, most_bytes
 from models.costs import read_table
 from models.counting import network_cost
-from reporting.advice import advise
-from reporting.benchmark_log import run_info
-from reporting.program import VERSION
-from reporting.record import RESULT, SCHEMA_VERSION
-from reporting.result import Accuracy, Between, Cause, Ending, Phase, Result, Step, StepValues
-from reporting.statistics import describe, throughput
+from planning.plan import Plan, Role
+from results import VERSION
+from results.advice import advise
+from results.benchmark_log import run_info
+from results.document import RESULT, SCHEMA_VERSION
+from results.result import Accuracy, Between, Cause, Ending, Phase, Result, Step, StepValues
+from results.statistics import describe, throughput
 from run.invocation import Invocation
-from run.plan import Plan, Role
 
 # Multiply-adds are two operations. The backward pass has two products of the size of each of the forward pass: one for
 # the gradients of the weights, one for those of the activations.
@@ -43,7 +43,7 @@ class Recording:
       bytes_of_servers, bytes_of_step: what each parameter server holds and a step transfers, once the graph is built;
         uses_shared_memory: through memory that the processes share.
       input_buffers: what the input pipeline holds in host memory, once the graph is built.
-      input_stages: the rows of reporting.input_stages; None if the stages of the input were not measured.
+      input_stages: the rows of results.input_stages; None if the stages of the input were not measured.
       peak_flops: what the devices reach with large matrix products, in FLOP/s; None if it was not measured.
     """
 
@@ -216,7 +216,7 @@ class Recording:
         return {**document, 'warnings': [*warnings, *advise(document)]}
 
     def log_header(self) -> dict[str, Any]:
-        """What benchmark_run.log has, see reporting.benchmark_log."""
+        """What benchmark_run.log has, see results.benchmark_log."""
         plan = self._plan
         return run_info(
             model=plan.model.name,

@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from inputs.pipeline import InputPipeline
-from reporting.result import Phase, StepValues
+from planning.process_settings import keep_threads
+from results.result import Phase, StepValues
 from run.instruments import StepTracer, SummaryWriter
-from run.process_settings import keep_threads
 from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph
 

@@ -8,10 +8,10 @@ import tensorflow.compat.v1 as tf
 
 from inputs.pipeline import Batch, InputPipeline, Run
 from managers.synchronous_step import SynchronousStep
-from models.facts import Network
 from models.layers import VariableSource
+from models.model_facts import Network
 from models.networks import build_network, is_among_best
-from run.frozen import FrozenNetwork
+from run.constant_weights import FrozenNetwork
 from run.tower_copies import TowerCopier, TowerTemplate
 from training.checkpoints import Slice, whole
 from training.kernel_gradients import kernel_gradients_by_products

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from reporting.result import Phase, Step, Values
+from results.result import Phase, Step, Values
 
 
 def run_steps(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from reporting.record import Failure, Record
+from results.document import Failure, Record
 
 
 def format_seconds(seconds: float) -> str:

@@ -7,8 +7,8 @@ from errors import UsageError, counted
 from models.costs import read_table
 from models.registry import MODELS
 from params import parse_argv
+from sweeps.configurations import Configuration
 from sweeps.durations import seconds_left
-from sweeps.plan import Configuration
 
 # Rough figures, which the first results of a machine replace: seconds until a process takes steps, and what networks
 # reach of a core (three times that with AVX-512) and of a GPU.

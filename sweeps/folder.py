@@ -21,10 +21,10 @@ from typing import Any
 
 from cluster.shape import Shape
 from errors import RunError, UsageError, read_regular
-from reporting.collection import SWEEP_FILE
-from reporting.program import VERSION
-from reporting.record import Failure, Record, read_file
-from sweeps.plan import Configuration, LeftOut, Plan
+from results import VERSION
+from results.collection import SWEEP_FILE
+from results.document import Failure, Record, read_file
+from sweeps.configurations import Configuration, LeftOut, SweepPlan
 from sweeps.settings import Settings
 
 _SCHEMA, _SCHEMA_VERSION = 'tf_cnn_benchmarks.sweep', 1
@@ -46,7 +46,7 @@ class Folder:
         """What a user writes to continue the sweep."""
         return f'tf_cnn_benchmarks sweep --resume {shlex.quote(str(self.path))}'
 
-    def create(self, plan: Plan) -> None:
+    def create(self, plan: SweepPlan) -> None:
         """Makes the folder, which must be missing or empty, and writes the plan.
 
         Raises:
@@ -81,7 +81,7 @@ class Folder:
         except OSError as error:
             raise UsageError(f'{self.path}: the folder cannot be made ({error.strerror}); write another path') from None
 
-    def read_plan(self) -> Plan:
+    def read_plan(self) -> SweepPlan:
         """The plan of the sweep in this folder.
 
         Raises:
@@ -191,7 +191,7 @@ def unfinished_name(path: Path) -> Path:
     return path.with_name(f'.{path.name}')
 
 
-def difference(before: Plan, after: Plan) -> str | None:
+def difference(before: SweepPlan, after: SweepPlan) -> str | None:
     """What differs between the plan of a folder and a new one, in words; None if nothing does."""
     for name, old in asdict(before.settings).items():
         new = getattr(after.settings, name)
@@ -208,11 +208,11 @@ def difference(before: Plan, after: Plan) -> str | None:
     return f'{_which(after, added)} was not among the configurations' if added else None
 
 
-def _which(plan: Plan, one: Configuration) -> str:
+def _which(plan: SweepPlan, one: Configuration) -> str:
     return f'configuration {plan.configurations.index(one) + 1} ({one.caption})'
 
 
-def _document_of(plan: Plan) -> dict[str, Any]:
+def _document_of(plan: SweepPlan) -> dict[str, Any]:
     configurations = [{**asdict(one), 'shape': str(one.shape)} for one in plan.configurations]
     return {
         'schema': _SCHEMA,
@@ -223,8 +223,8 @@ def _document_of(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _plan_of(document: Mapping[str, Any]) -> Plan:
-    return Plan(
+def _plan_of(document: Mapping[str, Any]) -> SweepPlan:
+    return SweepPlan(
         name=document['name'],
         title=document['title'],
         settings=Settings(**document['settings']),

@@ -3,14 +3,14 @@
 import shlex
 from collections.abc import Mapping, Sequence
 
+from comparison.ratios import estimate
+from comparison.tables import TableRow
 from errors import counted
-from reporting.comparison import estimate
-from reporting.record import Record
-from reporting.repeats import as_key
-from reporting.tables import Row
+from results.document import Record
+from results.repeats import as_key
+from sweeps.configurations import LeftOut, SweepPlan, caption
 from sweeps.durations import format_seconds
 from sweeps.folder import Outcome
-from sweeps.plan import LeftOut, Plan, caption
 from sweeps.runner import describe, succeeded
 
 # Of the combinations that are left out for one reason.
@@ -18,7 +18,7 @@ _MOST_SHOWN = 3
 _FOUND_SIZE = 'largest batch size'
 
 
-def format_plan(plan: Plan, num_left: int, seconds: float | None, basis: str) -> str:
+def format_plan(plan: SweepPlan, num_left: int, seconds: float | None, basis: str) -> str:
     """The lines of a dry run.
 
     Args:
@@ -57,7 +57,7 @@ def format_left_out(left_out: Sequence[LeftOut]) -> list[str]:
     return lines
 
 
-def rows_of(plan: Plan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list[str], list[Row]]:
+def rows_of(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list[str], list[TableRow]]:
     """The columns and the rows of the table of results, in the order of the plan."""
     rows = []
     for one in plan.configurations:
@@ -69,6 +69,6 @@ def rows_of(plan: Plan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list
         if plan.settings.find_batch_size and records and isinstance(found[-1], Record):
             varied[_FOUND_SIZE] = str(found[-1].run['batch_size'])
         work = as_key(records[0].work) if records else ''
-        rows.append(Row(varied, estimate(records) if records else None, problem, work))
+        rows.append(TableRow(varied, estimate(records) if records else None, problem, work))
     columns = [*plan.columns, *([_FOUND_SIZE] if plan.settings.find_batch_size else [])]
     return columns, rows

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
+from comparison.ratios import estimate
+from comparison.text import format_outliers, format_runs
 from errors import RunError, UsageError, counted
 from models.registry import MODELS
 from params import Params
-from params.results import field_values, fill
-from reporting.comparison import estimate
-from reporting.comparison_text import format_outliers, format_runs
-from reporting.console import BANNER_END, BANNER_START, Console, format_total
-from reporting.record import Record, own_prefix, write_whole
-from reporting.repeats import far_from_others
+from params.result_flags import field_values, fill
+from results.console import BANNER_END, BANNER_START, Console, format_total
+from results.document import Record, own_prefix, write_whole
+from results.repeats import far_from_others
 from sweeps.folder import Outcome
 from sweeps.runner import Starter, describe, run_repeats, succeeded
 

@@ -10,16 +10,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from comparison.ratios import estimate
 from errors import RunError, spelled
 from params import parse_argv
-from reporting.comparison import estimate
-from reporting.record import FAILURE, SCHEMA_VERSION, Record
+from results.document import FAILURE, SCHEMA_VERSION, Record
+from sweeps.configurations import Configuration, SweepPlan
 from sweeps.durations import seconds_left, seconds_of
 from sweeps.folder import Folder, Outcome, unfinished_name
+from sweeps.limited_process import ERROR, TIMEOUT, Limits, run_process
 from sweeps.order import order_of_round
-from sweeps.plan import Configuration, Plan
-from sweeps.process import ERROR, TIMEOUT, Limits, run_process
-from sweeps.progress import Progress
+from sweeps.progress_line import Progress
 from sweeps.settings import Settings
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py'))
@@ -177,7 +177,7 @@ def failure_document(facts: Mapping[str, Any], reason: str, exit_code: int | Non
 class Sweep:
     """The runs of a plan. Results that the folder holds are not measured again."""
 
-    def __init__(self, plan: Plan, folder: Folder, starter: Starter = Starter()) -> None:
+    def __init__(self, plan: SweepPlan, folder: Folder, starter: Starter = Starter()) -> None:
         self._plan = plan
         self._folder = folder
         self._starter = starter

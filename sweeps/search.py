@@ -4,12 +4,12 @@ from pathlib import Path
 
 from errors import UsageError, spelled
 from models.registry import MODELS
-from reporting.record import Failure
+from results.document import Failure
 from sweeps.batch_size import largest_size, next_size
+from sweeps.configurations import Configuration, SweepPlan
 from sweeps.folder import Folder, Outcome
-from sweeps.plan import Configuration, Plan
-from sweeps.process import MEMORY
-from sweeps.progress import Progress
+from sweeps.limited_process import MEMORY
+from sweeps.progress_line import Progress
 from sweeps.runner import Starter, describe, facts_of, failure_document, succeeded
 
 # For models of a user's file.
@@ -23,7 +23,7 @@ class Search:
       outcomes: the result of the largest size of each configuration, or why there is none; as in Sweep.
     """
 
-    def __init__(self, plan: Plan, folder: Folder, starter: Starter) -> None:
+    def __init__(self, plan: SweepPlan, folder: Folder, starter: Starter) -> None:
         self._plan = plan
         self._folder = folder
         self._starter = starter
@@ -108,7 +108,7 @@ def _default_size(model: str) -> int:
         return _START_SIZE
 
 
-def check_search(plan: Plan, *, has_gpu: bool) -> None:
+def check_search(plan: SweepPlan, *, has_gpu: bool) -> None:
     """Raises UsageError if nothing would end the search for a batch size: CPUs take memory until the machine fails."""
     for one in plan.configurations:
         is_on_cpu = one.given.get('device') == spelled('device', 'cpu') or not has_gpu

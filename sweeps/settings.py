@@ -3,9 +3,9 @@
 import re
 from dataclasses import dataclass
 
+from comparison.intervals import FEWEST_RUNS
 from errors import UsageError, spelled
 from params.spec import flag
-from reporting.intervals import FEWEST_RUNS
 
 _MOST_FOR_INTERVAL = 10
 

@@ -39,7 +39,7 @@ from oracles import Weights
 from single_tower import random_weight
 
 from inputs.data_sets import DATA_SETS
-from models.facts import ModelFacts
+from models.model_facts import ModelFacts
 from models.networks import Logits, build_network
 from models.registry import MODELS
 from variable_mgr import VariableMgr

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
-from run.fixed import INTRA, fix_for_process
+from planning.fixed import INTRA, fix_for_process
 
 if TYPE_CHECKING:
     from local_cluster import LocalCluster

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import NoReturn
 
-from doctor.checks import Check
+from doctor.check_table import Check
 from doctor.verdicts import Context, Verdict, ok, warning, wrong
 from errors import RunError
 

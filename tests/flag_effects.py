@@ -32,13 +32,13 @@ from errors import UsageError
 from hardware.tensorflow_build import TensorFlowBuild
 from inputs.data_sets import shard_name
 from params import make_params
-from reporting.console import Console
-from reporting.result import Result
-from reporting.statistics import summarize
-from run.machine import Machine
-from run.plan import Plan, ServerPlan
-from run.resolve import resolve
-from run.session_settings import session_config
+from planning.machine import Machine
+from planning.plan import Plan, ServerPlan
+from planning.planner import resolve
+from planning.session_settings import session_config
+from results.console import Console
+from results.result import Result
+from results.statistics import summarize
 
 Flags = Mapping[str, Any]
 Look = Callable[[Flags], Any]
@@ -86,12 +86,12 @@ def _surroundings() -> Iterator[Path]:
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(tf.config, 'list_physical_devices', side_effect=_visible_gpus),
         mock.patch.dict(os.environ),
-        mock.patch('run.fixed._fixed', {}),
-        mock.patch('run.gpu_settings._set_here', {}),
+        mock.patch('planning.fixed._fixed', {}),
+        mock.patch('planning.gpu_settings._set_here', {}),
         mock.patch('hardware.visible_gpus._shown', None),
         mock.patch('hardware.visible_gpus.has_nvidia_gpu', return_value=True),
         mock.patch('hardware.openmp.tensorflow_build') as build,
-        mock.patch('cluster.horovod.load_horovod', return_value=Horovod()),
+        mock.patch('cluster.horovod_worker.load_horovod', return_value=Horovod()),
     ):
         build.return_value = TensorFlowBuild(Path(folder) / 'tensorflow', None, None, ())
         (Path(folder) / 'tensorflow').mkdir()

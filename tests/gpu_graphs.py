@@ -14,10 +14,10 @@ from small_networks import needed_by
 from tensorflow.python.framework import kernels
 
 from params import make_params
+from planning.plan import Plan
+from planning.planner import resolve
 from run.build import build_evaluation, build_step
 from run.evaluation import SavedVariables
-from run.plan import Plan
-from run.resolve import resolve
 from run.step_graph import StepGraph
 
 Flags = Mapping[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from reporting.record import Record
+from results.document import Record
 
 START = 1_790_000_000.0
 

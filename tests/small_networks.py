@@ -12,8 +12,8 @@ from sessions import cpus, open_session
 from step_settings import training_step
 
 from inputs.pipeline import Batch, InputPipeline
-from models.facts import Build
 from models.layers import LayerBuilder
+from models.model_facts import Build
 from params.modes import MODES, Place
 from run.step_graph import StepGraph, StepSettings, build_step_graph
 from training.precision import FP32, Precision

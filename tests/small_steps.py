@@ -14,12 +14,12 @@ from step_settings import training_step
 from benchmark_cnn import BenchmarkCNN
 from inputs.pipeline import Batch, InputPipeline
 from managers.all_reduce import make_algorithm
-from models.facts import Build
 from models.layers import LayerBuilder
+from models.model_facts import Build
 from params import make_params
 from params.all_reduce_spec import parse_spec
-from reporting.console import Console
-from reporting.result import Result
+from results.console import Console
+from results.result import Result
 from run.step_graph import build_step_graph
 from training.precision import Precision
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from params import SPECS
-from params.files import Output, outputs_that_are
+from params.file_flags import Output, outputs_that_are
 
 PROGRAM = re.compile(r'(.*/)?tf_cnn_benchmarks(\.py|:\w+)?')
 _PATHS = {*outputs_that_are(*Output), 'eval_dir', 'benchmark_log_dir'} & {*SPECS, 'benchmark_log_dir'}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from models.facts import Build, Network
+from models.model_facts import Build, Network
 from run.step_graph import StepSettings
 from training.schedules import LearningRate
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from sample_results import sample_document
 
 from params import Params
-from sweeps.files import read_file
+from sweeps.configurations import SweepPlan, make_plan
 from sweeps.flags import override
 from sweeps.folder import Folder
-from sweeps.plan import Plan, make_plan
 from sweeps.runner import Starter, limits_of
+from sweeps.sweep_file import read_file
 
 _DEADLINE_SECS = 60
 FAKE = (sys.executable, '-I', '-S', str(Path(__file__).with_name('fake_benchmark.py')))
@@ -26,7 +26,7 @@ def accept(params: Params, alone: bool) -> None:
     del params, alone
 
 
-def plan_of(folder: Path, text: str, *rest: str, has_gpu: bool = False) -> Plan:
+def plan_of(folder: Path, text: str, *rest: str, has_gpu: bool = False) -> SweepPlan:
     """The plan of a TOML file with this text, and of the flags after --."""
     path = folder / 'sweep_file.toml'
     path.write_text(text)
@@ -44,13 +44,13 @@ def environment(folder: Path, behaviours: Mapping[str, object] | None = None, nu
     }
 
 
-def starter(folder: Path, plan: Plan | None = None, behaviours: Mapping[str, object] | None = None) -> Starter:
+def starter(folder: Path, plan: SweepPlan | None = None, behaviours: Mapping[str, object] | None = None) -> Starter:
     """Starts the small program within the limits of the plan."""
     limits = {} if plan is None else {'limits': limits_of(plan.settings)}
     return Starter(FAKE, environment(folder, behaviours), **limits)
 
 
-def created(folder: Path, plan: Plan) -> Folder:
+def created(folder: Path, plan: SweepPlan) -> Folder:
     """The folder of a sweep that has not begun."""
     made = Folder(folder / 'out')
     made.create(plan)

@@ -20,9 +20,9 @@ from benchmark_cnn import BenchmarkCNN
 from cluster.signals import Terminated
 from inputs.data_sets import shard_name
 from params import make_params
-from reporting.console import Console
-from reporting.record import Record, read_file
-from reporting.result import Phase, Result
+from results.console import Console
+from results.document import Record, read_file
+from results.result import Phase, Result
 from training.checkpoint_files import has_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

@@ -213,7 +213,7 @@ class BenchmarkCNN:
         self.console.result('after')
 
 sys.modules['benchmark_cnn'] = types.SimpleNamespace(BenchmarkCNN=BenchmarkCNN)
-sys.modules['run.resolve'] = types.SimpleNamespace(resolve=lambda params, environ: params)
+sys.modules['planning.planner'] = types.SimpleNamespace(resolve=lambda params, environ: params)
 sys.exit(tf_cnn_benchmarks.main(['--model=lenet']))
 """
 

@@ -18,13 +18,13 @@ from examples import write_noise
 from image_folders import write_photos
 
 import tf_cnn_benchmarks
-from commands.catalog import SUBCOMMANDS
 from commands.options import Declaration
+from commands.subcommands import SUBCOMMANDS
 from errors import UsageError
 from models.registry import MODELS, load_model_file
 from params import Params, RunFacts, find_idle, parse_argv
-from run.plan import Plan, ServerPlan
-from run.resolve import resolve
+from planning.plan import Plan, ServerPlan
+from planning.planner import resolve
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 

@@ -12,8 +12,8 @@ from hardware.meters import host_peak_bytes
 from hardware.surroundings import environment_facts, machine_facts
 from models.costs import read_table
 from models.registry import MODELS
-from reporting.record import RESULT, SCHEMA_VERSION
-from reporting.statistics import describe, summarize
+from results.document import RESULT, SCHEMA_VERSION
+from results.statistics import describe, summarize
 
 WEIGHT_DECAY, NUM_CLASSES = 4e-5, 1001
 IMAGE_SIZE = 224  # of ResNet-50

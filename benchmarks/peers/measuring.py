@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from benchmarks.peers.document import make_document
 from hardware.meters import Disturbances
-from reporting.record import write_whole
+from results.document import write_whole
 
 # Bottleneck blocks of the four stages: He et al. 2015, table 1.
 BLOCKS = (3, 4, 6, 3)

@@ -170,7 +170,7 @@ def _classifier(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
 
 
 @dataclass(frozen=True)
-class Network:
+class PlainNetwork:
     """A network: (layers, images [N, H, W, 3], number of classes) -> logits; and the settings of its layers."""
 
     build: Callable[[Layers, tf.Tensor, int], tf.Tensor]
@@ -183,9 +183,9 @@ class Network:
 
 
 NETWORKS = {
-    'resnet50': Network(_resnet50, 224),
-    'inception3': Network(_inception3, 299, epsilon=1e-3, scale=False),
-    'vgg16': Network(_vgg16, 224),
-    'alexnet': Network(_alexnet, 227),
-    'trivial': Network(_trivial, 227),
+    'resnet50': PlainNetwork(_resnet50, 224),
+    'inception3': PlainNetwork(_inception3, 299, epsilon=1e-3, scale=False),
+    'vgg16': PlainNetwork(_vgg16, 224),
+    'alexnet': PlainNetwork(_alexnet, 227),
+    'trivial': PlainNetwork(_trivial, 227),
 }

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from sample_results import sample_document
 
+from benchmarks.command_runs import Results, RunFailedError, run_command, take_runs
 from benchmarks.peers.measuring import run_steps
-from benchmarks.program import Results, RunFailedError, run_command, take_runs
 from benchmarks.standings import Measure, Throughput, format_report, paired_ratio
 from benchmarks.turns import Turn, order_of_round, take_turns
+from comparison.changes import make_rows
+from comparison.ratios import Clock, Significance, compare, estimate
+from comparison.sides import read_side
 from hardware.meters import Disturbances
-from reporting import record
-from reporting.comparison import Clock, Verdict, compare, estimate
-from reporting.comparison_rows import make_rows
-from reporting.record import Record, read_file
-from reporting.sides import read_side
+from results import document as record
+from results.document import Record, read_file
 
 pytestmark = pytest.mark.unit
 
@@ -84,7 +84,7 @@ def test_what_disturbs_both_contestants_of_a_round_does_not_widen_the_interval()
     found = paired_ratio(2 * common, 1.6 * common)
     assert found.value == pytest.approx(0.8)
     assert found.interval == pytest.approx((0.8, 0.8))
-    assert found.verdict is Verdict.SLOWER
+    assert found.verdict is Significance.SLOWER
 
 
 @pytest.mark.parametrize(('rounds', 'rho'), [(3, 0.0), (8, 0.0), (40, 0.0), (60, 0.5)])
@@ -104,7 +104,7 @@ def test_the_interval_of_paired_turns_contains_the_true_ratio_in_95_percent_of_c
 
 def test_two_pairs_give_a_ratio_without_an_interval() -> None:
     found = paired_ratio([1, 2], [2, 4])
-    assert (found.value, found.interval, found.verdict) == (2, None, Verdict.FEW_RUNS)
+    assert (found.value, found.interval, found.verdict) == (2, None, Significance.FEW_RUNS)
 
 
 def test_published_ratios_stand_beside_the_measured_ones() -> None:

@@ -8,7 +8,7 @@ from refusals import check_line
 from cluster.agreement import find_difference, settings_of
 from cluster.topology import Cluster
 from params import make_params
-from params.agreement import flags_to_agree_on
+from params.shared_flags import flags_to_agree_on
 from params.table import SPECS
 
 pytestmark = pytest.mark.unit

@@ -20,7 +20,7 @@ from sweeping import assert_ended, sizes_in, starter
 
 import commands.compare
 import tf_cnn_benchmarks
-from reporting import history
+from results import history
 
 pytestmark = pytest.mark.unit
 

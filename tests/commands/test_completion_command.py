@@ -12,11 +12,11 @@ from refusals import check_line
 from terminals import terminal
 
 import tf_cnn_benchmarks
-from commands.catalog import SUBCOMMANDS
+from commands.subcommands import SUBCOMMANDS
 from models.registry import MODELS
 from params import SPECS
 from params.all_reduce_spec import ALGORITHMS
-from params.completion import SHELLS
+from params.completion_script import SHELLS
 from params.modes import MODES
 
 pytestmark = pytest.mark.unit

@@ -17,7 +17,7 @@ from terminals import terminal
 
 import doctor
 import tf_cnn_benchmarks
-from doctor.checks import CHECKS
+from doctor.check_table import CHECKS
 
 pytestmark = pytest.mark.distributed
 

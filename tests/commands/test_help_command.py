@@ -9,10 +9,10 @@ from refusals import check_line
 
 import tf_cnn_benchmarks
 from commands import records
-from commands.catalog import SUBCOMMANDS
+from commands.subcommands import SUBCOMMANDS
+from params.descriptions import find_story
 from params.flags_page import format_page
-from params.help import format_help, format_story
-from params.stories import find_story
+from params.help_text import format_help, format_story
 
 pytestmark = pytest.mark.unit
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 import commands
-from commands.catalog import SUBCOMMANDS
 from commands.options import Declaration
+from commands.subcommands import SUBCOMMANDS
 from params.spec import specs_of
 from tf_cnn_benchmarks import main
 

@@ -10,7 +10,7 @@ from sweeping import FAKE, created, environment, plan_of, starter
 
 import commands.sweep
 from commands.sweep import main, run_plan
-from sweeps.files import shipped
+from sweeps.sweep_file import shipped
 
 ROOT = Path(commands.sweep.__file__).resolve().parent.parent
 GRIDS = ('--grid=--variable_update=replicated,parameter_server', '--grid', 'shape=1*1,2*1+1')

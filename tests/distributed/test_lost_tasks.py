@@ -31,7 +31,7 @@ from scenarios import (
     undisturbed,
 )
 
-from reporting.record import Record, read_file
+from results.document import Record, read_file
 
 pytestmark = pytest.mark.distributed
 

@@ -13,7 +13,7 @@ from processes import DEADLINE_SECS, Processes, make_cluster
 from benchmark_cnn import BenchmarkCNN
 from params import parse_argv
 from records.layout import LABELS_FILE
-from reporting.result import Accuracy
+from results.result import Accuracy
 from training.checkpoint_files import latest_checkpoint, step_of
 
 pytestmark = pytest.mark.distributed

@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 from captured_machines import CONTAINER_V2, epyc_2_sockets, write_files
 
 from doctor import host, photographs, start, sums
-from doctor.checks import CHECKS, Check
+from doctor.check_table import CHECKS, Check
 from doctor.placement import list_moved
 from doctor.verdicts import Context, Outcome
 from managers.all_reduce import by_copies

@@ -6,7 +6,8 @@ import pytest
 from captured_machines import write_files
 from compiled_libraries import NEEDED, compile_driver, compile_library, folder_with
 
-from doctor import copies, gpus
+from doctor import copies
+from doctor import gpu_checks as gpus
 from doctor.examine import patience
 from doctor.verdicts import Context, Outcome, Verdict
 from hardware.cuda_libraries import check_libraries

@@ -8,9 +8,17 @@ import jsonschema
 import pytest
 
 import doctor
-from doctor.checks import CHECKS, DEVICES, Needs
+from doctor.check_table import CHECKS, DEVICES, Needs
 from doctor.examine import examine, matching, why_not
-from doctor.report import exit_code, format_again, format_fastest, format_summary, make_document, make_table, rows_of
+from doctor.findings_text import (
+    exit_code,
+    format_again,
+    format_fastest,
+    format_summary,
+    make_document,
+    make_table,
+    rows_of,
+)
 from doctor.verdicts import Finding, Outcome, Verdict, ok, skipped, verdict_of, warning, wrong
 
 pytestmark = pytest.mark.unit

@@ -11,8 +11,8 @@ import pytest
 from failing_checks import check
 from programs import Watched
 
-from doctor.checks import Check
-from doctor.runner import run_checks
+from doctor.check_runner import run_checks
+from doctor.check_table import Check
 from doctor.verdicts import Finding, Outcome
 
 pytestmark = pytest.mark.unit

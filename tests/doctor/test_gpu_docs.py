@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import tf_cnn_benchmarks
-from commands.catalog import SUBCOMMANDS
 from commands.doctor import DECLARATION
-from doctor.checks import CHECKS
+from commands.subcommands import SUBCOMMANDS
+from doctor.check_table import CHECKS
 from doctor.examine import matching
 from params import SPECS, parse_argv
 from params.spec import specs_of

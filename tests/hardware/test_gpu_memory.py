@@ -23,7 +23,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.eager import context
 from errors import UsageError
 from params import make_params
-from run.resolve import resolve
+from planning.planner import resolve
 def of(options):
     return [options.allow_growth, round(options.per_process_gpu_memory_fraction, 3)]
 for name, runs in json.loads(sys.argv[1]).items():

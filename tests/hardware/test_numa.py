@@ -10,10 +10,10 @@ import pytest
 from captured_machines import write_files
 from refusals import check_line, refused
 
-import run.fixed
+import planning.fixed
 from hardware.numa import choose_node, gpu_nodes, nodes_of
-from run.machine import Machine
-from run.numa_binding import NumaBinding, bind_process
+from planning.machine import Machine
+from planning.numa import NumaBinding, bind_process
 
 pytestmark = pytest.mark.unit
 
@@ -109,7 +109,7 @@ def in_a_thread(work: Callable[[], Any]) -> tuple[Any, set[int]]:
 
 @pytest.fixture
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run.fixed, '_fixed', {})
+    monkeypatch.setattr(planning.fixed, '_fixed', {})
 
 
 def binding(root: Path, place: tuple[int, int], kind: str = 'cpu', count: int = 1, wanted: bool = True) -> NumaBinding:

@@ -16,7 +16,7 @@ from hardware import cgroups
 from hardware.gpus import driver_version, gpu_facts, has_nvidia_gpu, visible
 from hardware.processors import processor_facts
 from hardware.surroundings import environment_facts, fingerprint, free_memory, git_commit, machine_facts
-from reporting.summary import format_machine
+from results.summary import format_machine
 
 pytestmark = pytest.mark.unit
 

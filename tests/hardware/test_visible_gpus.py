@@ -265,7 +265,7 @@ def test_a_worker_that_used_tensorflow_before_would_use_the_gpus_of_others() -> 
 RESOLVE = """
 import json, os, sys
 from params import make_params
-from run.resolve import resolve
+from planning.planner import resolve
 from hardware.visible_gpus import VISIBLE
 from errors import UsageError
 import tensorflow.compat.v1 as tf
@@ -286,7 +286,7 @@ for name, (flags, environ) in cases.items():
             found = [os.environ.get(VISIBLE), towers, getattr(plan, 'surroundings', None) and
                      plan.surroundings.environment.get(VISIBLE)]
             if 'horovod.tensorflow' in sys.modules:
-                from cluster.horovod import HorovodWorker
+                from cluster.horovod_worker import HorovodWorker
                 worker = HorovodWorker(plan.processes.horovod, plan.processes.cluster, plan.config)
                 options = worker.config.gpu_options
                 found += [sys.modules['horovod.tensorflow'].SEEN_AT_START, options.visible_device_list]

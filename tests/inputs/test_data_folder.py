@@ -19,8 +19,8 @@ from commands import records
 from inputs.data_folder import Arrays, open_folder, recognise
 from inputs.data_sets import DATA_SETS, DataSet, Shards, shard_name
 from params import Params, make_params
-from run.plan import Plan
-from run.resolve import check_launch, resolve
+from planning.plan import Plan
+from planning.planner import check_launch, resolve
 
 pytestmark = pytest.mark.graph
 

@@ -13,7 +13,7 @@ from inputs.array_pipeline import ArrayPipeline
 from inputs.data_sets import Arrays, find_shards, shard_name
 from inputs.device_input import DeviceInput
 from inputs.feed_input import FeedInput
-from inputs.held import hold
+from inputs.in_memory import hold
 from inputs.pipeline import InputPipeline, WorkersInput
 from inputs.validation import Share, array_examples, record_examples
 from preprocessing import ImageOptions, Scale

@@ -20,7 +20,7 @@ from inputs.jpeg import decode_window
 from inputs.validation import Share, record_examples
 from params import make_params
 from preprocessing import ImageOptions, preprocess
-from reporting.result import Result
+from results.result import Result
 
 pytestmark = pytest.mark.graph
 

@@ -38,9 +38,9 @@ from worker_sessions import Member, WorkerSessions, starting
 
 from commands.cluster import reserved_addresses
 from models.layers import zeros
-from reporting.result import Phase
+from planning.plan import Instruments
+from results.result import Phase
 from run.instruments import StepTracer
-from run.plan import Instruments
 from run.session import Stepper
 from run.step_graph import build_step_graph
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep

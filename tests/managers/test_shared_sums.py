@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from managers.shared_sums import SharedSums
-from training.shared_memory import SharedMemory, create_memory
+from training.memory_files import SharedMemory, create_memory
 
 pytestmark = pytest.mark.graph
 

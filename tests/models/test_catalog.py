@@ -4,7 +4,7 @@ import pytest
 from refusals import refused
 
 from inputs.data_sets import DATA_SETS
-from models.facts import ModelFacts, Network
+from models.model_facts import ModelFacts, Network
 from models.registry import MODELS, Registry
 
 pytestmark = pytest.mark.unit

@@ -10,8 +10,8 @@ from single_tower import one_tower
 
 from inputs.data_sets import DATA_SETS
 from models.counting import Cost, cost_of, network_cost
-from models.facts import Network
 from models.layers import LayerBuilder
+from models.model_facts import Network
 from models.networks import build_network
 from models.registry import MODELS
 

@@ -14,7 +14,7 @@ from benchmark_cnn import BenchmarkCNN
 from models.networks import build_network
 from models.registry import MODELS, register_model
 from params import make_params
-from reporting.console import Console
+from results.console import Console
 
 pytestmark = pytest.mark.graph
 

@@ -15,8 +15,8 @@ from examples import write_noise
 import tf_cnn_benchmarks
 from errors import UsageError
 from params import parse_argv
-from run.plan import Plan, ServerPlan
-from run.resolve import resolve
+from planning.plan import Plan, ServerPlan
+from planning.planner import resolve
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 

@@ -12,11 +12,11 @@ from refusals import refused
 
 import tf_cnn_benchmarks
 from params import SPECS
+from params.descriptions import Story, find_story, list_stories
 from params.flags_page import COMMAND, format_page
-from params.help import format_story
+from params.help_text import format_story
 from params.original import TABLE, Fate
 from params.original_meanings import DIFFERENCES, MEANINGS, OF_OTHER_VERSIONS, WORKING_OF_OTHER_VERSIONS
-from params.stories import Story, find_story, list_stories
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from refusals import refused
 
 from models.registry import MODELS
 from params import RunFacts, check_run, make_params, parse_argv
-from run.resolve import resolve
+from planning.planner import resolve
 
 pytestmark = pytest.mark.unit
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from commands.catalog import SUBCOMMANDS
+from commands.subcommands import SUBCOMMANDS
 from params import SPECS
-from params.help import COMMON, format_flag, format_help
+from params.help_text import COMMON, format_flag, format_help
 
 pytestmark = pytest.mark.unit
 

@@ -8,8 +8,8 @@ from refusals import check_line, refused
 from inputs.preprocessors import DEFAULT, ML_PERF, PREPROCESSORS, preprocessor_for
 from inputs.tf_data_settings import TfDataSettings
 from params import RunFacts, find_idle, parse_argv
-from params.checks import check_run
-from params.input_pipeline import chosen_pipeline, tf_data_settings
+from params.all_rules import check_run
+from params.input_flags import chosen_pipeline, tf_data_settings
 
 pytestmark = pytest.mark.unit
 

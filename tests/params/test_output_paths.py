@@ -8,7 +8,7 @@ import pytest
 from refusals import refused
 
 from params import Params
-from run.outputs import check_outputs
+from planning.output_checks import check_outputs
 
 pytestmark = pytest.mark.unit
 

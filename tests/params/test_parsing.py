@@ -16,7 +16,7 @@ from errors import UsageError
 from inputs.stages import STAGES
 from models.registry import MODELS
 from params import SPECS, Params, make_params, parse_argv
-from params.files import OUTPUTS
+from params.file_flags import OUTPUTS
 
 pytestmark = pytest.mark.unit
 

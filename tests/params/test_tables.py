@@ -8,7 +8,7 @@ import variable_mgr
 from managers.base import VariableMgr
 from params import make_params
 from params.modes import DEFAULT_MODE, MODES, Manager, Place, Refusal
-from params.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
+from params.optimizer_table import DEFAULT_OPTIMIZER, OPTIMIZERS
 from params.table import SPECS
 from training.optimizers import Optimizer
 

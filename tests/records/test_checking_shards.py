@@ -24,8 +24,8 @@ from refusals import check_line, failed, refused
 from commands import records
 from inputs.data_folder import open_folder
 from inputs.data_sets import Shards
-from records.check import first_fault
 from records.framing import WalkedShards, walk_shards
+from records.shard_check import first_fault
 from run.faults import check_lengths
 
 pytestmark = pytest.mark.graph

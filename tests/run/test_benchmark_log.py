@@ -14,10 +14,10 @@ from warned import check_warning
 
 from benchmark_cnn import BenchmarkCNN
 from params import make_params
-from params.checks import find_idle
+from params.all_rules import find_idle
 from params.rules import RunFacts
-from reporting.benchmark_log import BenchmarkLog, run_info
-from reporting.console import Console
+from results.benchmark_log import BenchmarkLog, run_info
+from results.console import Console
 
 pytestmark = pytest.mark.graph
 

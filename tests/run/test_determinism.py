@@ -15,7 +15,7 @@ from refusals import check_line, refused
 
 from errors import UsageError
 from params import make_params
-from params.checks import check_run
+from params.all_rules import check_run
 from params.rules import RunFacts
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

@@ -29,8 +29,8 @@ from models.networks import is_among_best
 from models.registry import MODELS, register_model
 from params import make_params, parse_argv
 from preprocessing import ImageOptions
-from reporting.console import Console
-from reporting.result import Accuracy, Result
+from results.console import Console
+from results.result import Accuracy, Result
 from run.evaluation import Evaluation, OwnVariables
 from training.checkpoint_files import has_ended
 

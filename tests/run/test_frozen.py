@@ -13,21 +13,21 @@ from sessions import DATA_FORMATS, open_session
 from single_tower import random_images
 from warned import check_warning
 
-import run.frozen
+import run.constant_weights
 from benchmark_cnn import BenchmarkCNN
-from models.facts import Network
 from models.folding import Folded, fold
+from models.model_facts import Network
 from models.networks import build_network
 from models.registry import MODELS, register_model
 from params import make_params
-from params.checks import find_idle
+from params.all_rules import find_idle
 from params.rules import RunFacts
-from reporting.console import Console, format_banner
+from planning.plan import Plan
+from planning.planner import resolve
+from results.console import Console, format_banner
 from run.build import build_step, make_banner
+from run.constant_weights import FrozenNetwork
 from run.evaluation import FixedVariables
-from run.frozen import FrozenNetwork
-from run.plan import Plan
-from run.resolve import resolve
 
 pytestmark = pytest.mark.graph
 
@@ -205,7 +205,7 @@ def test_summaries_have_what_there_is_without_training(small_model: str, freezes
 
 
 def test_constants_that_no_graph_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run.frozen, '_MOST_BYTES', 1000)
+    monkeypatch.setattr(run.constant_weights, '_MOST_BYTES', 1000)
     frozen = FrozenNetwork(Folded({'kernel': np.zeros([100], np.float32)}, {}), tf.float32)
     frozen.constants_for('/gpu:0')
     frozen.constants_for('/gpu:1')

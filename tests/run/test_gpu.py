@@ -8,10 +8,10 @@ import functools
 import pytest
 import tensorflow.compat.v1 as tf
 
-from doctor.checks import CHECKS, Check, Needs
+from doctor.check_runner import run_checks
+from doctor.check_table import CHECKS, Check, Needs
 from doctor.examine import patience, why_not
-from doctor.program import losses_of, run_program
-from doctor.runner import run_checks
+from doctor.small_run import losses_of, run_program
 from doctor.verdicts import Outcome
 
 NUM_GPUS = len(tf.config.list_physical_devices('GPU'))

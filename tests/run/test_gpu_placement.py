@@ -22,7 +22,7 @@ from oracles import OPTIMIZERS
 from small_networks import FixedInput, needed_by, normalised, settings
 
 from params.modes import Place
-from params.optimizers import OPTIMIZERS as ROWS
+from params.optimizer_table import OPTIMIZERS as ROWS
 from run.step_graph import build_step_graph
 from training.variables import num_bytes
 

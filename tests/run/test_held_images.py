@@ -16,11 +16,11 @@ from warned import check_warning
 from benchmark_cnn import BenchmarkCNN
 from hardware.surroundings import free_memory
 from params import RunFacts, find_idle, make_params
-from reporting.console import Console
-from reporting.result import Result
-from run import resolve_input
-from run.plan import Plan
-from run.resolve import resolve
+from planning import held_images as resolve_input
+from planning.plan import Plan
+from planning.planner import resolve
+from results.console import Console
+from results.result import Result
 
 pytestmark = pytest.mark.graph
 

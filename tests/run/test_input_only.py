@@ -17,11 +17,12 @@ from refusals import refused
 from warned import check_warning, warnings_in
 
 from benchmark_cnn import BenchmarkCNN
+from comparison.input_stage_table import format_stages
 from inputs.stages import DECODE, PARSE, READ, STAGES
 from params import make_params
-from reporting import result as results
-from reporting.console import Console
-from reporting.input_stages import StageTime, format_stages, rows_of
+from results import result as results
+from results.console import Console
+from results.input_stages import StageTime, rows_of
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -127,7 +128,7 @@ import tensorflow.compat.v1 as tf
 from examples import encoded, example, write_shard
 from inputs.catalog import input_for, make_pipeline
 from inputs.data_sets import find_shards, shard_name
-from inputs.memory import most_bytes
+from inputs.buffers import most_bytes
 from preprocessing import ImageOptions
 from sessions import cpus, open_session
 

@@ -16,8 +16,8 @@ from warned import check_warning, warnings_in
 
 from benchmark_cnn import BenchmarkCNN
 from params import make_params
-from reporting.console import Console
-from reporting.result import Result
+from results.console import Console
+from results.result import Result
 from run.instruments import write_scalars
 
 pytestmark = pytest.mark.graph

@@ -20,8 +20,8 @@ from errors import RunError
 from hardware.gpus import has_nvidia_gpu
 from inputs.data_sets import shard_name
 from params import make_params
-from reporting.console import Console
-from reporting.result import Phase, Result
+from results.console import Console
+from results.result import Phase, Result
 from training.checkpoint_files import has_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

@@ -12,11 +12,11 @@ from refusals import failed, refused
 from benchmark_cnn import BenchmarkCNN
 from commands import benchmark
 from params import make_params
-from reporting import history
-from reporting import result as results
-from reporting.console import Console
-from reporting.record import Record, read_file
-from reporting.result import Phase
+from results import history
+from results import result as results
+from results.console import Console
+from results.document import Record, read_file
+from results.result import Phase
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -24,9 +24,9 @@ from managers.parameter_servers import ParameterServers
 from managers.synchronous_step import SynchronousStep
 from models.registry import MODELS, register_model
 from params import Params, make_params
+from planning.plan import Plan
+from planning.planner import resolve
 from run.build import build_step
-from run.plan import Plan
-from run.resolve import resolve
 from run.state import RunState
 from run.step_graph import StepGraph
 from training.checkpoint_files import latest_checkpoint

@@ -12,8 +12,8 @@ from sessions import cpus, open_session
 from inputs.pipeline import Batch, InputPipeline
 from managers.all_reduce import make_algorithm
 from managers.buckets import Packing
-from models.facts import Network
 from models.layers import LayerBuilder
+from models.model_facts import Network
 from models.registry import MODELS
 from params.all_reduce_spec import parse_spec
 from params.modes import MODES, Place

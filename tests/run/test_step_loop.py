@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from reporting.result import Phase, Step
+from results.result import Phase, Step
 from run.step_loop import run_steps
 
 pytestmark = pytest.mark.unit

@@ -21,8 +21,8 @@ from inputs.record_pipeline import RecordPipeline
 from models.registry import register_model
 from params import make_params
 from preprocessing import ImageOptions
-from reporting.console import Console
-from reporting.result import Result
+from results.console import Console
+from results.result import Result
 from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph
 from training.checkpoint_files import latest_checkpoint

@@ -14,11 +14,11 @@ from hardware.openmp import set_openmp
 from hardware.tensorflow_build import TensorFlowBuild
 from hardware.visible_gpus import show_gpus
 from params import RunFacts, find_idle, make_params
-from run.gpu_settings import contradictions, prepare_gpus
-from run.machine import Machine
-from run.plan import Plan
-from run.resolve import resolve
-from run.session_settings import session_config
+from planning.gpu_settings import contradictions, prepare_gpus
+from planning.machine import Machine
+from planning.plan import Plan
+from planning.planner import resolve
+from planning.session_settings import session_config
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
@@ -111,7 +111,7 @@ def test_placement_and_numa_nodes_are_settings_of_the_session() -> None:
 
 
 def test_gpus_read_what_the_flags_say_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('run.gpu_settings._set_here', {})
+    monkeypatch.setattr('planning.gpu_settings._set_here', {})
     names = ('TF_ENABLE_WINOGRAD_NONFUSED', 'TF_AUTOTUNE_THRESHOLD', 'TF_SYNC_ON_FINISH')
     others = ('TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT', 'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT')
     for name in (*names, *others):

@@ -21,11 +21,11 @@ from benchmark_cnn import BenchmarkCNN
 from commands import records
 from models.registry import register_model
 from params import make_params
-from reporting.console import Console
-from reporting.result import Result
+from planning.plan import Plan
+from planning.planner import resolve
+from results.console import Console
+from results.result import Result
 from run.build import build_step
-from run.plan import Plan
-from run.resolve import resolve
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

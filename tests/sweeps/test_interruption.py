@@ -17,8 +17,8 @@ from refusals import check_line, failed, refused
 from sweeping import FAKE, assert_ended, created, environment, plan_of, sizes_in, starter
 
 from commands.sweep import run_plan
+from sweeps.configurations import SweepPlan
 from sweeps.folder import Folder, difference
-from sweeps.plan import Plan
 
 pytestmark = pytest.mark.distributed
 
@@ -158,7 +158,7 @@ def test_a_changed_plan_is_told_from_that_of_the_folder(text: str, facts: tuple[
     check_line(difference(before, after), *facts)
 
 
-def one_small_plan(tmp_path: Path) -> Plan:
+def one_small_plan(tmp_path: Path) -> SweepPlan:
     return plan_of(tmp_path, '[grid]\nbatch_size = [1, 2, 3, 4, 5, 6]\n')
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sweeps.memory import MemoryMeter, processes_of
+from sweeps.memory_of_process import MemoryMeter, processes_of
 
 pytestmark = pytest.mark.distributed
 

@@ -9,9 +9,9 @@ from sweeping import plan_of
 from cluster.shape import Shape
 from params import Params
 from params.modes import MODES
-from sweeps.files import find_file, read_file, shipped
+from sweeps.configurations import make_plan
 from sweeps.flags import on_cpu, override, read_grid
-from sweeps.plan import make_plan
+from sweeps.sweep_file import find_file, read_file, shipped
 
 pytestmark = pytest.mark.unit
 
@@ -199,7 +199,7 @@ def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
 
 
 def check_run(params: Params, alone: bool) -> None:
-    from run.resolve import check_launch
+    from planning.planner import check_launch
 
     check_launch(params, alone=alone)
 

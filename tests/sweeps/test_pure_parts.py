@@ -9,8 +9,8 @@ from refusals import refused
 
 from sweeps.batch_size import LARGEST, largest_size, next_size
 from sweeps.durations import format_seconds, seconds_left
+from sweeps.limited_process import ERROR, MEMORY, explain
 from sweeps.order import order_of_round
-from sweeps.process import ERROR, MEMORY, explain
 from sweeps.settings import Settings
 
 pytestmark = pytest.mark.unit

@@ -14,9 +14,9 @@ from sweeping import starter
 
 from commands.benchmark import main
 from params import parse_argv
-from reporting.console import Console
-from reporting.record import Record, read_file
-from reporting.repeats import far_from_others
+from results.console import Console
+from results.document import Record, read_file
+from results.repeats import far_from_others
 from sweeps.repeat import repeat
 
 pytestmark = pytest.mark.unit

@@ -10,11 +10,11 @@ from refusals import check_line, failed
 from sample_results import sample_document
 from sweeping import FAKE, assert_ended, created, environment, plan_of, runs_in, sizes_in, starter
 
-from reporting.collection import collect
-from reporting.record import Failure, Record
+from results.collection import collect
+from results.document import Failure, Record
 from sweeps.folder import Folder
-from sweeps.process import MEMORY, TIMEOUT, Limits, run_process
-from sweeps.progress import Progress
+from sweeps.limited_process import MEMORY, TIMEOUT, Limits, run_process
+from sweeps.progress_line import Progress
 from sweeps.runner import Starter, Sweep, describe, is_narrow, run_repeats
 from sweeps.search import Search
 

@@ -14,7 +14,7 @@ from warned import check_warning, warnings_in
 
 from benchmark_cnn import BenchmarkCNN
 from params import make_params
-from reporting.console import Console
+from results.console import Console
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

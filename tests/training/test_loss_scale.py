@@ -33,10 +33,10 @@ from small_steps import (
 )
 from warned import check_warning
 
-from models.facts import Network
+from models.model_facts import Network
 from models.networks import build_network
-from reporting.console import Console
-from reporting.result import Result
+from results.console import Console
+from results.result import Result
 from training.precision import FP32, Precision
 
 pytestmark = pytest.mark.graph

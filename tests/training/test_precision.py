@@ -23,7 +23,7 @@ from small_steps import (
     train,
 )
 
-from models.facts import Network
+from models.model_facts import Network
 from models.networks import build_network
 from models.registry import MODELS
 from training.precision import FP32, Precision

@@ -13,12 +13,12 @@ from refusals import check_line
 from sessions import open_session
 
 from benchmark_cnn import BenchmarkCNN
-from models.facts import ModelFacts
+from models.model_facts import ModelFacts
 from models.registry import MODELS
 from params import make_params
+from planning.plan import Plan
+from planning.planner import resolve
 from run.build import make_banner
-from run.plan import Plan
-from run.resolve import resolve
 from training.schedules import LearningRate, parse_piecewise
 
 pytestmark = pytest.mark.graph

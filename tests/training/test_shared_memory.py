@@ -12,7 +12,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from sessions import open_session
 
-from training.shared_memory import NoMemoryError, create_memory, open_memory
+from training.memory_files import NoMemoryError, create_memory, open_memory
 from training.variables import create_variable
 
 pytestmark = pytest.mark.graph
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 NUM_FLOATS = 5000
 OTHER = """
 import sys
-from training.shared_memory import create_memory
+from training.memory_files import create_memory
 memory = create_memory({num_floats})
 memory.all()[:] = 7
 print(memory.path, memory.nonce, flush=True)

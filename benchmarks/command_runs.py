@@ -1,0 +1,127 @@
+"""Contestants that are commands: each turn is a process that writes a result document, kept in a folder."""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.turns import Turn, take_turns
+from cluster.tether import tethered
+from errors import UsageError
+from results.document import Record, read_file
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'))
+_LAST_LINES = 40
+
+
+class RunFailedError(Exception):
+    """A run ended with an exit code other than 0; the message is the end of its standard error."""
+
+
+class Results:
+    """The folder of the results of a script, with a folder for each contestant and a file for each round."""
+
+    def __init__(self, folder: Path, *, keep: bool = False) -> None:
+        """keep: results that are there already are taken as they are; otherwise they are removed."""
+        self.folder = folder
+        self._keep = keep
+
+    def contestant(
+        self, name: str, argv: Sequence[str], environ: Mapping[str, str] | None = None
+    ) -> Callable[[int], Record]:
+        """A contestant that runs a command and reads its result.
+
+        Args:
+          name: that of the contestant, from which its folder gets its name. argv: the program and its arguments,
+            to which --result_file is added at the end. environ: variables in addition to those of this process.
+
+        Returns:
+          A function that takes the number of a round. It raises RunFailedError if the command fails, and UsageError if
+          the command left no result.
+        """
+        folder = self.folder / as_file_name(name)
+        if not self._keep:
+            for earlier in folder.glob('[0-9]*.json'):
+                earlier.unlink()
+
+        def run(number: int) -> Record:
+            path = folder / f'{number:03}.json'
+            if not (self._keep and path.exists()):
+                folder.mkdir(parents=True, exist_ok=True)
+                run_command([*argv, f'--result_file={path}'], environ)
+            found = read_file(path)
+            if not isinstance(found, Record):
+                raise RunFailedError(f'{path}: {found.reason}')
+            return found
+
+        return run
+
+    def compare_line(self, names: Sequence[str]) -> str:
+        """The command that compares the results of contestants again, the first one being the baseline."""
+        return ' '.join(('python tf_cnn_benchmarks.py compare', *(str(self.folder / as_file_name(n)) for n in names)))
+
+
+def take_runs(contestants: Mapping[str, Callable[[int], Record]], args: argparse.Namespace) -> dict[str, list[Turn]]:
+    """Lets commands take turns; args are those of benchmarks.turns.add_flags.
+
+    Raises:
+      RunFailedError, UsageError: as the contestants.
+    """
+    return take_turns(
+        contestants,
+        args.rounds,
+        max_repeats=args.max_repeats,
+        show=lambda run: f'{run.images_per_second:.2f} images/sec',
+    )
+
+
+def exit_code(main: Callable[[], None]) -> int:
+    """Runs the main function of a script; a failed run is printed, and gives 1."""
+    try:
+        main()
+    except (RunFailedError, UsageError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def run_command(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> float:
+    """Runs a command, which ends with this process; returns its wall seconds.
+
+    Raises:
+      RunFailedError: the exit code was not 0.
+    """
+    began = time.perf_counter()
+    ran = subprocess.run(
+        tethered(argv),
+        env={'TF_CPP_MIN_LOG_LEVEL': '2', **os.environ, **(environ or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors='backslashreplace',
+        check=False,
+    )
+    seconds = time.perf_counter() - began
+    if ran.returncode:
+        end = ran.stderr.splitlines()[-_LAST_LINES:]
+        raise RunFailedError('\n'.join([*end, f'{" ".join(argv)}: exit code {ran.returncode}']))
+    return seconds
+
+
+def as_file_name(name: str) -> str:
+    """The name of a contestant with what does not belong into the name of a folder replaced."""
+    return ''.join(char if char.isalnum() or char in '.-=' else '_' for char in name)
+
+
+def add_output(parser: argparse.ArgumentParser, name: str) -> None:
+    """Adds --output, by default a folder of this name in data/benchmarks."""
+    parser.add_argument(
+        '--output',
+        type=Path,
+        default=Path('data/benchmarks') / name,
+        help='folder for the results; default: %(default)s',
+    )

@@ -1,0 +1,1 @@
+"""Result documents compared: rates, ratios and intervals, regressions, and the layer of tables."""

@@ -1,0 +1,102 @@
+"""What differs between runs: flags, the machine and its software, the work. Does not import TensorFlow.
+
+Differences are found between any number of runs: a table has, by the name of what differs, the value of each run; None
+is unknown, or not set.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from comparison.original_logs import is_log
+from params.table import SPECS
+from results.document import Record, default_fact
+
+Facts = Mapping[str, Any]
+Differences = dict[str, tuple[Any, ...]]
+
+_ENVIRONMENT = 'environment.'
+_UNSET = object()
+
+
+def flag_differences(records: Sequence[Record]) -> Differences:
+    """The flags that differ, with the values that were used.
+
+    A flag that a version does not have counts as its default. Of a flag that this version does not have, it counts
+    that it was given.
+    """
+    facts = [record.facts for record in records]
+    if any(map(is_log, records)):
+        return differing(facts)
+    names = {name for found in facts for name in found}
+    # Most flags are equal, and thousands of runs may be compared.
+    differ = {name for name in names if any(found.get(name, _UNSET) != facts[0].get(name, _UNSET) for found in facts)}
+    given = {name for record in records for name in record.given}
+    known = {name for name in differ if name in SPECS or name in given or all(name in found for found in facts)}
+    values = {
+        name: tuple(found.get(name, default_fact(name) if name in SPECS else None) for found in facts)
+        for name in sorted(known)
+    }
+    return {name: found for name, found in values.items() if not _all_same(found)}
+
+
+def machine_differences(records: Sequence[Record]) -> Differences:
+    """What differs between machines, their software and environment. A variable may be set for some runs only."""
+    facts = [machine_facts(record) for record in records]
+    found = differing(facts)
+    if any(map(is_log, records)):
+        # A log has the first two numbers of a version.
+        found = {name: values for name, values in found.items() if not _are_one_version(values)}
+    return found | {f'{_ENVIRONMENT}{name}': values for name, values in environment_differences(records).items()}
+
+
+def environment_differences(records: Sequence[Record]) -> Differences:
+    """The environment variables that differ; of a log they are unknown."""
+    if not all('environment' in record.document for record in records):
+        return {}
+    found = [record.document['environment'] or {} for record in records]
+    names = sorted({name for variables in found for name in variables})
+    values = {name: tuple(variables.get(name) for variables in found) for name in names}
+    return {name: each for name, each in values.items() if not _all_same(each)}
+
+
+def work_differences(records: Sequence[Record]) -> Differences:
+    """What differs between the work of runs; such runs should not be compared."""
+    return differing([record.work for record in records])
+
+
+def machine_facts(record: Record) -> Facts:
+    """What is known of the machine and its software, flat: 'cpu_model', 'versions.tensorflow', 'environment.TF_...'."""
+    unimportant = ('fingerprint', 'load_average')
+    facts: dict[str, Any] = {}
+    sources = {
+        '': {name: value for name, value in record.machine.items() if name not in unimportant},
+        'program.': record.document.get('program') or {},
+        _ENVIRONMENT: record.document.get('environment') or {},
+    }
+    for prefix, source in sources.items():
+        for name, value in source.items():
+            if isinstance(value, Mapping):
+                facts.update({f'{prefix}{name}.{key}': inner for key, inner in value.items()})
+            elif name == 'gpus':
+                facts['gpus'] = [gpu.get('name') for gpu in value or []]
+            else:
+                facts[f'{prefix}{name}'] = value
+    return facts
+
+
+def differing(facts: Sequence[Facts]) -> Differences:
+    """The values that differ, by name. What is unknown (None, or not there) differs from nothing."""
+    names = sorted({name for found in facts for name in found})
+    values = {name: tuple(found.get(name) for found in facts) for name in names}
+    return {
+        name: found for name, found in values.items() if not _all_same([value for value in found if value is not None])
+    }
+
+
+def _all_same(values: Sequence[Any]) -> bool:
+    return all(value == values[0] for value in values)
+
+
+def _are_one_version(values: Sequence[Any]) -> bool:
+    texts = sorted((str(value) for value in values if value is not None), key=len)
+    return all(text == texts[0] or text.startswith(f'{texts[0]}.') for text in texts)

@@ -1,0 +1,186 @@
+"""The arguments of `compare`: which runs each of them holds, by setting and machine, and which are compared."""
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from comparison.differences import Facts
+from comparison.original_logs import read_logs
+from errors import UsageError, read_regular
+from results.collection import collect
+from results.document import MOST_BYTES, Failure, Record, read_document
+from results.repeats import as_key, grouped
+
+_EVALUATION = 'it is an evaluation (--eval), and only runs with timed steps are compared'
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that are repeats of each other.
+
+    Attributes:
+      records: those that count, in the order in which they started. facts: the values of flags and the shape, as used.
+      software: the version of TensorFlow, and environment variables.
+    """
+
+    argument: str
+    records: tuple[Record, ...]
+
+    @functools.cached_property
+    def facts(self) -> Facts:
+        return self.first.facts
+
+    @functools.cached_property
+    def software(self) -> Facts:
+        version = (self.first.machine.get('versions') or {}).get('tensorflow')
+        return {'tensorflow': version, **(self.first.document.get('environment') or {})}
+
+    @property
+    def first(self) -> Record:
+        return self.records[0]
+
+    @property
+    def reason(self) -> str | None:
+        """Why its runs are incomplete; None if they are complete."""
+        return next((record.reason or 'it is incomplete' for record in self.records if not record.is_complete), None)
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """A run that has no throughput: a failure, an incomplete run without timed steps, or one besides complete ones."""
+
+    argument: str
+    name: str
+    shape: str
+    reason: str
+    given: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one argument holds."""
+
+    argument: str
+    groups: tuple[Group, ...]
+    left_out: tuple[Unmatched, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A group with the baseline that it is compared with; None if there is none, or if it is the baseline."""
+
+    group: Group
+    baseline: Group | None = None
+    is_baseline: bool = field(default=False, kw_only=True)
+
+
+def read_side(argument: str) -> Side:
+    """Reads a result file, a folder of results, or a log.
+
+    Raises:
+      UsageError: there is no such file, it is neither, or it holds no run with a timed step; one line names the file.
+    """
+    if Path(argument).is_dir():
+        collection = collect([argument])
+        return side_of(argument, collection.records, collection.failures, collection.problems)
+    found = read_one(argument)
+    failures = [item for item in found if isinstance(item, Failure)]
+    if failures:
+        raise UsageError(f'{argument}: this run failed ({failures[0].reason}); give the result of a run that did not')
+    side = side_of(argument, [item for item in found if isinstance(item, Record)], (), ())
+    if not side.groups:
+        reason = side.left_out[0].reason
+        if reason.startswith(_EVALUATION):
+            raise UsageError(f'{argument}: {reason}; give the result of a training or --forward_only run')
+        raise UsageError(f'{argument}: {reason}; measure it again')
+    return side
+
+
+def read_one(argument: str) -> Sequence[Record | Failure]:
+    """Reads a file: one result or failure, or the runs in a log.
+
+    Raises:
+      UsageError: as read_side.
+    """
+    path = Path(argument)
+    try:
+        data = read_regular(path, MOST_BYTES)
+    except FileNotFoundError:
+        raise UsageError(
+            f'{argument}: there is no such file or folder; give a result that --result_file wrote'
+        ) from None
+    except OSError as error:
+        raise UsageError(f'{argument}: it cannot be read ({error.strerror}); give another file') from None
+    if not data.strip():
+        raise UsageError(f'{argument}: the file is empty; was its run stopped before it wrote a result?')
+    if data.lstrip()[:1] in (b'{', b'['):
+        try:
+            return [read_document(data.decode(), argument)]
+        except UnicodeDecodeError:
+            raise UsageError(f'{argument}: it is not UTF-8 text; give a file that --result_file wrote') from None
+    # A log may hold any bytes, such as those of a locale.
+    return read_logs(data.decode(errors='replace').removeprefix('\ufeff'), argument)
+
+
+def pairs(sides: Sequence[Side]) -> list[Pair]:
+    """Which groups are compared with which: the first side is the baseline.
+
+    A single side, and a baseline of a single group: all others are compared with that group. Otherwise with the group
+    of the same setting; flags, versions and variables that have one value throughout each side need not be equal, since
+    comparing those is the purpose. Every group is in the list, those of the first side first.
+    """
+    baseline, *others = sides
+    if not baseline.groups:
+        return [Pair(group) for side in others for group in side.groups]
+    if not others or len(baseline.groups) == 1:
+        groups = [group for side in sides for group in side.groups]
+        # Of a single folder the first setting that is complete, if there is one.
+        first = next((group for group in baseline.groups if not group.reason), groups[0])
+        rest = [group for group in groups if group is not first]
+        return [Pair(first, is_baseline=True), *(Pair(group, first) for group in rest)]
+    found = [Pair(group, is_baseline=True) for group in baseline.groups]
+    for side in others:
+        varying = _varying(baseline.groups) | _varying(side.groups)
+        by_setting: dict[str, Group] = {}
+        for group in baseline.groups:
+            by_setting.setdefault(_key(group, varying), group)
+        found += [Pair(group, by_setting.get(_key(group, varying))) for group in side.groups]
+    return found
+
+
+def side_of(argument: str, records: Iterable[Record], failures: Iterable[Failure], problems: Iterable[str]) -> Side:
+    """What an argument holds that was read as these results, failures, and lines about files that are neither."""
+    left_out = [_left_out(argument, failure) for failure in failures]
+    timed = []
+    for record in records:
+        if not all(rate > 0 for rate in (record.images_per_second, record.images_per_second_of_steps)):
+            told = _EVALUATION if record.run.get('role') == 'evaluation' else 'no step was timed'
+            left_out.append(_left_out(argument, record, f'{told}: {record.reason}' if record.reason else told))
+            continue
+        timed.append(record)
+    groups = []
+    for repeats in grouped(timed):
+        complete = [record for record in repeats if record.is_complete]
+        counting = complete or repeats
+        groups.append(Group(argument, tuple(counting)))
+        left_out += [
+            _left_out(argument, record, f'incomplete: {record.reason}') for record in repeats if record not in counting
+        ]
+    return Side(argument, tuple(groups), tuple(left_out), tuple(problems))
+
+
+def _left_out(argument: str, run: Record | Failure, reason: str | None = None) -> Unmatched:
+    return Unmatched(argument, run.source, run.shape, reason or run.reason or 'unknown', run.given)
+
+
+def _varying(groups: Sequence[Group]) -> set[str]:
+    first, *others = [{**group.facts, **group.software} for group in groups]
+    names = {*first, *(name for facts in others for name in facts)}
+    return {name for name in names if any(facts.get(name) != first.get(name) for facts in others)}
+
+
+def _key(group: Group, names: set[str]) -> str:
+    facts = {**group.facts, **group.software}
+    return as_key({name: facts.get(name) for name in sorted(names)})

@@ -1,0 +1,214 @@
+"""The table of checks. Does not import TensorFlow."""
+
+import enum
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from params.all_reduce_spec import ALGORITHMS
+from params.modes import MODES, Manager, Place
+
+
+class Needs(enum.Enum):
+    """Where a check applies."""
+
+    NOTHING = 'everywhere'
+    NOT_ON_CPU = 'unless --device=cpu'
+    DRIVER = 'where a GPU of NVIDIA is'
+    GPU = 'where TensorFlow sees a GPU'
+    TWO_GPUS = 'where TensorFlow sees two GPUs'
+    CPU = 'where the CPU computes'
+
+
+@dataclass(frozen=True)
+class Check:
+    """A row of the table.
+
+    Attributes:
+      name: FAMILY/WHAT. asks: the question that it answers, in a few words.
+      run: 'module:function', which is called with a doctor.verdicts.Context and the arguments, and returns a Verdict.
+      limit_secs: after which it counts as hung.
+      is_long: whether --quick leaves it out: it measures a rate, starts processes, or varies another check.
+      shares: successive checks with the same value run in one process as long as none is wrong.
+      remedy: what to do if it hangs or crashes.
+    """
+
+    name: str
+    asks: str
+    run: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    needs: Needs = Needs.NOTHING
+    limit_secs: float = 60.0
+    is_long: bool = False
+    shares: str | None = None
+    remedy: str | None = None
+
+
+DEVICES = 'tensorflow/devices'
+# Checks that need TensorFlow and one process, which starts once for all.
+_SESSIONS = 'sessions'
+ARCHITECTURE = 'gpu/architecture'
+RESNET50 = 'resnet50/'
+_NCCL = 'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then --all_reduce_spec=xring'
+_DTYPES = {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}
+# A mode of several processes may be another one when it is alone.
+_ALONE: dict[Manager, str] = {}
+for _name, _mode in MODES.items():
+    if isinstance(_manager := _mode.runs[Place.ALONE], Manager):
+        _ALONE.setdefault(_manager, _name)
+_TF32 = {'fp32': ('--notf32',), 'tf32': ('--tf32',), 'fp16': ('--precision=fp16',), 'bf16': ('--precision=bf16',)}
+
+
+def _of_host(name: str, asks: str, function: str) -> Check:
+    return Check(f'host/{name}', asks, f'doctor.host:{function}', shares='host')
+
+
+def _placement(name: str, needs: Needs = Needs.NOTHING, *, is_long: bool = False, **flags: Any) -> Check:
+    asks = 'every op of a step runs where the graph asks for'
+    return Check(
+        f'placement/{name}',
+        asks,
+        'doctor.placement:step',
+        {'flags': {'model': 'resnet20', **flags}},
+        needs,
+        limit_secs=120,
+        is_long=is_long,
+        shares=_SESSIONS,
+    )
+
+
+def _sums(algorithm: str, precision: str) -> Check:
+    needs = Needs.TWO_GPUS if algorithm == 'nccl' else Needs.NOTHING
+    return Check(
+        f'all_reduce/{algorithm}/{precision}',
+        f'sums by {algorithm} in {precision} are exact',
+        'doctor.sums:exact_sums',
+        {'algorithm': algorithm, 'dtype': _DTYPES[precision]},
+        needs,
+        limit_secs=120,
+        shares=_SESSIONS,
+        remedy=_NCCL if algorithm in ('nccl', 'collective') else None,
+    )
+
+
+def _copies(name: str, asks: str, source: str, target: str, needs: Needs = Needs.GPU) -> Check:
+    arguments = {'source': source, 'target': target}
+    return Check(f'gpu/{name}', asks, 'doctor.copies:bandwidth', arguments, needs, is_long=True, shares='copies')
+
+
+def _throughput(name: str, needs: Needs, *flags: str) -> Check:
+    return Check(
+        f'{RESNET50}{name}',
+        'images/sec of ResNet-50, synthetic images',
+        'doctor.benchmarks:throughput',
+        {'flags': ['--model=resnet50', *flags]},
+        needs,
+        limit_secs=300,
+        is_long=True,
+    )
+
+
+def _real_data(name: str, needs: Needs, *flags: str) -> Check:
+    return Check(
+        f'real_data/{name}',
+        'images/sec with JPEGs that are read and decoded',
+        'doctor.benchmarks:real_data',
+        {'flags': list(flags)},
+        needs,
+        limit_secs=300,
+        is_long=True,
+    )
+
+
+CHECKS: tuple[Check, ...] = (
+    _of_host('cores', 'cores, affinity, CPU quota and threads fit', 'cores'),
+    _of_host('load', 'nothing else uses the cores', 'load'),
+    _of_host('clock', 'the cores may run at full clock', 'clock'),
+    _of_host('memory', 'there is enough memory', 'memory'),
+    _of_host('open_files', 'a process may open enough files', 'open_files'),
+    Check(
+        'gpu/driver',
+        'the driver starts, and fits TensorFlow',
+        'doctor.gpu_checks:driver',
+        {},
+        Needs.NOT_ON_CPU,
+        limit_secs=90,
+        remedy='restart the machine',
+    ),
+    Check('gpu/libraries', 'all libraries of CUDA can be opened', 'doctor.gpu_checks:libraries', {}, Needs.DRIVER, 200),
+    Check(
+        DEVICES, 'TensorFlow sees all devices and computes', 'doctor.start:devices', limit_secs=300, shares=_SESSIONS
+    ),
+    Check(ARCHITECTURE, 'TensorFlow has kernels for the GPUs', 'doctor.gpu_checks:architecture', {}, Needs.GPU, 90),
+    Check('host/shared_memory', '/dev/shm is large enough for NCCL', 'doctor.host:shared_memory', {}, Needs.TWO_GPUS),
+    *(_placement(name, variable_update=name) for name in _ALONE.values()),
+    *(_placement(name, is_long=True, precision=name) for name in ('fp16', 'bf16')),
+    _placement('bf16_variables', is_long=True, precision='bf16', fp16_vars=True),
+    *(
+        _placement(spec, needs, is_long=spec != 'nccl', variable_update=name, all_reduce_spec=spec)
+        for name in _ALONE.values()
+        for spec, needs in (('xring', Needs.NOTHING), ('nccl', Needs.TWO_GPUS))
+        if MODES[name].takes_all_reduce_spec
+    ),
+    *(
+        _placement('staged', is_long=True, variable_update=name, local_parameter_device='cpu', staged_vars=True)
+        for name in _ALONE.values()
+        if MODES[name].can_stage
+    ),
+    *(_sums(*row) for row in itertools.product((*ALGORITHMS, 'collective'), _DTYPES)),
+    Check(
+        'losses/gpu_and_cpu',
+        'a GPU trains as the CPU does (TF32 off)',
+        'doctor.benchmarks:losses',
+        {},
+        Needs.GPU,
+        limit_secs=300,
+        is_long=True,
+    ),
+    Check(
+        'processes/collectives',
+        'two processes, each with its own device, sum their gradients',
+        'doctor.benchmarks:two_processes',
+        limit_secs=300,
+        is_long=True,
+        remedy=_NCCL,
+    ),
+    _copies('host_to_device', 'GB/s from the host to a GPU', '/cpu:0', '/gpu:0'),
+    _copies('device_to_host', 'GB/s from a GPU to the host', '/gpu:0', '/cpu:0'),
+    _copies('device_to_device', 'GB/s from a GPU to the next', '/gpu:0', '/gpu:1', Needs.TWO_GPUS),
+    Check(
+        'gpu/matrix_products',
+        'TFLOP/s of each GPU in each precision',
+        'doctor.copies:matrix_products',
+        {},
+        Needs.GPU,
+        limit_secs=300,
+        is_long=True,
+    ),
+    Check(
+        'host/memory_bandwidth',
+        'GB/s of the memory',
+        'doctor.host_speed:memory_bandwidth',
+        limit_secs=120,
+        is_long=True,
+    ),
+    Check(
+        'host/matrix_products',
+        'GFLOP/s of the CPU in each precision',
+        'doctor.host_speed:matrix_products',
+        limit_secs=120,
+        is_long=True,
+    ),
+    *(
+        _throughput(f'{name}/{data_format}', Needs.GPU, '--device=gpu', f'--data_format={data_format}', *flags)
+        for name, flags in _TF32.items()
+        for data_format in ('NCHW', 'NHWC')
+    ),
+    *(_throughput(f'cpu/{name}', Needs.CPU, '--device=cpu', f'--precision={name}') for name in ('fp32', 'bf16')),
+    *(
+        _real_data(mode, Needs.GPU, '--device=gpu', '--model=resnet50', f'--gpu_thread_mode={mode}')
+        for mode in ('gpu_private', 'global')
+    ),
+    _real_data('cpu', Needs.CPU, '--device=cpu', '--model=trivial'),
+)

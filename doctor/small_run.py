@@ -1,0 +1,73 @@
+"""Runs the program itself, as its user would, and returns the document of the result."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster.environments import without_clusters
+from cluster.tether import tethered
+from errors import RunError
+from sweeps.limited_process import explain
+
+_PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
+# To print where it waits.
+_ABORT_SECS = 5.0
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """What a user would write."""
+    return ' '.join(['tf_cnn_benchmarks', *arguments])
+
+
+def run_program(flags: Sequence[str], secs: float, launcher: Sequence[str] = ()) -> dict[str, Any]:
+    """Runs the program with these flags to its end; its standard error goes to that of this process.
+
+    Args:
+      secs: how long it may take.
+      launcher: what stands before the flags, such as ('cluster', '--workers=2', '--').
+
+    Returns:
+      The document of --result_file.
+
+    Raises:
+      RunError: the program failed, or took longer; its last line says why.
+    """
+    arguments = [*launcher, *flags]
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile('w+', errors='backslashreplace') as log:
+        path = Path(folder) / 'result.json'
+        process = subprocess.Popen(
+            tethered([sys.executable, _PROGRAM, *arguments, f'--result_file={path}']),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=without_clusters(os.environ),
+        )
+        try:
+            code: int | None = process.wait(secs)
+        except subprocess.TimeoutExpired:
+            code = None
+            process.send_signal(signal.SIGABRT)
+            try:
+                process.wait(_ABORT_SECS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        log.seek(0)
+        output = log.read()
+        print(output, file=sys.stderr, flush=True)
+        if code is None:
+            raise RunError(f'no answer within {secs:g} s from {command_line(arguments)}')
+        if code:
+            raise RunError(f'{explain(output, code)[0]}; the command was {command_line(arguments)}')
+        document: dict[str, Any] = json.loads(path.read_text())
+        return document
+
+
+def losses_of(document: dict[str, Any]) -> list[list[float]]:
+    """The losses of all steps, of each worker."""
+    return [worker['steps']['loss'] for worker in document['workers']]

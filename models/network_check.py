@@ -1,0 +1,78 @@
+"""Checks a user's network before the run."""
+
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow.compat.v1 as tf
+
+from errors import UsageError, spelled
+from models.layers import Tensor
+from models.model_facts import Network
+from models.networks import Logits, NotLogitsError, PlaceholderVariables, build_network
+from models.registry import error_in_file
+
+
+def check_network(
+    network: Network,
+    name: str,
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    data_format: str,
+    dtype: tf.DType,
+    *,
+    batch_size: int | None,
+    trains: bool,
+) -> None:
+    """Builds a network once, in a graph of its own that never runs.
+
+    A run that both trains and evaluates checks both, since a network may differ between them.
+
+    Args:
+      network: the network of a model that a user registered.
+      name: the name of the model, for errors.
+      image_shape: [H, W, C] of the images.
+      num_classes: the number of logits for an image.
+      data_format: 'NHWC' or 'NCHW'.
+      dtype: what layers compute in.
+      batch_size: the number of images; None if it is not known when the graph is built, as in an export.
+      trains: whether to check the network as training builds it; otherwise as evaluation and --forward_only do.
+
+    Raises:
+      UsageError: the network fails or does not return logits; or it is to be trained and has no trainable variable, or
+        variables that its loss does not depend on.
+    """
+    flag = spelled('model', name)
+    with tf.Graph().as_default(), errors_of_network(network, name):
+        variables = PlaceholderVariables()
+        images = tf.placeholder(tf.float32, [batch_size, *image_shape])
+        heads = build_network(network, images, num_classes, variables, data_format, is_training=trains, dtype=dtype)
+        gradients = _gradients(heads, variables) if trains else {}
+    if trains and not gradients:
+        raise UsageError(f'{flag}: it has no trainable variable; write --forward_only')
+    unused = [variable for variable, gradient in gradients.items() if gradient is None]
+    if unused:
+        raise UsageError(f'{flag}: its loss does not depend on {", ".join(unused)}; use or remove these variables')
+
+
+@contextlib.contextmanager
+def errors_of_network(network: Network, name: str) -> Iterator[None]:
+    """Raises UsageError, with the line of a --model_file, for whatever the builder of a user's network raises."""
+    try:
+        yield
+    except NotLogitsError as error:
+        raise UsageError(f'{spelled("model", name)}: {error}') from error
+    except (Exception, SystemExit) as error:
+        if network.is_builtin or isinstance(error, UsageError):
+            raise
+        if network.file and network.path:
+            raise error_in_file(network.file, network.path, error) from error
+        reason = ' '.join(str(error).split())
+        raise UsageError(f'{spelled("model", name)}: its network fails: {type(error).__name__}: {reason}') from error
+
+
+def _gradients(heads: Logits, variables: PlaceholderVariables) -> dict[str, Tensor | None]:
+    """The gradient of the logits for each trainable variable, by name; None where they do not depend on it."""
+    if not variables.trainable:
+        return {}
+    logits = [head for head in heads if head is not None]
+    return dict(zip(variables.trainable, tf.gradients(logits, list(variables.trainable.values())), strict=True))

@@ -1,0 +1,228 @@
+"""The built-in models: a row for each model and data set. Does not import TensorFlow."""
+
+from models.model_facts import BatchNorm, ModelFacts, Network, RateSchedule
+
+# The default schedules are those of the original program.
+# Goyal et al. 2017 (arXiv:1706.02677): proportional to the batch (section 2.1), with a warm-up of 5 epochs (section
+# 2.2), and a tenth after each of 30, 60 and 80 of 90 epochs (section 5.1).
+_IMAGENET_FACTORS = ((30.0, 0.1), (60.0, 0.01), (80.0, 0.001), (90.0, 0.0001))
+RESNET_SCHEDULE = RateSchedule(_IMAGENET_FACTORS, per_images=256, warmup_epochs=5.0)
+# After about 32,000 and 48,000 steps of 128 images: He et al. 2015 (arXiv:1512.03385), section 4.2.
+RESNET_CIFAR_SCHEDULE = RateSchedule(((82.0, 0.1), (123.0, 0.01), (300.0, 0.002)), whole_steps=True)
+# At half and three quarters of 300 epochs: Huang et al. 2017 (arXiv:1608.06993), section 4.2.
+_DENSENET_CIFAR_SCHEDULE = RateSchedule(((150.0, 0.1), (225.0, 0.01), (300.0, 0.001)), whole_steps=True)
+_ALEXNET_CIFAR_SCHEDULE = RateSchedule(decay_epochs=100.0)
+
+
+def _resnet(depth: int, version: str) -> Network:
+    return Network('models.resnet:resnet', {'depth': depth, 'version': version})
+
+
+def _official_resnet(depth: int, version: str) -> Network:
+    options = {'depth': depth, 'version': version, 'pool_padding': 'SAME'}
+    # As in github.com/tensorflow/models, official/resnet/resnet_model.py.
+    return Network('models.resnet:resnet', options, BatchNorm(decay=0.997))
+
+
+def _resnet_cifar(depth: int, version: str) -> Network:
+    return Network('models.resnet:resnet_cifar', {'depth': depth, 'version': version})
+
+
+def _densenet_cifar(depth: int, growth_rate: int, *, as_in_paper: bool) -> Network:
+    """For CIFAR-10: the original program's, whose transitions keep two layers' channels only, or the paper's."""
+    return Network(
+        'models.densenet:densenet',
+        {
+            'blocks': [(depth - 4) // 3] * 3,
+            'growth_rate': growth_rate,
+            'bottleneck': False,
+            'compression': 1.0,
+            'stem_filters': 16,
+            'small_images': True,
+            'transition_filters': None if as_in_paper else 2 * growth_rate,
+            'use_bias': not as_in_paper,
+        },
+    )
+
+
+def _nasnet(num_cells: int, penultimate_filters: int, stem_filters: int, *, skip_reduction: bool) -> Network:
+    return Network(
+        'models.nasnet:nasnet',
+        {
+            'num_cells': num_cells,
+            'penultimate_filters': penultimate_filters,
+            'stem_filters': stem_filters,
+            'skip_reduction': skip_reduction,
+        },
+        # As in the authors' code (TF-Slim) and keras.applications.
+        BatchNorm(decay=0.9997, epsilon=1e-3),
+    )
+
+
+_TRIVIAL = Network('models.small:trivial')
+_LENET = Network('models.small:lenet', {'units': 512})
+# As in keras.applications, which has no gamma either.
+_INCEPTION_BATCH_NORM = BatchNorm(epsilon=1e-3, scale=False)
+_DENSENET121 = Network(
+    'models.densenet:densenet',
+    {
+        'blocks': (6, 12, 24, 16),
+        'growth_rate': 32,
+        'bottleneck': True,
+        'compression': 0.5,
+        'stem_filters': 64,
+        'small_images': False,
+    },
+)
+# As in keras.applications; the paper gives neither value.
+_MOBILENET = Network('models.mobilenet:mobilenet_v2', batch_norm=BatchNorm(decay=0.999, epsilon=1e-3))
+# decay: section 5.2 of the paper; epsilon: the authors' code.
+_EFFICIENTNET_B0 = Network('models.efficientnet:efficientnet_b0', batch_norm=BatchNorm(decay=0.99, epsilon=1e-3))
+
+# Image sizes, batch sizes and learning rates are those of the published results of these models with this program,
+# unless a comment names another source. The first data set of a model is its default.
+CATALOG = (
+    ModelFacts('trivial', 'imagenet', 227, 32, 0.005, _TRIVIAL),
+    ModelFacts('trivial', 'cifar10', 32, 32, 0.005, _TRIVIAL),
+    ModelFacts('lenet', 'imagenet', 28, 32, 0.005, _LENET),
+    ModelFacts('lenet', 'mnist', 28, 32, 0.005, _LENET),
+    ModelFacts('mnist', 'mnist', 28, 128, 0.001, Network('models.small:lenet', {'units': 1024})),
+    ModelFacts('alexnet', 'imagenet', 227, 512, 0.005, Network('models.small:alexnet')),
+    ModelFacts(
+        'alexnet',
+        'cifar10',
+        32,
+        128,
+        0.1,
+        Network('models.small:alexnet_cifar'),
+        schedule=_ALEXNET_CIFAR_SCHEDULE,
+    ),
+    ModelFacts('overfeat', 'imagenet', 231, 32, 0.005, Network('models.small:overfeat')),
+    *(
+        ModelFacts(f'vgg{depth}', 'imagenet', 224, 64, 0.005, Network('models.vgg:vgg', {'depth': depth}))
+        for depth in (11, 16, 19)
+    ),
+    ModelFacts('googlenet', 'imagenet', 224, 32, 0.005, Network('models.googlenet:googlenet')),
+    *(
+        ModelFacts(name, 'imagenet', 299, 32, 0.005, Network(builder, batch_norm=_INCEPTION_BATCH_NORM))
+        for name, builder in (
+            ('inception3', 'models.inception:inception3'),
+            ('inception3_aux', 'models.inception:inception3_aux'),
+            ('inception4', 'models.inception4:inception4'),
+        )
+    ),
+    *(
+        ModelFacts(
+            f'resnet{name}',
+            'imagenet',
+            224,
+            64 if depth == 50 else 32,
+            0.128,
+            _resnet(depth, version),
+            residual=True,
+            schedule=RESNET_SCHEDULE,
+        )
+        for name, depth, version in (
+            *(
+                (f'{depth}{suffix}', depth, version)
+                for depth in (50, 101, 152)
+                for suffix, version in (('', 'v1'), ('_v2', 'v2'), ('_v2.5', 'v2.5'))
+            ),
+            ('50_v1.5', 50, 'v1.5'),
+        )
+    ),
+    # Learning rates of 0.1 for 256 images: He et al. 2015, section 3.4.
+    *(
+        ModelFacts(
+            f'official_resnet{depth}{suffix}',
+            'imagenet',
+            224,
+            batch_size,
+            0.1 * batch_size / 256,
+            _official_resnet(depth, version),
+            residual=True,
+            schedule=RateSchedule(_IMAGENET_FACTORS, per_images=batch_size),
+        )
+        for depth, batch_size in ((18, 32), (34, 32), (50, 128), (101, 32), (152, 32), (200, 32))
+        for suffix, version in (('', 'v1.5'), ('_v2', 'v2.5'))
+    ),
+    *(
+        ModelFacts(
+            f'resnet{depth}{suffix}',
+            'cifar10',
+            32,
+            128,
+            0.1,
+            _resnet_cifar(depth, version),
+            any_size=True,
+            residual=True,
+            schedule=RESNET_CIFAR_SCHEDULE,
+        )
+        for depth in (20, 32, 44, 56, 110)
+        for suffix, version in (('', 'v1'), ('_v2', 'v2'))
+    ),
+    *(
+        ModelFacts(
+            f'densenet{depth}_k{growth_rate}{suffix}',
+            'cifar10',
+            32,
+            64,
+            0.1,
+            _densenet_cifar(depth, growth_rate, as_in_paper=bool(suffix)),
+            any_size=True,
+            schedule=_DENSENET_CIFAR_SCHEDULE,
+        )
+        for depth, growth_rate in ((40, 12), (100, 12), (100, 24))
+        for suffix in ('', '_paper')
+    ),
+    ModelFacts('mobilenet', 'imagenet', 224, 32, 0.005, _MOBILENET),
+    ModelFacts('nasnet', 'imagenet', 224, 32, 0.005, _nasnet(4, 1056, 32, skip_reduction=False)),
+    ModelFacts('nasnetlarge', 'imagenet', 331, 16, 0.005, _nasnet(6, 4032, 96, skip_reduction=True)),
+    # There are no published results of these models with this program. Their learning rates are the papers', scaled
+    # linearly to the batch size (Goyal et al. 2017, arXiv:1706.02677). DenseNet (section 4.2): 0.1 for 256 images with
+    # SGD. EfficientNet: 0.256 (section 5.2) for 4096 images (the authors' code) with RMSProp. ConvNeXt (table 5): 0.004
+    # for 4096 images with AdamW.
+    ModelFacts('densenet121', 'imagenet', 224, 32, 0.0125, _DENSENET121),
+    ModelFacts('efficientnet_b0', 'imagenet', 224, 32, 0.002, _EFFICIENTNET_B0),
+    ModelFacts('convnext_tiny', 'imagenet', 224, 32, 0.004 * 32 / 4096, Network('models.convnext:convnext_tiny')),
+)
+
+# Models of the original program that this one does not have, and why.
+NOT_CLASSIFIERS = {
+    'ssd300': 'it detects objects',
+    'ncf': 'it recommends',
+    'deepspeech2': 'it recognises speech',
+}
+# Beginnings of the names of well-known networks that are not here; a model of a user may have such a name.
+NOT_HERE = (
+    *(
+        'albert',
+        'bert',
+        'bit_',
+        'cait',
+        'coatnet',
+        'convnext',
+        'cspnet',
+        'darknet',
+        'deeplab',
+        'deit',
+        'detr',
+        'distilbert',
+    ),
+    *(
+        'dlrm',
+        'efficientdet',
+        'efficientnet',
+        'fastrcnn',
+        'faster_rcnn',
+        'fcn',
+        'fnet',
+        'gpt',
+        'gnmt',
+        'hrnet',
+        'llama',
+    ),
+    *('lstm', 'maskrcnn', 'mask_rcnn', 'maxvit', 'mlp_mixer', 'mixer', 'mnasnet', 'mobilevit', 'regnet', 'repvgg'),
+    *('resnest', 'resnext', 'retinanet', 'rnnt', 'roberta', 'senet', 'seresnet', 'shufflenet', 'squeezenet', 'ssd'),
+    *('stable_diffusion', 'swin', 'transformer', 'unet', 'vit', 'wide_resnet', 'xception', 'yolo'),
+)

@@ -1,0 +1,1 @@
+"""The page of `report`: tables and plots of the results in folders, as one HTML file."""

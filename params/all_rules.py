@@ -1,0 +1,86 @@
+"""Applies the rules of all groups of flags: which settings clash, and which flags have no effect."""
+
+from collections.abc import Iterable
+
+from errors import UsageError
+from params import (
+    cluster_flags,
+    data_flags,
+    device_flags,
+    evaluation_flags,
+    file_flags,
+    input_flags,
+    input_only_flags,
+    optimizer_flags,
+    precision_flags,
+    result_flags,
+    run_flags,
+    tensorflow_flags,
+    variable_flags,
+)
+from params.rules import Idle, Rule, RunFacts, RunRule
+from params.table import Params
+
+_GROUPS = (
+    run_flags,
+    device_flags,
+    data_flags,
+    input_flags,
+    variable_flags,
+    optimizer_flags,
+    precision_flags,
+    cluster_flags,
+    evaluation_flags,
+    file_flags,
+    result_flags,
+    tensorflow_flags,
+)
+_RULES: list[Rule] = [rule for group in _GROUPS for rule in group.RULES]
+_RUN_RULES: tuple[RunRule, ...] = (
+    *run_flags.RUN_RULES,
+    *data_flags.RUN_RULES,
+    *input_flags.RUN_RULES,
+    *variable_flags.RUN_RULES,
+    *optimizer_flags.RUN_RULES,
+    *cluster_flags.RUN_RULES,
+    *evaluation_flags.RUN_RULES,
+    *result_flags.RUN_RULES,
+)
+_IDLE: list[Idle] = [*input_only_flags.IDLE, *(row for group in _GROUPS for row in group.IDLE)]
+
+
+def check(params: Params) -> None:
+    """Raises UsageError with a line for each rule between flags that the settings break."""
+    _raise_broken(rule(params) for rule in _RULES)
+
+
+def check_run(params: Params, facts: RunFacts) -> None:
+    """Raises UsageError with a line for each rule that the settings break in a run of which these facts are known."""
+    _raise_broken(rule(params, facts) for rule in _RUN_RULES)
+
+
+def _raise_broken(messages: Iterable[str | None]) -> None:
+    if lines := list(filter(None, messages)):
+        raise UsageError(*lines)
+
+
+def find_idle(params: Params, facts: RunFacts) -> list[str]:
+    """Returns one line for each given flag (see Params.given) that has no effect in a run with these facts.
+
+    A flag that has its default value, or turns off what is off by default, asks for nothing and is passed over.
+    """
+    defaults = Params()
+    lines = []
+    for name, written in params.given.items():
+        value, default = getattr(params, name), getattr(defaults, name)
+        if value == default or not (value or default):
+            continue
+        reasons = (row.reason for row in _IDLE if name in row.flags and row.when(params, facts))
+        if reason := next(reasons, None):
+            lines.append(f'{written} has no effect: {reason}')
+    return lines + variable_flags.find_idle_parts(params)
+
+
+def reasons_of_idleness(name: str) -> list[str]:
+    """Why a flag can have no effect: the reasons of all its rows, for the docs."""
+    return list(dict.fromkeys(row.reason for row in _IDLE if name in row.flags))

@@ -1,0 +1,123 @@
+"""The flags about a cluster: which processes there are, which of them this is, and how long they wait."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from errors import spelled
+from params.modes import MODES, modes_that
+from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval
+from params.spec import flag
+
+if TYPE_CHECKING:
+    from params.table import Params
+
+_PROTOCOL = 'grpc'
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class ClusterFlags:
+    """The part of Params about a cluster."""
+
+    GROUP: ClassVar[str] = 'Cluster'
+
+    job_name: str | None = flag(None, 'The role of this process in a cluster.', choices=('ps', 'worker', 'controller'))
+    task_index: int | None = flag(
+        None, 'The position of this process in the list of hosts of its role, from 0.', lower_bound=0, original='0'
+    )
+    ps_hosts: str | None = flag(None, 'HOST:PORT of each parameter server, separated by commas.')
+    worker_hosts: str | None = flag(None, 'HOST:PORT of each worker, separated by commas.')
+    controller_host: str | None = flag(
+        None, f'HOST:PORT of the controller, for {modes_that(lambda mode: mode.has_controller)}.'
+    )
+    num_ps: int = flag(
+        1,
+        'How many tasks of a Slurm or MPI job become parameter servers, if --variable_update has parameter servers.',
+        lower_bound=1,
+        unit='tasks',
+    )
+    cluster_port: int = flag(
+        0,
+        'The lowest port that the tasks of a Slurm or MPI job use on a node; 0 derives it from the number of the job.',
+        lower_bound=0,
+        upper_bound=65535,
+    )
+    server_protocol: str = flag(_PROTOCOL, f'The protocol between processes; TensorFlow has {_PROTOCOL} only.')
+    connect_timeout_secs: float = flag(
+        300.0, 'How long to wait for the other processes at the start.', lower_bound=0, unit='seconds'
+    )
+    peer_timeout_secs: float = flag(
+        120.0, 'How long to wait for a lost process to come back.', lower_bound=0, unit='seconds'
+    )
+    ps_linger_secs: float = flag(
+        0.0, 'How long a parameter server stays after all workers have ended.', lower_bound=0, unit='seconds'
+    )
+    distinct_worker_data: bool = flag(
+        True, 'Each worker has synthetic images of its own, or starts to read at a shard of its own.'
+    )
+
+
+def _a_launcher_names_the_processes(params: 'Params') -> str | None:
+    launcher = MODES[params.variable_update].launcher
+    if launcher is None:
+        return None
+    for name in ('ps_hosts', 'worker_hosts', 'job_name', 'task_index', 'controller_host'):
+        if (value := getattr(params, name)) is not None:
+            return (
+                f'{spelled(name, value)} clashes with {spelled("variable_update", params.variable_update)}, whose '
+                f'processes {launcher} starts and numbers; leave it out, or write '
+                f'{modes_that(lambda mode: mode.has_cluster)}'
+            )
+    return None
+
+
+def _tensorflow_has_the_protocol(params: 'Params', facts: RunFacts) -> str | None:
+    if facts.alone or params.server_protocol == _PROTOCOL or MODES[params.variable_update].launcher is not None:
+        return None
+    return (
+        f'{spelled("server_protocol", params.server_protocol)}: TensorFlow has no other protocol than {_PROTOCOL} any '
+        f'more; leave it out, or for faster networks write {modes_that(lambda mode: mode.launcher is not None)}'
+    )
+
+
+def _sums_have_one_order(params: 'Params', facts: RunFacts) -> str | None:
+    mode = MODES[params.variable_update]
+    if facts.alone or not params.deterministic or not params.trains or mode.sums_in_one_order:
+        return None
+    return (
+        f'--deterministic clashes with {spelled("variable_update", mode.name)} in several processes, whose gradients '
+        f'are summed as they arrive; write {modes_that(lambda other: other.sums_in_one_order)}, or leave it out'
+    )
+
+
+RULES: tuple[Rule, ...] = (_a_launcher_names_the_processes,)
+RUN_RULES: tuple[RunRule, ...] = (_tensorflow_has_the_protocol, _sums_have_one_order)
+IDLE: tuple[Idle, ...] = (
+    Idle(
+        ('server_protocol',),
+        lambda p, run: p.server_protocol != _PROTOCOL and (run.alone or MODES[p.variable_update].launcher is not None),
+        'no processes are connected by it',
+    ),
+    Idle(
+        ('num_ps', 'cluster_port', 'connect_timeout_secs', 'peer_timeout_secs', 'ps_linger_secs'),
+        lambda p, run: MODES[p.variable_update].launcher is not None,
+        f'another program starts and connects the processes of {modes_that(lambda mode: mode.launcher is not None)}',
+    ),
+    idle_in_eval('distinct_worker_data'),
+    Idle(
+        (
+            'num_ps',
+            'cluster_port',
+            'connect_timeout_secs',
+            'peer_timeout_secs',
+            'ps_linger_secs',
+            'distinct_worker_data',
+        ),
+        lambda p, run: run.alone,
+        'it is for clusters, and this process is alone',
+    ),
+    Idle(
+        ('num_ps', 'cluster_port'),
+        lambda p, run: bool(p.ps_hosts or p.worker_hosts),
+        '--ps_hosts and --worker_hosts name the processes and their ports',
+    ),
+)

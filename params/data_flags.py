@@ -1,0 +1,111 @@
+"""The flags about data: which images, and what is done to them before the model gets them."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from errors import spelled
+from inputs.data_sets import DATA_NAMES, RECORDS
+from inputs.preprocessors import DEFAULT, PREPROCESSORS
+from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only
+from params.spec import flag
+
+if TYPE_CHECKING:
+    from params.table import Params
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class DataFlags:
+    """The part of Params about data."""
+
+    GROUP: ClassVar[str] = 'Data'
+
+    data_dir: str | None = flag(
+        None,
+        'Folder of TFRecord shards, or of the files of CIFAR-10 or MNIST; by default images are synthetic.',
+        is_path=True,
+    )
+    data_name: str | None = flag(
+        None,
+        'The data set; by default the one found in --data_dir, else the first that the model is defined for. '
+        f'{RECORDS} is a folder made by the subcommand records, with classes of its own.',
+        choices=DATA_NAMES,
+    )
+    augmentation: str | None = flag(
+        None,
+        'Random changes of training images. resized_crop: a random part of random shape, resized, and flips. '
+        'padded_crop: a shift by up to 4 pixels, and flips. none: no change. With resized_crop, images that are not '
+        'trained on are cut to their central part. By default padded_crop for cifar10, none for mnist, else '
+        'resized_crop.',
+        choices=('resized_crop', 'padded_crop', 'none'),
+    )
+    distortions: bool = flag(False, 'Change the colours of training images at random.')
+    distort_color_in_yiq: bool = flag(
+        True,
+        'With --distortions: change saturation and hue in YIQ, where all changes of colour together are one matrix. If '
+        'false, change them in HSV, which is several times the work.',
+    )
+    resize_method: str = flag(
+        'bilinear',
+        'Interpolation that brings images to the size of the model; round_robin alternates between the others.',
+        choices=('nearest', 'bilinear', 'bicubic', 'area', 'round_robin'),
+    )
+    scaled_decode: bool = flag(
+        False,
+        'Let the JPEG decoder scale the part that is cut out of a photograph to a half, quarter or eighth, if that is '
+        'still at least the size of the model, and resize the rest. This is faster and takes less memory for '
+        'photographs of several megapixels, and changes pixels slightly: each is the mean of several.',
+    )
+    input_preprocessor: str = flag(
+        DEFAULT,
+        f'How the images of records are preprocessed. '
+        f'{"; ".join(f"{row.name}: {row.summary}" for row in PREPROCESSORS.values())}.',
+        choices=tuple(PREPROCESSORS),
+    )
+    ml_perf: bool = flag(
+        False,
+        'Normalise the images of records as the rules of MLPerf demand: the mean colour of ImageNet is subtracted, and '
+        'nothing divided.',
+    )
+
+
+def _records_have_a_folder(params: 'Params') -> str | None:
+    if params.data_name == RECORDS and params.data_dir is None:
+        return (
+            f'--data_name={RECORDS}: the data folder defines the classes; add --data_dir=DIR, or leave --data_name out'
+        )
+    return None
+
+
+def _other_preprocessors_are_for_records(params: 'Params', run: RunFacts) -> str | None:
+    if params.data_dir is None or run.has_records or params.input_preprocessor == DEFAULT:
+        return None
+    return (
+        f'{spelled("input_preprocessor", params.input_preprocessor)}: it is for photographs in records, and '
+        f'--data_dir={params.data_dir} contains none; leave it out'
+    )
+
+
+_COLORS = ('distortions', 'distort_color_in_yiq')
+RULES: tuple[Rule, ...] = (_records_have_a_folder,)
+RUN_RULES: tuple[RunRule, ...] = (_other_preprocessors_are_for_records,)
+IDLE: tuple[Idle, ...] = (
+    idle_in_eval(*_COLORS),
+    idle_in_forward_only(*_COLORS, reason='--forward_only does not augment images'),
+    Idle(
+        ('augmentation', *_COLORS, 'resize_method', 'scaled_decode', 'input_preprocessor', 'ml_perf'),
+        lambda p, run: p.data_dir is None,
+        'images are synthetic without --data_dir',
+    ),
+    Idle(('ml_perf', 'scaled_decode'), lambda p, run: not run.has_records, 'it is about photographs in records'),
+    Idle(
+        ('ml_perf',),
+        lambda p, run: p.input_preprocessor != DEFAULT,
+        '--input_preprocessor normalises images in the same way',
+    ),
+    Idle(
+        (*_COLORS, 'resize_method'),
+        lambda p, run: PREPROCESSORS[p.input_preprocessor].plain,
+        '--input_preprocessor says how images are resized, and changes no colours',
+    ),
+    Idle(('distort_color_in_yiq',), lambda p, run: not p.distortions, 'only --distortions changes colours'),
+)

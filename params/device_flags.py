@@ -1,0 +1,140 @@
+"""The flags about devices: where a process computes, and with how many threads and how much memory."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from errors import spelled
+from params.modes import MODES
+from params.rules import Idle, Rule, idle_in_eval, idle_on_cpu
+from params.spec import flag
+from params.variable_flags import asks_a_cpu_for_nccl
+
+if TYPE_CHECKING:
+    from params.table import Params
+
+_KINDS = ('cpu', 'gpu')
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class DeviceFlags:
+    """The part of Params about devices."""
+
+    GROUP: ClassVar[str] = 'Devices'
+
+    num_gpus: int = flag(
+        1,
+        'Devices of each worker, of the kind of --device. Workers of one host share its GPUs, or those that '
+        'CUDA_VISIBLE_DEVICES lists; a process opens no others.',
+        lower_bound=1,
+    )
+    device: str | None = flag(
+        None,
+        'The kind of device to compute on; by default gpu if there is one, else cpu.',
+        choices=_KINDS,
+        original='gpu',
+    )
+    local_parameter_device: str | None = flag(
+        None,
+        'In one process, the kind of device that holds variables which towers share, or that sums the gradients of '
+        'towers which each have all variables; in a worker of parameter servers, the kind that receives the variables '
+        "and sums its towers' gradients. By default the kind of --device.",
+        choices=_KINDS,
+        original='gpu',
+    )
+    data_format: str | None = flag(
+        None,
+        'Order of the axes of a batch of images; by default NHWC on CPUs, and NCHW on GPUs but for fp16 from compute '
+        'capability 7.0 on and bf16 from 8.0 on.',
+        choices=('NHWC', 'NCHW'),
+        original='NCHW',
+    )
+    num_intra_threads: int | None = flag(
+        None,
+        'Threads within one operation; with 0 TensorFlow decides: as many as cores. By default also, but 1 if a CPU '
+        'has as many towers as cores, and a CPU quota counts as so many cores; for GPUs with threads of their own '
+        '(--gpu_thread_mode) 1, unless --local_parameter_device=cpu. --verbose tells what was chosen, and why.',
+        lower_bound=0,
+        unit='threads',
+    )
+    num_inter_threads: int = flag(
+        0,
+        'Operations that run at the same time; with 0 TensorFlow decides, and for GPUs with threads of their own '
+        '(--gpu_thread_mode) these are the cores less those threads.',
+        lower_bound=0,
+        unit='threads',
+    )
+    gpu_thread_mode: str = flag(
+        'gpu_private',
+        'Threads of the host that start the kernels of GPUs: gpu_private: each GPU has its own; gpu_shared: the GPUs '
+        'share some; global: they are those of all other operations.',
+        choices=('global', 'gpu_shared', 'gpu_private'),
+    )
+    per_gpu_thread_count: int = flag(
+        0,
+        'Threads for each GPU, unless --gpu_thread_mode=global; with 0 two, one for kernels and one for copies.',
+        lower_bound=0,
+        unit='threads',
+    )
+    batchnorm_persistent: bool = flag(
+        True,
+        "On GPUs, batch norm by cuDNN's kernels that keep their input on the chip (CUDNN_BATCHNORM_SPATIAL_PERSISTENT) "
+        'where there are any.',
+    )
+    allow_growth: bool | None = flag(
+        None, 'Take the memory of a GPU as it is needed instead of at the start; by default TensorFlow decides.'
+    )
+    gpu_memory_frac_for_testing: float = flag(
+        0.0,
+        'Fraction of the memory of each GPU to take, above 1 by swapping to the host; 0 sets no limit.',
+        lower_bound=0,
+    )
+    xla: bool = flag(False, 'Let XLA compile as much of the graph as it can.')
+
+
+def _a_launcher_starts_one_process_per_device(params: 'Params') -> str | None:
+    mode = MODES[params.variable_update]
+    if mode.launcher is not None and params.num_gpus > 1:
+        return (
+            f'{spelled("num_gpus", params.num_gpus)} clashes with {spelled("variable_update", mode.name)}, which has '
+            f'one process per GPU; write --num_gpus=1, and start more processes with {mode.launcher}'
+        )
+    return None
+
+
+def another_flag_places_the_sums(params: 'Params') -> bool:
+    """Whether gradients are summed where --all_reduce_spec or --hierarchical_copy says."""
+    mode = MODES[params.variable_update]
+    by_spec = mode.takes_all_reduce_spec and params.all_reduce_spec is not None and not asks_a_cpu_for_nccl(params)
+    by_hierarchy = mode.takes_hierarchy and params.hierarchical_copy
+    return mode.parameter_device == 'sums' and (by_spec or by_hierarchy)
+
+
+RULES: tuple[Rule, ...] = (_a_launcher_starts_one_process_per_device,)
+IDLE: tuple[Idle, ...] = (
+    idle_in_eval('local_parameter_device'),
+    Idle(
+        ('local_parameter_device',),
+        lambda p, run: not run.alone and not MODES[p.variable_update].needs_servers,
+        'in a cluster without parameter servers variables are on the devices of the towers, which also sum gradients',
+    ),
+    Idle(
+        ('local_parameter_device',),
+        lambda p, run: run.alone and MODES[p.variable_update].parameter_device is None,
+        'with this --variable_update each device keeps its own variables',
+    ),
+    Idle(
+        ('local_parameter_device',),
+        lambda p, run: another_flag_places_the_sums(p),
+        'with this --variable_update it only sets where gradients are summed, and --all_reduce_spec or '
+        '--hierarchical_copy sets that already',
+    ),
+    idle_on_cpu('local_parameter_device', when=lambda p: p.local_parameter_device == 'gpu'),
+    idle_on_cpu(
+        'allow_growth', 'gpu_memory_frac_for_testing', 'gpu_thread_mode', 'per_gpu_thread_count', 'batchnorm_persistent'
+    ),
+    Idle(
+        ('per_gpu_thread_count',),
+        lambda p, run: p.gpu_thread_mode == 'global',
+        'with --gpu_thread_mode=global GPUs have no threads of their own',
+    ),
+)

@@ -1,0 +1,160 @@
+"""The flags about evaluation: of checkpoints with --eval, and of the model while it trains."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from errors import spelled
+from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_forward_only
+from params.spec import MOST_EPOCHS, flag, numbers_of
+
+if TYPE_CHECKING:
+    from params.table import Params
+
+# The flags that set when training pauses for an evaluation; only one of them may be given.
+EVAL_DURING_TRAINING = (
+    'eval_during_training_every_n_steps',
+    'eval_during_training_every_n_epochs',
+    'eval_during_training_at_specified_steps',
+    'eval_during_training_at_specified_epochs',
+)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class EvaluationFlags:
+    """The part of Params about evaluation."""
+
+    GROUP: ClassVar[str] = 'Evaluation'
+
+    eval: bool = flag(
+        False, 'Do not train; print the accuracy of the newest checkpoint of --train_dir on the validation images.'
+    )
+    eval_interval_secs: float = flag(
+        0.0,
+        'With --eval, how often to look for a new checkpoint, until the training that writes them has ended; 0 '
+        'evaluates the newest checkpoint once.',
+        lower_bound=0,
+        unit='seconds',
+    )
+    eval_batch_size: int = flag(
+        0,
+        'Images evaluated at a time on each device; 0 takes the batch size of training.',
+        lower_bound=0,
+        unit='images',
+    )
+    num_eval_batches: int | None = flag(
+        None,
+        'Batches to evaluate, each a batch of all devices together; by default every validation image once, or as many '
+        'synthetic batches as timed steps.',
+        lower_bound=1,
+        unit='batches',
+    )
+    num_eval_epochs: float | None = flag(
+        None,
+        'Passes over the validation images, fractions are allowed; use it instead of --num_eval_batches.',
+        lower_bound=0,
+        upper_bound=MOST_EPOCHS,
+        unit='epochs',
+    )
+    eval_during_training_every_n_steps: int | None = flag(
+        None, 'Steps of training between two evaluations.', lower_bound=1, unit='steps'
+    )
+    eval_during_training_every_n_epochs: float | None = flag(
+        None,
+        'Epochs of training between two evaluations, fractions are allowed.',
+        lower_bound=0,
+        upper_bound=MOST_EPOCHS,
+        unit='epochs',
+    )
+    eval_during_training_at_specified_steps: str | None = flag(
+        None, 'Evaluate after these steps of training, separated by commas.'
+    )
+    eval_during_training_at_specified_epochs: str | None = flag(
+        None, 'Evaluate after these epochs of training, separated by commas; fractions are allowed.'
+    )
+    stop_at_top_1_accuracy: float | None = flag(
+        None,
+        'Stop training after the first evaluation with at least this top-1 accuracy.',
+        lower_bound=0,
+        upper_bound=1,
+    )
+    eval_dir: str | None = flag(
+        None,
+        'Folder for summaries of evaluations, created if missing; by default none are written.',
+        original='a folder in /tmp',
+        is_path=True,
+    )
+
+
+def _evaluations_are_of_one_kind(params: 'Params') -> str | None:
+    kinds = [name for name in ('forward_only', 'eval', *EVAL_DURING_TRAINING) if getattr(params, name)]
+    if ('eval' in kinds and len(kinds) > 1) or len(set(kinds) - {'forward_only'}) > 1:
+        first, second = (spelled(name, getattr(params, name)) for name in kinds[-2:])
+        return f'{first} clashes with {second}: a run evaluates in one of these ways only; leave one out'
+    if params.num_eval_batches is not None and params.num_eval_epochs is not None:
+        return (
+            f'{spelled("num_eval_batches", params.num_eval_batches)} clashes with '
+            f'{spelled("num_eval_epochs", params.num_eval_epochs)}: both set how much to evaluate; leave one out'
+        )
+    return None
+
+
+def _there_is_a_model_to_evaluate(params: 'Params') -> str | None:
+    if params.eval and params.train_dir is None:
+        return '--eval: the folder of the checkpoints is missing; add --train_dir=DIR'
+    if params.stop_at_top_1_accuracy is not None and not params.evaluates_in_training:
+        return (
+            f'{spelled("stop_at_top_1_accuracy", params.stop_at_top_1_accuracy)}: nothing is evaluated while training; '
+            'add --eval_during_training_every_n_epochs=1'
+        )
+    return None
+
+
+def _evaluations_are_not_empty(params: 'Params') -> str | None:
+    for name in ('num_eval_epochs', 'eval_during_training_every_n_epochs'):
+        if getattr(params, name) == 0:
+            return f'--{name}=0: it must be above 0'
+    if params.num_eval_epochs is not None and params.num_eval_batches is None and params.data_dir is None:
+        return (
+            f'{spelled("num_eval_epochs", params.num_eval_epochs)}: synthetic images have no epochs; '
+            'write --num_eval_batches, or add --data_dir=DIR'
+        )
+    return None
+
+
+def _evaluation_lists_are_numbers(params: 'Params') -> str | None:
+    for name, kind, noun in (
+        ('eval_during_training_at_specified_steps', int, 'steps, such as 100,200'),
+        ('eval_during_training_at_specified_epochs', float, 'epochs, such as 0.5,1,2'),
+    ):
+        try:
+            numbers_of(getattr(params, name), kind)
+        except ValueError:
+            return f'{spelled(name, getattr(params, name))}: it must be a list of {noun}, each above 0'
+    return None
+
+
+def _all_workers_stop_at_the_same_step(params: 'Params', facts: RunFacts) -> str | None:
+    if params.stop_at_top_1_accuracy is not None and not (params.cross_replica_sync or facts.alone):
+        return (
+            f'{spelled("stop_at_top_1_accuracy", params.stop_at_top_1_accuracy)} clashes with '
+            '--cross_replica_sync=False: workers that do not wait for each other stop at different steps; leave one out'
+        )
+    return None
+
+
+RULES: tuple[Rule, ...] = (
+    _evaluations_are_of_one_kind,
+    _there_is_a_model_to_evaluate,
+    _evaluations_are_not_empty,
+    _evaluation_lists_are_numbers,
+)
+RUN_RULES: tuple[RunRule, ...] = (_all_workers_stop_at_the_same_step,)
+IDLE: tuple[Idle, ...] = (
+    Idle(
+        ('eval_batch_size', 'num_eval_batches', 'num_eval_epochs', 'eval_dir'),
+        lambda p, run: not p.evaluates,
+        'nothing is evaluated; see --eval',
+    ),
+    Idle(('eval_interval_secs',), lambda p, run: not p.eval, 'only --eval uses it'),
+    idle_in_forward_only(*EVAL_DURING_TRAINING, reason='--forward_only trains nothing'),
+)

@@ -1,0 +1,164 @@
+"""The flags about the model and the run: which network, how many steps, and what is printed."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from errors import UsageError, spelled
+from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only
+from params.spec import MOST_EPOCHS, flag
+
+if TYPE_CHECKING:
+    from params.table import Params
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class RunFlags:
+    """The first part of Params."""
+
+    GROUP: ClassVar[str] = 'Model and run'
+
+    model: str = flag('trivial', 'The network.')
+    model_file: str | None = flag(
+        None, 'Python file that defines more models with register_model, see docs/models.md.', is_path=True
+    )
+    batch_size: int = flag(
+        0, "Images per step on each device; 0 takes the model's default.", lower_bound=0, unit='images'
+    )
+    num_batches: int | None = flag(
+        None,
+        'Timed steps of each worker; by default 100, or as many as --num_epochs needs.',
+        lower_bound=1,
+        unit='steps',
+    )
+    num_epochs: float | None = flag(
+        None,
+        'Length of the timed steps in passes over the training images, all devices of all workers together; use it '
+        'instead of --num_batches.',
+        lower_bound=0,
+        upper_bound=MOST_EPOCHS,
+        unit='epochs',
+    )
+    num_warmup_batches: int = flag(
+        10, 'Steps before the timed ones; they train but do not count in any rate.', lower_bound=0, unit='steps'
+    )
+    steps_per_run: int = flag(
+        1,
+        'Steps that one call of the session takes, by a loop in the graph. The time of a call is divided equally among '
+        'its steps; what is due after one of them (lines, summaries, checkpoints, evaluations) comes after the call, '
+        'and so does the end by a signal.',
+        lower_bound=1,
+        unit='steps',
+    )
+    display_every: int = flag(10, 'Steps between two printed lines.', lower_bound=1, unit='steps')
+    display_perf_ewma: float | None = flag(
+        None,
+        'Print the exponentially weighted moving average of the rate, where the last step has this weight, instead of '
+        'the rate of all steps so far; the total at the end stays the same.',
+        lower_bound=0,
+        upper_bound=1,
+    )
+    forward_only: bool = flag(False, 'Compute only the loss and the accuracy: no gradients, no updates.')
+    freeze_when_forward_only: bool = flag(
+        False, 'With --forward_only, make the weights constants, and fold batch norm into the convolution before it.'
+    )
+    print_training_accuracy: bool = flag(False, 'Compute and print top-1 and top-5 accuracy while training.')
+    loss_type_to_report: str = flag(
+        'total_loss',
+        'The loss to print: base_loss leaves out weight decay, total_loss includes it.',
+        choices=('base_loss', 'total_loss'),
+    )
+    tf_random_seed: int = flag(
+        1234,
+        'Seed of weights, dropout, augmentation and image order (the order of records also depends on read timing, '
+        'unless --deterministic is given).',
+    )
+    deterministic: bool = flag(
+        False, 'The same losses bit for bit for the same --tf_random_seed: deterministic ops and order of records.'
+    )
+    verbose: bool = flag(False, 'Print what TensorFlow prints when it starts, and a traceback after an error.')
+
+
+def _the_model_exists(params: 'Params') -> str | None:
+    if params.model_file is not None:
+        # The file may define the model; whoever runs it looks the model up afterwards.
+        return None
+    # Only here, so that importing the flags does not import the models.
+    from models.registry import MODELS
+
+    try:
+        MODELS.find_model(params.model, params.data_name)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def _the_end_is_given_once(params: 'Params') -> str | None:
+    if params.num_epochs is None:
+        return None
+    written = spelled('num_epochs', params.num_epochs)
+    if params.num_batches is not None:
+        return (
+            f'{written} clashes with {spelled("num_batches", params.num_batches)}: both set the length of the run; '
+            'leave one out'
+        )
+    if params.num_epochs == 0:
+        return f'{written}: there would be no step; write a number above 0, fractions are allowed'
+    return None
+
+
+def _a_loop_is_recorded_as_a_whole(params: 'Params') -> str | None:
+    if params.steps_per_run == 1 or params.eval:
+        return None
+    written = spelled('steps_per_run', params.steps_per_run)
+    if params.profile_steps is not None:
+        other = spelled('profile_steps', params.profile_steps)
+        return f'{written} clashes with {other}: single steps of a loop cannot be profiled; leave one out'
+    if params.summary_verbosity == 3 and params.save_summaries_steps and params.train_dir and params.trains:
+        return (
+            f'{written} clashes with --summary_verbosity=3: gradients do not leave the loop; '
+            'write --summary_verbosity=2'
+        )
+    return None
+
+
+def _a_loop_runs_in_one_process(params: 'Params', run: RunFacts) -> str | None:
+    if params.steps_per_run == 1 or run.alone or params.eval:
+        return None
+    return (
+        f'{spelled("steps_per_run", params.steps_per_run)}: the workers of a cluster meet after each step, '
+        'so that a lost one is noticed; leave it out'
+    )
+
+
+RULES: tuple[Rule, ...] = (_the_model_exists, _the_end_is_given_once, _a_loop_is_recorded_as_a_whole)
+RUN_RULES: tuple[RunRule, ...] = (_a_loop_runs_in_one_process,)
+IDLE: tuple[Idle, ...] = (
+    idle_in_eval(
+        'num_warmup_batches',
+        'steps_per_run',
+        'display_every',
+        'display_perf_ewma',
+        'loss_type_to_report',
+        'print_training_accuracy',
+    ),
+    Idle(
+        ('tf_random_seed',),
+        lambda p, run: p.eval and p.data_dir is not None,
+        '--eval takes its weights from a checkpoint and does not augment images',
+    ),
+    Idle(
+        ('batch_size',),
+        lambda p, run: p.eval and bool(p.eval_batch_size and (p.data_dir or p.num_eval_batches)),
+        '--eval_batch_size sets how many images are evaluated at a time',
+    ),
+    Idle(
+        ('num_batches', 'num_epochs'),
+        lambda p, run: p.eval and (p.data_dir is not None or p.num_eval_batches is not None),
+        '--num_eval_batches and --num_eval_epochs set how many images --eval evaluates',
+    ),
+    Idle(('freeze_when_forward_only',), lambda p, run: not p.forward_only, 'only --forward_only freezes weights'),
+    idle_in_forward_only(
+        'loss_type_to_report', reason='--forward_only computes no weight decay, so that both losses are the same'
+    ),
+    idle_in_forward_only('print_training_accuracy', reason='--forward_only always prints the accuracy'),
+)

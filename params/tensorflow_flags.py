@@ -1,0 +1,144 @@
+"""The flags about TensorFlow itself: what it reads from the settings of a session and from the environment."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from errors import spelled
+from params.rules import Idle, Rule, idle_on_cpu
+from params.spec import flag
+
+if TYPE_CHECKING:
+    from params.table import Params
+
+# Each is a field of TensorFlow's GPUOptions.
+_GPU_OPTIONS = (
+    'force_gpu_compatible',
+    'use_unified_memory',
+    'timestamped_allocator',
+    'gpu_kt_max_interval',
+    'gpu_kt_max_bytes',
+    'gpu_kt_max_pending',
+)
+# By the flag: the variable that OpenMP reads.
+OPENMP = {'kmp_affinity': 'KMP_AFFINITY', 'kmp_blocktime': 'KMP_BLOCKTIME', 'kmp_settings': 'KMP_SETTINGS'}
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class TensorFlowFlags:
+    """The part of Params about TensorFlow itself."""
+
+    GROUP: ClassVar[str] = 'Settings of TensorFlow'
+
+    gpu_indices: str | None = flag(
+        None,
+        'Which GPUs to use, in the order of the towers (in which xring passes its chunks too): their numbers from 0 '
+        'among those of the machine, or of CUDA_VISIBLE_DEVICES if it is set, separated by commas.',
+    )
+    force_gpu_compatible: bool = flag(
+        False, 'Make all tensors of the host fit to be copied to a GPU: they are in page-locked memory.'
+    )
+    use_unified_memory: bool = flag(
+        False, 'Let the memory of GPUs be more than they have (--gpu_memory_frac_for_testing above 1), by swapping.'
+    )
+    timestamped_allocator: bool = flag(
+        False, 'Reuse the memory of a GPU only where the kernels that used it have surely ended.'
+    )
+    gpu_kt_max_interval: int = flag(
+        0, 'Kernels queued on a GPU between two events that tell which have ended; 0 sets no limit.', lower_bound=0
+    )
+    gpu_kt_max_bytes: int = flag(
+        0, 'Memory that kernels queued between two such events use; 0 sets no limit.', lower_bound=0, unit='bytes'
+    )
+    gpu_kt_max_pending: int = flag(
+        0, 'Kernels queued on a GPU at a time; 0 sets no limit.', lower_bound=0, unit='kernels'
+    )
+    use_numa_affinity: bool = flag(
+        False,
+        'Bind the process to the NUMA node of its GPUs. On CPUs, spread the processes of a host over its nodes; of one '
+        'process, bind each device of the CPU, see --device=cpu --num_gpus.',
+    )
+    enable_optimizations: bool = flag(True, 'Let TensorFlow rewrite the graph before it runs it.')
+    rewriter_config: str | None = flag(
+        None, "How TensorFlow rewrites the graph: a RewriterConfig as text, such as 'remapping: OFF'."
+    )
+    log_device_placement: bool = flag(False, 'Print the device of each operation on standard error.')
+    winograd_nonfused: bool = flag(
+        True,
+        "On GPUs, let cuDNN convolve by Winograd's algorithm in several kernels too (TF_ENABLE_WINOGRAD_NONFUSED).",
+    )
+    autotune_threshold: int | None = flag(
+        None,
+        'On GPUs, how often an algorithm of cuDNN must win to be chosen, if TensorFlow tries them '
+        '(TF_AUTOTUNE_THRESHOLD).',
+        lower_bound=1,
+    )
+    sync_on_finish: bool | None = flag(
+        None,
+        'Let each step wait until all its GPUs are idle, not only until its results are there (TF_SYNC_ON_FINISH). By '
+        'default TensorFlow does.',
+        original='false',
+    )
+    kmp_affinity: str | None = flag(
+        None,
+        'For a TensorFlow that was built with OpenMP: to which cores threads are bound (KMP_AFFINITY).',
+        original='granularity=fine,verbose,compact,1,0',
+    )
+    kmp_blocktime: int | None = flag(
+        None,
+        'For a TensorFlow that was built with OpenMP: how long a thread waits for work before it sleeps '
+        '(KMP_BLOCKTIME).',
+        lower_bound=0,
+        unit='milliseconds',
+        original='0',
+    )
+    kmp_settings: int | None = flag(
+        None,
+        'For a TensorFlow that was built with OpenMP: with 1 it prints its settings (KMP_SETTINGS).',
+        lower_bound=0,
+        upper_bound=1,
+        original='1',
+    )
+
+
+def chosen_gpus(gpu_indices: str | None) -> list[int]:
+    """The numbers of the GPUs to use; empty for all.
+
+    Raises:
+      ValueError: the text is not a list of different numbers from 0.
+    """
+    indices = [int(word) for word in gpu_indices.split(',')] if gpu_indices else []
+    if any(index < 0 for index in indices) or len(set(indices)) < len(indices):
+        raise ValueError(gpu_indices)
+    return indices
+
+
+def _gpus_are_chosen_by_their_numbers(params: 'Params') -> str | None:
+    if params.device == 'cpu':
+        return None
+    written = spelled('gpu_indices', params.gpu_indices)
+    try:
+        indices = chosen_gpus(params.gpu_indices)
+    except ValueError:
+        return f'{written}: it must be different numbers from 0, separated by commas, such as 0,1'
+    if indices and len(indices) < params.num_gpus:
+        return (
+            f'{written} clashes with {spelled("num_gpus", params.num_gpus)}, which are more; write as many numbers, or '
+            f'--num_gpus={len(indices)}'
+        )
+    return None
+
+
+RULES: tuple[Rule, ...] = (_gpus_are_chosen_by_their_numbers,)
+IDLE: tuple[Idle, ...] = (
+    idle_on_cpu('gpu_indices', *_GPU_OPTIONS, 'winograd_nonfused', 'autotune_threshold', 'sync_on_finish'),
+    Idle(
+        ('sync_on_finish',),
+        lambda p, run: not run.alone,
+        'TensorFlow reads it in runs of one process only',
+    ),
+    Idle(
+        ('enable_optimizations',),
+        lambda p, run: p.rewriter_config is not None,
+        '--rewriter_config says what to rewrite',
+    ),
+)

@@ -1,0 +1,305 @@
+"""The flags about variables and gradients: where variables live, and how gradients are combined and sent."""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from errors import UsageError, spelled
+from params.all_reduce_spec import ALGORITHMS, COLLECTIVE, idle_parts, parse_spec
+from params.modes import DEFAULT_MODE, MODES, modes_that
+from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only, idle_on_cpu
+from params.spec import flag
+
+if TYPE_CHECKING:
+    from params.table import Params
+
+_PACKING = ('gradient_repacking', 'agg_small_grads_max_bytes', 'agg_small_grads_max_group')
+# The only number for which --network_topology=gcp_v100 knows the links.
+_GPUS_OF_GCP = 8
+_SUMS = ('all_reduce_spec', 'hierarchical_copy', 'network_topology', *_PACKING)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class VariableFlags:
+    """The part of Params about variables and gradients."""
+
+    GROUP: ClassVar[str] = 'Variables and gradients'
+
+    variable_update: str = flag(
+        DEFAULT_MODE,
+        'Where variables live and how gradients are combined. '
+        f'{" ".join(f"{mode.name}: {mode.summary}" for mode in MODES.values())} See docs/distributed.md for clusters.',
+        choices=tuple(MODES),
+    )
+    cross_replica_sync: bool = flag(
+        True, 'All workers take each step together; without it each worker updates the parameter servers on its own.'
+    )
+    staged_vars: bool = flag(
+        False,
+        'Apply the gradients of each step, and read the new values, while the next step computes, so that no step '
+        f'waits for either; for {modes_that(lambda mode: mode.can_stage)}.',
+    )
+    variable_consistency: str = flag(
+        'strong',
+        'strong: each step applies its own gradients; relaxed: those of the step before, so that they are summed while '
+        f'the next step computes, for {modes_that(lambda mode: mode.can_relax)}.',
+        choices=('strong', 'relaxed'),
+    )
+    compact_gradient_transfer: bool | None = flag(
+        None,
+        'Send gradients between devices and processes, and variables between processes, in 16 bits: in the type of '
+        '--precision where --variable_update can send that type, else in one that it can send (float16 with NCCL and '
+        'Horovod). By default on where it can send the 16-bit type of --precision.',
+        original='true',
+    )
+    shared_memory: str = flag(
+        'auto',
+        f'auto: workers of {modes_that(lambda mode: mode.can_share_memory)} that are all on one host sum gradients in '
+        'memory that they share, in 32 bits, unless the gradients are packed; off: they send them as between hosts.',
+        choices=('auto', 'off'),
+    )
+    horovod_device: str | None = flag(
+        None,
+        'The kind of device on which Horovod sums gradients; by default the one where they are.',
+        choices=('cpu', 'gpu'),
+    )
+    all_reduce_spec: str | None = flag(
+        None,
+        'How gradients are summed. Either ALG, or ALG:LIMIT:ALG... to sum tensors smaller than LIMIT bytes by the '
+        f'algorithm before it, as in pscpu:32k:xring. {"; ".join(map(": ".join, ALGORITHMS.items()))}. '
+        'ALG#N cuts each tensor into N parts, as in psgpu#4; ALG/ALG sums within each worker, then between them, as in '
+        'psgpu/xring. '
+        'By default psgpu or pscpu, by the kind of --local_parameter_device; xring with '
+        f'{modes_that(lambda mode: mode.has_controller)}.',
+    )
+    hierarchical_copy: bool = flag(
+        False, 'Sum gradients within groups of directly connected devices first, then between the groups.'
+    )
+    network_topology: str = flag(
+        'dgx1',
+        'How groups of directly connected GPUs are linked, for --hierarchical_copy: dgx1: each GPU with one of the '
+        'other group; gcp_v100: 0 with 5 and 2 with 7, of eight.',
+        choices=('dgx1', 'gcp_v100'),
+    )
+    gradient_repacking: int = flag(
+        0,
+        'Join all gradients and cut them into this many tensors of about equal size to sum; 0 leaves them as they are.',
+        lower_bound=0,
+        unit='tensors',
+    )
+    agg_small_grads_max_bytes: int = flag(
+        0,
+        'Join neighbouring gradients up to this size before they are summed; 0 joins none.',
+        lower_bound=0,
+        unit='bytes',
+    )
+    agg_small_grads_max_group: int = flag(
+        10, 'Most gradients that --agg_small_grads_max_bytes joins.', lower_bound=1, unit='gradients'
+    )
+
+
+def _gradients_are_packed_in_one_way(params: 'Params') -> str | None:
+    if params.gradient_repacking and params.agg_small_grads_max_bytes:
+        return (
+            f'{spelled("gradient_repacking", params.gradient_repacking)} clashes with '
+            f'{spelled("agg_small_grads_max_bytes", params.agg_small_grads_max_bytes)}: both join gradients; '
+            'leave one out'
+        )
+    return None
+
+
+def asks_a_cpu_for_nccl(params: 'Params') -> bool:
+    """Whether --all_reduce_spec names NCCL in a run on the CPU, which then sums as without the flag."""
+    return params.device == 'cpu' and re.search(r'\bnccl\b', params.all_reduce_spec or '') is not None
+
+
+def sums_by_spec(params: 'Params') -> bool:
+    """Whether --all_reduce_spec is given and says how gradients are summed."""
+    mode = MODES[params.variable_update]
+    has_sums = params.trains and (params.num_gpus > 1 or mode.has_controller)
+    is_given = params.all_reduce_spec is not None and not asks_a_cpu_for_nccl(params)
+    return is_given and mode.takes_all_reduce_spec and has_sums
+
+
+def sums_by_halves(params: 'Params') -> bool:
+    """Whether --hierarchical_copy is given and says how gradients are summed."""
+    mode = MODES[params.variable_update]
+    return params.hierarchical_copy and mode.takes_hierarchy and params.trains and params.num_gpus > 1
+
+
+def find_idle_parts(params: 'Params') -> list[str]:
+    """Returns one line for each part of --all_reduce_spec that has no effect where the others have one."""
+    spec = params.all_reduce_spec
+    if spec is None or not sums_by_spec(params):
+        return []
+    return idle_parts(spec, parse_spec(spec), has_workers=MODES[params.variable_update].has_controller)
+
+
+def _the_spec_of_sums_can_be_read(params: 'Params') -> str | None:
+    # A value that has no effect cannot be wrong.
+    if params.all_reduce_spec is not None and sums_by_spec(params):
+        try:
+            parse_spec(params.all_reduce_spec)
+        except UsageError as error:
+            return str(error)
+    return None
+
+
+def _gradients_are_summed_in_one_way(params: 'Params') -> str | None:
+    if params.hierarchical_copy and params.all_reduce_spec and sums_by_spec(params):
+        return (
+            f'--hierarchical_copy clashes with {params.written("all_reduce_spec")}: both set how '
+            'gradients are summed; leave one out'
+        )
+    return None
+
+
+def _towers_are_two_linked_halves(params: 'Params', facts: RunFacts) -> str | None:
+    if not sums_by_halves(params):
+        return None
+    if params.num_gpus % 2:
+        return (
+            f'--hierarchical_copy: it sums in two halves, and {spelled("num_gpus", params.num_gpus)} is odd; '
+            'write an even number or --nohierarchical_copy'
+        )
+    if params.network_topology == 'gcp_v100' and params.num_gpus != _GPUS_OF_GCP:
+        return (
+            f'{spelled("network_topology", params.network_topology)}: it is for {_GPUS_OF_GCP} GPUs, and '
+            f'{spelled("num_gpus", params.num_gpus)}; write --network_topology=dgx1 or --nohierarchical_copy'
+        )
+    return None
+
+
+def _the_mode_can_stage(params: 'Params') -> str | None:
+    if params.staged_vars and not MODES[params.variable_update].can_stage:
+        return (
+            f'--staged_vars clashes with {spelled("variable_update", params.variable_update)}, whose towers have their '
+            f'variables already; leave --staged_vars out, or write {modes_that(lambda mode: mode.can_stage)}'
+        )
+    return None
+
+
+def _asks_for_what_is(params: 'Params') -> bool:
+    """Whether --all_reduce_spec names what the mode does in any case; the original demands it."""
+    return MODES[params.variable_update].nccl_between_gpus and params.all_reduce_spec == COLLECTIVE
+
+
+def clash_with_others(params: 'Params') -> str | None:
+    """What clashes with the other processes of a cluster, as the message of an error; None if nothing does."""
+    mode = MODES[params.variable_update]
+    written = spelled('variable_update', mode.name)
+    if mode.always_synchronous and not params.cross_replica_sync:
+        asynchronous = modes_that(lambda other: other.has_cluster and not other.always_synchronous)
+        return (
+            f'{spelled("cross_replica_sync", False)}: with {written} workers always take each step together; leave it '
+            f'out, or write {asynchronous}'
+        )
+    if params.forward_only and not mode.forward_only_in_cluster:
+        return (
+            f'--forward_only: the workers of {written} exchange nothing then; measure one process, or write '
+            f'{modes_that(lambda other: other.needs_servers)} with --ps_hosts'
+        )
+    if params.fp16_vars and params.precision != 'fp32' and not params.eval:
+        return (
+            f'--fp16_vars clashes with the other processes of {written}: what they share is kept in 32 bits, and '
+            'travels in 16 bits with --compact_gradient_transfer; leave --fp16_vars out'
+        )
+    return None
+
+
+def _a_launcher_starts_other_processes(params: 'Params') -> str | None:
+    mode = MODES[params.variable_update]
+    if mode.launcher is None:
+        return None
+    if params.eval:
+        return (
+            f'--eval clashes with {spelled("variable_update", mode.name)}: evaluate in one process, or as a cluster of '
+            'another --variable_update'
+        )
+    return clash_with_others(params)
+
+
+RULES: tuple[Rule, ...] = (
+    _gradients_are_packed_in_one_way,
+    _the_spec_of_sums_can_be_read,
+    _gradients_are_summed_in_one_way,
+    _the_mode_can_stage,
+    _a_launcher_starts_other_processes,
+)
+RUN_RULES: tuple[RunRule, ...] = (_towers_are_two_linked_halves,)
+IDLE: tuple[Idle, ...] = (
+    idle_in_eval(
+        'cross_replica_sync',
+        'staged_vars',
+        'variable_consistency',
+        'compact_gradient_transfer',
+        'shared_memory',
+        *_SUMS,
+    ),
+    Idle(
+        ('variable_update',),
+        lambda p, run: p.eval and run.alone,
+        '--eval reads the checkpoints of every --variable_update in the same way',
+    ),
+    Idle(
+        ('cross_replica_sync', 'shared_memory'),
+        lambda p, run: run.alone,
+        'it is for clusters, and this process is alone',
+    ),
+    Idle(
+        ('shared_memory',),
+        lambda p, run: not MODES[p.variable_update].can_share_memory,
+        f'only {modes_that(lambda mode: mode.can_share_memory)} uses it',
+    ),
+    idle_in_forward_only(
+        'cross_replica_sync',
+        'staged_vars',
+        'variable_consistency',
+        'compact_gradient_transfer',
+        'shared_memory',
+        *_SUMS,
+        reason='--forward_only updates no variables',
+    ),
+    Idle(
+        ('variable_consistency',),
+        lambda p, run: not MODES[p.variable_update].can_relax,
+        f'only {modes_that(lambda mode: mode.can_relax)} uses it',
+    ),
+    Idle(
+        ('horovod_device',),
+        lambda p, run: MODES[p.variable_update].launcher is None,
+        f'only {modes_that(lambda mode: mode.launcher is not None)} uses it',
+    ),
+    idle_on_cpu('horovod_device', when=lambda p: p.horovod_device == 'gpu'),
+    Idle(
+        ('all_reduce_spec',),
+        lambda p, run: not MODES[p.variable_update].takes_all_reduce_spec and not _asks_for_what_is(p),
+        f'only {modes_that(lambda mode: mode.takes_all_reduce_spec)} uses it',
+    ),
+    Idle(
+        ('hierarchical_copy', 'network_topology'),
+        lambda p, run: not MODES[p.variable_update].takes_hierarchy,
+        f'only {modes_that(lambda mode: mode.takes_hierarchy)} uses it',
+    ),
+    Idle(
+        (*_PACKING, 'compact_gradient_transfer'),
+        lambda p, run: run.alone and not MODES[p.variable_update].sums_towers,
+        f'in one process only {modes_that(lambda mode: mode.sums_towers)} uses it',
+    ),
+    Idle(
+        (*_SUMS, 'compact_gradient_transfer'),
+        lambda p, run: run.alone and p.num_gpus == 1,
+        'with --num_gpus=1 there are no gradients to sum',
+    ),
+    idle_on_cpu(
+        'all_reduce_spec',
+        when=lambda p: asks_a_cpu_for_nccl(p),
+        reason='NCCL sums between GPUs, and the run is on the CPU; pscpu, psgpu and xring work there',
+    ),
+    Idle(('network_topology',), lambda p, run: not p.hierarchical_copy, 'only --hierarchical_copy uses it'),
+    Idle(
+        ('agg_small_grads_max_group',),
+        lambda p, run: not p.agg_small_grads_max_bytes,
+        '--agg_small_grads_max_bytes=0 joins no gradients',
+    ),
+)

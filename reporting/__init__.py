@@ -1,1 +1,0 @@
-"""The result of a run, its statistics, and the console output."""

@@ -1,0 +1,370 @@
+"""What to know about the numbers of a run, and what to do about it. Does not import TensorFlow.
+
+A warning names what would make the same run measure something else next time, or measure less than the machine can do.
+Runs without such a cause get none: tests/results/test_advice.py holds false alarms to a few in a thousand.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from errors import counted
+from results.document import Record
+from results.statistics import MAD_TO_STANDARD_DEVIATION, OUTLIER_DEVIATIONS, drift_deviations, mad, outliers, spread
+
+Document = Mapping[str, Any]
+
+# The standard error of a standard deviation is 1/√(2(n-1)) of it: 16 % with 20 steps, 24 % with 10. With fewer, no
+# interval around the rate means much, and neither do the spread, outliers and drift of this module.
+MIN_STEPS = 20
+# A first step that still allocates, tunes or fills queues takes a multiple of the others; noise does not.
+SLOW_FIRST_STEP = 1.5
+# Of what is lost to outliers, as a share of the steps' time: what they change in the total is then worth a line.
+OUTLIER_SHARE = 0.01
+# Quiet machines spread 1 to 3 %, so that 10 % has a cause.
+SPREAD_SHARE = 0.10
+# Together these are wrong for fewer than 1 of 100 runs whose steps spread by 2 to 10 % and are like their neighbours
+# (autocorrelation 0.5); they find every change by 8 % in 100 steps that spread by 2 % (simulated, 4000 runs each).
+DRIFT_SHARE = 0.03
+DRIFT_DEVIATIONS = 5.0
+# The step is then no longer what is measured: a machine twice as fast would be at most 1.8 times as fast here.
+INPUT_SHARE = 0.10
+BETWEEN_SHARE = 0.10
+# The share of the usable cores that other programs may take: with more, threads of the step wait for a core.
+LOADED_SHARE = 0.10
+# Time in which the host ran something else on the cores of this virtual machine.
+STEAL_SHARE = 0.02
+# Of the run's seconds, in which the quota of the control group stopped threads (summed over cores).
+THROTTLED_SHARE = 0.01
+DEFAULT_WARMUP = 10
+_AFFINITY = 'its affinity'
+
+_CAUSES = {
+    'printing': 'printing; write a larger --display_every',
+    'summary': 'summaries; write a larger --save_summaries_steps',
+    'checkpoint': 'checkpoints; write a larger --save_model_secs or --save_model_steps',
+}
+# Environment variables with which libraries log or dump while they compute, and the values that do.
+_DEBUGGING = {
+    'TF_CPP_MAX_VLOG_LEVEL': r'0*[1-9]\d*',
+    'TF_CPP_VMODULE': r'.+',
+    'TF_DUMP_GRAPH_PREFIX': r'.+',
+    'TF_XLA_FLAGS': r'.*--tf_xla_clustering_debug(=true|=1)?( .*|$)',
+    'XLA_FLAGS': r'.*--xla_dump_to=.*',
+    'NCCL_DEBUG': r'(?i)trace',
+}
+
+
+def advise(document: Document) -> list[dict[str, str]]:
+    """The warnings about a run: objects with a stable `code` and one sentence, `text`, with figures and what to do.
+
+    Args:
+      document: a result as docs/results.md describes it; its own warnings are not read. What is unknown (None, or not
+        there) leads to no warning.
+    """
+    facts = _Facts(document)
+    return [{'code': code, 'text': text} for code, find in ADVICE.items() if (text := find(facts))]
+
+
+class _Facts:
+    """A document, and what several warnings need of it.
+
+    Attributes:
+      seconds: of the chief's timed steps, [num_steps] float64.
+      num_slow: how many of these, from the first on, are slow beyond noise.
+      later: the seconds of the others; empty if they are too few to tell their noise.
+    """
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.seconds = Record('', document).step_seconds()
+        self.num_slow = _slow_start(self.seconds)
+        later = self.seconds[self.num_slow :]
+        self.later = later if later.size >= MIN_STEPS else later[:0]
+
+    def __getitem__(self, key: str) -> Mapping[str, Any]:
+        """An object of the document; empty if it has none."""
+        return self.document.get(key) or {}
+
+
+def _slow_start(seconds: NDArray[np.float64]) -> int:
+    """How many of the first steps are slow beyond noise."""
+    if seconds.size < 4:
+        return 0
+    middle = float(np.median(seconds))
+    limit = max(SLOW_FIRST_STEP * middle, middle + OUTLIER_DEVIATIONS * MAD_TO_STANDARD_DEVIATION * mad(seconds))
+    return int(np.argmin(seconds > limit))
+
+
+def _first_step(facts: _Facts) -> str | None:
+    if not (num_slow := facts.num_slow):
+        return None
+    ratio = facts.seconds[:num_slow].max() / np.median(facts.seconds)
+    who = 'timed step took' if num_slow == 1 else f'{num_slow} timed steps took up to'
+    warmup = int(facts['run'].get('num_warmup') or 0)
+    enough = max(DEFAULT_WARMUP, 2 * warmup, warmup + num_slow)
+    return (
+        f'the first {who} {ratio:.1f} times the median: the warm-up of {counted(warmup, "step")} was too short; '
+        f'write --num_warmup_batches={enough}'
+    )
+
+
+def _outliers(facts: _Facts) -> str | None:
+    seconds = facts.later
+    found = seconds[outliers(seconds)]
+    middle = float(np.median(seconds)) if seconds.size else 0.0
+    lost = float((found - middle).sum())
+    if lost <= OUTLIER_SHARE * seconds.sum():
+        return None
+    who = 'took' if found.size == 1 else 'took up to'
+    return (
+        f'{counted(found.size, "outlier")} among {counted(seconds.size, "timed step")} {who} {1e3 * found.max():.4g} '
+        f'ms, where the median is {1e3 * middle:.4g} ms, and lost {_percent(lost / seconds.sum())} of the time; close '
+        'other programs, and measure again'
+    )
+
+
+def _spread(facts: _Facts) -> str | None:
+    seconds = facts.later
+    if not seconds.size or not (found := spread(seconds)) > SPREAD_SHARE:
+        return None
+    low, high = np.percentile(1e3 * seconds, (5, 95))
+    return (
+        f'the steps spread by {_percent(found)} of their median (nine in ten took {low:.4g} to {high:.4g} ms): '
+        'something disturbs them; close other programs, and take more steps or repeat the run before you compare it'
+    )
+
+
+def _drift(facts: _Facts) -> str | None:
+    seconds = facts.later
+    if not seconds.size:
+        return None
+    half = seconds.size // 2
+    change = float(seconds[:half].mean() / seconds[half:].mean() - 1)
+    deviations = abs(drift_deviations(Record('', facts.document).means_of_runs(seconds)))
+    if math.isnan(deviations) or deviations <= DRIFT_DEVIATIONS or abs(change) <= DRIFT_SHARE:
+        return None
+    word, cause = ('faster', 'was not warmed up') if change > 0 else ('slower', 'heats up or fills its memory')
+    return (
+        f'the second half of the timed steps was {_percent(abs(change))} {word} than the first, beyond noise: the '
+        f'machine {cause}, or other work {"ended" if change > 0 else "began"}; write a larger --num_warmup_batches '
+        'and --num_batches'
+    )
+
+
+def _few_steps(facts: _Facts) -> str | None:
+    num_timed = facts.seconds.size
+    if not 0 < num_timed < MIN_STEPS:
+        return None
+    # The two clash.
+    given = (facts['command'].get('given') or {}).get('target_seconds')
+    longer = f'a longer time than {given}' if given else f'--num_batches={MIN_STEPS} or more'
+    return (
+        f'only {counted(num_timed, "step")} {"was" if num_timed == 1 else "were"} timed, too few for the noise of the '
+        f'rate to be known; write {longer}'
+    )
+
+
+def _loss(facts: _Facts) -> str | None:
+    if facts['run'].get('role') == 'input-only':
+        # Nothing computes one.
+        return None
+    workers = facts.document.get('workers') or ()
+    for worker in workers:
+        steps = worker['steps']
+        losses = steps.get('loss') or ()
+        bad = [index for index, loss in enumerate(losses) if loss is None or not math.isfinite(loss)]
+        if bad:
+            where = f' of {worker["task"]}' if worker.get('task') and len(workers) > 1 else ''
+            remedy = (
+                'write a smaller --init_learning_rate'
+                if facts['run'].get('role') == 'training'
+                else 'check the weights and the images'
+            )
+            return (
+                f'the loss{where} was no finite number in {len(bad)} of {counted(len(losses), "step")}, first in step '
+                f'{steps["global_step"][bad[0]]}, so this is the speed of no real training; {remedy}'
+            )
+    return None
+
+
+def _input(facts: _Facts) -> str | None:
+    found = facts['input']
+    share = found.get('wait_share')
+    if share is None or share <= INPUT_SHARE:
+        return None
+    waited = found.get('wait_seconds')
+    time = f' ({_seconds(waited)})' if waited is not None else ''
+    if facts['run'].get('input_pipeline') == 'feed_dict':
+        return (
+            f'the steps waited {_percent(share)} of their time{time} while Python drew their images; '
+            '--input_pipeline=device gathers them on the device'
+        )
+    return (
+        f'the steps waited {_percent(share)} of their time{time} for images: the input is the bottleneck, not the '
+        'model; use faster storage, more cores or smaller images, or --data_dir left out to measure the model alone'
+    )
+
+
+def _between(facts: _Facts) -> str | None:
+    throughput = facts['throughput']
+    wall = throughput.get('wall_seconds')
+    by_cause = spent_between(facts.document)
+    total = math.fsum(by_cause.values())
+    if not wall or total <= BETWEEN_SHARE * wall:
+        return None
+    cause, most = next(iter(by_cause.items()))
+    return (
+        f'{_percent(total / wall)} of the time ({_seconds(total)}) passed between the steps, {_seconds(most)} of it '
+        f'with {_CAUSES.get(cause, f"{cause} work; see between_seconds in the result")}'
+    )
+
+
+def spent_between(document: Document) -> dict[str, float]:
+    """Seconds between the timed steps by cause, as far as they count in the total (evaluations do not); most first."""
+    spent = (document.get('throughput') or {}).get('between_seconds') or {}
+    in_total = [(name, seconds) for name, seconds in spent.items() if seconds and name != 'evaluation']
+    return dict(sorted(in_total, key=lambda entry: -entry[1]))
+
+
+def _loaded(facts: _Facts) -> str | None:
+    found = facts['disturbance']
+    share, in_group = found.get('other_cpu_share'), found.get('other_cpu_share_of_cgroup')
+    if share is None or share <= LOADED_SHARE:
+        return None
+    outside = ', most of it outside this container (cgroup)' if in_group is not None and in_group < share / 2 else ''
+    return (
+        f'other processes used {_percent(share)} of the cores that this one may use{outside}; close them, or give the '
+        'run cores of its own (taskset), and measure again'
+    )
+
+
+def _steal(facts: _Facts) -> str | None:
+    share = facts['disturbance'].get('steal_share')
+    if share is None or share <= STEAL_SHARE:
+        return None
+    return (
+        f'the host took {_percent(share)} of the time of the cores of this virtual machine for others (steal); '
+        'measure on a machine with dedicated cores, or repeat the run at several times of the day'
+    )
+
+
+def _throttled(facts: _Facts) -> str | None:
+    found = facts['disturbance']
+    stopped, seconds = found.get('cgroup_throttled_seconds'), found.get('seconds')
+    if not stopped or not seconds or stopped <= THROTTLED_SHARE * seconds:
+        return None
+    limit = facts['machine'].get('cgroup_cpus')
+    quota = f' of {counted_cores(limit)}' if limit else ''
+    most = max(1, math.floor(limit)) if limit else None
+    asked = (facts['machine'].get('threads') or {}).get('intra_op') or 0
+    threads = '' if most and asked <= most else f', or write --num_intra_threads={most or "N, a smaller number"}'
+    return (
+        f'the CPU quota of the container (cgroup){quota} stopped threads for {_seconds(stopped)} in '
+        f'{_seconds(seconds)}; raise the quota{threads}'
+    )
+
+
+def _thermal(facts: _Facts) -> str | None:
+    times = facts['disturbance'].get('thermal_throttles')
+    if not times:
+        return None
+    return (
+        f'the CPU slowed down {counted(times, "time")} because it was too hot; improve the cooling, and measure again'
+    )
+
+
+def _cores(facts: _Facts) -> str | None:
+    machine = facts['machine']
+    num_cores, affinity, quota = (machine.get(name) for name in ('num_cores', 'affinity', 'cgroup_cpus'))
+    usable = usable_cores(machine)
+    if usable is None:
+        return None
+    asked = (machine.get('threads') or {}).get('intra_op') or 0
+    reason = _AFFINITY if quota is None or (affinity and len(affinity) <= quota) else 'the CPU quota of its cgroup'
+    if asked > usable:
+        return (
+            f'{counted(asked, "thread")} of an operation share {usable:.3g} of {counted(num_cores or asked, "core")}: '
+            f'{reason} allows this process no more; write --num_intra_threads={max(1, math.floor(usable))}, or allow '
+            'more cores'
+        )
+    # The tasks of a cluster that share a machine are given cores of their own on purpose.
+    is_shared = reason == _AFFINITY and facts['cluster'].get('tasks')
+    if num_cores and usable < num_cores and not is_shared:
+        return (
+            f'the process may use only {usable:.3g} of the {counted(num_cores, "core")} of this machine, because of '
+            f'{reason}; compare it only with runs of as many'
+        )
+    return None
+
+
+def usable_cores(machine: Mapping[str, Any]) -> float | None:
+    """How many cores the process may use: its affinity or the quota of its cgroup; None if neither is known."""
+    limits = [len(machine['affinity'])] if machine.get('affinity') else []
+    limits += [machine['cgroup_cpus']] if machine.get('cgroup_cpus') else []
+    return min(limits, default=None)
+
+
+def counted_cores(number: float) -> str:
+    """A number of cores, of which a quota may grant a part of one: '1 core', '1.5 cores'."""
+    return counted(int(number), 'core') if number == int(number) else f'{number:.3g} cores'
+
+
+def _debugging(facts: _Facts) -> str | None:
+    # Flags that slow steps down are warned of before the run.
+    found = list(_debugging_variables(facts['environment']))
+    if not found:
+        return None
+    return f'{_listed(found)} made the timed steps slower; measure again without {"it" if len(found) == 1 else "them"}'
+
+
+def _debugging_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    for name, slow in _DEBUGGING.items():
+        if re.fullmatch(slow, environment.get(name, '').strip()):
+            yield f'{name}={environment[name]}'
+
+
+def _governor(facts: _Facts) -> str | None:
+    governor = facts['machine'].get('governor')
+    if not governor or 'powersave' not in governor:
+        return None
+    return (
+        f'the frequency governor of the CPU is {governor}, which may clock it below what it can do; '
+        'set it to performance (cpupower frequency-set --governor performance)'
+    )
+
+
+def _percent(share: float) -> str:
+    return f'{100 * share:.2g} %' if share < 0.995 else f'{100 * share:.0f} %'
+
+
+def _seconds(seconds: float) -> str:
+    return f'{seconds:.3g} s' if seconds < 100 else f'{seconds:.0f} s'
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f'{", ".join(words[:-1])} and {words[-1]}'
+
+
+# By code: what finds out whether there is this to say, and says it.
+ADVICE: Mapping[str, Callable[[_Facts], str | None]] = {
+    'loss_not_finite': _loss,
+    'debugging': _debugging,
+    'slow_first_step': _first_step,
+    'few_steps': _few_steps,
+    'outliers': _outliers,
+    'spread': _spread,
+    'drift': _drift,
+    'input_bound': _input,
+    'between_steps': _between,
+    'machine_loaded': _loaded,
+    'steal': _steal,
+    'cpu_quota': _throttled,
+    'thermal_throttling': _thermal,
+    'fewer_cores': _cores,
+    'powersave': _governor,
+}

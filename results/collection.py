@@ -1,0 +1,128 @@
+"""Collects the results in files and folders. Does not import TensorFlow."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from errors import UsageError, read_regular
+from results.document import Failure, Record, as_float, read_file
+
+# The plan of a sweep, in its folder: no result.
+SWEEP_FILE = 'sweep.json'
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """Where a result was found.
+
+    Attributes:
+      folder: that of its sweep; else the folder that was named, or that of a file that was named.
+      position: of its configuration in the plan of its sweep, from 0; None if it belongs to no sweep.
+      published, published_in: images/sec that the plan quotes for the configuration, None without any, and its source.
+    """
+
+    folder: str = ''
+    position: int | None = None
+    published: float | None = None
+    published_in: str = ''
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What some files and folders hold.
+
+    Attributes:
+      records: the results, in the order in which their runs started; each run once.
+      failures: the runs that left no result, in the same order.
+      problems: one line for each file that could not be read as a result.
+      places: where each result or failure was found, by its source.
+    """
+
+    records: tuple[Record, ...]
+    failures: tuple[Failure, ...]
+    problems: tuple[str, ...]
+    places: Mapping[str, SourceFile] = field(default_factory=dict)
+
+    def place_of(self, found: Record | Failure) -> SourceFile:
+        """Where a result or a failure was found."""
+        return self.places.get(found.source, SourceFile())
+
+
+def collect(paths: Sequence[str]) -> Collection:
+    """Reads files, and all *.json files in folders and their subfolders.
+
+    A file that is named must be a result. In a folder other files are skipped and reported in `problems`, except
+    sweep.json and those whose name begins with a dot.
+
+    Raises:
+      UsageError: a path does not exist, a named file is no result, or a folder holds neither a result nor a failure.
+    """
+    documents: dict[str, Record | Failure] = {}
+    problems: list[str] = []
+    # Of each sweep, by its folder: the place of each configuration by its id.
+    sweeps: dict[Path, Mapping[str, SourceFile]] = {}
+    places: dict[str, SourceFile] = {}
+
+    def keep(found: Record | Failure, file: Path, folder: Path) -> None:
+        if documents.setdefault(_id(found), found) is not found:
+            return
+        sweep = file.parent.parent
+        if sweep not in sweeps:
+            sweeps[sweep] = _read_sweep(sweep, problems)
+        places[found.source] = sweeps[sweep].get(file.stem.rpartition('.')[0]) or SourceFile(str(folder))
+
+    for name in paths:
+        path = Path(name)
+        if not path.exists():
+            raise UsageError(f'{name}: there is no such file or folder; give results that --result_file wrote')
+        if not path.is_dir():
+            found = read_file(path)
+            keep(found, path, path.parent)
+            continue
+        num_found = 0
+        for file in sorted(path.rglob('*.json')):
+            if file.name.startswith('.') or file.name == SWEEP_FILE:
+                continue
+            try:
+                found = read_file(file)
+            except UsageError as error:
+                problems.append(str(error))
+                continue
+            keep(found, file, path)
+            num_found += 1
+        if not num_found:
+            hint = f' ({problems[0]})' if problems else ''
+            raise UsageError(f'{name}: the folder holds no results{hint}; write some with --result_file or sweep')
+    ordered = sorted(documents.values(), key=lambda found: str(found.document.get('started_at')))
+    return Collection(
+        tuple(found for found in ordered if isinstance(found, Record)),
+        tuple(found for found in ordered if isinstance(found, Failure)),
+        tuple(problems),
+        places,
+    )
+
+
+def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, SourceFile]:
+    """The place of each configuration of the sweep in a folder, by its id; empty if there is no sweep in it."""
+    path = folder / SWEEP_FILE
+    if not path.exists():
+        return {}
+    try:
+        plan = json.loads(read_regular(path))
+        source = str(plan.get('published_in', ''))
+        # Half surrogates, which JSON allows, fit in no page.
+        source.encode()
+        return {
+            str(one['id']): SourceFile(str(folder), position, as_float(one.get('published'), 0.0) or None, source)
+            for position, one in enumerate(plan['configurations'])
+        }
+    except (AttributeError, KeyError, OSError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        problems.append(
+            f'{path}: the plan of the sweep cannot be read ({type(error).__name__}); its order is not shown'
+        )
+        return {}
+
+
+def _id(found: Record | Failure) -> str:
+    return str(found.document.get('id', found.source))

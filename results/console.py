@@ -1,0 +1,264 @@
+"""The console output of a run. format_* functions return text without a final newline; Console prints it."""
+
+import contextlib
+import io
+import os
+import warnings
+from dataclasses import dataclass
+from typing import TextIO
+
+from errors import RunError, counted, format_warning
+from results.live import LiveLine, can_redraw
+from results.result import Accuracy, StepValues
+from results.statistics import Rate
+
+_RULE = '-' * 64
+# How the banner of a run begins and ends.
+BANNER_START, BANNER_END = 'TensorFlow:', '=' * 10
+_LABEL_WIDTH = 13
+# After the precision, whose first word others read.
+IN_TF32 = ' (computed in TF32)'
+PERHAPS_IN_TF32 = ' (computed in TF32 if the GPUs of the workers have it)'
+# What the times of steps are if one call of the session takes several.
+_EQUAL_PARTS = 'the time of a step is an equal part of that of its run'
+
+
+@dataclass(frozen=True)
+class Banner:
+    """The facts shown before a run.
+
+    batch_size is per device. num_batches is None if all images are evaluated, and a text if no number is known.
+    num_epochs are passes over the data set; None if unknown. machine: the processor and versions, the GPUs.
+    numa_bind: what is bound to NUMA nodes; empty if nothing is.
+    data_format_reason is empty if the run did not choose. tf32: whether fp32 is computed in TF32; None if
+    that is unknown. steps_per_run: how many steps one call of the session takes. input_pipeline: how images become
+    batches; empty if that is as usual for them.
+    bytes_of_servers are those of the variables on each parameter server; bytes_of_step are those that a step transfers;
+    uses_shared_memory: through memory that the workers share.
+    """
+
+    tensorflow_version: str
+    model: str
+    data_set: str
+    is_synthetic: bool
+    mode: str
+    batch_size: int
+    global_batch_size: int
+    num_batches: int | str | None
+    num_epochs: float | None
+    devices: tuple[str, ...]
+    data_format: str
+    optimizer: str
+    variable_update: str
+    all_reduce_spec: str | None = None
+    single_session: bool = False
+    numa_bind: str = ''
+    sync: bool = True
+    num_workers: int = 1
+    bytes_of_servers: tuple[int, ...] = ()
+    bytes_of_step: int = 0
+    uses_shared_memory: bool = False
+    precision: str = 'fp32'
+    tf32: bool | None = False
+    data_format_reason: str = ''
+    has_constant_weights: bool = False
+    machine: tuple[str, ...] = ()
+    steps_per_run: int = 1
+    input_pipeline: str = ''
+
+
+def format_banner(banner: Banner) -> str:
+    """The lines before a run, ending with ten equal signs; the TensorFlow version is shortened to major.minor."""
+    rows = [
+        ('TensorFlow', '.'.join(banner.tensorflow_version.split('.')[:2])),
+        ('Model', banner.model),
+        ('Dataset', f'{banner.data_set} ({"synthetic" if banner.is_synthetic else "real"})'),
+        *([('Input', banner.input_pipeline)] if banner.input_pipeline else []),
+        ('Mode', banner.mode),
+        ('SingleSess', banner.single_session),
+        ('Batch size', f'{banner.global_batch_size} global'),
+        ('', f'{banner.batch_size} per device'),
+        ('Num batches', 'all' if banner.num_batches is None else banner.num_batches),
+        ('Num epochs', 'unknown' if banner.num_epochs is None else f'{banner.num_epochs:.2f}'),
+        *([('Steps/run', f'{banner.steps_per_run}; {_EQUAL_PARTS}')] if banner.steps_per_run > 1 else []),
+        ('Devices', list(banner.devices)),
+        ('NUMA bind', banner.numa_bind or False),
+        (
+            'Data format',
+            f'{banner.data_format}{f" ({banner.data_format_reason})" if banner.data_format_reason else ""}',
+        ),
+        *([('Precision', banner.precision)] if banner.precision != 'fp32' else []),
+        *([('Precision', f'{banner.precision}{IN_TF32}')] if banner.tf32 else []),
+        *([('Precision', f'{banner.precision}{PERHAPS_IN_TF32}')] if banner.tf32 is None else []),
+        ('Optimizer', banner.optimizer),
+        ('Variables', banner.variable_update),
+        *([('Weights', 'constant, batch norm is folded')] if banner.has_constant_weights else []),
+        *([('AllReduce', banner.all_reduce_spec)] if banner.all_reduce_spec else []),
+        ('Sync', banner.sync),
+    ]
+    # A cluster may consist of one worker and parameter servers.
+    if banner.num_workers > 1 or banner.bytes_of_servers:
+        rows.append(('Workers', banner.num_workers))
+        rows += [(f'On ps {index}', _megabytes(held)) for index, held in enumerate(banner.bytes_of_servers)]
+        through = ' through shared memory, in 32 bits' if banner.uses_shared_memory else ''
+        rows.append(('Step moves', f'{_megabytes(banner.bytes_of_step)}{through}'))
+    rows += [(label, line) for label, line in zip(('Machine', 'GPUs'), banner.machine, strict=False)]
+    lines = [f'{f"{label}:" if label else "":<{_LABEL_WIDTH}}{value}' for label, value in rows]
+    return '\n'.join([*lines, BANNER_END])
+
+
+def _megabytes(num_bytes: int) -> str:
+    return f'{num_bytes / 1e6:.1f} MB'
+
+
+def format_step_header(loss_name: str | None = 'total_loss', *, with_accuracy: bool = False) -> str:
+    """The header of the step lines; loss_name is the --loss_type_to_report, None if steps have no loss."""
+    accuracies = ['top_1_accuracy', 'top_5_accuracy'] if with_accuracy else []
+    return '\t'.join(['Step', 'Img/sec', *([loss_name] if loss_name else []), *accuracies])
+
+
+def format_step(index: int, rate: Rate, values: StepValues, *, with_loss: bool = True) -> str:
+    """The line of a step: its index from 1, the rate over the timed steps so far, its loss, its accuracies if any."""
+    speed = f'images/sec: {rate.images_per_second:.1f} +/- {rate.standard_error:.1f} (jitter = {rate.jitter:.1f})'
+    loss = values.loss if with_loss else None
+    numbers = [number for number in (loss, values.top_1, values.top_5) if number is not None]
+    return '\t'.join([str(index), speed, *(f'{number:.3f}' for number in numbers)])
+
+
+def format_total(images_per_second: float) -> str:
+    """The last three lines of a run: its throughput between two lines of 64 dashes."""
+    return f'{_RULE}\ntotal images/sec: {images_per_second:.2f}\n{_RULE}'
+
+
+def format_accuracy(accuracy: Accuracy) -> str:
+    """The result of --eval in one line, then its throughput like format_total."""
+    return f'{_accuracies(accuracy)}\n{format_total(accuracy.images_per_second)}'
+
+
+def format_interim_accuracy(accuracy: Accuracy) -> str:
+    """The result of an evaluation within training, in two lines. The total of the run is that of its steps."""
+    return f'{_accuracies(accuracy)}\nevaluation images/sec: {accuracy.images_per_second:.2f}'
+
+
+def _accuracies(found: Accuracy) -> str:
+    return f'Accuracy @ 1 = {found.top_1:.4f} Accuracy @ 5 = {found.top_5:.4f} [{found.num_images} examples]'
+
+
+def format_incomplete(num_timed: int, asked: str, images_per_second: float, global_step: int | None) -> str:
+    """The warning about a run that ended early.
+
+    Args:
+      asked: what it was asked for: 'of 100', 'in 60 seconds'.
+      images_per_second: of these steps.
+      global_step: of the last step, as checkpoints count it; None if no step was taken.
+    """
+    reached = '' if global_step is None else f'; training reached global step {global_step}, warm-up included'
+    rate = f' at {images_per_second:.2f} images/sec' if num_timed else ''
+    return f'the run is incomplete: it timed {counted(num_timed, "step")} {asked}{rate}{reached}'
+
+
+def format_skipped(num_skipped: int) -> str:
+    """The warning about steps that an automatic loss scale skipped."""
+    return (
+        f'{counted(num_skipped, "step")}, warm-up included, changed no variable: gradients overflowed, and each time '
+        'the loss scale was halved'
+    )
+
+
+class Console:
+    """Prints results to one stream and messages to another, and flushes each.
+
+    Without a stream they are discarded, but warnings become Python warnings (UserWarning). If the messages go to a
+    terminal, what the program is doing is shown in one live line, and else in a line each.
+    """
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, *, documents_only: bool = False) -> None:
+        """out gets results and nothing else (standard output), err progress and warnings (standard error).
+
+        With documents_only, out gets documents, and the lines of results go to err.
+        """
+        self._out = err if documents_only else out
+        self._err = err
+        self._documents = out
+        self._live = LiveLine(err) if err and can_redraw(err) else None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a live line; without one, steps() and phase() do nothing."""
+        return self._live is not None
+
+    def result(self, text: str) -> None:
+        """Prints lines of the result.
+
+        Raises:
+          RunError: the stream cannot be written. BrokenPipeError: its reader has closed the pipe.
+        """
+        self._print(text, self._out)
+
+    def document(self, text: str) -> None:
+        """Prints a document that another program reads. Raises as result()."""
+        self._print(text, self._documents)
+
+    def _print(self, text: str, stream: TextIO | None) -> None:
+        if stream:
+            try:
+                with self._above_live_line():
+                    print(text, file=stream, flush=True)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise RunError(f'standard output cannot be written: {error.strerror}; redirect it elsewhere') from error
+
+    def progress(self, message: str) -> None:
+        """Shows what the program is doing: in the live line, or else in a line of its own."""
+        if self._live:
+            self._live.phase(message)
+        else:
+            self.note(message)
+
+    def phase(self, text: str) -> None:
+        """Shows in the live line, if there is one, what the program is doing."""
+        if self._live:
+            self._live.phase(text)
+
+    def steps(self, phase: str, done: int, total: int, rate_text: str = '') -> None:
+        """Shows in the live line, if there is one, that `done` of `total` steps of a phase are done.
+
+        Args:
+          phase: what is counted: 'warm-up step', 'step'. rate_text: the rate so far.
+        """
+        if self._live:
+            self._live.steps(phase, done, total, rate_text)
+
+    def note(self, message: str) -> None:
+        """Prints a line that stays, such as where a run continues from."""
+        if self._err:
+            # A run whose log has no room goes on.
+            with self._above_live_line(), contextlib.suppress(OSError):
+                print(message, file=self._err, flush=True)
+
+    def close(self) -> None:
+        """Erases the live line until there is something new to show in it."""
+        if self._live:
+            self._live.close()
+
+    def _above_live_line(self) -> contextlib.AbstractContextManager[None]:
+        return self._live.hidden() if self._live else contextlib.nullcontext()
+
+    def hand_over(self) -> None:
+        """Makes the stream of results the standard output of the program that will replace this one in the process."""
+        self.close()
+        if self._documents:
+            with contextlib.suppress(io.UnsupportedOperation):
+                os.dup2(self._documents.fileno(), 1)
+
+    def advice(self, message: str) -> None:
+        """Prints a warning that the result holds, too; so it is discarded if there is no stream."""
+        self.note(format_warning(message))
+
+    def warning(self, message: str) -> None:
+        """Prints a warning."""
+        if self._err:
+            self.note(format_warning(message))
+        else:
+            warnings.warn(' '.join(message.split()), stacklevel=3)

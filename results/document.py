@@ -1,0 +1,365 @@
+"""Reads and writes the files of results. Does not import TensorFlow.
+
+docs/results.md describes the documents, results/result.schema.json is their JSON Schema.
+"""
+
+import contextlib
+import functools
+import glob
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from errors import OF_A_FULL_DISK, UsageError, read_regular
+from params.file_flags import OUTPUTS
+from params.table import SPECS
+from results.schema import DamagedError, check, short
+
+# The value of "schema" in the document of a run, and in that of a run which left no result of its own.
+RESULT = 'tf_cnn_benchmarks.result'
+FAILURE = 'tf_cnn_benchmarks.failure'
+SCHEMA_VERSION = 1
+
+# What lies between two steps, by cause. Evaluations do not count in the total, all others do.
+CAUSES = ('printing', 'summary', 'checkpoint', 'evaluation', 'other')
+
+# Flags that change neither a step nor what lies between steps: two runs that differ only in these have one setting.
+_NO_SETTING = frozenset(
+    {
+        'result_file',
+        'history',
+        'benchmark_log_dir',
+        'benchmark_test_id',
+        'repeat',
+        'verbose',
+        'num_batches',
+        'num_epochs',
+        'target_seconds',
+        'num_warmup_batches',
+        'measure_peak',
+        'wait_for_idle',
+        'eval_dir',
+        'job_name',
+        'task_index',
+        'ps_hosts',
+        'worker_hosts',
+        'controller_host',
+        'cluster_port',
+        'connect_timeout_secs',
+        'peer_timeout_secs',
+        'ps_linger_secs',
+        'tf_random_seed',
+        'max_ckpts_to_keep',
+    }
+)
+# Facts of the run that name the value of a flag as it was used: --batch_size=0 became 64, and no --device cpu.
+_RESOLVED = ('batch_size', 'variable_update', 'optimizer', 'precision', 'data_format', 'device', 'all_reduce_spec')
+
+
+@dataclass(frozen=True)
+class Record:
+    """The result of one run.
+
+    Attributes:
+      source: the file that it was read from.
+      document: the JSON object, see docs/results.md.
+    """
+
+    source: str
+    document: Mapping[str, Any]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run took all of its steps."""
+        return bool(self.document['complete'])
+
+    @property
+    def reason(self) -> str | None:
+        """Why the run is not complete, in one line; None if it is complete."""
+        return self.document['ended']['reason']
+
+    @property
+    def run(self) -> Mapping[str, Any]:
+        """The facts of the run: role, variable_update, batch_size, precision, ..."""
+        return self.document['run']
+
+    @property
+    def shape(self) -> str:
+        """Workers * devices of each + parameter servers: '2*1+1', '1*2'."""
+        return str(self.document['cluster']['shape'])
+
+    @property
+    def model(self) -> str:
+        return str(self.document['model']['name'])
+
+    @property
+    def started_at(self) -> str:
+        """UTC, ISO 8601."""
+        return str(self.document['started_at'])
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        """The flags that were given, by name, each as it was written."""
+        return self.document['command']['given']
+
+    @property
+    def flags(self) -> Mapping[str, Any]:
+        """The values of all flags, by name."""
+        return self.document['command']['flags']
+
+    @property
+    def machine(self) -> Mapping[str, Any]:
+        return self.document['machine']
+
+    @property
+    def warnings(self) -> Sequence[Mapping[str, str]]:
+        """What to know about the numbers: objects with code and text."""
+        return self.document['warnings']
+
+    @property
+    def work(self) -> Mapping[str, Any]:
+        """What a run must share with another one to be compared: model, data set, image size, role."""
+        names = ('data_set', 'is_synthetic', 'image_size', 'role')
+        return {'model': self.model, **{name: self.run.get(name) for name in names}}
+
+    @functools.cached_property
+    def facts(self) -> dict[str, Any]:
+        """The shape, and the flags that change a step or what lies between steps, with the values that were used.
+
+        Of a flag that names a file or folder to write, it says whether the run wrote there.
+        """
+        facts: dict[str, Any] = {'shape': self.shape}
+        for name, value in self.flags.items():
+            if is_of_setting(name):
+                facts[name] = value is not None if name in OUTPUTS else value
+        return facts | self._resolved()
+
+    @functools.cached_property
+    def setting(self) -> tuple[tuple[str, Any], ...]:
+        """What two runs of one setting share: of `facts` those that are not the default, sorted by name.
+
+        So a flag that an older version did not have splits no settings unless it was given.
+        """
+        resolved = {'shape', *self._resolved()}
+        return tuple(
+            (name, value)
+            for name, value in sorted(self.facts.items())
+            if name in resolved or (value != default_fact(name) if name in SPECS else name in self.given)
+        )
+
+    @property
+    def images_per_second(self) -> float:
+        """Images of all timed steps over the wall clock, evaluations excepted; nan if no step was timed."""
+        return as_float(self.document['throughput']['images_per_second'])
+
+    @property
+    def images_per_second_of_steps(self) -> float:
+        """Images of all timed steps over the sum of their own seconds; nan if no step was timed."""
+        return as_float(self.document['throughput']['images_per_second_of_steps'])
+
+    @property
+    def images(self) -> float:
+        """The images of all timed steps; nan if unknown."""
+        return as_float(self.document['throughput'].get('images'))
+
+    def step_seconds(self) -> NDArray[np.float64]:
+        """The seconds of each timed step of the chief, [num_steps] float64; empty if none is known."""
+        steps = self._chief_steps()
+        return np.asarray(steps.get('seconds', ()), dtype=np.float64)[_timed(steps)]
+
+    def wall_seconds(self) -> NDArray[np.float64]:
+        """The seconds of each timed step of the chief with what followed it, less evaluations: [num_steps] float64.
+
+        Nothing follows the last step. Their sum is the time of the total.
+        """
+        steps = self._chief_steps()
+        timed = _timed(steps)
+        seconds = np.asarray(steps.get('seconds', ()), dtype=np.float64)[timed]
+        if seconds.size < 2:
+            return seconds
+        start = np.asarray(steps['start'], dtype=np.float64)[timed]
+        # Workers that do not wait for each other train while the chief evaluates.
+        evaluations = steps['between'].get('evaluation') if self.run.get('together', True) else None
+        waited = np.zeros(len(start)) if evaluations is None else np.asarray(evaluations, dtype=np.float64)[timed]
+        return np.append(np.diff(start) - waited[:-1], seconds[-1])
+
+    def _resolved(self) -> dict[str, Any]:
+        known = {name: self.run.get(name) for name in _RESOLVED} | {'model': self.document['model']['name']}
+        # Not what the flag allowed. Documents without it are of CPUs.
+        known['tf32'] = self.run.get('tf32', False)
+        return {name: value for name, value in known.items() if value is not None}
+
+    def means_of_runs(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The mean of the seconds of the timed steps of each run of the session: [num_runs] float64.
+
+        The steps of --steps_per_run were not measured one by one: each run of them is one value.
+        """
+        size = self.run.get('steps_per_run') or 1
+        if size == 1 or not seconds.size:
+            return seconds
+        starts = np.arange(0, seconds.size, size)
+        return np.add.reduceat(seconds, starts) / np.diff(starts, append=seconds.size)
+
+    def _chief_steps(self) -> Mapping[str, Any]:
+        workers = self.document['workers']
+        return workers[0]['steps'] if workers else {}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that left no result of its own; whoever started it wrote this instead.
+
+    Attributes:
+      source: the file that it was read from. document: the JSON object. reason: why the run failed, in one line.
+      given: the flags that were given, by name. shape: as for Record.
+    """
+
+    source: str
+    document: Mapping[str, Any]
+
+    @property
+    def reason(self) -> str:
+        return str(self.document['reason'])
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        return self.document['command']['given']
+
+    @property
+    def shape(self) -> str:
+        return str(self.document['cluster']['shape'])
+
+
+def is_of_setting(name: str) -> bool:
+    """Whether the value of a flag belongs to the setting of a run."""
+    return name not in _NO_SETTING
+
+
+def default_fact(name: str) -> Any:
+    """The value of a flag in Record.facts if it is not given."""
+    return False if name in OUTPUTS else SPECS[name].default
+
+
+def read_document(text: str, source: str) -> Record | Failure:
+    """Reads the text of a JSON document.
+
+    Raises:
+      UsageError: it is no result, is incomplete, or has a newer schema; the message names the source.
+    """
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise UsageError(f'{source}: its objects are nested too deeply; give a file that --result_file wrote') from None
+    except ValueError as error:
+        raise UsageError(
+            f'{source}: it is no whole JSON document ({" ".join(str(error).split())}); was its run, or a copy, cut off?'
+        ) from None
+    kind = document.get('schema') if isinstance(document, dict) else None
+    if kind not in (RESULT, FAILURE):
+        raise UsageError(f'{source}: it is no result of this program; give a file that --result_file wrote')
+    version = document.get('schema_version')
+    if type(version) is int and version > SCHEMA_VERSION:
+        raise UsageError(
+            f'{source}: its schema_version is {short(version)}, and this program reads up to {SCHEMA_VERSION}; '
+            'install a newer version of this program'
+        )
+    try:
+        check(document, text, is_failure=kind == FAILURE)
+    except DamagedError as error:
+        raise UsageError(f'{source}: the document is damaged ({error}); measure again') from None
+    return Record(source, document) if kind == RESULT else Failure(source, document)
+
+
+def read_file(path: Path) -> Record | Failure:
+    """Reads a result file.
+
+    Raises:
+      UsageError: as read_document; or the file cannot be read.
+    """
+    try:
+        text = read_regular(path, MOST_BYTES).decode()
+    except UnicodeDecodeError:
+        raise UsageError(f'{path}: it is not UTF-8 text; give a file that --result_file wrote') from None
+    except OSError as error:
+        raise UsageError(
+            f'{path}: it cannot be read ({error.strerror}); give a file that --result_file wrote'
+        ) from None
+    return read_document(text, str(path))
+
+
+# The most bytes of a result that is read: those of some million steps.
+MOST_BYTES = 256 << 20
+# The ending of a file that is being written. No file takes so long.
+_PART, _OLD_SECS = '.part', 600.0
+_TEMPORARY = 'tf_cnn_benchmarks_'
+
+
+def write_whole(content: str | bytes, path: str) -> None:
+    """Writes a file as a whole or not at all; text as UTF-8.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    target = Path(path).resolve()
+    if target.exists() and not target.is_file():
+        # A pipe or a device, such as /dev/stdout.
+        target.write_bytes(data)
+        return
+    _remove_old_parts(target)
+    part = target.with_name(f'.{target.name}.{uuid.uuid4().hex[:8]}{_PART}')
+    try:
+        part.write_bytes(data)
+        part.replace(target)
+    except OSError as error:
+        # A file that is mounted by itself, or whose folder is read-only, can only be written in place.
+        if error.errno in OF_A_FULL_DISK or not target.exists():
+            raise
+        target.write_bytes(data)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _remove_old_parts(target: Path) -> None:
+    """Removes what a process that was killed while it wrote the same file has left."""
+    with contextlib.suppress(OSError):
+        for part in target.parent.glob(f'.{glob.escape(target.name)}.*{_PART}'):
+            if time.time() - part.stat().st_mtime > _OLD_SECS:
+                part.unlink(missing_ok=True)
+
+
+def own_prefix() -> str:
+    """Returns the start of the names of this process's temporary folders; first removes those of dead processes."""
+    for folder in Path(tempfile.gettempdir()).glob(f'{_TEMPORARY}[0-9]*_*'):
+        owner = re.match(rf'{_TEMPORARY}(\d+)_', folder.name)
+        with contextlib.suppress(OSError):
+            if owner and folder.stat().st_uid == os.getuid() and not Path(f'/proc/{owner[1]}').exists():
+                shutil.rmtree(folder, ignore_errors=True)
+    return f'{_TEMPORARY}{os.getpid()}_'
+
+
+def as_float(value: float | None, otherwise: float = math.nan) -> float:
+    """A number of a document; `otherwise` if it is unknown."""
+    return float(value) if value is not None and math.isfinite(value) else otherwise
+
+
+def _timed(steps: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Which steps count in the total: the timed ones since this process joined its cluster for the last time."""
+    phases = np.asarray(steps.get('phase', ()), dtype=str)
+    generations = np.asarray(steps.get('generation', ()), dtype=np.int64)
+    if not phases.size:
+        return np.zeros(0, dtype=bool)
+    return (phases == 'timed') & (generations == generations.max())

@@ -1,0 +1,301 @@
+"""What a run measured: raw values and the numbers derived from them."""
+
+import enum
+import html
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from params import Params
+from results.statistics import Rate, summarize, throughput
+
+Values = TypeVar('Values')
+
+
+class Phase(enum.Enum):
+    """The phase of a step: WARMUP steps are kept, but do not count in any rate."""
+
+    WARMUP = 'warmup'
+    TIMED = 'timed'
+
+
+@dataclass(frozen=True)
+class Step(Generic[Values]):
+    """One completed step.
+
+    index counts from 1 within the phase, seconds are the wall seconds of the step alone, values are its results, start
+    is when it began, in seconds of the clock that measured it. generation counts from 1 how often this process had
+    joined its cluster.
+    """
+
+    phase: Phase
+    index: int
+    seconds: float
+    values: Values
+    start: float = 0.0
+    generation: int = 1
+
+    @property
+    def end(self) -> float:
+        """When the step was done, by the same clock."""
+        return self.start + self.seconds
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """The results of a step.
+
+    loss: the loss of --loss_type_to_report. top_1, top_5: the fractions of images whose label is the best guess, or
+    among the best five. learning_rate: the rate of its update. input_wait: the seconds at the end of the step in which
+    only the input pipeline was still working, or before it, in which Python drew what the step is fed; None for images
+    that are on the device anyway. steps_before, steps_after: the global step
+    before and after it, including the steps of other workers.
+    """
+
+    loss: float
+    top_1: float | None = None
+    top_5: float | None = None
+    learning_rate: float | None = None
+    input_wait: float | None = None
+    steps_before: int = 0
+    steps_after: int = 0
+
+
+class Cause(enum.Enum):
+    """Why a process did something else between two steps. The time of EVALUATION does not count in the total."""
+
+    PRINTING = 'printing'
+    SUMMARY = 'summary'
+    CHECKPOINT = 'checkpoint'
+    EVALUATION = 'evaluation'
+    OTHER = 'other'
+
+
+# The seconds between the end of one step and the start of the next, by cause. Causes that took no time may be missing.
+Between = Mapping[Cause, float]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended: the exit code of its process and, unless that is 0, why, in one line."""
+
+    exit_code: int = 0
+    reason: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run did all that it was asked for."""
+        return self.exit_code == 0
+
+
+@dataclass(frozen=True)
+class ClusterTotal:
+    """The images of all workers from the start of the chief's first timed step to the end of its last.
+
+    If the run ended early, the steps are those of the worker that reports the result.
+    """
+
+    images: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The result of an evaluation, over all workers.
+
+    step: the number of steps for which the model was trained. num_images: the number of evaluated images, of which
+    num_top_1 had their label as the best guess, num_top_5 among the best five. seconds: wall seconds of the evaluation.
+    end: when its result was known on all workers, by the clock of the steps; None if it was not part of a run.
+    """
+
+    step: int
+    num_images: int
+    num_top_1: int
+    num_top_5: int
+    seconds: float
+    end: float | None = None
+
+    @property
+    def top_1(self) -> float:
+        """The fraction of images whose label was the best guess; nan if there were no images."""
+        return self.num_top_1 / self.num_images if self.num_images else math.nan
+
+    @property
+    def top_5(self) -> float:
+        """The fraction of images whose label was among the best five guesses; nan if there were no images."""
+        return self.num_top_5 / self.num_images if self.num_images else math.nan
+
+    @property
+    def images_per_second(self) -> float:
+        """Images over wall seconds."""
+        return throughput(self.num_images, self.seconds)
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """One run of the benchmark.
+
+    batch_size is per device, with the default of the model in place of 0. devices are those of one worker, one for each
+    tower. steps are all steps in order, including warm-up; between has, for each of them, what followed it, until the
+    next step if there is one. complete is False if the run ended before its last step.
+    takes_steps_together is False for workers of a cluster that do not wait for each other. num_missing_shards is the
+    number of shards in their file names minus the number of files. evaluations are those that interrupted training.
+    num_skipped_steps counts the steps that changed no variable because gradients overflowed, over all workers.
+    """
+
+    params: Params
+    model: str
+    data_set: str
+    is_synthetic: bool
+    data_format: str
+    batch_size: int
+    devices: tuple[str, ...]
+    tensorflow_version: str
+    steps: tuple[Step[StepValues], ...]
+    complete: bool
+    between: tuple[Between, ...] = ()
+    num_workers: int = 1
+    takes_steps_together: bool = True
+    cluster_total: ClusterTotal | None = None
+    num_missing_shards: int = 0
+    evaluations: tuple[Accuracy, ...] = ()
+    precision: str = 'fp32'
+    num_skipped_steps: int = 0
+
+    @property
+    def global_batch_size(self) -> int:
+        """Images of one step, over all towers of all workers."""
+        return self.batch_size * len(self.devices) * self.num_workers
+
+    @property
+    def _images_of_step(self) -> int:
+        """Images of one step of this worker, or of all workers if they take steps together."""
+        return self.batch_size * len(self.devices) * (self.num_workers if self.takes_steps_together else 1)
+
+    @property
+    def timed_steps(self) -> tuple[Step[StepValues], ...]:
+        """The steps of the phase TIMED since this process joined its cluster for the last time."""
+        generation = self.steps[-1].generation if self.steps else 1
+        return tuple(step for step in self.steps if step.phase is Phase.TIMED and step.generation == generation)
+
+    @property
+    def step_seconds(self) -> float:
+        """The sum of the timed steps' own seconds."""
+        return math.fsum(step.seconds for step in self.timed_steps)
+
+    @property
+    def between_seconds(self) -> dict[Cause, float]:
+        """The seconds between the first and the last timed step in which this process took no step, by cause."""
+        totals: dict[Cause, float] = {}
+        timed = self.timed_steps
+        for gap in self.between[len(self.steps) - len(timed) : len(self.steps) - 1] if timed else ():
+            for cause, seconds in gap.items():
+                totals[cause] = totals.get(cause, 0.0) + seconds
+        return totals
+
+    @property
+    def own_wall_seconds(self) -> float:
+        """From the start of this process's first timed step to the end of its last, by its own clock.
+
+        Without evaluations for which all workers wait; in asynchronous modes the others train meanwhile.
+        """
+        if not (timed := self.timed_steps):
+            return 0.0
+        waited = self.between_seconds.get(Cause.EVALUATION, 0.0) if self.takes_steps_together else 0.0
+        return timed[-1].end - timed[0].start - waited
+
+    @property
+    def own_images(self) -> int:
+        """Images of the global steps between the start of this process's first timed step and the end of its last."""
+        if not (timed := self.timed_steps):
+            return 0
+        if self.num_workers == 1:
+            return self._images_of_step * len(timed)
+        return self._images_of_step * (timed[-1].values.steps_after - timed[0].values.steps_before)
+
+    @property
+    def wall_seconds(self) -> float:
+        """The seconds of the total: own_wall_seconds, in a cluster those of its chief."""
+        return self.cluster_total.seconds if self.cluster_total else self.own_wall_seconds
+
+    @property
+    def images(self) -> int:
+        """The images of the total: those of all timed steps, of all workers."""
+        return self.cluster_total.images if self.cluster_total else self.own_images
+
+    @property
+    def images_per_second(self) -> float:
+        """Images over the wall clock of the timed steps, evaluations excepted; nan if no step was timed."""
+        return throughput(self.images, self.wall_seconds)
+
+    @property
+    def rate(self) -> Rate:
+        """The rate of the timed steps by their own seconds, and its spread; requires a timed step."""
+        return summarize(self._images_of_step, [step.seconds for step in self.timed_steps])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the result in values that JSON can represent; what was not measured is None.
+
+        `steps` and `evaluations` are lists of rows, as pandas.DataFrame takes them.
+        """
+        return {
+            'model': self.model,
+            'data_set': self.data_set,
+            'is_synthetic': self.is_synthetic,
+            'precision': self.precision,
+            'data_format': self.data_format,
+            'batch_size': self.batch_size,
+            'global_batch_size': self.global_batch_size,
+            'devices': list(self.devices),
+            'num_workers': self.num_workers,
+            'tensorflow_version': self.tensorflow_version,
+            'complete': self.complete,
+            'images': self.images,
+            'wall_seconds': self.wall_seconds,
+            'images_per_second': self.images_per_second if self.images else None,
+            'num_skipped_steps': self.num_skipped_steps,
+            'steps': [
+                {
+                    'phase': step.phase.value,
+                    'index': step.index,
+                    'start': step.start,
+                    'seconds': step.seconds,
+                    **{name: _finite(value) for name, value in vars(step.values).items()},
+                }
+                for step in self.steps
+            ],
+            'evaluations': [
+                {**vars(found), 'top_1': _finite(found.top_1), 'top_5': _finite(found.top_5)}
+                for found in self.evaluations
+            ],
+        }
+
+    def _summary(self) -> list[tuple[str, str]]:
+        """The rows of the two representations."""
+        images = 'synthetic' if self.is_synthetic else 'real'
+        rate = f'{self.images_per_second:.2f} images/sec' if self.images else 'no step was timed'
+        milliseconds = sorted(1e3 * step.seconds for step in self.timed_steps)
+        steps = f'{len(milliseconds)} timed, of {self.global_batch_size} images'
+        if milliseconds:
+            steps += f', {statistics.median(milliseconds):.1f} ms each (median)'
+        return [
+            ('Model', f'{self.model} on {self.data_set} ({images}), {self.precision}, {self.data_format}'),
+            ('Devices', f'{len(self.devices)} on each of {self.num_workers}: {", ".join(self.devices)}'),
+            ('Total', f'{rate}{"" if self.complete else "; the run is incomplete"}'),
+            ('Steps', steps),
+        ]
+
+    def __repr__(self) -> str:
+        """Five lines: what ran, and how fast."""
+        return '\n'.join(['Result', *(f'  {label + ":":<9}{text}' for label, text in self._summary())])
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        rows = (f'<tr><th>{label}</th><td>{html.escape(text)}</td></tr>' for label, text in self._summary())
+        return f'<table>{"".join(rows)}</table>'
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,193 @@
+"""What is printed about a run beside its lines: its machine, and a summary. Does not import TensorFlow."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from errors import counted
+from results.advice import spent_between, usable_cores
+
+# The two rates of a run are both printed if they differ by more than this share.
+_SAME_RATE = 0.01
+_GIBIBYTE = 2**30
+# What the sources of energy measure, and of what in a cluster.
+_CHIPS = {'RAPL': ('processor packages', " of the chief's host"), 'NVML': ('GPUs', ' of the chief')}
+_PREFIXES = ('', 'k', 'M', 'G', 'T', 'P', 'E')
+
+
+def format_machine(machine: Mapping[str, Any]) -> list[str]:
+    """The machine in one line, and its GPUs in another one if it has any.
+
+    Args:
+      machine: the object "machine" of a result. What it does not know is left out.
+    """
+    versions = machine.get('versions') or {}
+    lines = [
+        _joined(
+            _listed(machine.get('cpu_model'), _cores(machine)),
+            _listed(_named('TensorFlow', versions.get('tensorflow')), _named('Python', versions.get('python'))),
+        )
+    ]
+    gpus = machine.get('gpus') or ()
+    if gpus:
+        kinds = Counter(
+            (gpu.get('name') or 'GPU', gpu.get('memory_bytes'), gpu.get('compute_capability')) for gpu in gpus
+        )
+        libraries = ('driver', 'CUDA', 'cuDNN', 'NCCL')
+        lines.append(
+            _joined(
+                *(_gpus(*kind, number) for kind, number in kinds.items()),
+                _listed(*(_named(library, versions.get(library.lower())) for library in libraries)),
+            )
+        )
+    return [line for line in lines if line]
+
+
+# How the lines of a summary begin.
+_SUBJECTS = ('steps', 'rate', 'input', 'compute', 'threads', 'memory', 'energy', 'accuracy')
+
+
+def is_summary(line: str) -> bool:
+    """Whether a line of standard error is one of format_summary's."""
+    return line.partition(': ')[0] in _SUBJECTS
+
+
+def format_summary(document: Mapping[str, Any]) -> list[str]:
+    """The lines that end a run: what the total does not tell. What is unknown is left out.
+
+    Args:
+      document: a result as docs/results.md describes it.
+    """
+    return [line for line in _summary(document) if line]
+
+
+def _summary(document: Mapping[str, Any]) -> Iterator[str]:
+    def part(name: str) -> Mapping[str, Any]:
+        return document.get(name) or {}
+
+    statistics, throughput = part('statistics'), part('throughput')
+    seconds = statistics.get('step_seconds') or {}
+    if seconds.get('median') is not None:
+        tail = ', '.join(f'{name} {1e3 * seconds[name]:.4g}' for name in ('p90', 'p95', 'p99') if seconds.get(name))
+        number = counted(statistics.get('num_steps') or 0, 'step')
+        yield f'steps: median {1e3 * seconds["median"]:.4g} ms{f", {tail}" if tail else ""} ({number})'
+    yield _between(document, throughput)
+    waits = part('input')
+    if waits.get('wait_seconds') is not None:
+        share = waits.get('wait_share')
+        of_time = f' ({100 * share:.1f} %)' if share is not None else ''
+        yield f'input: steps waited {waits["wait_seconds"]:.3g} s{of_time}'
+    compute = part('compute')
+    if compute.get('flops_per_second'):
+        peak, share = compute.get('peak_flops_per_second'), compute.get('share_of_peak')
+        of_peak = ''
+        if peak and share:
+            precision = 'TF32' if part('run').get('tf32') else part('run').get('precision')
+            of_peak = f', {100 * share:.1f} % of the measured peak of {_scaled(peak, "FLOP/s")} (matrix products'
+            of_peak += f', {precision})' if precision else ')'
+        yield f'compute: {_scaled(compute["flops_per_second"], "FLOP/s")}{of_peak}'
+    threads = part('machine').get('threads') or {}
+    if threads.get('reason'):
+        within, at_once = counted(threads['intra_op'], 'thread'), counted(threads['inter_op'], 'operation')
+        yield f'threads: {within} within an operation, {at_once} at a time ({threads["reason"]})'
+    memory = part('memory')
+    peaks = {'host': memory.get('host_peak_bytes'), **(memory.get('device_peak_bytes') or {})}
+    held = ', '.join(f'{where} {_scaled(peak, "B")}' for where, peak in peaks.items() if peak)
+    yield f'memory: peak {held}' if held else ''
+    energy = part('energy')
+    if energy.get('joules') is not None:
+        each, source = energy.get('joules_per_image'), energy['source']
+        per_image = f', {each:.3g} J per image' if each is not None else ''
+        chips, of_chief = _CHIPS.get(source, ('', ''))
+        measured = _listed(f'{chips}{of_chief if part("cluster").get("tasks") else ""}', source)
+        yield f'energy: {_scaled(energy["joules"], "J")} during the timed steps{per_image} ({measured})'
+    if goal := goal_of(document):
+        yield _accuracy(goal)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """How far a run came to the accuracy of --stop_at_top_1_accuracy.
+
+    Attributes:
+      wanted: that accuracy. top_1, step: of the first evaluation that reached it, or else of the best one.
+      is_reached: whether an evaluation reached it.
+      seconds: from the start of the first step, a warm-up, to the end of that evaluation, everything included; None if
+        that is unknown, as in a run that goes on from a checkpoint.
+    """
+
+    wanted: float
+    top_1: float
+    step: int
+    is_reached: bool
+    seconds: float | None
+
+
+def goal_of(document: Mapping[str, Any]) -> Goal | None:
+    """The accuracy that was wanted and what was reached; None if none was wanted or nothing was evaluated."""
+    wanted = ((document.get('command') or {}).get('flags') or {}).get('stop_at_top_1_accuracy')
+    known = [found for found in document.get('evaluations') or () if found['top_1'] is not None]
+    if wanted is None or not known:
+        return None
+    reached = [found for found in known if found['top_1'] >= wanted]
+    shown = reached[0] if reached else max(known, key=lambda found: float(found['top_1']))
+    steps = document['workers'][0]['steps'] if document['workers'] else {}
+    is_from_start = bool(steps.get('global_step')) and steps['global_step'][0] <= 1
+    end = shown.get('end')
+    seconds = end - steps['start'][0] if is_from_start and end is not None else None
+    return Goal(wanted, shown['top_1'], shown['step'], bool(reached), seconds)
+
+
+def _accuracy(goal: Goal) -> str:
+    ending = (
+        f'reached at step {goal.step}' if goal.is_reached else f'not reached; best {goal.top_1:.4f}, step {goal.step}'
+    )
+    after = '' if goal.seconds is None else f', {goal.seconds:.3g} s after the first step began'
+    return f'accuracy: top-1 {goal.wanted:g} {ending}{after}'
+
+
+def _between(document: Mapping[str, Any], throughput: Mapping[str, Any]) -> str:
+    """Both rates and where the time between the steps went, if it makes a difference."""
+    total, of_steps = throughput.get('images_per_second'), throughput.get('images_per_second_of_steps')
+    if not total or not of_steps or abs(of_steps / total - 1) <= _SAME_RATE:
+        return ''
+    causes = ', '.join(f'{cause} {seconds:.2g} s' for cause, seconds in spent_between(document).items())
+    return (
+        f'rate: {of_steps:.2f} images/sec within the steps, {total:.2f} in total'
+        f'{f"; between the steps: {causes}" if causes else ""}'
+    )
+
+
+def _cores(machine: Mapping[str, Any]) -> str | None:
+    num_cores, usable = machine.get('num_cores'), usable_cores(machine)
+    if not num_cores:
+        return None
+    if usable is None or usable >= num_cores:
+        return counted(num_cores, 'core')
+    return f'{usable:.3g} of {counted(num_cores, "core")}'
+
+
+def _gpus(name: str, memory: int | None, capability: str | None, number: int) -> str:
+    size = f'{memory / _GIBIBYTE:.0f} GiB{" each" if number > 1 else ""}' if memory else None
+    return _listed(f'{name} x {number}' if number > 1 else name, size, _named('compute capability', capability))
+
+
+def _named(name: str, version: str | None) -> str | None:
+    return f'{name} {version}' if version else None
+
+
+def _listed(*parts: str | None) -> str:
+    return ', '.join(part for part in parts if part)
+
+
+def _joined(*parts: str) -> str:
+    return '; '.join(part for part in parts if part)
+
+
+def _scaled(number: float, unit: str) -> str:
+    """A number with three digits and a prefix of its unit: 1.77e11 FLOP/s is 177 GFLOP/s."""
+    digits = float(f'{number:.2e}')
+    power = min(max(int(math.log10(digits) // 3), 0), len(_PREFIXES) - 1) if digits > 0 else 0
+    return f'{digits / 1000**power:.4g} {_PREFIXES[power]}{unit}'

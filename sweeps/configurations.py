@@ -1,0 +1,255 @@
+"""The plan of a sweep: which configurations are measured, and which combinations are left out. Pure."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cluster.shape import Shape
+from errors import UsageError, spelled
+from models.registry import MODELS
+from params import Params, parse_argv
+from params.file_flags import OUTPUTS
+from params.modes import MODES, Place
+from params.table import SPECS
+from sweeps.request import SHAPE, Axes, Request, Setting, shown
+from sweeps.settings import Settings
+
+# Raises UsageError if these settings cannot be run; alone: by one process.
+Check = Callable[[Params, bool], None]
+
+# Appends to one file from many runs.
+_SHARED_OUTPUTS = ('history',)
+_NO_NAME = re.compile(r'[^A-Za-z0-9.+_-]+')
+_LONGEST_NAME = 80
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One row of the sweep's table.
+
+    Attributes:
+      id: names its files; unique. varied: the flags that differ between configurations, and the shape, as text.
+      shape: its processes and devices. in_cluster: whether there is more than one process.
+      argv: the flags of the run. given: those flags by name, each as it is written.
+      model, variable_update, batch_size: of the run; the batch size is that of each device, 0 is the model's default.
+      published: images/sec in the table of someone else, which `report` shows beside those of the run.
+    """
+
+    id: str
+    varied: Mapping[str, str]
+    shape: Shape
+    in_cluster: bool
+    argv: tuple[str, ...]
+    given: Mapping[str, str]
+    model: str
+    variable_update: str
+    batch_size: int
+    published: float | None = field(default=None, compare=False)
+
+    @property
+    def caption(self) -> str:
+        """What tells it from the others: 'batch_size=32 shape=1*2'."""
+        return caption(self.varied)
+
+    def command(self, *more: str) -> tuple[str, ...]:
+        """The words after the program's name, with more flags of the run, the last of which win."""
+        if not self.in_cluster:
+            return (*self.argv, *more)
+        servers = [spelled('ps', self.shape.num_ps)] if self.shape.num_ps else []
+        return ('cluster', spelled('workers', self.shape.workers), *servers, '--', *self.argv, *more)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A combination of a grid that is not measured, and why."""
+
+    varied: Mapping[str, str]
+    reason: str
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep measures.
+
+    Attributes:
+      columns: the flags that differ between configurations, and the shape, in the order of the table.
+      published_in: where the published rates come from; empty if there are none.
+    """
+
+    name: str
+    title: str
+    settings: Settings
+    configurations: tuple[Configuration, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    columns: tuple[str, ...] = field(default=(SHAPE,))
+    published_in: str = ''
+
+
+def caption(varied: Mapping[str, str]) -> str:
+    """'batch_size=32 shape=1*2'."""
+    return ' '.join(f'{name}={value}' for name, value in varied.items())
+
+
+def make_plan(request: Request, check: Check, *, has_gpu: bool) -> SweepPlan:
+    """Combines the values that a request names, in its order.
+
+    A combination that cannot run, such as parameter servers for a mode without any, is left out with the reason.
+
+    Args:
+      check: what refuses a run. has_gpu: whether this machine has one, for runs that need --device.
+
+    Raises:
+      UsageError: nothing of a grid can run, an included configuration cannot, or there is no configuration.
+    """
+    if not request.grids and not request.include:
+        raise UsageError(f'{request.source}: it names nothing to compare; add a [grid] such as batch_size = [32, 64]')
+    _check_settings(request)
+    _check_models(request)
+    # A batch size that is searched for is a result, and no configuration has one.
+    columns = (*(name for name in _varied_names(request) if name != SHAPE), SHAPE)
+    found: dict[tuple[str, ...], Configuration] = {}
+    left_out: list[LeftOut] = []
+    for axes in request.axes:
+        num_usable, reason = 0, ''
+        for combination in _product(axes):
+            values = {**request.flags, **combination}
+            shape = values.pop(SHAPE, Shape(1, 1))
+            varied = {name: _text(name, {**values, SHAPE: shape}) for name in columns}
+            try:
+                made = None if _excluded(request.exclude, values, shape) else _configure(values, shape, varied, check)
+            except _ImpossibleError as error:
+                reason = str(error)
+                left_out.append(LeftOut(varied, reason))
+                continue
+            num_usable += 1
+            if made is None:
+                left_out.append(LeftOut(varied, 'it is excluded'))
+                continue
+            _check_device(made, request.source, has_gpu)
+            key = (*made.argv, str(shape))
+            if key in found:
+                left_out.append(LeftOut(varied, 'it is in the sweep already'))
+            found.setdefault(key, replace(made, published=axes.published))
+        if not num_usable:
+            if any(reason.startswith(f'{spelled(name, value)}:') for name, value in request.flags.items()):
+                raise UsageError(f'{request.source}: {reason}')
+            what = ' '.join(f'{name} = {_text(name, combination)}' for name in combination)
+            raise UsageError(f'{axes.where} {what}: it cannot run: {reason}; change one of them')
+    if not found:
+        raise UsageError(f'{request.source}: all configurations are excluded; change [[exclude]]')
+    configurations = tuple(
+        replace(one, id=_id(number, one, len(found))) for number, one in enumerate(found.values(), start=1)
+    )
+    return SweepPlan(
+        request.name,
+        request.title,
+        request.settings,
+        configurations,
+        tuple(left_out),
+        columns,
+        request.published_in,
+    )
+
+
+class _ImpossibleError(Exception):
+    """A combination cannot run; the text says why."""
+
+
+def _check_settings(request: Request) -> None:
+    if not request.settings.find_batch_size:
+        return
+    for axes in request.axes:
+        if 'batch_size' in axes.values:
+            raise UsageError(
+                f'{axes.where} {shown("batch_size", list(axes.values["batch_size"]))} clashes with --find_batch_size, '
+                'which finds the batch size; leave one out'
+            )
+
+
+def _check_models(request: Request) -> None:
+    """Raises UsageError for a model that does not exist: it is a mistake, not a combination that cannot run."""
+    rows = request.axes
+    if 'model_file' in request.flags or any('model_file' in axes.values for axes in rows):
+        # The file may define it.
+        return
+    for axes in rows:
+        for model in axes.values.get('model', ()):
+            try:
+                MODELS.find_model(str(model))
+            except UsageError as error:
+                reason = str(error).removeprefix(f'{spelled("model", model)}: ')
+                raise UsageError(f'{axes.where} {shown("model", model)}: {reason}') from None
+
+
+def _varied_names(request: Request) -> Iterator[str]:
+    """The flags of which there is more than one value, in the order of their first appearance."""
+    rows = request.axes
+    for name in dict.fromkeys(name for axes in rows for name in axes.values):
+        default = request.flags.get(name, SPECS[name].default if name in SPECS else None)
+        values = {str(value) for axes in rows for value in axes.values.get(name, (default,))}
+        if len(values) > 1:
+            yield name
+
+
+def _product(axes: Axes) -> Iterator[dict[str, Setting]]:
+    for combination in itertools.product(*axes.values.values()):
+        yield dict(zip(axes.values, combination, strict=True))
+
+
+def _text(name: str, values: Mapping[str, object]) -> str:
+    value = values.get(name, SPECS[name].default if name in SPECS else None)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return 'default' if value is None or (name == 'batch_size' and not value) else str(value)
+
+
+def _excluded(exclude: Sequence[Axes], values: Mapping[str, Setting], shape: Setting) -> bool:
+    own = {**{name: spec.default for name, spec in SPECS.items()}, **values, SHAPE: shape}
+    return any(all(own.get(name) in wanted for name, wanted in row.values.items()) for row in exclude)
+
+
+def _configure(values: Mapping[str, Setting], shape: Setting, varied: Mapping[str, str], check: Check) -> Configuration:
+    assert isinstance(shape, Shape)
+    argv = tuple(spelled(name, value) for name, value in {**values, 'num_gpus': shape.devices}.items())
+    mode = MODES[str(values.get('variable_update', SPECS['variable_update'].default))]
+    if reason := shape.why_not(mode):
+        raise _ImpossibleError(reason)
+    alone = shape.place(mode) is Place.ALONE
+    try:
+        params = parse_argv(argv).params
+        for name in OUTPUTS:
+            if getattr(params, name) and name not in _SHARED_OUTPUTS and not (params.eval and name == 'train_dir'):
+                written = spelled(name, getattr(params, name))
+                raise UsageError(f'{written}: all runs of the sweep would use the same path; leave it out')
+        check(params, alone)
+    except UsageError as error:
+        raise _ImpossibleError(str(error)) from None
+    return Configuration(
+        id='',
+        varied=varied,
+        shape=shape,
+        in_cluster=not alone,
+        argv=argv,
+        given=dict(params.given),
+        model=params.model,
+        variable_update=params.variable_update,
+        batch_size=params.batch_size,
+    )
+
+
+def _check_device(one: Configuration, source: str, has_gpu: bool) -> None:
+    mode = MODES[one.variable_update]
+    if 'device' in one.given or has_gpu:
+        return
+    if one.shape.devices > 1 or mode.has_controller:
+        what = f'shape {one.shape} of {spelled("variable_update", mode.name)}'
+        raise UsageError(
+            f'{source}: {what} needs --device, since this machine has no GPU; write --device=cpu after --, or '
+            'device = "cpu" in [flags]'
+        )
+
+
+def _id(number: int, one: Configuration, count: int) -> str:
+    words = '-'.join(value.replace('*', 'x') for value in one.varied.values())
+    return f'{number:0{len(str(count))}d}-{_NO_NAME.sub("_", words)[:_LONGEST_NAME]}'

@@ -1,0 +1,170 @@
+"""The page of results in a real browser: it is whole without a network, and everybody can read and use it."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+import pytest
+from browser import Browser, open_browser
+from sample_results import sample_document, sample_failure
+from selenium.webdriver.common.keys import Keys
+
+from page.html_page import make_page
+from results.collection import collect
+
+pytestmark = pytest.mark.unit
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
+# Of a host, a warning and a reason; and of a flag that stands in plots. They try to become part of the page.
+HOSTILE = '<img src=x onerror="document.title=1">&amp;$x_1$'
+HOSTILE_FLAG = '<i>&lt;$x$'
+
+
+@pytest.fixture(scope='module')
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp('profile')) as started:
+        yield started
+
+
+@pytest.fixture(scope='module')
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a page of 3 modes on 1 to 4 devices, a failure, and texts with HTML."""
+    folder = tmp_path_factory.mktemp('results')
+    documents = [sample_failure(shape='8*1', reason=f'it ran out of memory {HOSTILE}')]
+    modes = ('replicated', 'parameter_server', 'distributed_replicated')
+    settings = [(mode, shape) for mode in modes for shape in ((1, 1), (1, 2), (2, 2))]
+    # The last one differs from the first only by a flag with HTML in its value.
+    for number, (mode, (workers, devices)) in enumerate([*settings, settings[0]]):
+        document = sample_document(
+            variable_update=mode,
+            num_workers=workers,
+            devices_per_worker=devices,
+            num_ps=int(mode != 'replicated'),
+            rate=100.0 * workers * devices + number,
+            seed=number,
+            num_steps=30,
+            hostname=f'alpha{HOSTILE}',
+            flags={'optimizer': HOSTILE_FLAG if number == len(settings) else 'sgd'},
+        )
+        document['warnings'] = [{'code': 'outliers', 'text': HOSTILE}] if number == 2 else []
+        documents.append(document)
+    for number, document in enumerate(documents):
+        (folder / f'{number}.json').write_text(json.dumps(document))
+    (folder / '<b>damaged.json').write_text('{')
+    page = folder / 'page.html'
+    page.write_text(make_page(collect([str(folder)]), now=NOW).html, encoding='utf-8')
+    return page.as_uri()
+
+
+def column(browser: Browser, number: int) -> list[str]:
+    """The texts of a column of the table, as they are shown."""
+    script = """return [...document.querySelectorAll('#table tbody tr')].filter((row) => !row.hidden)
+        .map((row) => row.cells[arguments[0]].textContent.trim())"""
+    return browser.run(script, number)
+
+
+def head(browser: Browser, name: str) -> int:
+    names = browser.run(
+        "return [...document.querySelectorAll('#table thead th')].map((cell) => cell.textContent.trim())"
+    )
+    return names.index(name)
+
+
+def test_the_page_asks_for_nothing_and_reports_no_error(browser: Browser, url: str) -> None:
+    browser.errors()
+    browser.open(url)
+    assert [found for found in browser.requests() if found != url and not found.startswith('data:')] == []
+    assert browser.errors() == []
+
+
+def test_texts_with_html_stay_texts(browser: Browser, url: str) -> None:
+    browser.open(url)
+    assert browser.run("return document.querySelectorAll('img').length") == 0
+    assert browser.driver.title == 'How fast lenet trains'
+    text = browser.run('return document.body.textContent')
+    assert f'alpha{HOSTILE}' in text
+    assert f'it ran out of memory {HOSTILE}' in text
+    assert '<b>damaged.json' in text
+    # Names in plots, too, are not read as formulas.
+    labels = browser.run("return [...document.querySelectorAll('svg text')].map((label) => label.textContent)")
+    assert any(HOSTILE_FLAG in label for label in labels)
+
+
+def test_the_table_is_sorted_by_keyboard(browser: Browser, url: str) -> None:
+    browser.open(url)
+    number = head(browser, 'images/sec')
+    before = column(browser, number)
+    button = browser.driver.find_elements('css selector', '#table thead button')[number]
+    button.send_keys(Keys.ENTER)
+    rates = [float(text) for text in column(browser, number) if text != 'failed']
+    assert rates == sorted(rates, reverse=True)
+    # What has no number is last in both orders.
+    assert column(browser, number)[-1] == 'failed'
+    button.send_keys(Keys.SPACE)
+    rates = [float(text) for text in column(browser, number) if text != 'failed']
+    assert rates == sorted(rates)
+    assert sorted(column(browser, number)) == sorted(before)
+    assert column(browser, number)[-1] == 'failed'
+    sorts = browser.run("return [...document.querySelectorAll('#table th[aria-sort]')].map((cell) => cell.ariaSort)")
+    assert sorts == ['ascending']
+    assert 'images/sec' in browser.run("return document.querySelector('[role=status]').textContent")
+
+
+def test_the_table_is_filtered_by_keyboard_and_the_count_is_told(browser: Browser, url: str) -> None:
+    browser.open(url)
+    browser.driver.find_element('id', 'filter').send_keys('PARAMETER 1*2')
+    assert column(browser, 0) == ['parameter_server']
+    assert browser.run("return document.querySelector('[role=status]').textContent").startswith('1 of 11 ')
+
+
+@pytest.mark.parametrize('width', [360, 768, 1280])
+def test_no_window_is_too_narrow(browser: Browser, url: str, width: int) -> None:
+    browser.open(url, width=width)
+    assert browser.run('return document.documentElement.scrollWidth') <= width
+    shown = browser.run("return [...document.querySelectorAll('figure svg')].map((svg) => svg.clientWidth)")
+    assert sum(found > 0 for found in shown) == len(shown) / 2
+    # Why a run failed can be read without scrolling sideways.
+    (left, right) = browser.run(
+        """const reason = [...document.querySelectorAll('li')].find((item) => item.textContent.includes('ran out of'));
+        const box = reason.getBoundingClientRect(); return [box.left, box.right]"""
+    )
+    assert 0 <= left < right <= width
+    # Texts of plots are not scaled down to nothing.
+    texts = browser.run(
+        """return [...document.querySelectorAll('figure svg text')].map((text) => text.getBoundingClientRect())
+        .filter((box) => box.width).map((box) => [box.height, box.left, box.right])"""
+    )
+    assert min(height for height, _, _ in texts) > 9
+    assert min(left for _, left, _ in texts) >= 0
+    assert max(right for _, _, right in texts) <= width
+
+
+@pytest.mark.parametrize('dark', [False, True], ids=['light', 'dark'])
+def test_nobody_is_kept_out(browser: Browser, url: str, dark: bool) -> None:
+    browser.open(url, dark=dark)
+    background = browser.run('return getComputedStyle(document.body).backgroundColor')
+    assert (int(re.findall(r'\d+', background)[0]) < 64) == dark
+    assert browser.accessibility_faults(*(['color-contrast'] if dark else [])) == []
+    names = browser.run("return [...document.querySelectorAll('svg')].map((svg) => [svg.role, svg.ariaLabel])")
+    assert all(role == 'img' and name for role, name in names)
+
+
+def test_the_page_prints_in_light_colours_without_controls(browser: Browser, url: str) -> None:
+    browser.open(url, dark=True, media='print')
+    assert browser.run('return getComputedStyle(document.body).backgroundColor') == 'rgb(255, 255, 255)'
+    assert not browser.driver.find_element('id', 'filter').is_displayed()
+    printed = browser.pdf()
+    assert printed.startswith(b'%PDF')
+    assert 1 < len(re.findall(rb'/Type\s*/Page\b', printed)) < 8
+
+
+def test_a_plot_is_saved_in_light_colours(browser: Browser, url: str) -> None:
+    browser.open(url, dark=True)
+    script = """const [done] = [arguments[0]]; const made = URL.createObjectURL;
+        URL.createObjectURL = (blob) => { blob.text().then(done); return made.call(URL, blob); };
+        document.querySelector('#rates button[data-kind=svg]').click();"""
+    saved = browser.driver.execute_async_script(script)
+    assert saved.startswith('<svg')
+    assert 'var(' not in saved
+    assert '#1f5fa8' in saved

@@ -1,0 +1,276 @@
+"""The page of results as text: its plots, weight and colours, with one result and with many."""
+
+import json
+import re
+from datetime import datetime, timezone
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from refusals import check_line
+from sample_results import sample_document, sample_failure, sample_record, write_sample
+from sweeping import plan_of
+
+from commands.sweep import run_plan
+from page.figures import DARK, LIGHT, NARROW, WIDE
+from page.html_page import Page, make_page
+from page.plots import plot_rates, plot_scaling
+from page.plots_history import plot_history
+from page.rows import summarize_collection
+from results.collection import Collection, collect
+from results.document import Failure, Record
+from sweeps.folder import Folder
+from sweeps.runner import Starter
+
+pytestmark = pytest.mark.unit
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
+
+
+def page_of(*records: Record, failures: tuple[Failure, ...] = ()) -> Page:
+    return make_page(Collection(records, failures, ()), now=NOW)
+
+
+class Ids(HTMLParser):
+    """Collects the ids of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[str | None] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for name, value in attrs if name == 'id']
+
+
+def test_one_result_is_a_page_without_empty_plots() -> None:
+    page = page_of(sample_record())
+    assert [plot.name for plot in page.plots] == ['distribution', 'timeline', 'stages', 'phases']
+    assert page.html.count('<figure') == len(page.plots)
+    assert 'No steps are marked' in page.html
+
+
+def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
+    records = [
+        sample_record(
+            devices_per_worker=2 ** (number % 3),
+            batch_size=32 << (number // 3 % 5),
+            variable_update=('replicated', 'parameter_server')[number // 15],
+            rate=100 + number,
+            seed=number,
+            num_steps=100,
+        )
+        for number in range(30)
+    ]
+    page = page_of(*records)
+    assert [plot.name for plot in page.plots][:2] == ['rates', 'scaling']
+    # About 430 kB; the limit leaves room for other versions of matplotlib.
+    assert len(page.html.encode()) < 700_000
+    ids = Ids(page.html).found
+    assert len(ids) == len(set(ids))
+
+
+def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> None:
+    def record(batch_size: int, joules: float | None, *accuracies: float) -> Record:
+        flags = {'stop_at_top_1_accuracy': 0.98}
+        document = sample_document(batch_size=batch_size, accuracies=accuracies, flags=flags, seed=len(accuracies))
+        document['energy'] |= {'source': 'RAPL', 'joules': joules, 'joules_per_image': joules}
+        return Record('sample.json', document)
+
+    page = page_of(record(32, 2.0, 0.98), record(32, 3.0, 0.5, 0.99), record(32, None, 0.5, 0.6, 0.7), record(64, None))
+    rows = [
+        re.findall(r'<t[dh][^>]*>(.*?)</t[dh]>', row) for row in re.findall(r'<tr>(.*?)</tr>', page.html, re.DOTALL)
+    ]
+    heading, first, second = rows[:3]
+    known = [heading.index(name) for name in ('J per image', 'time to accuracy')]
+    # Means over the runs that know them: (2 + 3) / 2 J, and (10 + 20) / 2 s.
+    assert [first[column] for column in known] == ['2.50', '15.0 s (top-1 0.98, 2 of 3 runs)']
+    assert [second[column] for column in known] == ['—', '—']
+    alone = page_of(record(32, 2.0, 0.98)).html
+    assert '2.00</span> <span class="unit">J per image' in alone
+    assert 'top-1 0.98, reached by 1 of 1 run' in alone
+    without = page_of(sample_record()).html
+    assert 'J per image' not in without
+    assert 'time to accuracy' not in without
+
+
+def test_a_wide_interval_ends_at_an_axis_that_follows_the_rates() -> None:
+    # 3 runs of 200, 300 and 400 images/sec: the interval of the second setting reaches to 1.9 times its rate.
+    rates = ((1, 320, 0), (1, 322, 1), (1, 321, 2), (2, 250, 3), (2, 300, 4), (2, 400, 5))
+    records = [sample_record(devices_per_worker=size, rate=rate, seed=seed) for size, rate, seed in rates]
+    summary = summarize_collection(Collection(tuple(records), (), ()))
+    rates_plot, scaling = plot_rates(summary), plot_scaling(summary)
+    assert rates_plot
+    assert scaling
+    assert max(row.interval[1] for row in summary.rows if row.interval) > 500
+    for width in (WIDE, NARROW):
+        assert rates_plot.draw(width).axes[0].get_xlim()[1] < 1.6 * 320
+        assert scaling.draw(width).axes[0].get_ylim()[1] < 1.6 * 640
+        assert '>' in [line.get_marker() for line in rates_plot.draw(width).axes[0].lines]
+    assert 'arrow' in rates_plot.caption
+
+
+def test_plots_of_200_results_show_at_most_50_settings_and_say_so() -> None:
+    records = [
+        sample_record(batch_size=size, rate=100 + size + repeat, seed=size, num_steps=4)
+        for size in range(1, 68)
+        for repeat in range(3)
+    ]
+    summary = summarize_collection(Collection(tuple(records), (), ()))
+    plot = plot_rates(summary)
+    assert plot
+    assert len(plot.data.rows) == 50
+    assert '50 fastest of 67' in plot.caption
+
+
+def test_failures_alone_are_a_page() -> None:
+    page = page_of(failures=(Failure('failed.json', sample_failure(shape='8*1', reason='out of memory')),))
+    assert page.plots == ()
+    assert '<strong>failed</strong> out of memory' in page.html
+
+
+def test_missing_parts_of_a_result_leave_their_plots_out() -> None:
+    document = sample_document(gap=0.0)
+    for name in ('phases', 'compute', 'statistics', 'input', 'memory', 'environment'):
+        document.pop(name)
+    page = page_of(Record('old.json', document))
+    assert [plot.name for plot in page.plots] == ['distribution', 'timeline']
+
+
+def test_a_run_on_real_data_has_its_loss_plotted() -> None:
+    document = sample_document()
+    document['run']['is_synthetic'] = False
+    document['workers'][0]['steps']['loss'][3] = None
+    assert 'losses' in [plot.name for plot in page_of(Record('real.json', document)).plots]
+
+
+def test_the_history_names_its_changes() -> None:
+    records = [
+        sample_record(
+            rate=rate,
+            noise=0.001,
+            seed=number,
+            started_at=f'2026-{1 + number:02d}-01T08:00:00Z',
+        )
+        for number, rate in enumerate([100.0] * 5 + [90.0] * 5)
+    ]
+    plot = plot_history(records[::-1], lambda rates: [5])
+    assert plot
+    check_line(plot.alt, '-10.0%', '2026-06-01')
+    assert len(plot.data.rows) == 10
+    assert plot.svg(NARROW).startswith('<svg')
+    assert plot_history(records[:2], lambda rates: []) is None
+
+
+def test_text_in_plots_is_escaped_and_formulas_are_text(tmp_path: Path) -> None:
+    label = '<b>$x$ & "y" url(#z) #1f5fa8 12.3456'
+    records = [sample_record(seed=seed, model=model, rate=seed) for seed, model in ((1, label), (2, 'lenet'))]
+    plot = plot_rates(summarize_collection(Collection(tuple(records), (), ())))
+    assert plot
+    svg = plot.svg(WIDE)
+    assert '<b>' not in svg
+    assert '&lt;b&gt;$x$ &amp; "y" url(#z)' in svg
+    plot.save(tmp_path)
+    assert (tmp_path / 'rates.png').read_bytes().startswith(b'\x89PNG')
+    saved = (tmp_path / 'rates.svg').read_text(encoding='utf-8')
+    assert '<b>' not in saved
+    assert LIGHT['series-1'] in saved
+
+
+def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The first row is neither the plainest nor the first to be measured, and one model follows another.
+    text = """
+    published_in = "a book"
+    include = [
+        { model = "lenet", variable_update = "parameter_server", shape = "2*1+1", published = 40 },
+        { model = "lenet", variable_update = "replicated", shape = "1*2", published = 60.5 },
+        { model = "lenet", variable_update = "replicated", shape = "1*4" },
+        { model = "alexnet", variable_update = "replicated", shape = "1*1", published = 10 },
+        { model = "alexnet", variable_update = "replicated", shape = "1*2" },
+    ]
+    [flags]
+    device = "cpu"
+    """
+    folders: list[str] = []
+    for name in ('before', 'after'):
+        plan = plan_of(tmp_path, text)
+        folder = Folder(tmp_path / name)
+        folder.create(plan)
+        for number, one in enumerate(plan.configurations):
+            path = folder.results / f'{one.id}.1.json'
+            if number == 2:
+                folder.write_failure(path, sample_failure(shape='1*4', reason='the disk is on fire'))
+                continue
+            write_sample(
+                path,
+                model=one.model,
+                variable_update=one.variable_update,
+                num_workers=one.shape.workers,
+                devices_per_worker=one.shape.devices,
+                num_ps=one.shape.num_ps,
+                rate=100 + 37 * number,
+                seed=10 * len(folders) + number,
+                started_at=f'2026-11-2{9 - number}T08:00:00Z',
+            )
+        assert run_plan(plan, folder, Starter(())) == 1
+        folders.append(str(folder.path))
+    table = [line.strip('|').split('|') for line in capsys.readouterr().out.splitlines()]
+    speed_ups = [cells[4].strip() for cells in table[2 : 2 + 5]]
+    assert [bool(text) for text in speed_ups] == [True, True, False, True, True]
+    alone = summarize_collection(collect(folders[:1]))
+    assert [f'{row.speed_up:.2f}' if row.speed_up else '' for row in alone.rows] == speed_ups
+    assert (speed_ups[0], speed_ups[3]) == ('1.00', '1.00')
+    both = summarize_collection(collect(folders))
+    assert [row.traits['folder'] for row in both.rows] == ['before'] * 5 + ['after'] * 5
+    assert len({row.label for row in both.rows}) == 10
+    assert [row.speed_up for row in both.rows[:5]] == [row.speed_up for row in alone.rows]
+    assert [both.rows[row].speed_up for row in (5, 8)] == [1.0, 1.0]
+    html = make_page(collect(folders[:1]), now=NOW).html
+    assert 'Published: a book' in html
+    (second,) = [row for row in re.findall('<tr.*?</tr>', html, flags=re.DOTALL) if '60.50' in row]
+    assert re.findall(r'data-value="([\d.]+)">[\d.]+<', second)[-3:] == ['60.5', '1.5125', '1']
+    (tmp_path / 'after' / 'sweep.json').write_text('[]')
+    (problem,) = collect(folders).problems
+    check_line(problem, 'after/sweep.json')
+
+
+def test_a_damaged_file_among_good_ones_is_listed(tmp_path: Path) -> None:
+    write_sample(tmp_path / 'good.json')
+    (tmp_path / 'cut-off.json').write_text('{"schema": ')
+    broken = sample_document(seed=2)
+    broken['throughput']['images_per_second'] = 'fast'
+    (tmp_path / 'broken.json').write_text(json.dumps(broken))
+    lacking = sample_document(seed=3)
+    del lacking['run']['batch_size']
+    (tmp_path / 'lacking.json').write_text(json.dumps(lacking))
+    collection = collect([str(tmp_path)])
+    assert len(collection.records) == 1
+    for problem, name in zip(collection.problems, ('broken.json', 'cut-off.json', 'lacking.json'), strict=True):
+        check_line(problem, name)
+    assert 'batch_size' in collection.problems[2]
+    html = make_page(collection, now=NOW).html
+    assert '3 files could not be read' in html
+
+
+def _luminance(color: str) -> float:
+    """Relative luminance: WCAG 2.1, section 'Definitions'."""
+    shares = [int(color[index : index + 2], 16) / 255 for index in (1, 3, 5)]
+    red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _contrast(first: str, second: str) -> float:
+    low, high = sorted((_luminance(first), _luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize('palette', [LIGHT, DARK], ids=['light', 'dark'])
+def test_colours_stand_out_from_the_paper(palette: dict[str, str]) -> None:
+    assert all(_contrast(palette[role], palette['paper']) >= 4.5 for role in ('ink', 'soft', 'bad'))
+    series = [color for role, color in palette.items() if role.startswith('series')]
+    assert all(_contrast(color, palette['paper']) >= 4.5 for color in series)
+    assert len(set(palette.values())) == len(palette)
+    assert all(re.fullmatch('#[0-9a-f]{6}', color) for color in palette.values())
+    assert palette.keys() == LIGHT.keys()

@@ -1,0 +1,189 @@
+"""The table of the report: repeats, speed-ups, intervals, failures, and the names of settings."""
+
+import math
+from typing import Any
+
+import pytest
+from sample_results import sample_document, sample_failure, sample_record
+
+from comparison.ratios import estimate
+from page.findings import flag_differences, machine_cards, machine_differences, warning_groups
+from page.headline import headline_stats
+from page.labels import names_of
+from page.plots_steps import plot_phases
+from page.rows import Summary, number, summarize_collection
+from results.collection import Collection
+from results.document import Failure, Record
+
+pytestmark = pytest.mark.unit
+
+
+def summary_of(*records: Record, failures: tuple[Failure, ...] = ()) -> Summary:
+    return summarize_collection(Collection(records, failures, ()))
+
+
+def test_rows_stand_in_the_order_of_the_table_that_people_write_by_hand() -> None:
+    shapes: list[dict[str, Any]] = [
+        {'variable_update': 'parameter_server', 'num_workers': 2, 'num_ps': 1},
+        {'variable_update': 'parameter_server', 'num_workers': 1, 'num_ps': 1},
+        {'variable_update': 'replicated', 'devices_per_worker': 4},
+        {'variable_update': 'replicated', 'devices_per_worker': 1},
+    ]
+    records = [
+        sample_record(rate=100 * (index + 1), started_at=f'2026-11-2{index}T08:00:00Z', gap=0, noise=0, **changes)
+        for index, changes in enumerate(shapes)
+    ]
+    summary = summary_of(*records)
+    assert [row.traits['W*G+P'] for row in summary.rows] == ['1*1', '1*4', '1*1+1', '2*1+1']
+    assert [row.speed_up for row in summary.rows] == pytest.approx([1.0, 0.75, 0.5, 0.25])
+    assert summary.modes == ('replicated', 'parameter_server')
+
+
+def test_repeats_are_one_row_with_the_interval_of_their_mean() -> None:
+    records = [sample_record(rate=rate, seed=int(rate), noise=0.01) for rate in (100, 104, 99)]
+    (row,) = summary_of(*records).rows
+    found = estimate(records)
+    assert row.interval == found.interval
+    assert row.rate == found.images_per_second
+    assert len(row.runs) == 3
+
+
+def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape() -> None:
+    documents = [sample_document(devices_per_worker=number, flags={'num_gpus': number}) for number in (1, 2, 2)]
+    for document, gpus in zip(documents, ('0', '0,1', '2,3'), strict=True):
+        document['environment'] = {'CUDA_VISIBLE_DEVICES': gpus}
+    one, two, others = (Record(f'{index}.json', document) for index, document in enumerate(documents))
+    assert 'CUDA_VISIBLE_DEVICES' not in summary_of(one, two).columns
+    assert 'CUDA_VISIBLE_DEVICES' in summary_of(one, others).columns
+
+
+def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
+    other = sample_document(hostname='beta', seed=3, flags={'optimizer': 'momentum'})
+    other['environment'] = {'OMP_NUM_THREADS': '2'}
+    summary = summary_of(sample_record(flags={'optimizer': 'sgd'}), Record('other.json', other))
+    assert len(summary.rows) == 2
+    assert {'machine', 'optimizer', 'OMP_NUM_THREADS'} <= set(summary.columns)
+    assert [row.traits['machine'] for row in summary.rows] == ['alpha', 'beta']
+    assert dict(flag_differences(summary.runs))['optimizer'] == [('sgd', 1), ('momentum', 1)]
+
+
+def test_runs_that_differ_only_in_what_changes_no_step_are_repeats() -> None:
+    records = [sample_record(seed=seed, flags={'result_file': f'{seed}.json', 'num_batches': seed}) for seed in (1, 2)]
+    assert len(summary_of(*records).rows) == 1
+
+
+def test_failures_and_incomplete_runs_are_rows_with_their_reason_and_without_speed_up() -> None:
+    cut_off = sample_record(complete=False, reason='stopped by SIGTERM', rate=1000)
+    failure = Failure('failed.json', sample_failure(shape='8*1', reason='out of memory'))
+    summary = summary_of(sample_record(rate=100, seed=1), cut_off, failures=(failure,))
+    assert [row.status for row in summary.rows] == ['incomplete', 'complete', 'failed']
+    assert [row.speed_up for row in summary.rows] == [None, 1.0, None]
+    assert 'stopped by SIGTERM' in str(summary.rows[0].reason)
+    assert 'out of memory' in str(summary.rows[2].reason)
+    # What is incomplete is not the fastest.
+    assert headline_stats(summary)[0].value == number(summary.rows[1].rate)
+
+
+def test_failures_are_named_by_what_tells_them_from_results() -> None:
+    document = sample_failure(model='resnet50', shape='1*2')
+    del document['command']['given']['variable_update']
+    failures = (Failure('failed.json', document), Failure('other.json', sample_failure(model='resnet50')))
+    summary = summary_of(sample_record(variable_update='parameter_server'), failures=failures)
+    labels = [row.label for row in summary.rows]
+    assert not any(label.startswith('#') for label in labels)
+    assert ['resnet50' in label for label in labels] == [False, True, True]
+    # The default.
+    assert summary.rows[1].mode == 'parameter_server'
+
+
+def test_failures_alone_are_a_table() -> None:
+    failure = Failure('failed.json', sample_failure(shape='8*1'))
+    summary = summary_of(failures=(failure,))
+    assert [row.status for row in summary.rows] == ['failed']
+    assert headline_stats(summary)[-1].value == '0'
+
+
+def test_speed_ups_are_within_one_model() -> None:
+    records = [
+        sample_record(model=model, devices_per_worker=devices, rate=rate * devices, gap=0, noise=0, seed=devices)
+        for model, rate in (('lenet', 100), ('resnet50', 10))
+        for devices in (1, 2)
+    ]
+    summary = summary_of(*records)
+    assert [row.speed_up for row in summary.rows] == pytest.approx([1, 2, 1, 2])
+    assert [stat.name for stat in headline_stats(summary)][:2] == ['lenet', 'resnet50']
+
+
+def test_a_run_without_a_timed_step_is_a_row_without_a_rate() -> None:
+    document = sample_document(complete=False, reason='stopped by SIGINT', num_steps=1)
+    document['throughput']['images_per_second'] = None
+    (row,) = summary_of(Record('early.json', document)).rows
+    assert math.isnan(row.rate)
+    assert row.speed_up is None
+
+
+def test_settings_are_named_by_what_tells_them_apart() -> None:
+    columns = ('variable_update', 'batch size', 'W*G+P', 'model')
+    settings = [
+        {'variable_update': 'replicated', 'batch size': size, 'W*G+P': '1*1', 'model': model, 'optimizer': 'sgd'}
+        for size, model in (('32', 'lenet'), ('64', 'lenet'), ('64', 'resnet50'))
+    ]
+    assert names_of(settings, columns) == ['lenet · batch 32', 'lenet · batch 64', 'resnet50 · batch 64']
+
+
+def test_long_names_are_cut_and_numbered() -> None:
+    settings = [{'model': 'lenet', 'path': 'x' * 100 + end, 'W*G+P': shape} for end in 'ab' for shape in ('1*1', '1*2')]
+    names = names_of(settings, ('model', 'W*G+P', 'path'))
+    assert len(set(names)) == 4
+    assert [name.split()[0] for name in names] == ['#1', '#2', '#3', '#4']
+    assert max(map(len, names)) < 60
+
+
+@pytest.mark.parametrize(
+    ('value', 'text'),
+    [(0.0123456, '0.01235'), (184.59, '184.6'), (12345.6, '12,346'), (0, '0'), (None, '—'), (math.nan, '—')],
+)
+def test_numbers_have_four_digits(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_machines_with_one_host_name_are_told_apart_and_their_differences_listed() -> None:
+    records = [sample_record(cpu_model=model, seed=seed) for seed, model in enumerate(('CPU 1', 'CPU 2'))]
+    for position, record in enumerate(records):
+        record.document['machine']['fingerprint'] = f'{position}a2b3c4d5'
+    summary = summary_of(*records)
+    assert len({row.traits['machine'] for row in summary.rows}) == 2
+    assert [card.num_runs for card in machine_cards(summary.runs)] == [1, 1]
+    assert machine_differences(summary.runs)[1] == [('cpu_model', ['CPU 1', 'CPU 2'])]
+
+
+def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
+    texts = ['others used up to 76 % of the cores', 'others used up to 60 % of the cores']
+    records = [
+        sample_record(seed=seed, warnings=[{'code': 'others', 'text': texts[seed == 2]}] if seed else [])
+        for seed in range(4)
+    ]
+    (group,) = warning_groups(summary_of(*records))
+    assert (group.code, group.texts, group.num_runs, group.all_runs) == ('others', texts, 3, 4)
+
+
+def test_the_time_to_the_first_step_does_not_include_the_other_warm_up_steps() -> None:
+    document = sample_document()
+    document['phases'] |= {'import': 3.0, 'build': 0.5, 'initialise': 0.25, 'warm_up': 9.0, 'first_step': 4.8}
+    summary = summary_of(Record('sample.json', document))
+    (first,) = [stat for stat in headline_stats(summary) if stat.name == 'First step after']
+    assert first.value == '4.80'
+    assert '12.8 s' in first.note
+    plot = plot_phases(summary)
+    assert plot
+    assert '4.80 s' in plot.caption
+
+
+def test_a_flag_that_a_version_lacks_differs_from_no_default() -> None:
+    old, new = sample_record(seed=1), sample_record(seed=2, flags={'xla': False})
+    summary = summary_of(old, new)
+    assert len(summary.rows) == 1
+    assert flag_differences(summary.runs) == []
+    other = summary_of(old, sample_record(seed=2, flags={'xla': True}))
+    assert 'xla' in other.columns
+    assert [row.traits['xla'] for row in other.rows] == ['false', 'true']

@@ -1,0 +1,220 @@
+"""Every combination of flags is answered: by a plan that has them, or by lines that name them. Drawn at random.
+
+python -m pytest tests/planning/test_combinations.py --combinations=100000 --combinations_seed=1
+"""
+
+import contextlib
+import math
+import os
+import random
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from examples import write_noise
+from flag_words import ALL_FLAGS, ENVIRONMENTS, right_words, wrong_words
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+import tf_cnn_benchmarks
+from cluster.environments import is_evaluator
+from errors import BenchmarkError, UsageError, format_error
+from params import SPECS, Params, Parsed, parse_argv
+from params.older_names import OLDER_NAMES
+from params.original import TABLE, Fate
+from params.words import split_words
+from planning import fixed
+from planning.plan import Plan, ServerPlan
+from planning.planner import resolve
+
+pytestmark = [pytest.mark.graph, pytest.mark.long]
+
+# No answer takes as long.
+LIMIT_SECS = 5.0
+RIGHT, WRONG = right_words(), wrong_words()
+SWITCHES = {name for name, spec in ALL_FLAGS.items() if spec.type is bool}
+# Drawing takes as long as answering, so each draw is cut into four combinations.
+DRAWS = st.tuples(
+    st.one_of(
+        st.lists(st.sampled_from(RIGHT), min_size=2, max_size=12),
+        st.lists(st.sampled_from([*RIGHT, *WRONG]), min_size=2, max_size=8),
+        st.lists(st.sampled_from(WRONG) | st.text(max_size=12).map(lambda text: text.replace('\0', '')), max_size=5),
+    ),
+    st.one_of(st.just({}), st.sampled_from(ENVIRONMENTS)),
+)
+PARTS = 4
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory, which is the home directory too; what runs have changed in the process is undone."""
+    (tmp_path / 'folder').mkdir()
+    (tmp_path / 'file').write_text('--batch_size=2\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('HOME', str(tmp_path))
+    monkeypatch.setattr(fixed, '_fixed', {})
+    write_noise(tmp_path / 'folder', 10)
+    handler = signal.signal(signal.SIGALRM, _end)
+    yield tmp_path
+    signal.signal(signal.SIGALRM, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise AssertionError('it hangs')
+
+
+def test_every_combination_is_answered(place: Path, request: pytest.FixtureRequest) -> None:
+    number = request.config.getoption('--combinations')
+    answers: Counter[str] = Counter()
+
+    @seed(request.config.getoption('--combinations_seed'))
+    @settings(
+        max_examples=number // PARTS,
+        derandomize=False,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+    )
+    @given(DRAWS)
+    def answer(draw: tuple[list[str], dict[str, str]]) -> None:
+        words, environ = draw
+        for argv, around in (
+            (words, environ),
+            ([*words[::3], '--device=cpu'], environ),
+            ([*words[1::3], '--device=cpu'], {}),
+            (words[2::3], {}),
+        ):
+            answers[_answer(argv, around)] += 1
+
+    answer()
+    print(f'{answers.total()} combinations: {dict(answers)}')
+    # Otherwise the words are such that the draws say little.
+    assert min(answers['plan'], answers['refused']) >= number / 20, answers
+
+
+def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Checks the answer to a command line; returns what it is."""
+    try:
+        with _undone():
+            parsed = parse_argv(argv)
+            plan = resolve(parsed.params, environ)
+    except BenchmarkError as error:
+        _check_refusal(error.lines, argv, environ)
+        return 'refused' if isinstance(error, UsageError) else 'failed'
+    _check_nothing_changed(argv, parsed, plan, environ)
+    return 'plan' if isinstance(plan, Plan) else 'server'
+
+
+@contextlib.contextmanager
+def _undone(limit_secs: float = LIMIT_SECS) -> Iterator[None]:
+    """Fails if the block takes too long; undoes what it sets for the whole process."""
+    before = dict(os.environ)
+    fixed._fixed.clear()
+    signal.setitimer(signal.ITIMER_REAL, limit_secs)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if os.environ != before:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def _check_refusal(lines: Sequence[str], argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    assert lines
+    written = [word.partition('=')[0] for word in argv]
+    names = {name for word in written for name in (word.lstrip('-'), word.lstrip('-').removeprefix('no')) if name}
+    flags = re.compile('|'.join(rf'--(no)?{re.escape(name)}(?!\w)' for name in [*names, 'ps_hosts', 'worker_hosts']))
+    others = [*environ, *(repr(word) for word in argv), *argv, 'Slurm', 'Open MPI']
+    for line in lines:
+        printed = format_error(line)
+        assert printed.isprintable()
+        assert flags.search(line) or any(other in line or other in printed for other in others), line
+
+
+def _check_nothing_changed(
+    argv: Sequence[str], parsed: Parsed, plan: Plan | ServerPlan, environ: Mapping[str, str]
+) -> None:
+    """Each flag has its value in the settings and in the plan, or a warning names it."""
+    warnings = [*parsed.warnings, *plan.warnings]
+    everything: list[Params] = [parsed.params]
+    if isinstance(plan, Plan) and not is_evaluator(environ):
+        everything.append(plan.params)
+    texts = split_words(argv, ALL_FLAGS, SWITCHES, unknown=str, see='').texts
+    for name, text in texts.items():
+        value = ALL_FLAGS[name].read(text)
+        if _is_warned_of(name, warnings):
+            continue
+        if name in OLDER_NAMES:
+            assert _older_name_acts(name, value, parsed.params), (name, text)
+        elif name in SPECS:
+            for params in everything:
+                assert getattr(params, name) == value, (name, text)
+        else:
+            row = TABLE[name]
+            assert row.fate in (Fate.NO_EFFECT, Fate.REFUSED)
+            assert value in (None, row.silent), (name, text)
+
+
+def _is_warned_of(name: str, warnings: Iterable[str]) -> bool:
+    return any(re.search(rf'--(no)?{name}(?!\w)', line) for line in warnings)
+
+
+def _older_name_acts(name: str, value: object, params: Params) -> bool:
+    if value is None:
+        return True
+    if name == 'learning_rate':
+        return params.init_learning_rate == value
+    if name == 'use_fp16':
+        return (params.precision == 'fp16') == value
+    if name == 'use_nccl':
+        return ('nccl' in (params.all_reduce_spec or '')) == value
+    return params.xla if value else True
+
+
+# What a run of a few steps in this process cannot have: another length or role, other processes, settings that
+# TensorFlow keeps, results instead of lines on standard output.
+_NOT_RUN = re.compile(
+    r'--(no)?(model|model_file|device|num_gpus|batch_size|num_batches|num_epochs|num_warmup_batches|target_seconds|'
+    r'repeat|eval|job_name|task_index|\w+_hosts?|xla|xla_compile|num_intra_threads|kmp_\w+|profile_\w+|measure_peak|'
+    r'wait_for_idle|verbose|continue_on_nan)(=|$)|--result_file=-'
+)
+SHORT = '--model=trivial --device=cpu --batch_size=2 --num_batches=3 --num_warmup_batches=1 --continue_on_nan'
+
+
+def test_what_can_be_planned_can_be_run(
+    place: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As many as the combinations that are only planned take part of the time.
+    number = max(1, request.config.getoption('--combinations') // 1250)
+    draw = random.Random(request.config.getoption('--combinations_seed'))
+    words = [word for word in RIGHT if not _NOT_RUN.match(word)]
+    for _ in range(number):
+        argv = _draw_runnable(draw, words)
+        with _undone(limit_secs=60.0):
+            code = tf_cnn_benchmarks.main(argv)
+        out, err = capsys.readouterr()
+        assert code == 0, (argv, err)
+        (total,) = re.findall(r'^total images/sec: (\d+\.\d\d)$', out, re.MULTILINE)
+        assert math.isfinite(float(total)), (argv, out)
+        steps = re.findall(r'^(\d+)\timages/sec: (\S+) \+/- (\S+) \(jitter = (\S+)\)\t(\S+)', out, re.MULTILINE)
+        assert steps, (argv, out)
+        assert steps[-1][0] == '3', (argv, out)
+
+
+def _draw_runnable(draw: random.Random, words: Sequence[str]) -> list[str]:
+    """A command line of 2 to 6 of the words, for 1 to 4 devices, that is not refused."""
+    while True:
+        chosen = draw.sample(words, draw.randint(2, 6))
+        argv = [*chosen, *SHORT.split(), f'--num_gpus={draw.randint(1, 4)}', '--display_every=1']
+        try:
+            with _undone():
+                resolve(parse_argv(argv).params, {})
+        except BenchmarkError:
+            continue
+        return argv

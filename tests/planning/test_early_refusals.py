@@ -1,0 +1,89 @@
+"""What is refused before TensorFlow is imported, which takes seconds; and that all of it is told at once."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tf_cnn_benchmarks
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
+
+# Command lines, each with what its lines begin with.
+REPLICATED = '--variable_update=replicated --num_gpus=2 --device=cpu'
+REFUSED = {
+    '--device=cpu --xla_compile --num_gpus=2': ['--xla_compile=True'],
+    '--variable_update=collective_all_reduce --ps_hosts=a:1 --worker_hosts=b:1,c:1 --job_name=worker': [
+        '--variable_update=collective_all_reduce'
+    ],
+    '--device=cpu --profile_steps=90,101 --profile_dir=profile': ['--profile_steps=90,101'],
+    '--device=cpu --num_epochs=0.001 --batch_size=64 --profile_steps=9,90 --profile_dir=profile': [
+        '--profile_steps=9,90'
+    ],
+    '--device=cpu --xla --num_gpus=2': ['--xla'],
+    '--hierarchical_copy --variable_update=replicated --num_gpus=3 --device=cpu': ['--hierarchical_copy'],
+    '--device=cpu --backbone_model_path=no/such': ['--backbone_model_path=no/such'],
+    '--device=cpu --backbone_model_path=a*': ['--backbone_model_path=a*'],
+    '--device=cpu --data_dir=no/such': ['--data_dir=no/such'],
+    '--device=cpu --result_file=file/{model}.json': ['--result_file=file/'],
+    '--device=cpu --history=file/h': ['--history=file/h'],
+    '--model_file=no/such': ['--model_file=no/such'],
+    '--eval --device=cpu --train_dir=d --export_saved_model=full': ['--export_saved_model=full'],
+    '--worker_hosts=a:1,a:1 --task_index=0 --job_name=worker --variable_update=collective_all_reduce': [
+        '--ps_hosts and --worker_hosts: worker 0'
+    ],
+    # What does not depend on each other is told at once.
+    f'{REPLICATED} --xla_compile --data_dir=no/such --graph_file=file/g --trace_file=file/t': [
+        '--data_dir=no/such',
+        '--graph_file=file/g',
+        '--trace_file=file/t',
+        '--xla_compile=True',
+    ],
+    '--device=cpu --repeat=2 --data_dir=no/such --graph_file=file/g': ['--repeat=2'],
+    'cluster -- --device=cpu --wait_for_idle=5': ['--wait_for_idle=5'],
+    'cluster -- --device=cpu --data_dir=no/such --graph_file=file/g': ['--data_dir=no/such', '--graph_file=file'],
+}
+# Refused where no GPU is to be seen; a machine that may have one has to ask TensorFlow.
+WITHOUT_GPU = {
+    '--device=gpu': ['--device=gpu'],
+    '--num_gpus=2': ['--num_gpus=2'],
+    '--variable_update=replicated --num_gpus=2 --use_nccl': ['--num_gpus=2'],
+}
+# Prints for each command line the exit code, what was printed, and whether TensorFlow was imported.
+SCRIPT = """
+import contextlib, io, json, sys, tf_cnn_benchmarks
+answers = []
+for argv in json.loads(sys.argv[1]):
+    with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.redirect_stdout(io.StringIO()) as out:
+        code = tf_cnn_benchmarks.main(argv.split())
+    answers.append([code, out.getvalue(), err.getvalue(), 'tensorflow' in sys.modules])
+print(json.dumps(answers))
+"""
+
+
+def test_wrong_use_is_told_at_once_and_without_tensorflow(tmp_path: Path) -> None:
+    from planning.devices import may_have_gpu
+
+    (tmp_path / 'full' / 'something').mkdir(parents=True)
+    (tmp_path / 'file').touch()
+    cases = REFUSED if may_have_gpu() else {**REFUSED, **WITHOUT_GPU}
+    ran = subprocess.run(
+        [sys.executable, '-c', SCRIPT, json.dumps([*cases])],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={'PYTHONPATH': str(ROOT), 'PATH': '/usr/bin:/bin', 'HOME': str(tmp_path)},
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    for (argv, told), (code, out, err, has_tensorflow) in zip(cases.items(), json.loads(ran.stdout), strict=True):
+        assert (code, out, has_tensorflow) == (2, '', False), (argv, err)
+        lines = [line.removeprefix('tf_cnn_benchmarks: error: ') for line in err.splitlines()]
+        assert len(lines) == len(told), (argv, err)
+        for beginning in told:
+            found = [line for line in lines if line.startswith(beginning)]
+            assert len(found) == 1, (argv, beginning, lines)

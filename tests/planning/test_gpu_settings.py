@@ -1,0 +1,225 @@
+"""The settings of a run on GPUs: variables that TensorFlow reads, threads, data format, TF32, banner and document.
+
+The GPUs are those of a TensorFlow that claims to see some; none is opened.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+from refusals import check_line, refused
+
+from hardware.missing_gpu import explain_missing_gpu
+from params import RunFacts, find_idle, make_params
+from planning.plan import Plan
+from planning.planner import resolve
+from planning.process_settings import keep_threads
+from results.console import format_banner
+from run.build import make_banner
+
+pytestmark = pytest.mark.graph
+
+MODE, COUNT = 'TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT'
+BATCH_NORM = 'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT'
+NUM_CORES = 16
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that TensorFlow claims to see."""
+
+    compute_capability: tuple[int, int]
+
+
+@pytest.fixture
+def set_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Makes TensorFlow see GPUs of these compute capabilities; without arguments none."""
+
+    def set_to(*capabilities: tuple[int, int]) -> None:
+        gpus = [Gpu(capability) for capability in capabilities]
+        monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: gpus if kind == 'GPU' else [])
+
+    monkeypatch.setattr(
+        tf.config.experimental, 'get_device_details', lambda gpu: {'compute_capability': gpu.compute_capability}
+    )
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(NUM_CORES)))
+    monkeypatch.setattr('planning.fixed._fixed', {})
+    monkeypatch.setattr('planning.gpu_settings._set_here', {})
+    for name in (MODE, COUNT, BATCH_NORM, 'NVIDIA_TF32_OVERRIDE'):
+        # Set first, so that what the run sets is taken back after the test.
+        monkeypatch.setenv(name, '')
+        monkeypatch.delenv(name)
+    was_on = tf.config.experimental.tensor_float_32_execution_enabled()
+    set_to((8, 0), (8, 0))
+    yield set_to
+    tf.config.experimental.enable_tensor_float_32_execution(was_on)
+
+
+def plan_of(**flags: Any) -> Plan:
+    plan = resolve(make_params(**{'model': 'lenet', **flags}), os.environ)
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def threads_of(plan: Plan) -> tuple[int, int]:
+    return plan.config.intra_op_parallelism_threads, plan.config.inter_op_parallelism_threads
+
+
+@pytest.mark.parametrize(
+    ('flags', 'variables', 'threads'),
+    [
+        # As many operations as cores without the threads of the GPUs.
+        ({}, {MODE: 'gpu_private', COUNT: '2', BATCH_NORM: '1'}, (1, 14)),
+        ({'num_gpus': 2, 'per_gpu_thread_count': 3}, {MODE: 'gpu_private', COUNT: '3', BATCH_NORM: '1'}, (1, 10)),
+        ({'num_gpus': 2, 'gpu_thread_mode': 'gpu_shared'}, {MODE: 'gpu_shared', COUNT: '4', BATCH_NORM: '1'}, (1, 12)),
+        ({'gpu_thread_mode': 'global', 'batchnorm_persistent': False}, {MODE: 'global', BATCH_NORM: '0'}, (0, 0)),
+        ({'num_intra_threads': 0, 'num_inter_threads': 5}, {MODE: 'gpu_private', COUNT: '2', BATCH_NORM: '1'}, (0, 5)),
+        # The host updates the variables.
+        ({'local_parameter_device': 'cpu'}, {MODE: 'gpu_private', COUNT: '2', BATCH_NORM: '1'}, (0, 14)),
+        # Half of the cores are left to decode images.
+        ({'num_gpus': 2, 'per_gpu_thread_count': 7}, {MODE: 'gpu_private', COUNT: '7', BATCH_NORM: '1'}, (1, 8)),
+        ({'device': 'cpu'}, {}, (0, 0)),
+    ],
+    ids=str,
+)
+def test_gpus_have_their_own_threads_and_persistent_batch_norm_by_default(
+    set_gpus: Any, flags: dict[str, Any], variables: dict[str, str], threads: tuple[int, int]
+) -> None:
+    plan = plan_of(**flags)
+    assert {name: os.environ[name] for name in (MODE, COUNT, BATCH_NORM) if name in os.environ} == variables
+    assert threads_of(plan) == threads
+    # The document has both.
+    assert plan.surroundings.environment.items() >= variables.items()
+    if threads[1]:
+        assert plan.surroundings.machine['threads']['inter_op'] == threads[1]
+
+
+def test_what_the_user_has_set_wins_and_a_flag_that_contradicts_it_is_named(
+    set_gpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MODE, 'GLOBAL')
+    monkeypatch.setenv(BATCH_NORM, 'false')
+    # Without a flag there is nothing to say.
+    assert plan_of().warnings == ()
+    plan = plan_of(gpu_thread_mode='gpu_shared', batchnorm_persistent=False)
+    (line,) = plan.warnings
+    check_line(line, '--gpu_thread_mode=gpu_shared', 'TF_GPU_THREAD_MODE=GLOBAL')
+    assert (os.environ[MODE], os.environ[BATCH_NORM]) == ('GLOBAL', 'false')
+    assert threads_of(plan) == (0, 0)
+
+
+def test_a_later_run_of_a_process_sets_what_it_is_asked_for(set_gpus: Any) -> None:
+    plan_of(gpu_thread_mode='gpu_shared', per_gpu_thread_count=3)
+    assert (os.environ[MODE], os.environ[COUNT]) == ('gpu_shared', '3')
+    assert plan_of(gpu_thread_mode='gpu_private').warnings == ()
+    assert (os.environ[MODE], os.environ[COUNT]) == ('gpu_private', '2')
+    # cuDNN's wrapper reads this once.
+    with refused('--batchnorm_persistent=False'):
+        plan_of(batchnorm_persistent=False)
+
+
+def test_the_threads_of_a_session_stay_for_later_runs_of_a_process(set_gpus: Any) -> None:
+    plan_of()
+    # No session has been opened.
+    assert threads_of(plan_of(device='cpu')) == (0, 0)
+    # Beside GPUs, those that are there will do.
+    assert threads_of(plan_of()) == (0, 14)
+
+
+def test_a_run_on_the_cpu_after_one_on_gpus_has_its_threads_and_a_warning(set_gpus: Any) -> None:
+    keep_threads(plan_of().config)
+    plan = plan_of(device='cpu')
+    assert threads_of(plan)[0] == 1
+    (line,) = plan.warnings
+    check_line(line, '1 thread', 'new process')
+
+
+def test_on_a_cpu_these_flags_are_named_as_idle() -> None:
+    flags = {'gpu_thread_mode': 'global', 'per_gpu_thread_count': 4, 'batchnorm_persistent': False, 'tf32': False}
+    lines = find_idle(make_params(device='cpu', **flags), RunFacts(alone=True, residual=False))
+    assert len(lines) == len(flags)
+    for line, name in zip(lines, flags, strict=True):
+        check_line(line, f'--{name}=', 'CPU')
+    assert find_idle(make_params(gpu_thread_mode='gpu_shared', tf32=False), RunFacts(alone=True, residual=False)) == []
+
+
+def test_flags_for_gpus_are_named_as_idle_where_there_is_no_gpu(set_gpus: Callable[..., None]) -> None:
+    set_gpus()
+    (line,) = plan_of(tf32=False).warnings
+    check_line(line, '--tf32=False', 'CPU')
+
+
+@pytest.mark.parametrize('flags', [{'device': 'gpu'}, {'num_gpus': 2}], ids=str)
+def test_who_asks_for_gpus_that_tensorflow_does_not_see_is_told_why(
+    set_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any]
+) -> None:
+    set_gpus()
+    # As if a GPU of NVIDIA were in this machine.
+    monkeypatch.setattr('hardware.missing_gpu.has_nvidia_gpu', lambda *_: True)
+    (name, value), *_ = flags.items()
+    with refused(f'--{name}={value}', '--device=cpu', explain_missing_gpu()):
+        plan_of(**flags)
+
+
+def test_threads_of_gpus_that_share_those_of_all_are_named_as_idle() -> None:
+    params = make_params(gpu_thread_mode='global', per_gpu_thread_count=4)
+    (line,) = find_idle(params, RunFacts(alone=True, residual=False))
+    check_line(line, '--per_gpu_thread_count=4', '--gpu_thread_mode=global')
+
+
+@pytest.mark.parametrize(
+    ('capability', 'flags', 'shown'),
+    [
+        ((8, 0), {}, 'NCHW (fp32 on GPUs)'),
+        ((7, 0), {'precision': 'fp16'}, 'NHWC (fp16 on GPUs of compute capability 7.0)'),
+        ((7, 0), {'precision': 'bf16'}, 'NCHW (bf16 on GPUs of compute capability 7.0)'),
+        ((8, 6), {'precision': 'bf16'}, 'NHWC (bf16 on GPUs of compute capability 8.6)'),
+        ((8, 0), {'precision': 'bf16', 'data_format': 'NCHW'}, 'NCHW'),
+        ((8, 0), {'device': 'cpu'}, 'NHWC'),
+    ],
+    ids=str,
+)
+def test_the_banner_says_which_data_format_and_why(
+    set_gpus: Callable[..., None], capability: tuple[int, int], flags: dict[str, Any], shown: str
+) -> None:
+    set_gpus(capability)
+    plan = plan_of(**flags)
+    assert f'\nData format: {shown}\n' in format_banner(make_banner(plan))
+    assert plan.machine.data_format == shown.split()[0]
+    # The layout pass leaves it as it is.
+    rewrite = plan.config.graph_options.rewrite_options
+    assert rewrite.layout_optimizer == rewrite.OFF
+
+
+@pytest.mark.parametrize(
+    ('capability', 'flags', 'environ', 'expected'),
+    [
+        ((8, 0), {}, {}, True),
+        ((8, 0), {'tf32': False}, {}, False),
+        ((8, 0), {}, {'NVIDIA_TF32_OVERRIDE': '0'}, False),
+        ((7, 0), {}, {}, False),
+        ((8, 0), {'precision': 'bf16'}, {}, False),
+        ((8, 0), {'device': 'cpu'}, {}, False),
+    ],
+    ids=str,
+)
+def test_the_banner_and_the_document_say_whether_fp32_is_computed_in_tf32(
+    set_gpus: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capability: tuple[int, int],
+    flags: dict[str, Any],
+    environ: dict[str, str],
+    expected: bool,
+) -> None:
+    set_gpus(capability)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    plan = plan_of(**flags)
+    assert plan.machine.tf32 is expected
+    assert ('TF32' in format_banner(make_banner(plan))) == expected
+    assert plan.surroundings.environment.get('NVIDIA_TF32_OVERRIDE') == environ.get('NVIDIA_TF32_OVERRIDE')
+    if plan.machine.kind == 'gpu':
+        assert tf.config.experimental.tensor_float_32_execution_enabled() == plan.params.tf32

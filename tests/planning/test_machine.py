@@ -1,0 +1,162 @@
+"""The GPUs of the machine and the flags decide on devices, data format and session settings."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+from refusals import check_line, refused
+
+import tf_cnn_benchmarks
+from hardware.missing_gpu import explain_missing_gpu
+from models.registry import MODELS
+from params import Params, RunFacts, find_idle, make_params
+from params.modes import MODES
+from planning.machine import Machine, find_machine
+from planning.planner import resolve
+from planning.session_settings import session_config
+
+pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('same_environment')]
+
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
+
+
+@pytest.fixture(params=[0, 2])
+def num_gpus_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The number of GPUs that TensorFlow claims to see."""
+    monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: [object()] * request.param)
+    return request.param
+
+
+def machine_of(params: Params, workers: Sequence[str] = (), *, alone: bool = True) -> Machine:
+    """The machine of a run of one process, or of one process of a cluster."""
+    return find_machine(params, MODES[params.variable_update], workers, alone=alone)
+
+
+def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> None:
+    machine = machine_of(make_params())
+    assert machine.towers == (('/gpu:0',) if num_gpus_here else ('/cpu:0',))
+    assert machine.parameter_devices == machine.towers
+    assert machine.data_format == ('NCHW' if num_gpus_here else 'NHWC')
+
+
+@pytest.mark.parametrize('device', [None, 'cpu'])
+def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for_the_cpu(
+    num_gpus_here: int, device: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr('planning.planner.has_nvidia_gpu', lambda: True)
+    monkeypatch.setattr('hardware.missing_gpu.has_nvidia_gpu', lambda *_: True)
+    told = [line for line in resolve(make_params(model='lenet', device=device), {}).warnings if 'NVIDIA' in line]
+    assert len(told) == (device is None and not num_gpus_here)
+    for line in told:
+        check_line(line, explain_missing_gpu(), '--device=cpu')
+
+
+def test_the_cpu_has_as_many_virtual_devices_as_asked_for(num_gpus_here: int) -> None:
+    params = make_params(device='cpu', num_gpus=3)
+    machine = machine_of(params)
+    assert machine.towers == ('/cpu:0', '/cpu:1', '/cpu:2')
+    assert machine.parameter_devices == ('/cpu:0',)
+    config = session_config(params, machine)
+    assert config.device_count == {'CPU': 3, 'GPU': 0}
+
+
+@pytest.mark.parametrize('device', [None, 'gpu'])
+def test_more_gpus_than_there_are_is_wrong_use(num_gpus_here: int, device: str | None) -> None:
+    # With some GPUs it says how many there are; with none it names the flag that asked for GPUs.
+    with refused(
+        *(['--num_gpus=4', '--num_gpus=2'] if num_gpus_here else ['--device=gpu' if device else '--num_gpus=4']),
+        '--device=cpu',
+    ):
+        machine_of(make_params(device=device, num_gpus=4))
+
+
+def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here: int) -> None:
+    if not num_gpus_here:
+        assert machine_of(make_params(local_parameter_device='gpu')).parameter_devices == ('/cpu:0',)
+        return
+    spread = machine_of(make_params(num_gpus=2, local_parameter_device='gpu'))
+    assert spread.parameter_devices == ('/gpu:0', '/gpu:1')
+    on_cpu = machine_of(make_params(num_gpus=2, local_parameter_device='cpu'))
+    assert on_cpu.parameter_devices == ('/cpu:0',)
+
+
+def test_flags_without_effect_may_ask_for_gpus_that_are_not_there() -> None:
+    on_cpu = {'device': 'cpu', 'num_gpus': 2}
+    idle = make_params(**on_cpu, all_reduce_spec='nccl', horovod_device='gpu')
+    in_cluster = make_params(**on_cpu, variable_update='collective_all_reduce', local_parameter_device='gpu')
+    residual = MODELS.find_model('trivial').residual
+    assert len(find_idle(idle, RunFacts(alone=True, residual=residual))) == 2
+    assert len(find_idle(in_cluster, RunFacts(alone=False, residual=residual))) == 1
+    expected = machine_of(make_params(**on_cpu))
+    assert machine_of(in_cluster, alone=False) == expected
+    assert dataclasses.replace(machine_of(idle), all_reduce_spec=None) == expected
+
+
+def test_nccl_is_for_gpus(num_gpus_here: int) -> None:
+    on_cpu: dict[str, Any] = {'variable_update': 'replicated', 'num_gpus': 2, 'device': 'cpu'}
+    assert machine_of(make_params(**on_cpu, use_nccl=True)) == machine_of(make_params(**on_cpu))
+    workers = ['/job:worker/task:0', '/job:worker/task:1']
+    on_cpu['variable_update'] = 'distributed_all_reduce'
+    expected = machine_of(make_params(**on_cpu), workers, alone=False)
+    assert machine_of(make_params(**on_cpu, all_reduce_spec='nccl'), workers, alone=False) == expected
+
+
+def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None:
+    workers = ['/job:worker/task:0', '/job:worker/task:1']
+    mode: dict[str, Any] = {'variable_update': 'distributed_all_reduce', 'num_gpus': 2}
+    # More than are here.
+    params = make_params(**mode, device='gpu')
+    machine = machine_of(params, workers, alone=False)
+    assert machine.towers == tuple(f'{worker}/gpu:{i}' for worker in workers for i in range(2))
+    assert machine.hosts == tuple(f'{worker}/cpu:0' for worker in workers)
+    # Those that are here are a worker's.
+    assert session_config(params, machine).device_count == {'CPU': 1, 'GPU': 0}
+    with refused('--all_reduce_spec=nccl', '--variable_update=distributed_all_reduce', 'pscpu', 'psgpu', 'xring'):
+        machine_of(make_params(**mode, device='gpu', all_reduce_spec='nccl'), workers, alone=False)
+    if not num_gpus_here:
+        with refused('--device=gpu', '--device=cpu'):
+            machine_of(make_params(**mode), workers, alone=False)
+
+
+def test_only_nchw_on_a_cpu_is_converted() -> None:
+    for device, data_format, converted in (('cpu', 'NCHW', True), ('cpu', 'NHWC', False)):
+        params = make_params(device=device, data_format=data_format)
+        rewrite = session_config(params, machine_of(params)).graph_options.rewrite_options
+        assert (rewrite.cpu_layout_conversion == rewrite.NCHW_TO_NHWC) == converted
+        assert (rewrite.layout_optimizer == rewrite.OFF) != converted
+
+
+def test_xla_is_for_one_device_of_a_cpu() -> None:
+    with refused('--xla', '--num_gpus=2', '--num_gpus=1', '--noxla'):
+        machine_of(make_params(device='cpu', num_gpus=2, xla=True))
+
+
+@pytest.mark.distributed
+def test_xla_compiles(tmp_path: Path) -> None:
+    # In a process of its own, since TensorFlow decides once.
+    flags = ['--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=2', '--num_warmup_batches=1', '--xla']
+    command = [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *flags]
+    command.append(f'--partitioned_graph_file_prefix={tmp_path}/part')
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    assert '_XlaRun' in (tmp_path / 'part0.pbtxt').read_text()
+
+
+def test_xla_that_comes_too_late_is_refused() -> None:
+    code = (
+        'import tensorflow as tf; print(tf.config.list_physical_devices(), tf.constant(1) + 1)\n'
+        'from benchmark_cnn import BenchmarkCNN; from params import make_params; from errors import UsageError\n'
+        'try:\n    BenchmarkCNN(make_params(device="cpu", xla=True))\n'
+        'except UsageError as error:\n    assert "--xla" in str(error) and "TF_XLA_FLAGS=" in str(error)\n'
+        'else:\n    raise SystemExit("not refused")\n'
+    )
+    environment = {name: value for name, value in os.environ.items() if name != 'TF_XLA_FLAGS'}
+    ran = subprocess.run(
+        [sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert ran.returncode == 0, ran.stderr

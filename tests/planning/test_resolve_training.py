@@ -1,0 +1,162 @@
+"""Which way of keeping variables and summing gradients a run takes, and which of them are refused where."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow.compat.v1 as tf
+from refusals import refused
+
+from hardware.processors import processor_facts
+from params import make_params, parse_argv
+from params.all_reduce_spec import parse_spec
+from params.modes import MODES
+from planning.plan import Plan, VariableFacts
+from planning.planner import resolve
+from training.kernel_gradients import have_faster_products
+
+pytestmark = pytest.mark.graph
+
+Flags = dict[str, Any]
+WORKERS: Flags = {'worker_hosts': '10.0.0.1:1,10.0.0.2:1', 'job_name': 'worker', 'task_index': 0}
+WITH_SERVERS: Flags = {**WORKERS, 'ps_hosts': '10.0.0.3:1'}
+CONTROLLER: Flags = {**WORKERS, 'controller_host': '10.0.0.3:1', 'job_name': 'controller'}
+# Of each mode of clusters the flags of one process of a cluster.
+CLUSTERS = {
+    'parameter_server': WITH_SERVERS,
+    'distributed_replicated': WITH_SERVERS,
+    'collective_all_reduce': WORKERS,
+    'distributed_all_reduce': CONTROLLER,
+}
+
+
+def variables_of(**flags: Any) -> VariableFacts:
+    plan = resolve(make_params(model='trivial', device='cpu', **flags), {})
+    assert isinstance(plan, Plan)
+    return plan.variables
+
+
+def test_gradients_of_kernels_are_products_in_training_on_cpus_where_that_was_measured() -> None:
+    def by_products(**flags: Any) -> bool:
+        plan = resolve(make_params(model='trivial', device='cpu', **flags), {})
+        assert isinstance(plan, Plan)
+        return plan.step.kernels_by_products
+
+    features = processor_facts(Path('/'))['cpu_features']
+    for precision, dtype in (('fp32', tf.float32), ('bf16', tf.bfloat16)):
+        assert by_products(precision=precision) == have_faster_products(features, dtype)
+        assert not by_products(precision=precision, forward_only=True)
+
+
+def test_an_unknown_mode_is_refused_with_the_known_ones() -> None:
+    with refused('--variable_update=replicate', *MODES):
+        parse_argv(['--variable_update=replicate'])
+
+
+@pytest.mark.parametrize('mode', [mode for mode in MODES if mode != 'parameter_server'])
+def test_a_mode_whose_towers_have_their_variables_has_none_to_stage(mode: str) -> None:
+    with refused('--staged_vars', f'--variable_update={mode}', '--variable_update=parameter_server'):
+        parse_argv(['--staged_vars', f'--variable_update={mode}'])
+
+
+@pytest.mark.parametrize('where', [{}, WITH_SERVERS], ids=['alone', 'cluster'])
+def test_staged_variables_have_a_manager_of_their_own_where_there_are_updates(where: Flags) -> None:
+    plain, staged = (variables_of(staged_vars=is_staged, **where).manager for is_staged in (False, True))
+    assert staged != plain
+    assert variables_of(staged_vars=True, forward_only=True, **where).manager == plain
+
+
+@pytest.mark.parametrize('mode', CLUSTERS)
+def test_variables_of_16_bits_are_refused_where_others_share_them(mode: str) -> None:
+    with refused('--fp16_vars', f'--variable_update={mode}'):
+        variables_of(variable_update=mode, precision='bf16', fp16_vars=True, **CLUSTERS[mode])
+    # Without --precision the flag has no effect.
+    assert variables_of(variable_update=mode, fp16_vars=True, **CLUSTERS[mode]).variable_update == mode
+
+
+@pytest.mark.parametrize('mode', ['distributed_replicated', 'distributed_all_reduce'])
+def test_a_mode_of_clusters_is_refused_in_one_process(mode: str) -> None:
+    with refused(f'--variable_update={mode}', '--job_name', '--worker_hosts', '--variable_update=replicated'):
+        variables_of(variable_update=mode)
+
+
+@pytest.mark.parametrize('mode', ['replicated', 'independent'])
+@pytest.mark.parametrize('where', [WORKERS, WITH_SERVERS], ids=['workers', 'servers'])
+def test_a_mode_of_one_process_is_refused_in_a_cluster(mode: str, where: Flags) -> None:
+    with refused(f'--variable_update={mode}', '2 workers', 'parameter_server', 'collective_all_reduce'):
+        variables_of(variable_update=mode, **where)
+
+
+def test_a_malformed_spec_is_refused_before_several_towers_reduce() -> None:
+    with refused('--all_reduce_spec=ring', 'xring'):
+        parse_argv(['--all_reduce_spec=ring', '--variable_update=replicated', '--num_gpus=2', '--device=cpu'])
+
+
+@pytest.mark.parametrize(
+    ('flags', 'spec'),
+    [
+        ({}, 'pscpu'),
+        ({'all_reduce_spec': 'pscpu:32k:xring'}, 'pscpu:32k:xring'),
+        ({'variable_update': 'distributed_all_reduce', **CONTROLLER}, 'xring'),
+        ({'variable_update': 'distributed_all_reduce', 'all_reduce_spec': 'psgpu', **CONTROLLER}, 'psgpu'),
+    ],
+    ids=str,
+)
+def test_towers_sum_as_the_spec_says_or_as_is_best_there(flags: Flags, spec: str) -> None:
+    assert variables_of(**{'variable_update': 'replicated', 'num_gpus': 2, **flags}).sums == parse_spec(spec)
+
+
+def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_topology_that_is_known() -> None:
+    flags: Flags = {'variable_update': 'replicated', 'hierarchical_copy': True}
+    assert variables_of(num_gpus=4, **flags).sums is None
+    with refused('--hierarchical_copy', '--num_gpus=3', '--nohierarchical_copy'):
+        variables_of(num_gpus=3, **flags)
+    with refused('--network_topology=gcp_v100', '--nohierarchical_copy', 'dgx1'):
+        variables_of(num_gpus=2, network_topology='gcp_v100', **flags)
+
+
+@pytest.mark.parametrize(
+    'flags',
+    [
+        {'num_gpus': 1},
+        {'num_gpus': 3, 'variable_update': 'independent'},
+        {'num_gpus': 3, 'forward_only': True},
+        {'num_gpus': 2, 'network_topology': 'gcp_v100', 'forward_only': True},
+    ],
+    ids=str,
+)
+def test_halves_that_sum_nothing_have_no_effect_and_need_not_fit(flags: Flags) -> None:
+    settings = {'model': 'trivial', 'device': 'cpu', 'variable_update': 'replicated', 'hierarchical_copy': True}
+    plan = resolve(make_params(**{**settings, **flags}), {})
+    assert any(line.startswith('--hierarchical_copy') for line in plan.warnings)
+
+
+def test_momentum_is_nesterovs_unless_a_flag_says_otherwise() -> None:
+    found = [
+        resolve(make_params(model='trivial', device='cpu', optimizer='momentum', **flags), {})
+        for flags in ({}, {'nesterov': False})
+    ]
+    assert [plan.optimizer.arguments for plan in found if isinstance(plan, Plan)] == [(0.9, True), (0.9, False)]
+
+
+@pytest.mark.parametrize(
+    ('flags', 'transfer'),
+    [
+        ({}, None),
+        ({'precision': 'fp16'}, 'float16'),
+        ({'precision': 'bf16'}, 'bfloat16'),
+        ({'precision': 'bf16', 'compact_gradient_transfer': False}, None),
+        ({'compact_gradient_transfer': True}, 'bfloat16'),
+    ],
+    ids=str,
+)
+def test_gradients_travel_in_the_16_bits_of_the_precision(flags: Flags, transfer: str | None) -> None:
+    assert variables_of(variable_update='replicated', num_gpus=2, **flags).transfer == transfer
+
+
+def test_a_flag_without_effect_does_not_take_the_effect_of_another_one() -> None:
+    flags: Flags = {'num_gpus': 2, 'hierarchical_copy': True, 'local_parameter_device': 'gpu'}
+    # In two halves, nothing is summed on that device; this mode sums in no halves.
+    assert variables_of(variable_update='replicated', **flags).sums is None
+    # On a CPU nothing can be summed on GPUs.
+    assert variables_of(variable_update='collective_all_reduce', **flags).sums == parse_spec('pscpu')

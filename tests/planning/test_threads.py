@@ -1,0 +1,76 @@
+"""Threads fit the cores, the CPU quota and the towers of a process, and the reason is told."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from refusals import check_line
+
+from params import make_params
+from planning.threads import choose_threads
+from results.summary import format_summary
+
+pytestmark = pytest.mark.unit
+
+
+def with_quota(root: Path, cores: float | None) -> Path:
+    """A system whose control group (version 2) grants the processor time of so many cores."""
+    (root / 'proc/self').mkdir(parents=True)
+    (root / 'proc/self/cgroup').write_text('0::/group\n')
+    (root / 'proc/self/mountinfo').write_text('31 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n')
+    (root / 'sys/fs/cgroup/group').mkdir(parents=True)
+    quota = 'max' if cores is None else round(100_000 * cores)
+    (root / 'sys/fs/cgroup/group/cpu.max').write_text(f'{quota} 100000\n')
+    return root
+
+
+@pytest.mark.parametrize(
+    ('flags', 'num_towers', 'quota', 'threads', 'reason'),
+    [
+        ({}, 1, None, (0, 0), 'one tower'),
+        # One pool serves all towers.
+        ({}, 3, None, (0, 0), '3 towers share 12 cores'),
+        ({}, 12, None, (1, 0), '12 towers'),
+        ({}, 64, None, (1, 0), '64 towers'),
+        ({}, 1, 2.5, (2, 3), '2.5 cores'),
+        ({}, 1, 0.5, (1, 2), '0.5 cores'),
+        ({}, 4, 8, (8, 8), '8 cores'),
+        ({}, 3, 2.5, (1, 3), '3 towers'),
+        ({}, 1, 12, (0, 0), 'one tower'),
+        ({'num_intra_threads': 0}, 3, None, (0, 0), '--num_intra_threads=0'),
+        ({'num_intra_threads': 5, 'num_inter_threads': 2}, 3, 4, (5, 2), '--num_inter_threads=2'),
+        ({'num_inter_threads': 2}, 3, 6, (6, 2), '6 cores'),
+    ],
+)
+def test_towers_share_the_cores_that_the_process_may_use(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: dict[str, Any],
+    num_towers: int,
+    quota: float | None,
+    threads: tuple[int, int],
+    reason: str,
+) -> None:
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(12)))
+    found = choose_threads(make_params(**flags), 'cpu', num_towers, root=with_quota(tmp_path, quota))
+    assert (found.intra_op, found.inter_op) == threads
+    assert reason in found.reason
+
+
+def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_a_warning_if_they_are_too_few() -> None:
+    num_cores = len(os.sched_getaffinity(0))
+    for earlier in (0, num_cores + 1):
+        later = choose_threads(make_params(), 'cpu', 1, intra_of_process=earlier)
+        assert (later.intra_op, later.warning) == (earlier, None)
+    assert choose_threads(make_params(num_intra_threads=3), 'cpu', 2, intra_of_process=7).intra_op == 3
+    if num_cores > 1:
+        later = choose_threads(make_params(), 'cpu', 1, intra_of_process=1)
+        assert later.intra_op == 1
+        check_line(later.warning or '', '1 thread', 'new process')
+
+
+def test_the_summary_tells_the_threads_and_why() -> None:
+    machine = {'threads': {'intra_op': 1, 'inter_op': 8, 'reason': '8 towers share 8 cores'}}
+    (line,) = format_summary({'machine': machine})
+    assert all(part in line for part in ('1 thread', '8 operations', '8 towers share 8 cores'))

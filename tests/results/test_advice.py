@@ -1,0 +1,215 @@
+"""Each warning comes with what causes it, names its figures and a remedy, and does not come with a clean run."""
+
+import math
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sample_results import sample_document
+
+from results import advice
+from results.advice import advise, usable_cores
+from results.statistics import describe
+
+pytestmark = pytest.mark.unit
+
+NUM_STEPS = 100
+
+
+def steps(seed: int = 0, num_steps: int = NUM_STEPS, noise: float = 0.02, likeness: float = 0.5) -> NDArray[np.float64]:
+    """Seconds of steps of 0.3 s with normal noise; each step is like the one before it (a process AR(1))."""
+    draw = np.random.default_rng(seed)
+    kicks = draw.normal(0, noise * math.sqrt(1 - likeness**2), num_steps)
+    found = np.empty(num_steps)
+    now = draw.normal(0, noise)
+    for index, kick in enumerate(kicks):
+        now = likeness * now + kick
+        found[index] = now
+    return 0.3 * (1 + found)
+
+
+def changed(section: str, **values: Any) -> dict[str, Any]:
+    """A document of a clean run with other values in one of its objects."""
+    document = sample_document(seconds=steps())
+    return document | {section: {**document.get(section, {}), **values}}
+
+
+def the_warning(code: str, document: dict[str, Any], *facts: str) -> None:
+    """Fails unless this is the only warning, and it names these facts."""
+    found = advise(document)
+    assert [warning['code'] for warning in found] == [code], found
+    text = found[0]['text']
+    assert '\n' not in text
+    for fact in facts:
+        assert fact in text, text
+
+
+@pytest.mark.parametrize('likeness', [0.0, 0.5, 0.8])
+@pytest.mark.parametrize('num_steps', [20, 50, 400])
+def test_clean_runs_have_no_warnings(num_steps: int, likeness: float) -> None:
+    codes = Counter(
+        warning['code']
+        for seed in range(100)
+        for warning in advise(sample_document(seconds=steps(seed, num_steps, likeness=likeness)))
+    )
+    assert codes.total() <= 2, codes
+
+
+def test_a_result_of_an_evaluation_or_without_steps_has_no_warnings() -> None:
+    document = sample_document(role='evaluation')
+    document['workers'] = []
+    document['statistics'] = describe([])
+    assert advise(document) == []
+    bare = {'run': {}, 'workers': [], 'throughput': {'wall_seconds': None, 'between_seconds': None}, 'machine': {}}
+    assert advise(bare) == []
+
+
+def test_a_slow_first_step_asks_for_more_warm_up() -> None:
+    seconds = steps()
+    seconds[0] = 0.93
+    document = sample_document(seconds=seconds, num_warmup=2)
+    the_warning('slow_first_step', document, '3.1 times', '2 steps', '--num_warmup_batches=10')
+    seconds[1] = 0.6
+    document = sample_document(seconds=seconds, num_warmup=1)
+    the_warning('slow_first_step', document, 'first 2 timed steps', '1 step ', '--num_warmup_batches=10')
+    the_warning('slow_first_step', sample_document(seconds=seconds, num_warmup=20), '--num_warmup_batches=40')
+
+
+def test_outliers_are_counted_and_their_time_told() -> None:
+    seconds = steps()
+    seconds[[30, 60]] = 1.2, 0.9
+    the_warning('outliers', sample_document(seconds=seconds), '2 outliers', '100 timed steps', '1200 ms', '4.7 %')
+    seconds[60] = 0.3
+    the_warning('outliers', sample_document(seconds=seconds), '1 outlier ')
+
+
+def test_outliers_that_cost_little_are_no_news() -> None:
+    seconds = steps(num_steps=1000)
+    seconds[500] = 1.2
+    assert describe(seconds)['num_outliers'] == 1
+    assert advise(sample_document(seconds=seconds)) == []
+
+
+def test_a_large_spread_is_told() -> None:
+    the_warning('spread', sample_document(seconds=steps(noise=0.15, likeness=0)), '% of their median', 'ms')
+
+
+@pytest.mark.parametrize(('change', 'words'), [(-0.1, 'slower'), (0.1, 'faster')])
+def test_drift_beyond_noise_is_told(change: float, words: str) -> None:
+    seconds = steps() * np.linspace(1 + change, 1 - change, NUM_STEPS)
+    the_warning('drift', sample_document(seconds=seconds), words, '--num_batches')
+
+
+def test_two_runs_of_many_steps_show_no_drift_beyond_noise() -> None:
+    document = sample_document(seconds=[0.1] * 50 + [0.107] * 50)
+    the_warning('drift', document, 'slower')
+    assert advise({**document, 'run': {**document['run'], 'steps_per_run': 50}}) == []
+
+
+def test_few_steps_are_told() -> None:
+    the_warning('few_steps', sample_document(seconds=steps(num_steps=19)), '19 steps were', '--num_batches=20')
+    the_warning('few_steps', sample_document(seconds=[0.3]), '1 step was')
+    timed = sample_document(seconds=[0.3], flags={'target_seconds': 2})
+    the_warning('few_steps', timed, '1 step was', '--target_seconds=2')
+    assert '--num_batches' not in advise(timed)[0]['text']
+
+
+@pytest.mark.parametrize('value', [None, math.nan])
+def test_a_loss_that_is_no_number_is_told_with_its_step(value: float | None) -> None:
+    document = sample_document(seconds=steps(), num_workers=2)
+    document['workers'][1]['steps']['loss'][90:] = [value] * 12
+    # Of the 2 warm-up steps and 100 timed ones, the 91st.
+    the_warning('loss_not_finite', document, 'worker 1', 'step 91', '12 of 102 steps', '--init_learning_rate')
+
+
+def test_a_run_that_waits_for_its_input_is_told() -> None:
+    the_warning('input_bound', changed('input', wait_seconds=6.0, wait_share=0.2), '20 %', '6 s')
+    assert advise(changed('input', wait_seconds=1.5, wait_share=0.05)) == []
+
+
+def test_time_between_steps_is_told_with_its_cause() -> None:
+    spent = {'printing': 1.0, 'checkpoint': 3.0, 'evaluation': 50.0}
+    document = changed('throughput', wall_seconds=34.0, between_seconds=spent)
+    the_warning('between_steps', document, '12 %', '4 s', '3 s of it with checkpoints', '--save_model_secs')
+    spent = {'other': 10.0}
+    the_warning('between_steps', changed('throughput', wall_seconds=40.0, between_seconds=spent), '25 %', 'other')
+
+
+def test_what_else_the_machine_did_is_told() -> None:
+    quiet: dict[str, Any] = {'seconds': 30.0, 'steal_share': 0.001, 'other_cpu_share': 0.05, 'thermal_throttles': 0}
+    assert advise(changed('disturbance', **quiet, cgroup_throttled_seconds=0.1)) == []
+    loaded = changed('disturbance', **quiet | {'other_cpu_share': 0.35, 'other_cpu_share_of_cgroup': 0.35})
+    the_warning('machine_loaded', loaded, '35 %', 'taskset')
+    assert 'container' not in advise(loaded)[0]['text']
+    outside = changed('disturbance', **quiet | {'other_cpu_share': 0.35, 'other_cpu_share_of_cgroup': 0.01})
+    the_warning('machine_loaded', outside, '35 %', 'outside this container')
+    the_warning('steal', changed('disturbance', **quiet | {'steal_share': 0.08}), '8 %')
+    the_warning('thermal_throttling', changed('disturbance', **quiet | {'thermal_throttles': 1}), '1 time ')
+
+
+def test_a_quota_that_stopped_threads_is_told() -> None:
+    document = changed('disturbance', seconds=30.0, cgroup_throttled_seconds=12.0)
+    the_warning('cpu_quota', document, '12 s', '30 s', '--num_intra_threads')
+    for intra, is_advised in ((1, False), (2, True)):
+        document['machine'] |= {'cgroup_cpus': 1.5, 'threads': {'intra_op': intra, 'inter_op': 1}}
+        found = {warning['code']: warning['text'] for warning in advise(document)}
+        assert '1.5 cores' in found['cpu_quota']
+        assert ('--num_intra_threads=1' in found['cpu_quota']) == is_advised
+
+
+def test_threads_without_cores_are_told() -> None:
+    by_affinity = changed('machine', num_cores=64, affinity=[0, 1], threads={'intra_op': 8, 'inter_op': 2})
+    the_warning('fewer_cores', by_affinity, '8 threads', '2 of 64 cores', 'affinity', '--num_intra_threads=2')
+    by_quota = changed('machine', num_cores=2, cgroup_cpus=1.5)
+    the_warning('fewer_cores', by_quota, '2 threads', '1.5 of 2 cores', 'cgroup', '--num_intra_threads=1')
+    fewer = changed('machine', num_cores=64, affinity=[0, 1], threads={'intra_op': 2, 'inter_op': 2})
+    the_warning('fewer_cores', fewer, '2 of the 64 cores', 'affinity')
+    assert advise({**fewer, 'cluster': {'tasks': ['worker 0', 'worker 1']}}) == []
+    quota = changed('machine', num_cores=2, cgroup_cpus=1, threads={'intra_op': 1, 'inter_op': 2})
+    the_warning('fewer_cores', {**quota, 'cluster': {'tasks': ['worker 0', 'worker 1']}}, '1 of the 2 cores', 'cgroup')
+    assert usable_cores({'affinity': [0, 1, 2], 'cgroup_cpus': 1.5}) == 1.5
+    assert usable_cores({'affinity': None, 'cgroup_cpus': None}) is None
+
+
+@pytest.mark.parametrize(
+    ('environment', 'names'),
+    [
+        ({'TF_CPP_MAX_VLOG_LEVEL': '2'}, ['TF_CPP_MAX_VLOG_LEVEL=2', 'without it']),
+        ({'TF_XLA_FLAGS': '--tf_xla_auto_jit=2 --tf_xla_clustering_debug'}, ['TF_XLA_FLAGS']),
+        (
+            {'XLA_FLAGS': '--xla_dump_to=/d', 'NCCL_DEBUG': 'TRACE'},
+            ['XLA_FLAGS=--xla_dump_to=/d and NCCL_DEBUG=TRACE', 'without them'],
+        ),
+    ],
+)
+def test_debugging_is_told(environment: dict[str, str], names: list[str]) -> None:
+    document = sample_document(seconds=steps())
+    document['environment'] = environment
+    the_warning('debugging', document, *names)
+
+
+def test_what_does_not_slow_timed_steps_is_no_debugging() -> None:
+    document = sample_document(seconds=steps())
+    document['environment'] = {
+        'TF_CPP_MAX_VLOG_LEVEL': '0',
+        'TF_CPP_MIN_LOG_LEVEL': '2',
+        'NCCL_DEBUG': 'WARN',
+        'TF_XLA_FLAGS': '--tf_xla_cpu_global_jit',
+    }
+    assert advise(document) == []
+
+
+def test_a_governor_that_saves_power_is_told() -> None:
+    the_warning('powersave', changed('machine', governor='performance, powersave'), 'powersave', 'cpupower')
+    assert advise(changed('machine', governor='performance')) == []
+
+
+def test_each_code_and_each_part_of_a_document_is_explained() -> None:
+    docs = (Path(__file__).resolve().parents[2] / 'docs' / 'results.md').read_text(encoding='utf-8')
+    named = set(re.findall(r'`(\w+)`', docs))
+    assert named >= set(advice.ADVICE)
+    assert named >= set(sample_document())

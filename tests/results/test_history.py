@@ -1,0 +1,222 @@
+"""The history keeps results in one file, and tells where the speed of a machine changed."""
+
+import json
+import math
+import multiprocessing
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from refusals import check_line, failed, refused
+from sample_results import sample_document, sample_record
+
+from comparison.change_points import change_points
+from comparison.regression import judge
+from results.document import Record
+from results.history import add, read, read_setting, setting_key
+
+pytestmark = pytest.mark.unit
+
+
+def a_run(number: int, rate: float = 100.0, **changes: Any) -> dict[str, Any]:
+    document = sample_document(rate=rate, seed=number, started_at=f'2026-10-01T{number:02}:00:00Z', **changes)
+    return {**document, 'id': f'run-{number}'}
+
+
+def as_records(documents: list[dict[str, Any]]) -> list[Record]:
+    return [Record('sample', document) for document in documents]
+
+
+def test_results_are_kept_whole_and_in_the_order_of_their_runs(tmp_path: Path) -> None:
+    path = str(tmp_path / 'history.sqlite')
+    runs = [a_run(2), a_run(1), a_run(3, complete=False, reason='stopped by SIGTERM')]
+    for run in runs:
+        add(path, run)
+    found = read(path)
+    assert [dict(record.document) for record in found.records] == [runs[1], runs[0], runs[2]]
+    with sqlite3.connect(path) as database:
+        rows = database.execute(
+            'SELECT id, model, images_per_second, complete, setting FROM runs ORDER BY id'
+        ).fetchall()
+    assert [row[:2] for row in rows] == [('run-1', 'lenet'), ('run-2', 'lenet'), ('run-3', 'lenet')]
+    assert rows[0][2] == runs[1]['throughput']['images_per_second']
+    assert [row[3] for row in rows] == [1, 1, 0]
+    assert {row[4] for row in rows} == {setting_key(found.records[0])}
+
+
+def test_a_result_that_is_added_twice_is_there_once(tmp_path: Path) -> None:
+    path = str(tmp_path / 'history.sqlite')
+    add(path, a_run(1))
+    add(path, a_run(1))
+    assert len(read(path).records) == 1
+
+
+def test_the_key_of_a_setting_ignores_what_changes_no_step() -> None:
+    same = [sample_record(flags={'num_batches': count, 'max_ckpts_to_keep': count}) for count in (10, 20)]
+    assert setting_key(same[0]) == setting_key(same[1]) != setting_key(sample_record(batch_size=64))
+
+
+def test_a_history_looks_up_the_runs_of_one_setting_on_one_machine(tmp_path: Path) -> None:
+    path = str(tmp_path / 'history.sqlite')
+    for run in (a_run(1), a_run(2, batch_size=64), a_run(3, hostname='beta'), a_run(4)):
+        add(path, run)
+    found = read_setting(path, Record('new.json', a_run(5)))
+    assert [record.document['id'] for record in found.records] == ['run-1', 'run-4']
+    assert found.problems == []
+
+
+def test_a_damaged_row_hides_no_other(tmp_path: Path) -> None:
+    path = str(tmp_path / 'history.sqlite')
+    for number in range(4):
+        add(path, a_run(number))
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE runs SET document = '{\"schema' WHERE id = 'run-0'")
+        database.execute("UPDATE runs SET document = CAST(x'ff7b' AS TEXT) WHERE id = 'run-1'")
+        database.execute("UPDATE runs SET document = json_remove(document, '$.machine.versions') WHERE id = 'run-2'")
+        database.execute("UPDATE runs SET document = json_set(document, '$.run', 5) WHERE id = 'run-3'")
+    database.close()
+    add(path, a_run(5))
+    found = read(path)
+    assert [record.document['id'] for record in found.records] == ['run-5']
+    assert len(found.problems) == 4
+    for number, line in enumerate(found.problems):
+        check_line(line, path, f'run-{number}')
+
+
+def _add_many(path: str, first: int) -> None:
+    for number in range(first, first + 10):
+        add(path, a_run(number))
+
+
+def test_several_processes_add_to_a_new_history_at_once(tmp_path: Path) -> None:
+    path = str(tmp_path / 'history.sqlite')
+    context = multiprocessing.get_context('spawn')
+    processes = [context.Process(target=_add_many, args=(path, first)) for first in (0, 10)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(30)
+        assert process.exitcode == 0
+    assert len(read(path).records) == 20
+
+
+def test_a_locked_history_is_an_error_that_loses_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / 'history.sqlite')
+    add(path, a_run(1))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute('BEGIN EXCLUSIVE')
+    with failed('--history', path):
+        add(path, a_run(2), timeout_secs=0.1)
+    with failed(path):
+        read(path, timeout_secs=0.1)
+    other.execute('ROLLBACK')
+    other.close()
+    assert len(read(path).records) == 1
+    add(path, a_run(2))
+    assert len(read(path).records) == 2
+
+
+def test_a_file_that_is_no_history_is_refused_and_left_alone(tmp_path: Path) -> None:
+    text = tmp_path / 'notes.txt'
+    text.write_text('no database, but long enough for the header of one. ' * 10)
+    other = tmp_path / 'other.sqlite'
+    with sqlite3.connect(other) as database:
+        database.execute('CREATE TABLE pictures (name TEXT)')
+    database.close()
+    for path in (text, other):
+        before = path.read_bytes()
+        with refused(path):
+            read(str(path))
+        with refused(path):
+            add(str(path), a_run(1))
+        assert path.read_bytes() == before
+    with refused(tmp_path / 'missing.sqlite'):
+        read(str(tmp_path / 'missing.sqlite'))
+    assert not (tmp_path / 'missing.sqlite').exists()
+    with failed('--history', tmp_path / 'missing'):
+        add(str(tmp_path / 'missing' / 'history.sqlite'), a_run(1))
+
+
+def test_a_history_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / 'history.sqlite')
+    add(path, a_run(1))
+    with sqlite3.connect(path) as database:
+        database.execute('PRAGMA user_version = 7')
+    database.close()
+    with refused(path, 7):
+        read(path)
+    with refused(path, 7):
+        add(path, a_run(2))
+
+
+@pytest.mark.parametrize('count', [0, 1, 5, 8, 12, 30, 100])
+def test_a_level_without_changes_has_no_change_points(count: int) -> None:
+    draw = np.random.default_rng(count)
+    false_alarms = sum(bool(change_points((100 * np.exp(draw.normal(0, 0.05, count))).tolist())) for _ in range(30))
+    assert false_alarms <= 2
+
+
+def test_change_points_are_found_where_the_level_changes() -> None:
+    draw = np.random.default_rng(1)
+    levels = np.repeat([100.0, 90.0, 97.0], [12, 9, 10])
+    rates = levels * np.exp(draw.normal(0, 0.005, levels.size))
+    # One run that another program disturbed.
+    rates[4] = 40.0
+    assert change_points(rates.tolist()) == [12, 21]
+    assert change_points([5.0] * 20) == []
+
+
+def test_a_run_is_judged_by_the_last_level_of_its_setting_on_its_machine() -> None:
+    draw = np.random.default_rng(2)
+    history = []
+    for number in range(16):
+        run = a_run(number, (100 if number < 7 else 90) * math.exp(draw.normal(0, 0.005)))
+        run['program']['git_commit'] = 'abc' if number < 7 else 'def'
+        run['machine']['versions']['tensorflow'] = '2.20.0' if number < 7 else '2.21.0'
+        history.append(run)
+    # These do not count.
+    history += [a_run(17, 10, batch_size=64), a_run(18, 10, hostname='beta'), a_run(19, 10, complete=False)]
+    found = judge(as_records([a_run(20, 90.2)]), as_records(history))
+    assert found.verdict == 'as before'
+    assert (found.num_earlier, found.num_level) == (16, 9)
+    assert found.median == pytest.approx(90, rel=0.01)
+    assert found.last_change
+    assert found.last_change.started_at == '2026-10-01T07:00:00Z'
+    assert found.last_change.git_commit == 'def'
+    assert found.last_change.ratio == pytest.approx(0.9, rel=0.01)
+    assert found.last_change.changes['versions.tensorflow'] == ('2.20.0', '2.21.0')
+    slower = judge(as_records([a_run(20, 86)]), as_records(history))
+    assert (slower.verdict, slower.is_slower) == ('slower than the 9 runs before', True)
+    assert judge(as_records([a_run(20, 96)]), as_records(history)).verdict == 'faster than the 9 runs before'
+
+
+def test_the_expected_interval_is_that_of_one_more_run() -> None:
+    # Of 150 histories of 5 runs, the next run lies in the interval of 95 %: 3 standard errors are 5.3 %.
+    draw = np.random.default_rng(3)
+    hits = 0
+    for _ in range(150):
+        rates = 100 * np.exp(draw.normal(0, 0.03, 6))
+        runs = as_records([a_run(number, rate, noise=0, num_steps=2) for number, rate in enumerate(rates)])
+        hits += judge(runs[5:], runs).verdict == 'as before'
+    assert hits / 150 >= 0.897
+
+
+def test_too_few_runs_give_no_verdict() -> None:
+    runs = as_records([a_run(number) for number in range(3)])
+    found = judge(runs[2:], runs)
+    assert found.verdict == 'too few runs: 2 of 3'
+    assert (found.expected, found.is_slower, found.is_faster) == (None, False, False)
+
+
+def test_a_history_of_runs_that_differ_too_much_gives_no_verdict() -> None:
+    runs = as_records([a_run(number, rate) for number, rate in enumerate((20, 400, 90, 1500, 5, 700))])
+    found = judge(runs[5:], runs)
+    assert (found.verdict, found.expected) == ('history too noisy to judge', None)
+
+
+def test_later_runs_do_not_judge_earlier_ones() -> None:
+    runs = as_records([a_run(number) for number in range(8)])
+    assert judge(runs[:1], runs).num_earlier == 0
+    assert json.dumps(dict(runs[0].document))

@@ -1,0 +1,186 @@
+"""The live line on real pseudo-terminals: it is there while a run goes on, and leaves nothing behind."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from terminals import Terminal, terminal
+
+import tf_cnn_benchmarks
+from results.console import Console
+from results.live import LiveLine, format_duration
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
+PREAMBLE = """
+import contextlib, os, signal, sys, time
+from cluster.signals import Interrupts
+from results.console import Console, format_step, format_total
+from results.result import StepValues
+from results.statistics import Rate
+console = Console(sys.stdout, sys.stderr)
+"""
+STEP_LINE = '1\timages/sec: 812.3 +/- 4.1 (jitter = 2.0)\t0.500'
+
+
+def command(code: str) -> list[str]:
+    return [sys.executable, '-c', PREAMBLE + code]
+
+
+def shown(terminal: Terminal) -> list[str]:
+    """The lines on the screen; tabs are spaces there."""
+    assert terminal.column == 0
+    assert terminal.is_cursor_visible
+    return terminal.lines
+
+
+def test_a_run_leaves_its_lines_whole_and_nothing_of_the_live_line() -> None:
+    code = f"""
+console.progress('Building the graph'); input()
+console.result('==========')
+console.steps('step', 56, 100); console.steps('step', 57, 100, '812.3 +/- 4.1 images/sec'); input()
+console.warning('odd')
+console.result({STEP_LINE!r}); console.note('Continuing from model.ckpt-7')
+console.result(format_total(812.3)); input()
+console.close()
+"""
+    with terminal(command(code), cwd=ROOT) as seen:
+        seen.read('Building the graph')
+        assert shown(seen) == ['Building the graph']
+        seen.type('\n')
+        seen.read(' left')
+        assert shown(seen)[0] == '=========='
+        assert shown(seen)[1].startswith('step 57 of 100, 812.3 +/- 4.1 images/sec, 0:0')
+        seen.type('\n')
+        # Once drawn again it stands below what was printed.
+        seen.read(' left')
+        assert shown(seen)[-1].startswith('step 57 of 100')
+        seen.type('\n')
+        seen.read(until=None)
+        rule = '-' * 64
+        assert shown(seen) == [
+            '==========',
+            'tf_cnn_benchmarks: warning: odd',
+            STEP_LINE.expandtabs(),
+            'Continuing from model.ckpt-7',
+            *(rule, 'total images/sec: 812.30', rule),
+        ]
+
+
+@pytest.mark.parametrize(('columns', 'text'), [(20, 'Evaluating ' * 20), (21, '\u753b\u50cf ' * 30), (3, 'Building')])
+def test_a_narrow_terminal_does_not_wrap(columns: int, text: str) -> None:
+    with terminal(command(f'console.progress({text!r}); input()'), columns=columns, cwd=ROOT) as seen:
+        seen.read('\x1b[K\r')
+        (line,) = shown(seen)
+        # Wide characters take two columns, the second of which is empty in the screen's text.
+        assert text.startswith(line)
+        assert line
+
+
+def test_a_line_that_would_break_is_one_line() -> None:
+    with terminal(command("console.progress('a\\nb\\x1b[5mc'); input()"), cwd=ROOT) as seen:
+        seen.read('\x1b[K\r')
+        assert shown(seen) == ['a b [5mc']
+
+
+@pytest.mark.parametrize(
+    ('end', 'exit_code', 'last'),
+    [
+        ("raise ValueError('why')", 1, 'ValueError: why'),
+        ('sys.exit(3)', 3, ''),
+        ('time.sleep(60)', -2, 'KeyboardInterrupt'),
+        ('with Interrupts().listening(): os.kill(os.getpid(), signal.SIGTERM)', 1, 'cluster.signals.Terminated: 15'),
+        ("console.hand_over(); os.execv(sys.executable, [sys.executable, '-c', 'print(5)'])", 0, '5'),
+    ],
+    ids=['error', 'exit', 'Ctrl-C', 'SIGTERM', 'execv'],
+)
+def test_nothing_is_left_however_a_process_ends(end: str, exit_code: int, last: str) -> None:
+    code = f"console.progress('Building'); input(); console.result('ending'); input()\n{end}"
+    with terminal(command(code), cwd=ROOT) as seen:
+        seen.read('Building')
+        seen.type('\n')
+        # It is drawn again below the other line.
+        seen.read('ending\r\n')
+        seen.read('Building\x1b[K\r')
+        seen.type('\n')
+        if end.startswith('time'):
+            seen.type('\x03')
+        seen.read(until=None)
+        assert seen.process.returncode == exit_code
+        lines = shown(seen)
+        assert (lines[0], lines[-1]) == ('ending', last or 'ending')
+        assert not [line for line in lines if 'Building' in line and not line.startswith(' ')]
+
+
+def test_a_process_in_the_background_does_not_draw() -> None:
+    code = """
+if os.fork():
+    os.wait()
+else:
+    os.setpgid(0, 0)
+    console.progress('Building')
+    # The first drawing is over.
+    console.close()
+    console.result('done')
+"""
+    with terminal(command(code), cwd=ROOT) as seen:
+        seen.read(until=None)
+        assert seen.written == b'done\r\n'
+
+
+def test_without_control_sequences_progress_is_lines() -> None:
+    code = "console.progress('Building'); console.phase('a'); console.steps('b', 1, 2); console.result('c')"
+    with terminal(command(code), cwd=ROOT, TERM='dumb') as seen:
+        seen.read(until=None)
+        assert seen.written == b'Building\r\nc\r\n'
+    done = subprocess.run(command(code), capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (done.stdout, done.stderr) == ('c\n', 'Building\n')
+
+
+def test_a_console_says_whether_it_has_a_live_line() -> None:
+    assert not Console(None, io.StringIO()).is_live
+    assert not Console().is_live
+
+
+def test_the_time_left_is_that_of_the_steps_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('TERM', 'xterm')
+    now = 0.0
+    own, other = pty.openpty()
+    with open(own, 'rb'), open(other, 'w') as stream:
+        line = LiveLine(stream, clock=lambda: now)
+        line.steps('warm-up step', 1, 10)
+        assert line.text() == 'warm-up step 1 of 10'
+        now = 100.0
+        line.steps('step', 10, 100)
+        assert line.text() == 'step 10 of 100'
+        now = 120.0
+        line.steps('step', 20, 100, '5.0 images/sec')
+        assert line.text() == 'step 20 of 100, 5.0 images/sec, 2:40 left'
+        line.phase('Evaluating')
+        assert line.text() == 'Evaluating'
+        # A new run.
+        line.steps('step', 1, 100)
+        assert line.text() == 'step 1 of 100'
+        line.close()
+        assert line.text() == ''
+
+
+def test_durations_are_as_on_a_clock() -> None:
+    assert [format_duration(seconds) for seconds in (0, 9.6, 60, 3725)] == ['0:00', '0:10', '1:00', '1:02:05']
+
+
+def test_a_terminal_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('TERM', 'xterm')
+    own, other = pty.openpty()
+    with open(other, 'w') as stream:
+        line = LiveLine(stream)
+        os.close(own)
+        line.phase('Building')
+        with line.hidden():
+            pass
+        line.close()

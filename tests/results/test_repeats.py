@@ -1,0 +1,81 @@
+"""Which runs are repeats of each other: the same work with the same settings, wherever these were said."""
+
+from typing import Any
+
+import pytest
+from sample_results import sample_document, sample_record
+
+from comparison.differences import flag_differences
+from params.table import SPECS
+from results.document import Record
+from results.repeats import repeat_key
+
+pytestmark = pytest.mark.unit
+
+
+def key_of(document: dict[str, Any] | None = None, **flags: Any) -> str:
+    return repeat_key(Record('sample', document) if document else sample_record(flags=flags))
+
+
+def resolved(name: str, flag: object, used: object) -> dict[str, Any]:
+    """A document whose flag has one value, and whose run used another one."""
+    document = sample_document()
+    document['command']['flags'][name] = flag
+    document['run'][name] = used
+    return document
+
+
+def test_a_flag_of_a_later_version_at_its_default_splits_no_setting() -> None:
+    every: dict[str, Any] = {name: spec.default for name, spec in SPECS.items() if spec.default is not None}
+    given = sample_document()['command']['flags']
+    assert key_of(**{name: value for name, value in every.items() if name not in given}) == key_of()
+    assert key_of(xla=True) != key_of(xla=False) == key_of()
+
+
+def test_a_flag_that_this_version_lacks_counts_if_it_was_given() -> None:
+    assert key_of(some_later_flag=1) != key_of()
+    document = sample_document()
+    document['command']['flags']['some_later_flag'] = 1
+    assert key_of(document) == key_of()
+
+
+@pytest.mark.parametrize(
+    ('name', 'unset', 'value'),
+    [('device', None, 'cpu'), ('data_format', None, 'NHWC'), ('batch_size', 0, 64), ('precision', 'fp32', 'fp16')],
+)
+def test_a_value_that_was_chosen_by_the_run_is_the_same_as_one_that_was_given(
+    name: str, unset: object, value: object
+) -> None:
+    assert key_of(resolved(name, unset, value)) == key_of(resolved(name, value, value))
+    assert key_of(resolved(name, unset, value)) != key_of(resolved(name, unset, 'other'))
+
+
+def test_fp32_and_fp32_in_tf32_are_two_settings_and_their_difference_is_named() -> None:
+    older, on_cpu, in_tf32 = (sample_document() for _ in range(3))
+    on_cpu['run']['tf32'] = False
+    in_tf32['run']['tf32'] = True
+    on_cpu['command']['flags']['tf32'] = in_tf32['command']['flags']['tf32'] = True
+    assert key_of(older) == key_of(on_cpu) != key_of(in_tf32)
+    records = [Record('a', on_cpu), Record('b', in_tf32)]
+    assert flag_differences(records) == {'tf32': (False, True)}
+
+
+def test_what_is_done_between_steps_belongs_to_the_setting() -> None:
+    assert key_of(display_every=1) != key_of(display_every=100)
+    assert key_of(train_dir='a', save_model_steps=10) != key_of(train_dir='a')
+    assert key_of(train_dir='a') == key_of(train_dir='b') != key_of()
+
+
+def test_the_length_of_a_run_and_its_files_do_not() -> None:
+    first = key_of(num_batches=10, result_file='a', tf_random_seed=1, repeat=2)
+    assert first == key_of(num_batches=20, history='b', measure_peak=True)
+
+
+def test_machines_versions_and_variables_tell_runs_apart() -> None:
+    documents = [sample_document() for _ in range(4)]
+    documents[1]['machine']['versions']['tensorflow'] = '2.20.0'
+    documents[2]['environment'] = {'TF_XLA_FLAGS': '--tf_xla_auto_jit=2'}
+    documents[3]['machine']['fingerprint'] = 'another'
+    records = [Record('sample', document) for document in documents]
+    assert len(set(map(repeat_key, records))) == 4
+    assert len({repeat_key(record, across_versions=True) for record in records}) == 3

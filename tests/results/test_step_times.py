@@ -1,0 +1,92 @@
+"""The distribution of step times, held against NumPy, SciPy and the standard library."""
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_results import sample_document
+from scipy import stats
+
+from results.statistics import describe, drift_deviations, outliers, spread
+
+pytestmark = pytest.mark.unit
+
+SECONDS = st.lists(st.floats(1e-4, 1e3), min_size=4, max_size=60)
+
+
+@given(SECONDS)
+def test_the_distribution_is_that_of_numpy_and_scipy(seconds: list[float]) -> None:
+    found = describe(seconds)
+    expected = {
+        'mean': statistics.fmean(seconds),
+        'median': statistics.median(seconds),
+        'mad': stats.median_abs_deviation(seconds),
+        'min': min(seconds),
+        'max': max(seconds),
+        **{f'p{percent}': np.percentile(seconds, percent) for percent in (50, 90, 95, 99)},
+    }
+    assert found['num_steps'] == len(seconds)
+    assert found['step_seconds'] == pytest.approx(expected)
+    half = len(seconds) // 2
+    images_per_second = [len(part) / sum(part) for part in (seconds[:half], seconds[half:])]
+    assert found['drift'] == pytest.approx(images_per_second[1] / images_per_second[0] - 1)
+
+
+def test_it_has_the_keys_of_a_result() -> None:
+    expected = sample_document()['statistics']
+    found = describe([1.0, 2.0])
+    assert found.keys() == expected.keys()
+    assert found['step_seconds'].keys() == expected['step_seconds'].keys()
+
+
+def test_no_steps_have_no_distribution_and_few_have_no_drift() -> None:
+    found = describe([])
+    assert found['num_steps'] == found['num_outliers'] == 0
+    assert set(found['step_seconds'].values()) == {None}
+    assert found['drift'] is None
+    assert describe([1.0, 2.0, 3.0])['drift'] is None
+
+
+def test_the_spread_of_normal_numbers_is_their_standard_deviation_over_their_mean() -> None:
+    assert spread(np.random.default_rng(2).normal(0.5, 0.02, 100_000)) == pytest.approx(0.04, rel=0.02)
+
+
+def test_outliers_are_slow_and_normal_steps_are_none() -> None:
+    seconds = np.random.default_rng(3).normal(0.5, 0.01, 2000)
+    assert outliers(seconds).sum() == 0
+    seconds[[7, 100]] = 0.9, 0.7
+    seconds[8] = 0.1
+    assert np.flatnonzero(outliers(seconds)).tolist() == [7, 100]
+    assert describe(seconds)['num_outliers'] == 2
+
+
+def test_the_halves_are_compared_as_by_hand() -> None:
+    blocks = np.array([1.0, 2.0, 1.0, 2.0, 1.0, 3.0, 4.0, 3.0, 4.0, 3.0])
+    # The means of the halves are 1.4 and 3.4; neighbours differ by 1, so the variance of a block is 1/2.
+    expected = (3.4 - 1.4) / math.sqrt((0.5 + 0.5) / 5)
+    seconds = np.repeat(blocks, 4)
+    assert drift_deviations(seconds) == pytest.approx(expected)
+    assert drift_deviations(seconds[::-1]) == pytest.approx(-expected)
+    # What does not fill a block is left out at the start.
+    assert drift_deviations([9.0, 9.0, *seconds]) == pytest.approx(expected)
+
+
+def test_without_drift_the_halves_differ_by_about_one_standard_error() -> None:
+    draw = np.random.default_rng(4)
+    found = [drift_deviations(draw.normal(0.5, 0.01, 200)) for _ in range(1000)]
+    # Student's t of few degrees of freedom, here compared in the middle, where these hardly matter.
+    assert np.mean(np.abs(found) < 1) == pytest.approx(2 * stats.t(6).cdf(1) - 1, abs=0.05)
+
+
+def test_a_trend_is_no_noise() -> None:
+    noise = np.random.default_rng(5).normal(0, 0.01, 200)
+    assert drift_deviations(0.5 + noise + np.linspace(0, 0.04, 200)) > 5
+
+
+def test_steps_without_noise_have_a_sure_drift_or_none() -> None:
+    assert drift_deviations([1.0] * 40) == 0
+    assert drift_deviations([1.0] * 20 + [2.0] * 20) == math.inf
+    assert math.isnan(drift_deviations([1.0] * 39))
