@@ -1,7 +1,6 @@
 """Writes the files of CIFAR-10 and MNIST as their publishers describe them."""
 
 import gzip
-import pickle
 import struct
 from pathlib import Path
 
@@ -20,18 +19,13 @@ def write_cifar(folder: Path, images: np.ndarray, labels: np.ndarray, subset: st
                 file.write(bytes([label]) + b''.join(planes))
 
 
-def write_cifar_pickles(
-    folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train', protocol: int | None = None
-) -> None:
-    """As write_cifar, for the version of Python; by default as Python 2 wrote it, else as Python 3 with a protocol."""
+def write_cifar_pickles(folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train') -> None:
+    """As write_cifar, for the version for Python."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f'data_batch_{i}' for i in range(1, 6)] if subset == 'train' else ['test_batch']
     rows = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
     for name, each, numbers in zip(names, np.split(rows, len(names)), np.split(labels, len(names)), strict=True):
-        batch = {b'data': each, b'labels': numbers.tolist()}
-        (folder / name).write_bytes(
-            python2_pickle(each, numbers) if protocol is None else pickle.dumps(batch, protocol)
-        )
+        (folder / name).write_bytes(python2_pickle(each, numbers))
 
 
 def python2_pickle(rows: np.ndarray, labels: np.ndarray) -> bytes:
