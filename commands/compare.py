@@ -12,12 +12,11 @@ from pathlib import Path
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
 from commands.options import NEXT, Arguments, Declaration, Positional, join_repeated
-from comparison import regression_text
+from comparison import regression
 from comparison import text as comparison_text
 from comparison.changes import group_names, make_rows
 from comparison.ratios import Clock
-from comparison.regression import judge
-from comparison.regression_text import Judged
+from comparison.regression import Judged, judge
 from comparison.sides import Side, read_side, side_of
 from errors import UsageError, counted, format_warning, spelled
 from params import parse_argv
@@ -65,8 +64,8 @@ class CompareOptions:
     )
     against: str | None = flag(
         None,
-        'A file that --history wrote. Each result is judged against the earlier runs of the same setting on the same '
-        'machine, instead of against the first one.',
+        'A file that --history wrote. Each result is judged against the median of the last runs of the same setting on '
+        'the same machine, instead of against the first one.',
         is_path=True,
     )
 
@@ -269,13 +268,13 @@ def _judge(sides: Sequence[Side], options: CompareOptions, history: str) -> int:
     if not rows:
         raise UsageError(f'{sides[0].argument}: it holds no result with a throughput; give another one')
     if options.format == 'json':
-        print(regression_text.format_json(rows, clock))
+        print(regression.format_json(rows, clock))
     elif options.format == 'csv':
-        print(regression_text.format_csv(rows))
+        print(regression.format_csv(rows))
     elif options.format == 'markdown':
-        print(regression_text.format_markdown(rows))
+        print(regression.format_markdown(rows))
     else:
-        print(regression_text.format_text(rows, _width()))
+        print(regression.format_text(rows, _width()))
     slower = {row.name: row.judgement.ratio for row in rows if row.judgement.ratio and row.judgement.is_slower}
     return _exit_code(slower, problems[:unread], options.fail_below)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.options import Arguments, Declaration, Positional
-from comparison.change_points import change_points
 from errors import RunError, UsageError, counted, format_warning, not_installed, spelled
 from params.spec import flag
 from results import history
@@ -77,7 +76,6 @@ def _report(arguments: Arguments[ReportOptions]) -> int:
         now=datetime.now(timezone.utc),
         title=options.title,
         history=past.records,
-        change_points=change_points,
     )
     _write(page, output, options.plots)
     _tell_problems([*collection.problems, *past.problems])

@@ -1,104 +1,177 @@
-"""Judges new runs against the earlier runs of the same setting on the same machine."""
+"""`compare --against`: judges new runs by the earlier runs of the same setting on the same machine.
 
-import math
+The rate is held against the median of the last runs, with a tolerance; docs/compare.md explains both, and describes the
+formats. Does not import TensorFlow.
+"""
+
+import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
-from comparison.change_points import MIN_LEVEL, change_points
 from comparison.differences import Differences, machine_differences
-from comparison.intervals import WIDEST, half_width
 from comparison.ratios import Clock, estimate, rate_of
+from comparison.text import as_csv, make_table, plain, table_of_markdown
 from results.document import Record
 from results.repeats import repeat_key
+from results.statistics import spread
 
-# Of runs on one machine, what changes with each run or is a matter of the machine's load.
+SCHEMA = 'tf_cnn_benchmarks.regression'
+SCHEMA_VERSION = 2
+
+# The runs that count are the last ones, so that the median follows a machine that has changed.
+MOST_RUNS, FEWEST_RUNS = 10, 3
+# Smaller differences come and go with the memory layout of a process or the temperature of a room.
+LEAST_TOLERANCE = 0.02
+# A larger tolerance would find nothing.
+MOST_TOLERANCE = 0.5
+# By the number of runs, how many times their spread the tolerance is. One in 20 of equal runs, normally distributed,
+# is off by more, as 400,000 simulated histories of each length showed: the spread of 3 runs is often far too small.
+MULTIPLES = {3: 22.0, 4: 6.6, 5: 6.0, 6: 4.2, 7: 4.1, 8: 3.5, 9: 3.4, 10: 3.1}
+
+# These change with each run, or with the load of the machine.
 _UNIMPORTANT = ('affinity',)
+# Of a value that differs from run to run.
+_MOST_VALUES = 4
+
+_TITLES = ('run', 'shape', 'runs', 'images/sec', 'median before', 'expected', 'ratio', 'verdict')
+_LEFT = ('run', 'shape', 'verdict')
 
 
 @dataclass(frozen=True)
-class Change:
-    """Where a new level began: when, at which commit, by which ratio, and what differed from the run before."""
+class Expectation:
+    """What the last runs of a setting say about the next one.
 
-    started_at: str
-    git_commit: str | None
-    ratio: float
-    changes: Differences
+    Attributes:
+      median: of their rates, in images/sec.
+      tolerance: the share of the median by which the next rate may differ from it.
+    """
+
+    median: float
+    tolerance: float
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The images/sec that are as before, (low, high); None if the runs differ too much to say."""
+        if self.tolerance > MOST_TOLERANCE:
+            return None
+        return self.median * (1 - self.tolerance), self.median * (1 + self.tolerance)
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """New runs of one setting compared with the last level of the earlier ones.
+    """New runs of one setting, and what the earlier ones say about them.
 
     Attributes:
-      rate: images/sec of the new runs. num_new, num_earlier: runs. num_level: earlier runs since the last change.
-      median: of those, in images/sec; None if they are too few. expected: the interval in which the rate of runs like
-        those lies with 95 % probability, (low, high); None if they are too few, or differ too much.
-      ratio: rate over median.
-      verdict: in words. is_slower, is_faster: whether the rate lies outside of the interval.
-      last_change: the change that began the level, if there was one.
+      rate: images/sec of the new runs.
+      num_new: their number.
+      num_earlier: the number of earlier runs.
+      num_compared: the number of those that count, the last ones.
+      expectation: what these say; None if they are too few.
+      changes: what differs between the machine, versions and commits of the runs compared: name -> the values in the
+        order of the runs, the one of the new runs last.
     """
 
     rate: float
     num_new: int
     num_earlier: int
-    num_level: int
-    median: float | None
-    expected: tuple[float, float] | None
-    ratio: float | None
-    is_slower: bool
-    is_faster: bool
-    last_change: Change | None
+    num_compared: int
+    expectation: Expectation | None
+    changes: Differences
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The expected images/sec, (low, high); None if the earlier runs are too few, or differ too much."""
+        return self.expectation.interval if self.expectation else None
+
+    @property
+    def ratio(self) -> float | None:
+        """The rate over the median of the earlier runs; None if they are too few."""
+        return self.rate / self.expectation.median if self.expectation else None
+
+    @property
+    def is_slower(self) -> bool:
+        return self.interval is not None and self.rate < self.interval[0]
+
+    @property
+    def is_faster(self) -> bool:
+        return self.interval is not None and self.rate > self.interval[1]
 
     @property
     def verdict(self) -> str:
         if not self.num_earlier:
             return 'no run before this one'
-        if self.median is None:
-            return f'too few runs: {self.num_earlier} of {MIN_LEVEL}'
+        if self.expectation is None:
+            return f'too few runs: {self.num_earlier} of {FEWEST_RUNS}'
+        if self.interval is None:
+            return 'history too noisy to judge'
         if not self.is_slower and not self.is_faster:
-            return 'as before' if self.expected else 'history too noisy to judge'
-        return f'{"slower" if self.is_slower else "faster"} than the {self.num_level} runs before'
+            return 'as before'
+        return f'{"slower" if self.is_slower else "faster"} than the {self.num_compared} runs before'
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A row: the runs of one setting of one argument, and how they stand against the history."""
+
+    name: str
+    shape: str
+    judgement: Judgement
+
+
+def expectation(earlier: Sequence[float]) -> Expectation | None:
+    """What the last of these runs say about the next one; None if there are fewer than FEWEST_RUNS.
+
+    Args:
+      earlier: images/sec of each run, above 0, in the order of the runs.
+    """
+    rates = earlier[-MOST_RUNS:]
+    if len(rates) < FEWEST_RUNS:
+        return None
+    return Expectation(statistics.median(rates), max(LEAST_TOLERANCE, MULTIPLES[len(rates)] * spread(rates)))
 
 
 def judge(new: Sequence[Record], history: Sequence[Record], clock: Clock = Clock.WALL) -> Judgement:
     """Judges the runs of one setting on one machine by what a history holds of these.
 
-    The earlier runs are split where their level changed, and the last part gives a prediction interval for the mean of
-    the new runs: Student's t on the logarithms of the rates, whose variance is s² (1/n + 1/m) for n earlier and m new
-    runs (Hahn and Meeker 1991, Statistical Intervals, section 4.8).
-
     Args:
-      new: at least one run. history: runs of any setting and machine, in the order in which they started; those that
-        are incomplete, are among the new ones, or started later are passed over.
+      new: at least one run.
+      history: runs of any setting and machine, in the order in which they started; those that are incomplete, are
+        among the new ones, or started later are passed over.
     """
     earlier = _earlier(new, history, clock)
-    rates = [rate_of(record, clock) for record in earlier]
-    rate = estimate(new, clock).images_per_second
-    starts = change_points(rates) if len(rates) >= MIN_LEVEL else []
-    first = starts[-1] if starts else 0
-    level = np.asarray(rates[first:])
-    last_change = _change(earlier, rates, starts) if starts else None
-    if level.size < MIN_LEVEL:
-        return Judgement(rate, len(new), len(rates), int(level.size), None, None, None, False, False, None)
-    median = float(np.median(level))
-    logs = np.log(level)
-    deviation = float(logs.std(ddof=1)) * math.sqrt(1 / level.size + 1 / len(new))
-    half = half_width(deviation**2, level.size - 1)
-    middle = float(logs.mean())
+    compared = earlier[-MOST_RUNS:]
     return Judgement(
-        rate,
+        estimate(new, clock).images_per_second,
         len(new),
-        len(rates),
-        int(level.size),
-        median,
-        (math.exp(middle - half), math.exp(middle + half)) if half <= math.log(WIDEST) else None,
-        rate / median,
-        math.log(rate) < middle - half,
-        math.log(rate) > middle + half,
-        last_change,
+        len(earlier),
+        len(compared),
+        expectation([rate_of(record, clock) for record in compared]),
+        _changes([*compared, new[0]]),
     )
+
+
+def format_text(rows: Sequence[Judged], width: int | None) -> str:
+    """The table and a line about what differs, for people; width in columns, None for that of the terminal."""
+    return '\n'.join([make_table(_TITLES, _LEFT, [_cells(row) for row in rows], width), *_notes(rows)])
+
+
+def format_markdown(rows: Sequence[Judged]) -> str:
+    """A table of Markdown, and a list of what differs."""
+    table = table_of_markdown(_TITLES, _LEFT, [_cells(row) for row in rows])
+    return '\n'.join([table, *(f'- {line}' if line else '' for line in _notes(rows))])
+
+
+def format_csv(rows: Sequence[Judged]) -> str:
+    """One line for each row, with the keys of the JSON; what is no number or text is JSON."""
+    return as_csv([_as_object(row) for row in rows])
+
+
+def format_json(rows: Sequence[Judged], clock: Clock) -> str:
+    """The document."""
+    document = {'schema': SCHEMA, 'schema_version': SCHEMA_VERSION, 'clock': clock.value}
+    return json.dumps({**document, 'rows': [_as_object(row) for row in rows]}, indent=2)
 
 
 def _earlier(new: Sequence[Record], history: Sequence[Record], clock: Clock) -> list[Record]:
@@ -117,14 +190,65 @@ def _earlier(new: Sequence[Record], history: Sequence[Record], clock: Clock) -> 
     ]
 
 
-def _change(records: Sequence[Record], rates: Sequence[float], starts: Sequence[int]) -> Change:
-    """The last change, with the ratio of the levels' medians."""
-    before, start = ([0, *starts][-2], starts[-1])
-    after, previous = records[start], records[start - 1]
-    found = machine_differences([previous, after])
-    return Change(
-        after.started_at,
-        (after.document.get('program') or {}).get('git_commit'),
-        float(np.median(rates[start:]) / np.median(rates[before:start])),
-        {name: change for name, change in found.items() if name not in _UNIMPORTANT},
+def _changes(records: Sequence[Record]) -> Differences:
+    """What differs between runs: name -> the known values in the order of the runs, each as often as it began."""
+    found = {}
+    for name, values in machine_differences(records).items():
+        known = [value for value in values if value is not None]
+        if name not in _UNIMPORTANT:
+            found[name] = tuple(value for i, value in enumerate(known) if not i or value != known[i - 1])
+    return found
+
+
+def _cells(row: Judged) -> tuple[str, ...]:
+    found = row.judgement
+    low, high = found.interval or (None, None)
+    return (
+        plain(row.name),
+        plain(row.shape),
+        str(found.num_new),
+        f'{found.rate:.2f}',
+        f'{found.expectation.median:.2f}' if found.expectation else '',
+        '' if low is None else f'{low:.2f} to {high:.2f}',
+        '' if found.ratio is None else f'{found.ratio:.3f}',
+        found.verdict,
     )
+
+
+def _notes(rows: Sequence[Judged]) -> list[str]:
+    """A line for each set of differences, with the rows that have it if not all have."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.judgement.changes:
+            told = ', '.join(f'{name} {_chain(values)}' for name, values in row.judgement.changes.items())
+            names.setdefault(plain(told), []).append(plain(row.name))
+    lines = [f'{", ".join(found)}: since the runs before, {told}' for told, found in names.items()]
+    return ['', *lines] if lines else []
+
+
+def _chain(values: Sequence[object]) -> str:
+    left_out = len(values) - _MOST_VALUES
+    shown = [str(value) for value in values]
+    if left_out > 0:
+        shown[1 : left_out + 2] = [f'{left_out + 1} more']
+    return ' -> '.join(shown)
+
+
+def _as_object(row: Judged) -> dict[str, Any]:
+    found = row.judgement
+    low, high = found.interval or (None, None)
+    return {
+        'name': row.name,
+        'shape': row.shape,
+        'num_runs': found.num_new,
+        'images_per_second': found.rate,
+        'num_earlier_runs': found.num_earlier,
+        'num_runs_compared': found.num_compared,
+        'median': found.expectation.median if found.expectation else None,
+        'expected_low': low,
+        'expected_high': high,
+        'ratio': found.ratio,
+        'verdict': found.verdict,
+        'is_regression': found.is_slower,
+        'different_machine': {name: list(values) for name, values in found.changes.items()},
+    }

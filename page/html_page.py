@@ -62,7 +62,6 @@ def make_page(
     now: datetime,
     title: str | None = None,
     history: Sequence[Record] = (),
-    change_points: Callable[[Sequence[float]], Sequence[int]] | None = None,
 ) -> Page:
     """The page of results.
 
@@ -70,13 +69,13 @@ def make_page(
       collection: of results.collection.collect.
       now: when the page is made, in UTC, which it states.
       title: its heading; by default it names the models.
-      history, change_points: the runs of the last months, and what finds changes in their rates; see plot_history.
+      history: the runs of the last months.
     """
     summary = summarize_collection(collection)
     speed = [plot_rates(summary), plot_scaling(summary), plot_peak(summary)]
     steps = [plot_distribution(summary), plot_timeline(summary), plot_stages(summary), plot_phases(summary)]
     steps.append(plot_losses(summary))
-    past = [plot_history(history, change_points)] if change_points else []
+    past = [plot_history(history)]
     groups = (('speed', 'Speed', speed), ('steps', 'Steps', steps), ('history', 'History', past))
     shown = [(anchor, heading, [plot for plot in plots if plot]) for anchor, heading, plots in groups]
     sections = [Section(anchor, heading, [_drawn(plot) for plot in plots]) for anchor, heading, plots in shown if plots]

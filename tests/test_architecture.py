@@ -112,7 +112,6 @@ WITHOUT_TENSORFLOW = [
     'records.framing',
     'results.advice',
     'results.benchmark_log',
-    'comparison.change_points',
     'comparison.ratios',
     'comparison.text',
     'results.console',

@@ -256,7 +256,7 @@ def test_results_are_judged_by_a_history(capsys: pytest.CaptureFixture[str]) -> 
     verdicts = {row['name']: row['verdict'] for row in document['rows']}
     assert verdicts == {
         'same.json': 'as before',
-        'slow.json': 'slower than the 12 runs before',
+        'slow.json': 'slower than the 10 runs before',
         'other.json': 'no run before this one',
     }
     assert [row['is_regression'] for row in document['rows']] == [False, True, False]

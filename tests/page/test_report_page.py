@@ -154,12 +154,17 @@ def test_the_history_names_its_changes() -> None:
         )
         for number, rate in enumerate([100.0] * 5 + [90.0] * 5)
     ]
-    plot = plot_history(records[::-1], lambda rates: [5])
+    plot = plot_history(records[::-1])
     assert plot
     check_line(plot.alt, '-10.0%', '2026-06-01')
+    assert '2026-07-01' not in plot.alt
     assert len(plot.data.rows) == 10
+    assert [row[-1] for row in plot.data.rows[:7]] == ['', '', '', '', '', '-10.0%', '-10.0%']
     assert plot.svg(NARROW).startswith('<svg')
-    assert plot_history(records[:2], lambda rates: []) is None
+    steady = plot_history(records[:5])
+    assert steady
+    assert 'No run is outside' in steady.alt
+    assert plot_history(records[:2]) is None
 
 
 def test_text_in_plots_is_escaped_and_formulas_are_text(tmp_path: Path) -> None:
