@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from commands.options import Arguments, Declaration, Positional
 from errors import RunError, UsageError, counted, format_warning, not_installed, spelled
+from hardware.atomic import write_whole
 from params.spec import flag
 from results import history
 from results.collection import collect
-from results.document import write_whole
 from results.history import History
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hardware.atomic import write_whole
 from page.inline_svg import inline_svg
 from page.labels import shortened
-from results.document import write_whole
 
 # Each colour by its role, which is also the name of its CSS variable. Contrast with the paper: text at least 4.5,
 # series at least 3. Neighbours differ in lightness too, and each series has a marker and a hatch of its own.

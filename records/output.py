@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from errors import UsageError, counted
+from hardware.atomic import sync
 from inputs.data_sets import shard_name, subset_of
 from records.layout import FACTS_FILE, LABELS_FILE, SubsetFacts, facts_text, labels_text, read_facts, read_labels
 from records.parallel import interrupts_held
@@ -107,15 +108,6 @@ def _remove_files(folder: Path) -> int:
     for file in files:
         file.unlink()
     return len(files)
-
-
-def sync(path: Path) -> None:
-    """Waits until a file, or the list of a folder's files, is on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def publish(unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts, output: Path, subset: str) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from errors import RunError, counted
+from hardware.atomic import sync
 from records.framing import FRAME_BYTES
 from records.images import EncodedImage, Undecodable, encode_image
 from records.layout import ImageFolder, SourceImage, SubsetFacts
-from records.output import publish, sync, unfinished_folder
+from records.output import publish, unfinished_folder
 from records.parallel import ordered_map, process_pool
 from records.progress import Monitor
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from errors import RunError, spelled
-from results.document import write_whole
+from hardware.atomic import write_whole
 
 RUN_LOG, METRIC_LOG = 'benchmark_run.log', 'metric.log'
 _TIME = '%Y-%m-%dT%H:%M:%S.%fZ'

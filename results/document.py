@@ -3,17 +3,9 @@
 docs/results.md describes the documents, results/result.schema.json is their JSON Schema.
 """
 
-import contextlib
 import functools
-import glob
 import json
 import math
-import os
-import re
-import shutil
-import tempfile
-import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from errors import OF_A_FULL_DISK, UsageError, read_regular
+from errors import UsageError, read_regular
 from params.file_flags import OUTPUTS
 from params.table import SPECS
 from results.schema import DamagedError, check, short
@@ -301,54 +293,6 @@ def read_file(path: Path) -> Record | Failure:
 
 # The most bytes of a result that is read: those of some million steps.
 MOST_BYTES = 256 << 20
-# The ending of a file that is being written. No file takes so long.
-_PART, _OLD_SECS = '.part', 600.0
-_TEMPORARY = 'tf_cnn_benchmarks_'
-
-
-def write_whole(content: str | bytes, path: str) -> None:
-    """Writes a file as a whole or not at all; text as UTF-8.
-
-    Raises:
-      OSError: it cannot be written.
-    """
-    data = content.encode() if isinstance(content, str) else content
-    target = Path(path).resolve()
-    if target.exists() and not target.is_file():
-        # A pipe or a device, such as /dev/stdout.
-        target.write_bytes(data)
-        return
-    _remove_old_parts(target)
-    part = target.with_name(f'.{target.name}.{uuid.uuid4().hex[:8]}{_PART}')
-    try:
-        part.write_bytes(data)
-        part.replace(target)
-    except OSError as error:
-        # A file that is mounted by itself, or whose folder is read-only, can only be written in place.
-        if error.errno in OF_A_FULL_DISK or not target.exists():
-            raise
-        target.write_bytes(data)
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-
-
-def _remove_old_parts(target: Path) -> None:
-    """Removes what a process that was killed while it wrote the same file has left."""
-    with contextlib.suppress(OSError):
-        for part in target.parent.glob(f'.{glob.escape(target.name)}.*{_PART}'):
-            if time.time() - part.stat().st_mtime > _OLD_SECS:
-                part.unlink(missing_ok=True)
-
-
-def own_prefix() -> str:
-    """Returns the start of the names of this process's temporary folders; first removes those of dead processes."""
-    for folder in Path(tempfile.gettempdir()).glob(f'{_TEMPORARY}[0-9]*_*'):
-        owner = re.match(rf'{_TEMPORARY}(\d+)_', folder.name)
-        with contextlib.suppress(OSError):
-            if owner and folder.stat().st_uid == os.getuid() and not Path(f'/proc/{owner[1]}').exists():
-                shutil.rmtree(folder, ignore_errors=True)
-    return f'{_TEMPORARY}{os.getpid()}_'
 
 
 def as_float(value: float | None, otherwise: float = math.nan) -> float:

@@ -1,7 +1,6 @@
 """Exports the model of a run as a SavedModel, which TensorFlow serves without this program."""
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,12 +10,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import preprocessing
+from hardware.atomic import move_whole
 from models.layers import Initializer, Tensor
 from models.model_facts import Network
 from models.networks import build_network
 from run.evaluation import FixedVariables, read_whole
 from run.instruments import writing
-from training.checkpoint_files import sync
 from training.checkpoints import Slice
 from training.variables import HOST_DEVICE
 
@@ -115,8 +114,4 @@ def export_saved_model(
     unfinished = path.with_name(f'.{path.name}-unfinished')
     with writing('export_saved_model', folder), _temporary(unfinished):
         v2.saved_model.save(module, str(unfinished), signatures={'serving_default': signature})
-        for parent, _, files in os.walk(unfinished):
-            for file in files:
-                sync(Path(parent, file))
-        unfinished.replace(path)
-        sync(path.parent)
+        move_whole(unfinished, path)

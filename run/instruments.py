@@ -14,8 +14,8 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.client import timeline
 
 from errors import RunError, counted
+from hardware.atomic import write_whole
 from planning.plan import Instruments, Summaries
-from results.document import write_whole
 from results.result import Phase, Step, StepValues
 from training.variables import Variable
 

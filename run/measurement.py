@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 from cluster.worker import Worker
 from comparison.input_stage_table import format_stages
 from errors import BenchmarkError, RunError, spelled
+from hardware.atomic import write_whole
 from inputs.buffers import format_memory
 from params.result_flags import STDOUT
 from planning.plan import Plan, Role
@@ -22,7 +23,6 @@ from results import console as lines
 from results import history
 from results.benchmark_log import BenchmarkLog
 from results.console import Console
-from results.document import write_whole
 from results.result import Accuracy, Between, Cause, ClusterTotal, Ending, Phase, Result, Step, StepValues
 from results.statistics import RunningRate
 from results.summary import format_summary

@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from errors import RunError
+from hardware.atomic import own_prefix
 from planning.plan import Checkpoints, Counts
-from results.document import own_prefix
 from run.schedule import Origin, Schedule, StartFacts, choose_origin, make_schedule
 from run.step_graph import StepGraph
 from training.checkpoint_files import mark_ended, step_of

@@ -21,6 +21,7 @@ from typing import Any
 
 from cluster.shape import Shape
 from errors import RunError, UsageError, read_regular
+from hardware.atomic import move_whole, write_whole
 from results import VERSION
 from results.collection import SWEEP_FILE
 from results.document import Failure, Record, read_file
@@ -135,9 +136,7 @@ class Folder:
           RunError: the disk is full, or fails.
         """
         with self._writing(path):
-            _sync(unfinished)
-            unfinished.replace(path)
-            _sync(path.parent)
+            move_whole(unfinished, path)
         return read_file(path)
 
     def copy(self, source: Path, path: Path) -> Outcome:
@@ -152,14 +151,8 @@ class Folder:
 
     def write(self, path: Path, text: str) -> None:
         """Writes a whole file; raises RunError if the disk is full, or fails."""
-        unfinished = unfinished_name(path)
         with self._writing(path):
-            with unfinished.open('w', encoding='utf-8') as file:
-                file.write(text + '\n')
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
-            _sync(path.parent)
+            write_whole(text + '\n', path)
 
     def check_room(self, reason: str) -> None:
         """Raises RunError if a run that failed for this reason failed because the disk is full."""
@@ -236,11 +229,3 @@ def _plan_of(document: Mapping[str, Any]) -> SweepPlan:
         columns=tuple(document['columns']),
         published_in=document.get('published_in', ''),
     )
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

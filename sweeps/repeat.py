@@ -11,11 +11,12 @@ from cluster.signals import Interrupts
 from comparison.ratios import estimate
 from comparison.text import format_outliers, format_runs
 from errors import RunError, UsageError, counted
+from hardware.atomic import own_prefix, write_whole
 from models.registry import MODELS
 from params import Params
 from params.result_flags import field_values, fill
 from results.console import BANNER_END, BANNER_START, Console, format_total
-from results.document import Record, own_prefix, write_whole
+from results.document import Record
 from results.repeats import far_from_others
 from sweeps.folder import Outcome
 from sweeps.runner import Starter, describe, run_repeats, succeeded

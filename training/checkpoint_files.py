@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from errors import RunError, UsageError
+from hardware.atomic import move_whole, sync
 
 UNFINISHED, READY = '.unfinished-checkpoint', '.ready-checkpoint'
 _STATE = 'checkpoint'
@@ -203,17 +204,7 @@ def _write_state(folder: Path, names: Sequence[str]) -> None:
     state = tf.train.generate_checkpoint_state_proto(str(folder.absolute()), names[-1], list(names))
     written = folder / READY / _STATE
     written.write_text(str(state))
-    sync(written)
-    written.replace(folder / _STATE)
-
-
-def sync(path: Path) -> None:
-    """Flushes the contents of a file, or the entries of a folder, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    move_whole(written, folder / _STATE)
 
 
 @contextlib.contextmanager

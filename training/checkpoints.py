@@ -11,7 +11,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from errors import RunError
-from training.checkpoint_files import READY, UNFINISHED, data_files, publish, sync
+from hardware.atomic import move_whole
+from training.checkpoint_files import READY, UNFINISHED, data_files, publish
 from training.contents import OPTIMIZER, OPTIONAL, TRAINING, cause, difference, group_of, read_contents
 from training.variables import Variable
 
@@ -137,10 +138,7 @@ class Checkpointer:
                 session.run(self._save, {self._prefix: str(unfinished / name)})
                 if not is_unchanged():
                     raise RunError(f'{name} was not saved: a step changed the variables during the save')
-                # Flush before renaming: after a power failure, a renamed file could be empty otherwise.
-                for file in unfinished.iterdir():
-                    sync(file)
-                unfinished.rename(ready)
+                move_whole(unfinished, ready)
             except BaseException:
                 # It would take up the rest of a disk that is full.
                 shutil.rmtree(unfinished, ignore_errors=True)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from benchmarks.peers.document import make_document
+from hardware.atomic import write_whole
 from hardware.meters import Disturbances
-from results.document import write_whole
 
 # Bottleneck blocks of the four stages: He et al. 2015, table 1.
 BLOCKS = (3, 4, 6, 3)
