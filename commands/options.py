@@ -23,7 +23,7 @@ A module of commands/ declares a frozen dataclass of params.spec.flag() fields a
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from errors import Refusals, UsageError, nearest
@@ -107,7 +107,6 @@ class Declaration(Generic[OptionsT]):
       description: the first paragraph of its --help. details: what follows the examples there, blank lines between
         paragraphs.
       examples: command lines, without the program and the subcommand.
-      removed: flags of older versions by name, each with the line that refuses it.
     """
 
     name: str
@@ -117,7 +116,6 @@ class Declaration(Generic[OptionsT]):
     details: str = ''
     positional: Positional | None = None
     rest: Rest | None = None
-    removed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def usage(self) -> str:
@@ -213,8 +211,6 @@ class Declaration(Generic[OptionsT]):
             raise UsageError(f'{given[at_most]}: {self.name} takes {self.positional.count}; leave it out, {self._see}')
 
     def _unknown(self, name: str, specs: Mapping[str, FlagSpec]) -> str:
-        if name in self.removed:
-            return self.removed[name]
         near = nearest(name, specs)
         if near:
             hint = f'did you mean --{near}?'

@@ -44,9 +44,6 @@ DECLARATION = Declaration(
     positional=Positional(
         'DIR', 'A folder with results that --result_file or sweep wrote, or one such file.', at_most=None, is_path=True
     ),
-    removed=dict.fromkeys(
-        ('serve', 'port'), '--serve: report makes a file; run report again when results have changed'
-    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""What the report says about machines, flags and warnings. Does not import TensorFlow."""
+"""What the report says about machines, flags, warnings and failures. Does not import TensorFlow."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,14 +7,14 @@ from typing import Any
 
 from comparison import differences
 from errors import counted
-from page.measured import Run, as_text
-from page.rows import Summary, number
+from page.rows import Run, Summary, as_text, number
 from results.advice import counted_cores
 
 _MOST_VALUES = 12
-# Of machines: it is the heading of their columns.
+# The heading of the columns of machines, so it is not listed among their differences.
 _HEADING = 'hostname'
 _GIBIBYTE = 2**30
+_LIBRARIES = {'tensorflow': 'TensorFlow', 'python': 'Python', 'numpy': 'NumPy'}
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class MachineCard:
 
     host: str
     fingerprint: str
-    facts: Sequence[tuple[str, str]]
+    facts: Mapping[str, str]
     num_runs: int
 
 
@@ -32,8 +32,11 @@ class WarningGroup:
     """The warnings of one code.
 
     Attributes:
-      texts: the different ones, the most frequent first. labels: the settings whose runs gave them.
-      num_runs: how many runs gave one, of all_runs.
+      code: what they have in common.
+      texts: the different ones, the most frequent first.
+      labels: the settings whose runs gave them.
+      num_runs: how many runs gave one.
+      all_runs: how many runs there are.
     """
 
     code: str
@@ -43,40 +46,33 @@ class WarningGroup:
     all_runs: int
 
 
-@dataclass(frozen=True)
-class EndedGroup:
-    """The settings whose runs failed or were stopped for one reason."""
-
-    status: str
-    reason: str
-    labels: Sequence[str]
-
-
 def machine_cards(runs: Sequence[Run]) -> list[MachineCard]:
     """A card for each machine, in the order of their first runs."""
-    found = {run.machine: run.record.machine for run in reversed(runs)}
     counts = Counter(run.machine for run in runs)
     return [
-        MachineCard(str(found[mark]['hostname']), mark, list(_machine_facts(found[mark]).items()), counts[mark])
-        for mark in dict.fromkeys(run.machine for run in runs)
+        MachineCard(str(record.machine['hostname']), mark, _machine_facts(record.machine), counts[mark])
+        for mark, record in _first_records(runs).items()
     ]
 
 
-def machine_differences(runs: Sequence[Run]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The host names of all machines, and each fact that differs with its text for each; no facts for one machine.
+def machine_differences(runs: Sequence[Run]) -> list[list[str]]:
+    """A table of what differs between machines: its heading, then a line for each fact. Empty if nothing differs.
 
-    Of each machine its first run counts. What differs between runs of one machine, too, is told by flag_differences.
+    Each machine is described by its first run. flag_differences lists what also differs between runs of one machine.
     """
-    records = [*{run.machine: run.record for run in reversed(runs)}.values()][::-1]
+    records = [*_first_records(runs).values()]
     found = differences.differing([differences.machine_facts(record) for record in records])
     variables = {f'environment.{name}' for name in differences.environment_differences(records)}
-    hosts = [str(record.machine['hostname']) for record in records]
-    rows = [(name, values) for name, values in found.items() if name != _HEADING and name not in variables]
-    return hosts, [(name, [_fact(name, value) for value in values]) for name, values in rows]
+    lines = [
+        [name, *(_fact(name, value) for value in values)]
+        for name, values in found.items()
+        if name != _HEADING and name not in variables
+    ]
+    return [['fact', *(str(record.machine['hostname']) for record in records)], *lines] if lines else []
 
 
-def flag_differences(runs: Sequence[Run]) -> list[tuple[str, list[tuple[str, int]]]]:
-    """The flags and environment variables that differ between runs: each value with the number of runs that had it."""
+def flag_differences(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """The flags and environment variables that differ between runs, each with its values and their numbers of runs."""
     records = [run.record for run in runs]
     found = differences.flag_differences(records) | differences.environment_differences(records)
     return [(name, _listed(Counter(map(as_text, found[name])))) for name in sorted(found)]
@@ -92,84 +88,71 @@ def warning_groups(summary: Summary) -> list[WarningGroup]:
                 code = str(warning.get('code', ''))
                 texts.setdefault(code, Counter())[str(warning.get('text', ''))] += 1
                 labels.setdefault(code, {})[id(run)] = row.label
-    groups = [
-        WarningGroup(
-            code,
-            [text for text, _ in texts[code].most_common()],
-            list(dict.fromkeys(found.values())),
-            len(found),
-            len(summary.runs),
-        )
-        for code, found in labels.items()
-    ]
+    groups = []
+    for code, found in labels.items():
+        each = [text for text, _ in texts[code].most_common()]
+        groups.append(WarningGroup(code, each, list(dict.fromkeys(found.values())), len(found), len(summary.runs)))
     return sorted(groups, key=lambda group: -group.num_runs)
 
 
-def ended_groups(summary: Summary) -> list[EndedGroup]:
-    """The settings without a complete result, by the reason."""
+def ended_groups(summary: Summary) -> dict[tuple[str, str], list[str]]:
+    """The labels of the settings without a complete result, by status and reason."""
     labels: dict[tuple[str, str], list[str]] = {}
     for row in summary.rows:
         if row.reason:
             labels.setdefault((row.status, row.reason), []).append(row.label)
-    return [EndedGroup(status, reason, found) for (status, reason), found in labels.items()]
+    return labels
+
+
+def _first_records(runs: Sequence[Run]) -> dict[str, Any]:
+    """The first result of each machine, by its fingerprint."""
+    records: dict[str, Any] = {}
+    for run in runs:
+        records.setdefault(run.machine, run.record)
+    return records
 
 
 def _machine_facts(machine: Mapping[str, Any]) -> dict[str, str]:
-    versions = machine.get('versions') or {}
-    threads = machine.get('threads') or {}
-    memory = machine.get('memory_bytes')
+    def listed(*facts: tuple[str, str]) -> str:
+        """The facts that are known, each by its key and the text that follows its value."""
+        return ', '.join(f'{machine[name]}{text}' for name, text in facts if machine.get(name))
+
     gpus = Counter(str(gpu.get('name', 'GPU')) for gpu in machine.get('gpus') or ())
+    threads, versions = machine.get('threads') or {}, machine.get('versions') or {}
+    cpus = machine.get('cgroup_cpus')
+    limits = (counted_cores(cpus) if cpus else None, _gibibytes(machine.get('cgroup_memory_bytes')))
+    sockets = [('num_sockets', ' sockets')] if (machine.get('num_sockets') or 0) > 1 else []
     facts = {
         'processor': machine.get('cpu_model'),
-        'cores': _cores(machine),
+        'cores': listed(('num_cores', ' logical'), ('num_physical_cores', ' physical'), *sockets),
         'GPUs': ', '.join(f'{count} {name}' for name, count in gpus.items()) or 'none',
-        'memory': f'{number(memory / _GIBIBYTE, 3)} GiB' if memory else None,
-        'limits of its container': _limits(machine),
+        'memory': _gibibytes(machine.get('memory_bytes')),
+        'limits of its container': ', '.join(limit for limit in limits if limit),
         'frequency governor': machine.get('governor'),
-        # Without the fact the key is None, which the table lacks; mypy wants a bool.
-        'virtual': {True: 'yes', False: 'no'}.get(machine.get('is_virtual')),  # type: ignore[arg-type]
-        'system': ', '.join(str(machine[name]) for name in ('os', 'kernel') if machine.get(name)),
+        'virtual': None if machine.get('is_virtual') is None else 'yes' if machine['is_virtual'] else 'no',
+        'system': listed(('os', ''), ('kernel', '')),
         'threads': ', '.join(
             f'{threads[name]} {name.replace("_", "-")}' for name in ('intra_op', 'inter_op') if threads.get(name)
         ),
-        **{
-            {'tensorflow': 'TensorFlow', 'python': 'Python', 'numpy': 'NumPy'}.get(name, name): versions[name]
-            for name in versions
-        },
+        **{_LIBRARIES.get(name, name): version for name, version in versions.items()},
     }
     return {name: str(value) for name, value in facts.items() if value}
 
 
-def _cores(machine: Mapping[str, Any]) -> str | None:
-    logical, physical, sockets = (machine.get(name) for name in ('num_cores', 'num_physical_cores', 'num_sockets'))
-    if not logical:
-        return None
-    parts = [f'{logical} logical', f'{physical} physical' if physical else '']
-    return ', '.join(part for part in (*parts, f'{sockets} sockets' if sockets and sockets > 1 else '') if part)
-
-
-def _limits(machine: Mapping[str, Any]) -> str | None:
-    cpus, memory = machine.get('cgroup_cpus'), machine.get('cgroup_memory_bytes')
-    parts = [
-        counted_cores(cpus) if cpus else '',
-        f'{number(memory / _GIBIBYTE, 3)} GiB' if memory else '',
-    ]
-    return ', '.join(part for part in parts if part) or None
-
-
-def _listed(counts: Counter[str]) -> list[tuple[str, int]]:
-    values = counts.most_common(_MOST_VALUES)
+def _listed(counts: Counter[str]) -> str:
+    """The most frequent values, each with its count."""
+    values = [f'{text} ({counted(count, "run")})' for text, count in counts.most_common(_MOST_VALUES)]
     others = len(counts) - len(values)
-    return (
-        [*values, (f'and {counted(others, "other value")}', counts.total() - sum(count for _, count in values))]
-        if others
-        else values
-    )
+    return ', '.join([*values, f'and {counted(others, "other value")}'] if others else values)
+
+
+def _gibibytes(size: float | None) -> str | None:
+    return f'{number(size / _GIBIBYTE, 3)} GiB' if size else None
 
 
 def _fact(name: str, value: object) -> str:
     if value is None:
         return '—'
     if name.endswith('_bytes') and isinstance(value, int):
-        return f'{number(value / _GIBIBYTE, 3)} GiB'
+        return _gibibytes(value) or '0'
     return ', '.join(map(str, value)) if isinstance(value, list) else as_text(value)

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,14 +14,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from errors import counted
-from page.figures import DARK, LIGHT, NARROW, WIDE, Plot
 from page.findings import ended_groups, flag_differences, machine_cards, machine_differences, warning_groups
-from page.headline import headline_stats
-from page.measured import BATCH_SIZE, FOLDER, SHAPE, STANDARD
-from page.plots import plot_peak, plot_rates, plot_scaling
-from page.plots_history import plot_history
-from page.plots_steps import plot_distribution, plot_losses, plot_phases, plot_stages, plot_timeline
-from page.rows import ReportRow, Summary, number, summarize_collection
+from page.plots import Plot, make_plots
+from page.rows import BATCH_SIZE, FOLDER, SHAPE, STANDARD, ReportRow, Summary, number, summarize_collection
 from results.collection import Collection
 from results.document import Record
 
@@ -40,12 +35,16 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Section:
-    """A section with plots: its anchor, its heading, and each plot with its two <svg>, wide and narrow."""
+class Column:
+    """A column of the table of settings: its name, and a cell for each row."""
 
-    anchor: str
-    title: str
-    plots: Sequence[tuple[Plot, Markup, Markup]]
+    name: str
+    cells: Sequence[Cell]
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether it is sorted by numbers."""
+        return any(cell.value is not None for cell in self.cells)
 
 
 @dataclass(frozen=True)
@@ -53,42 +52,31 @@ class Page:
     """A page: its HTML, and the plots in it."""
 
     html: str
-    plots: tuple[Plot, ...]
+    plots: Sequence[Plot]
 
 
 def make_page(
-    collection: Collection,
-    *,
-    now: datetime,
-    title: str | None = None,
-    history: Sequence[Record] = (),
+    collection: Collection, *, now: datetime, title: str | None = None, history: Sequence[Record] = ()
 ) -> Page:
-    """The page of results.
+    """Makes the page of results.
 
     Args:
       collection: of results.collection.collect.
-      now: when the page is made, in UTC, which it states.
+      now: when the page is made, in UTC; the page states it.
       title: its heading; by default it names the models.
       history: the runs of the last months.
     """
     summary = summarize_collection(collection)
-    speed = [plot_rates(summary), plot_scaling(summary), plot_peak(summary)]
-    steps = [plot_distribution(summary), plot_timeline(summary), plot_stages(summary), plot_phases(summary)]
-    steps.append(plot_losses(summary))
-    past = [plot_history(history)]
-    groups = (('speed', 'Speed', speed), ('steps', 'Steps', steps), ('history', 'History', past))
-    shown = [(anchor, heading, [plot for plot in plots if plot]) for anchor, heading, plots in groups]
-    sections = [Section(anchor, heading, [_drawn(plot) for plot in plots]) for anchor, heading, plots in shown if plots]
     runs = summary.runs
+    columns = _columns(summary)
+    plots = make_plots(summary, history)
     html = _render(
         title=title or _title(summary),
-        now=now,
-        period=_period([run.record.started_at for run in runs]),
+        facts=_facts(summary, now),
         summary=summary,
-        stats=headline_stats(summary),
-        columns=_columns(summary),
-        rows=[(row, _cells(row, position, summary)) for position, row in enumerate(summary.rows, 1)],
-        sections=sections,
+        columns=columns,
+        rows=list(zip(summary.rows, zip(*(column.cells for column in columns), strict=True), strict=True)),
+        plots=[(plot, base64.b64encode(plot.image()).decode()) for plot in plots],
         ended=ended_groups(summary),
         warnings=warning_groups(summary),
         most_named=_MOST_NAMED,
@@ -96,9 +84,9 @@ def make_page(
         machine_differences=machine_differences(runs),
         flag_differences=flag_differences(runs),
         programs=sorted({str((run.record.document.get('program') or {}).get('version', '?')) for run in runs}),
-        commands=[(row, _command(row)) for row in summary.rows if _command(row)][:_MOST_COMMANDS],
+        commands=[(row.label, _command(row)) for row in summary.rows if row.runs][:_MOST_COMMANDS],
     )
-    return Page(html, tuple(plot for _, _, plots in shown for plot in plots))
+    return Page(html, plots)
 
 
 def _render(**values: Any) -> str:
@@ -114,17 +102,10 @@ def _render(**values: Any) -> str:
     environment.filters['breakable'] = _breakable
     return environment.get_template('report.html.jinja').render(
         **values,
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src blob: data:; script-src 'sha256-{digest}'",
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
         css=Markup((_TEMPLATES / 'report.css').read_text(encoding='utf-8')),
-        light=LIGHT,
-        dark=DARK,
         script=Markup(script),
     )
-
-
-def _drawn(plot: Plot) -> tuple[Plot, Markup, Markup]:
-    # Inline SVG comes from matplotlib, with its texts escaped.
-    return plot, Markup(plot.svg(WIDE)), Markup(plot.svg(NARROW))
 
 
 def _title(summary: Summary) -> str:
@@ -134,33 +115,58 @@ def _title(summary: Summary) -> str:
     return f'How fast {models[0]} trains' if len(models) == 1 else f'How fast {len(models)} models train'
 
 
-def _period(starts: Sequence[str]) -> str:
-    days = sorted({start[:10] for start in starts})
-    return '' if not days else days[0] if len(days) == 1 else f'{days[0]} to {days[-1]}'
+def _facts(summary: Summary, now: datetime) -> str:
+    """The line below the title: how much was measured, where and when."""
+    statuses = [row.status for row in summary.rows]
+    facts = [counted(len(statuses), 'setting')]
+    facts += [f'{statuses.count(status)} {status}' for status in ('incomplete', 'failed') if status in statuses]
+    if summary.runs:
+        machines = counted(len({run.machine for run in summary.runs}), 'machine')
+        days = sorted({run.record.started_at[:10] for run in summary.runs})
+        facts.append(f'{counted(len(summary.runs), "run")} on {machines}')
+        facts.append(days[0] if len(days) == 1 else f'{days[0]} to {days[-1]}')
+    return f'{", ".join(facts)}. Page made {now:%Y-%m-%d %H:%M} UTC.'
 
 
-def _columns(summary: Summary) -> list[tuple[str, bool]]:
-    """The names of the columns, and whether each holds numbers."""
-    first, more = _first_and_more(summary)
-    columns = [('#', True)] if summary.is_numbered else []
-    columns += [(name, _is_numeric(name, summary)) for name in first]
-    columns += [('images/sec', True), ('±', True), ('speed-up', True)]
-    columns += [('published images/sec', True), ('published speed-up', True)] if summary.published_in else []
-    columns += [('runs', True)]
-    columns += [(name, True) for name in _known_figures(summary)]
-    columns += [(name, _is_numeric(name, summary)) for name in more]
-    return columns
+def _columns(summary: Summary) -> list[Column]:
+    """The columns of the table of settings."""
 
+    def column(name: str, cell: Callable[[ReportRow], Cell]) -> Column:
+        return Column(name, [cell(row) for row in summary.rows])
 
-def _first_and_more(summary: Summary) -> tuple[Sequence[str], Sequence[str]]:
-    """The names of the columns before those of the rates, and of those after them."""
     first = [*(name for name in (FOLDER, 'model') if name in summary.columns), *STANDARD]
-    return first, [name for name in summary.columns if name not in first]
+    columns = [_trait_column(name, summary) for name in first]
+    if summary.is_numbered:
+        columns.insert(0, Column('#', [Cell(str(position), position) for position in range(1, len(summary.rows) + 1)]))
+    # All rates have as many decimals, so that they can be compared at a glance.
+    least = min((row.rate for row in summary.shown), default=1.0)
+    decimals = 2 if least < 100 else 1 if least < 1000 else 0
+    columns += [
+        column('images/sec', lambda row: _cell(row, row.rate, decimals)),
+        column('±', _plus_minus),
+        column('speed-up', lambda row: _cell(row, row.speed_up, 2)),
+    ]
+    if summary.published_in:
+        columns += [
+            column('published images/sec', lambda row: _known(row.place.published, '{:.2f}')),
+            column('published speed-up', lambda row: _known(row.published_speed_up, '{:.2f}')),
+        ]
+    columns.append(column('runs', lambda row: Cell(str(len(row.runs)), len(row.runs))))
+    figures = [column('of peak', _of_peak), column('J per image', _energy), column('time to accuracy', _time_to_goal)]
+    columns += [found for found in figures if any(cell.text != '—' for cell in found.cells)]
+    return columns + [_trait_column(name, summary) for name in summary.columns if name not in first]
 
 
-def _is_numeric(name: str, summary: Summary) -> bool:
-    values = [row.traits.get(name, '') for row in summary.rows]
-    return name in (BATCH_SIZE, SHAPE) or all(_as_number(value) is not None for value in values if value)
+def _trait_column(name: str, summary: Summary) -> Column:
+    texts = [row.traits.get(name, '') for row in summary.rows]
+    if name == SHAPE:
+        # Sorted by devices, then by tasks.
+        sizes = [1000.0 * row.num_devices + row.runs[0].num_tasks if row.runs else None for row in summary.rows]
+    else:
+        sizes = [_as_number(text) for text in texts]
+        if name != BATCH_SIZE and any(text and size is None for text, size in zip(texts, sizes, strict=True)):
+            sizes = [None] * len(texts)
+    return Column(name, [Cell(text or '—', size) for text, size in zip(texts, sizes, strict=True)])
 
 
 def _as_number(text: str) -> float | None:
@@ -170,61 +176,15 @@ def _as_number(text: str) -> float | None:
         return None
 
 
-def _cells(row: ReportRow, position: int, summary: Summary) -> list[Cell]:
-    def trait(name: str) -> Cell:
-        text = row.traits.get(name, '')
-        if name == SHAPE and row.runs:
-            return Cell(text, 1000.0 * row.runs[0].num_devices + row.runs[0].num_tasks)
-        return Cell(text or '—', _as_number(text) if _is_numeric(name, summary) else None)
-
-    rate = row.rate if math.isfinite(row.rate) else None
-    cells = [Cell(str(position), position)] if summary.is_numbered else []
-    first, more = _first_and_more(summary)
-    cells += [trait(name) for name in first]
-    missing = '—' if row.status == 'complete' else row.status
-    cells.append(Cell(missing if rate is None else _fixed(rate, summary), rate))
-    cells.append(_plus_minus(row))
-    cells.append(Cell(missing if row.speed_up is None else f'{row.speed_up:.2f}', row.speed_up))
-    if summary.published_in:
-        for value in (row.place.published, summary.published_speed_up(row)):
-            cells.append(Cell('—' if value is None else f'{value:.2f}', value))
-    cells.append(Cell(str(len(row.runs)), len(row.runs)))
-    cells += [figure(row) or Cell('—') for figure in _known_figures(summary).values()]
-    cells += [trait(name) for name in more]
-    return cells
+def _known(value: float | None, form: str) -> Cell:
+    return Cell('—') if value is None else Cell(form.format(value), value)
 
 
-def _of_peak(row: ReportRow) -> Cell | None:
-    share = row.share_of_peak
-    return Cell(f'{number(100 * share, 3)} %', 100 * share) if share else None
-
-
-def _energy(row: ReportRow) -> Cell | None:
-    return Cell(number(row.joules_per_image, 3), row.joules_per_image) if row.joules_per_image else None
-
-
-def _time_to_accuracy(row: ReportRow) -> Cell | None:
-    if not row.goals:
-        return None
-    wanted, reached = row.goals[0].wanted, [goal for goal in row.goals if goal.is_reached]
-    if not reached:
-        return Cell(f'top-1 {wanted:g} not reached')
-    seconds = row.seconds_to_goal
-    after = '—' if seconds is None else f'{number(seconds, 3)} s'
-    of_runs = f', {len(reached)} of {counted(len(row.runs), "run")}' if len(reached) < len(row.runs) else ''
-    return Cell(f'{after} (top-1 {wanted:g}{of_runs})', seconds)
-
-
-# What some runs know beside their rates, by the name of its column.
-_FIGURES: Mapping[str, Callable[[ReportRow], Cell | None]] = {
-    'of peak': _of_peak,
-    'J per image': _energy,
-    'time to accuracy': _time_to_accuracy,
-}
-
-
-def _known_figures(summary: Summary) -> dict[str, Callable[[ReportRow], Cell | None]]:
-    return {name: figure for name, figure in _FIGURES.items() if any(map(figure, summary.rows))}
+def _cell(row: ReportRow, value: float | None, decimals: int) -> Cell:
+    """A figure of a row, or why there is none."""
+    if value is None or not math.isfinite(value):
+        return Cell('—' if row.status == 'complete' else row.status)
+    return Cell(f'{value:,.{decimals}f}', value)
 
 
 def _plus_minus(row: ReportRow) -> Cell:
@@ -234,11 +194,26 @@ def _plus_minus(row: ReportRow) -> Cell:
     return Cell('too disturbed') if share is None else Cell(f'{number(100 * share, 2)} %', 100 * share)
 
 
-def _fixed(rate: float, summary: Summary) -> str:
-    """A rate with as many decimals as all in its column have, so that they can be compared at a glance."""
-    least = min((row.rate for row in summary.shown), default=1.0)
-    decimals = 2 if least < 100 else 1 if least < 1000 else 0
-    return f'{rate:,.{decimals}f}'
+def _of_peak(row: ReportRow) -> Cell:
+    share = row.share_of_peak
+    return Cell(f'{number(100 * share, 3)} %', 100 * share) if share else Cell('—')
+
+
+def _energy(row: ReportRow) -> Cell:
+    joules = row.joules_per_image
+    return Cell(number(joules, 3), joules) if joules else Cell('—')
+
+
+def _time_to_goal(row: ReportRow) -> Cell:
+    if not row.goals:
+        return Cell('—')
+    wanted, reached = row.goals[0].wanted, [goal for goal in row.goals if goal.is_reached]
+    if not reached:
+        return Cell(f'top-1 {wanted:g} not reached')
+    seconds = row.seconds_to_goal
+    after = '—' if seconds is None else f'{number(seconds, 3)} s'
+    of_runs = f', {len(reached)} of {counted(len(row.runs), "run")}' if len(reached) < len(row.runs) else ''
+    return Cell(f'{after} (top-1 {wanted:g}{of_runs})', seconds)
 
 
 def _breakable(text: str) -> Markup:
@@ -247,6 +222,4 @@ def _breakable(text: str) -> Markup:
 
 
 def _command(row: ReportRow) -> str:
-    if not row.runs:
-        return ''
     return shlex.join(['tf_cnn_benchmarks', *map(str, row.runs[0].record.document['command'].get('argv') or ())])

@@ -1,287 +1,509 @@
-"""Plots of rates: of all settings, over the number of devices, and as a share of the machine's peak.
+"""The plots of the report, drawn by matplotlib as SVG. Needs the extra `report`.
 
-Needs the extra `report`. Each function returns None if there is nothing to see.
+Each plot is drawn once, at a width that can be read on a phone; the page scales it up on a desk. A plot is left out
+where there is nothing to see.
 """
 
+import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
+import matplotlib.dates as mdates
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
 
+from comparison.regression import FEWEST_RUNS, MOST_RUNS, expectation
 from errors import counted
-from page.figures import (
-    LIGHT,
-    LINES,
-    MARKERS,
-    WIDE,
-    Plot,
-    PlotData,
-    legend_below,
-    legend_columns,
-    new_figure,
-    row_axes,
-    series_color,
-    title_facet,
-)
-from page.labels import names_of
-from page.measured import SHAPE
-from page.rows import ReportRow, Summary, number
+from hardware.atomic import write_whole
+from page.rows import SHAPE, ReportRow, Run, Summary, names_of, number, summarize_collection
+from results.collection import Collection
+from results.document import CAUSES, Record
+from results.statistics import MAD_TO_STANDARD_DEVIATION
 
+# The contrast of each with white is at least 4.5; neighbours differ in lightness too.
+INK, SOFT, BAD = '#191c20', '#555d66', '#b3261e'
+SERIES = ('#1f5fa8', '#c2570c', '#0b7a6f', '#8a3f9e', '#8c6d0a', '#4d5b8c', '#b02a63', '#5d6b2f')
+_RULE = '#dfe3e8'
+# Most of the time should go into steps, so what does not stands out.
+_STEP = '#b9c2cc'
+_MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', 'p')
+_LINES = ('-', '--', ':', '-.')
+
+# A figure has 72 CSS pixels to an inch. This width leaves text readable on a phone 360 pixels wide.
+WIDTH, _DPI, _PNG_DPI = 400, 72, 216
+_STYLE: dict[Any, Any] = {
+    'axes.axisbelow': True,
+    'axes.edgecolor': SOFT,
+    'axes.labelcolor': SOFT,
+    **{f'axes.spines.{side}': False for side in ('left', 'right', 'top')},
+    'axes.titlelocation': 'left',
+    'axes.titlesize': 12,
+    'figure.dpi': _DPI,
+    'font.sans-serif': ['DejaVu Sans', 'Verdana', 'Arial'],
+    'font.size': 12.5,
+    'grid.color': _RULE,
+    'legend.fontsize': 12,
+    'legend.frameon': False,
+    'lines.linewidth': 1.8,
+    'lines.markersize': 5,
+    # Text stays text, and the same results give the same bytes.
+    'svg.fonttype': 'none',
+    'svg.hashsalt': 'report',
+    'text.color': INK,
+    # Names of hosts and values of flags may contain dollar signs.
+    'text.parse_math': False,
+    **{f'{axis}tick.{name}': value for axis in 'xy' for name, value in (('color', SOFT), ('major.size', 0))},
+}
+
+_LEGEND_COLUMNS = 4
 # More do not fit a page that people read; the table has all.
-MOST_ROWS = 50
+_MOST_ROWS = 50
 _MOST_SERIES = 8
 _MOST_FACETS = 4
+_MOST_RUNS = 6
+_MOST_POINTS = 300
 # The axes follow the rates: an interval that reaches further beyond the fastest or the slowest ends at the edge.
 _MARGIN = 1.25
-# Shares of the peak for each image/sec that differ by less belong to one model on one machine.
-_SAME = 1.05
-_ARROWS = ' An arrow marks an interval that goes on beyond the plot.'
+# Beyond this many robust standard deviations from the median a step is marked. Normal ones are 3 in 10 million.
+_OUTLIER_DEVIATIONS = 5
+# Steps above this many times the median are drawn at the edge, or nothing could be seen of the others.
+_HIGHEST = 4.0
+_QUANTILES = (5, 25, 50, 75, 95, 99, 100)
+_PARTS = ('import', 'join', 'build', 'initialise', 'warm_up', 'step', 'input wait', *CAUSES)
+_MOST_CHANGES = 3
 
 
-def fastest_first(rows: Sequence[ReportRow]) -> list[ReportRow]:
-    """At most MOST_ROWS rows in the order of their rates."""
-    return sorted(rows, key=lambda row: -row.rate)[:MOST_ROWS]
+@dataclass(frozen=True)
+class Plot:
+    """A plot of the page.
+
+    Attributes:
+      name: of its files and its anchor.
+      title: its heading.
+      help: how to read it.
+      finding: its most important numbers, in a sentence or more.
+      columns: the names of the columns of its numbers.
+      rows: its numbers; the first cell of each row names what they are of.
+      figure: the drawing.
+    """
+
+    name: str
+    title: str
+    help: str
+    finding: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    figure: Figure
+
+    def image(self, kind: str = 'svg') -> bytes:
+        """The file of the drawing: 'svg' or 'png'."""
+        buffer = io.BytesIO()
+        with mpl.rc_context(_STYLE):
+            if kind == 'svg':
+                self.figure.savefig(buffer, format=kind, metadata={'Date': None})
+            else:
+                self.figure.savefig(buffer, format=kind, dpi=_PNG_DPI)
+        return buffer.getvalue()
+
+    def save(self, folder: Path) -> None:
+        """Writes NAME.svg and NAME.png into a folder.
+
+        Raises:
+          OSError: a file cannot be written.
+        """
+        for kind in ('svg', 'png'):
+            write_whole(self.image(kind), folder / f'{self.name}.{kind}')
 
 
-def left_out(shown: Sequence[ReportRow], rows: Sequence[ReportRow]) -> str:
-    """The sentence that says that not all rows are shown; empty if all are."""
-    return f' Shown are the {len(shown)} fastest of {counted(len(rows), "setting")}.' if len(shown) < len(rows) else ''
+def make_plots(summary: Summary, history: Sequence[Record] = ()) -> list[Plot]:
+    """The plots of results, and of the runs of a history in any order."""
+    with mpl.rc_context(_STYLE):
+        made = [plot(summary) for plot in (_rates, _scaling, _distribution, _timeline, _time)]
+        return [plot for plot in (*made, _history(history)) if plot]
 
 
-def plot_rates(summary: Summary) -> Plot | None:
+def _rates(summary: Summary) -> Plot | None:
     """Images/sec of all settings as bars, the fastest on top, with their intervals."""
-    rows = fastest_first(summary.shown)
+    rows, left_out = _fastest_first(summary.shown)
     if len(rows) < 2:
         return None
     best, last = rows[0], rows[-1]
-    edge = _MARGIN * best.rate
-
-    def draw(width: int) -> Figure:
-        figure, axes, height = row_axes(width, [row.label for row in rows])
-        top = best.rate
-        for position, row in enumerate(rows):
-            axes.barh(position, row.rate, height, color=series_color(summary.modes.index(row.mode)), linewidth=0)
-            low, high = row.interval or (row.rate, row.rate)
-            end = min(high, edge)
-            top = max(top, end)
-            if row.interval:
-                axes.plot([low, end], [position, position], color=LIGHT['ink'], linewidth=1.4)
-                axes.plot(low, position, '|', color=LIGHT['ink'], markersize=7)
-                axes.plot(end, position, '|' if end == high else '>', color=LIGHT['ink'], markersize=7)
-            axes.annotate(number(row.rate), (end, position), (6, 0), textcoords='offset points', va='center')
-        axes.set_xlim(0, top * (1.12 if width >= WIDE else 1.2))
-        axes.set_xlabel('images/sec')
-        return figure
-
-    spread = ''
-    if any(row.interval for row in rows):
-        spread = ' The line at the end of a bar is the 95 % interval ' + (
-            'of the rate of all repeats; for a single run, by the spread of its steps.'
-            if any(len(row.runs) > 1 for row in rows)
-            else 'by the spread of the steps of one run, which says nothing about the next run.'
-        )
-        spread += _ARROWS if any(row.interval and row.interval[1] > edge for row in rows) else ''
+    figure, axes = _lines_figure(rows, [number(row.rate) for row in rows])
+    _bars(axes, [row.rate for row in rows], [_color(summary, row) for row in rows], xerr=_errors(rows))
+    highest = max(row.interval[1] if row.interval else row.rate for row in rows)
+    axes.set_xlim(0, min(highest * 1.02, best.rate * _MARGIN))
+    axes.set_xlabel('images/sec')
+    clipped = ' An interval without an end goes on beyond the plot.' if highest > best.rate * _MARGIN else ''
     return Plot(
         'rates',
         'Images per second',
-        f'Longer is faster. {best.label} leads with {number(best.rate)} images/sec, '
-        f'{number(best.rate / last.rate, 3)} times the slowest.{spread}{left_out(rows, summary.shown)}',
-        f'Bars of {counted(len(rows), "setting")}. Fastest: {best.label}, {number(best.rate)} images/sec. '
-        f'Slowest: {last.label}, {number(last.rate)} images/sec.',
-        PlotData(
-            ('setting', 'images/sec', '95 % from', 'to', 'runs'),
-            [
-                (row.label, *map(number, (row.rate, *(row.interval or (None, None)))), str(len(row.runs)))
-                for row in rows
-            ],
-        ),
-        draw,
+        'Longer is faster. The line at the end of a bar is the 95 % interval of the rate of all repeats; for a single '
+        f'run, by the spread of its steps, which says nothing about the next run.{clipped}',
+        f'{best.label} leads with {number(best.rate)} images/sec, {number(best.rate / last.rate, 3)} times '
+        f'{last.label} with {number(last.rate)}.{left_out}',
+        ('setting', 'images/sec', '95 % from', 'to', 'runs'),
+        [(row.label, *map(number, (row.rate, *(row.interval or (None, None)))), str(len(row.runs))) for row in rows],
+        figure,
     )
 
 
-def plot_scaling(summary: Summary) -> Plot | None:
+def _scaling(summary: Summary) -> Plot | None:
     """Images/sec over the number of devices: a line for each setting without its shape, and the ideal line."""
     works = _scaled_works(summary)
     if not works:
         return None
-
-    def draw(width: int) -> Figure:
-        columns = 2 if width >= WIDE and len(works) > 1 else 1
-        lines = math.ceil(len(works) / columns)
-        names = list(dict.fromkeys(name for series in works.values() for name in series))
-        legend_rows = math.ceil(len(names) / legend_columns(width, names))
-        figure = new_figure(width, (360 if columns == 1 and width >= WIDE else 290) * lines + 22 * legend_rows)
-        handles: dict[str, Line2D] = {}
-        for position, (work, series) in enumerate(works.items()):
-            axes = figure.add_subplot(lines, columns, position + 1)
-            if len(works) > 1:
-                title_facet(axes, summary.name_of(work), width, columns)
-            bases = summary.shown
-            base = next(row for row in bases if row.work == work)
-            counts = sorted({row.runs[0].num_devices for rows in series.values() for row in rows})
-            per_device = base.rate / base.runs[0].num_devices
-            axes.plot(
-                counts, [per_device * count for count in counts], color=LIGHT['soft'], linewidth=1.2, linestyle=LINES[1]
-            )
-            axes.annotate(
-                'ideal', (counts[-1], per_device * counts[-1]), (-6, 0), textcoords='offset points', ha='right',
-                color=LIGHT['soft'],
-            )  # fmt: skip
-            for index, (name, rows) in enumerate(series.items()):
-                handles.setdefault(name, _draw_series(axes, rows, _style_of(summary, series, index)))
-            axes.set_xscale('log', base=2)
-            axes.set_yscale('log', base=2)
-            _end_at_rates(axes, [row for rows in series.values() for row in rows], per_device * counts[-1])
-            axes.xaxis.set_major_locator(FixedLocator(counts))
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f'{count:g}'))
-            axes.yaxis.set_major_locator(LogLocator(base=2))
-            axes.yaxis.set_minor_locator(NullLocator())
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f'{rate:,g}'))
-            axes.grid()
-            axes.set_xlabel('devices (W*G)')
-            axes.set_ylabel('images/sec')
-        legend_below(figure, list(handles.values()), list(handles), legend_columns(width, names))
-        return figure
-
-    work, series = next(iter(works.items()))
-    every = [row for rows in series.values() for row in rows]
-    base = next(row for row in summary.shown if row.work == work)
-    most = max(row.runs[0].num_devices for row in every)
-    best = max((row for row in every if row.runs[0].num_devices == most), key=lambda row: row.rate)
-    efficiency = best.rate / base.rate * base.runs[0].num_devices / most
-    finding = (
-        f'On {most} devices {best.label} reaches {number(best.rate / base.rate, 3)} times the first row of the table, '
-        f'{100 * efficiency:.0f} % of ideal.'
-    )
-    intervals = ' A line through a point is its 95 % interval.' + _ARROWS if any(row.interval for row in every) else ''
+    names = list(dict.fromkeys(name for series in works.values() for name in series))
+    figure, every = _facets(len(works), 290, legend_lines=len(names))
+    lines: dict[str, Any] = {}
+    for axes, (work, series) in zip(every, works.items(), strict=True):
+        if len(works) > 1:
+            _title(axes, summary.name_of(work))
+        rows = [row for found in series.values() for row in found]
+        counts = sorted({row.num_devices for row in rows})
+        base = rows[0].base or rows[0]
+        ideal = [base.rate / base.num_devices * count for count in counts]
+        axes.plot(counts, ideal, color=SOFT, linewidth=1, linestyle=_LINES[1])
+        axes.text(counts[-1], ideal[-1], 'ideal  ', ha='right', va='bottom', color=SOFT)
+        for name, found in series.items():
+            color, index = _color(summary, found[0]), names.index(name)
+            look: dict[str, Any] = {'color': color, 'marker': _MARKERS[index % len(_MARKERS)]}
+            each = [row.num_devices for row in found]
+            axes.errorbar(each, [row.rate for row in found], _errors(found), linestyle='', elinewidth=1, **look)
+            best = {count: max(row.rate for row in found if row.num_devices == count) for count in sorted(each)}
+            lines[name] = axes.plot([*best], [*best.values()], linestyle=_LINES[index % len(_LINES)], **look)[0]
+        rates = [row.rate for row in rows]
+        axes.set_xscale('log', base=2)
+        axes.set_yscale('log', base=2)
+        axes.set_ylim(min(rates) / _MARGIN, max(*rates, *ideal) * _MARGIN)
+        axes.xaxis.set_major_locator(FixedLocator(counts))
+        axes.yaxis.set_major_locator(LogLocator(base=2))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:,g}'))
+        axes.grid()
+        axes.set_ylabel('images/sec')
+    every[-1].set_xlabel('devices (W*G)')
+    _legend(figure, list(lines.values()), list(lines), 1)
+    shown = [row for series in works.values() for found in series.values() for row in found]
+    most = max((row for row in shown if row.work == shown[0].work), key=lambda row: (row.num_devices, row.rate))
+    base = most.base or most
     return Plot(
         'scaling',
         'Scaling with devices',
-        f'Along the dashed line, each device is as fast as in the first row ({base.label}); the further below it, the '
-        f'more is lost. {finding} Both axes double from line to line.{intervals}',
-        f'Lines of images/sec over the number of devices, for {counted(len(series), "setting")}. {finding}',
-        PlotData(
-            ('setting', 'devices', 'images/sec', 'of ideal'),
-            [
-                (row.label, str(row.runs[0].num_devices), number(row.rate), _of_ideal(row, summary))
-                for series in works.values()
-                for rows in series.values()
-                for row in rows
-            ],
-        ),
-        draw,
+        'Along the dashed line, each device is as fast as in the first row of the table; the further below it, the '
+        'more is lost. Both axes double from line to line. A line through a point is its 95 % interval.',
+        f'On {most.num_devices} devices {most.label} reaches {number(most.speed_up, 3)} times the rate of '
+        f'{base.label}, {_percent(most.share_of_ideal)} of ideal.',
+        ('setting', 'devices', 'images/sec', 'of ideal'),
+        [(row.label, str(row.num_devices), number(row.rate), _percent(row.share_of_ideal)) for row in shown],
+        figure,
     )
 
 
-def plot_peak(summary: Summary) -> Plot | None:
-    """The share of the machine's measured peak that each setting reaches, unless it only repeats the rates."""
-    every = [row for row in summary.shown if row.share_of_peak]
-    rows = sorted(every, key=lambda row: -(row.share_of_peak or 0))[:MOST_ROWS]
-    percent = [100 * (row.share_of_peak or 0) for row in rows]
-    per_image = [share / row.rate for row, share in zip(rows, percent, strict=True)]
-    if not rows or max(per_image) < _SAME * min(per_image):
+def _distribution(summary: Summary) -> Plot | None:
+    """The times of the timed steps of each setting as boxes."""
+    rows, left_out = _fastest_first([row for row in summary.shown if any(len(run.timed) > 1 for run in row.runs)])
+    if not rows:
         return None
-
-    def draw(width: int) -> Figure:
-        figure, axes, _ = row_axes(width, [row.label for row in rows])
-        for position, (row, share) in enumerate(zip(rows, percent, strict=True)):
-            series = summary.modes.index(row.mode)
-            axes.plot([0, share], [position, position], color=LIGHT['rule'], linewidth=3)
-            axes.plot(share, position, MARKERS[series % len(MARKERS)], color=series_color(series), markersize=8)
-            axes.annotate(f'{number(share, 3)} %', (share, position), (9, 0), textcoords='offset points', va='center')
-        axes.set_xlim(0, max(percent) * (1.18 if width >= WIDE else 1.28))
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.set_xlabel('% of the peak FLOP/s measured on the machine')
-        return figure
-
+    times = [1000 * np.concatenate([run.timed for run in row.runs]) for row in rows]
+    quantiles = np.array([np.percentile(values, _QUANTILES) for values in times])
+    low, first, median, third, high, _, _ = quantiles.T
+    figure, axes = _lines_figure(rows, [f'{number(value, 3)} ms' for value in median])
+    colors, positions = [_color(summary, row) for row in rows], np.arange(len(rows))
+    axes.hlines(positions, low / median, high / median, colors=colors, linewidth=1.4)
+    _bars(axes, (third - first) / median, colors, left=first / median, alpha=0.4)
+    axes.vlines(np.ones(len(rows)), positions - 0.25, positions + 0.25, colors=INK)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f'{100 * share:.4g} %'))
+    axes.set_xlabel('step time in % of the median')
+    spans = 100 * (high - low) / median
+    steady, unsteady = int(spans.argmin()), int(spans.argmax())
+    finding = f'The 90 % span {number(spans[steady], 2)} % of the median for {rows[steady].label}'
+    if len(rows) > 1:
+        finding += f' up to {number(spans[unsteady], 2)} % for {rows[unsteady].label}'
     return Plot(
-        'peak',
-        'Share of the peak',
-        f'How much of the arithmetic that the machine can do goes into training: at best {number(percent[0], 3)} %, by '
-        f'{rows[0].label}. The rest is memory, waiting and overhead.{left_out(rows, every)}',
-        f'Dots of {counted(len(rows), "setting")}, from {number(percent[-1], 3)} % to '
-        f'{number(percent[0], 3)} % of the peak.',
-        PlotData(
-            ('setting', '% of peak'),
-            [(row.label, number(share, 3)) for row, share in zip(rows, percent, strict=True)],
-        ),
-        draw,
+        'distribution',
+        'Spread of step times',
+        'A narrow box is a steady setting. The stroke is the median, whose time is at the right; half of all timed '
+        'steps lie in the box, 90 % on the line.',
+        f'{finding}.{left_out}',
+        ('setting', 'steps', '5 % ms', 'median ms', '95 % ms', '99 % ms', 'slowest ms'),
+        [
+            (row.label, str(values.size), *map(number, found[[0, 2, 4, 5, 6]]))
+            for row, values, found in zip(rows, times, quantiles, strict=True)
+        ],
+        figure,
     )
 
 
-def _of_ideal(row: ReportRow, summary: Summary) -> str:
-    base = summary.base_of(row)
-    if not base:
-        return number(None)
-    return f'{row.rate / base.rate * base.runs[0].num_devices / row.runs[0].num_devices * 100:.0f} %'
+def _timeline(summary: Summary) -> Plot | None:
+    """The time of each step, warm-ups included, of the runs whose steps differ most."""
+    runs = [(row, run) for row in summary.rows for run in row.runs if len(run.timed) > 1]
+    if not runs:
+        return None
+    chosen = sorted(runs, key=lambda pair: -float(pair[1].timed.max() / np.median(pair[1].timed)))[:_MOST_RUNS]
+    figure, every = _facets(len(chosen), 110 if len(chosen) > 1 else 220, legend_lines=1)
+    for axes, (row, run) in zip(every, chosen, strict=True):
+        _title(axes, row.label)
+        _draw_steps(axes, run)
+    every[-1].set_xlabel('step')
+    _legend(figure, *every[0].get_legend_handles_labels(), 2)
+    outliers = [int(_outliers(run.timed).sum()) for _, run in chosen]
+    total = sum(outliers)
+    finding = '1 step is marked as an outlier.' if total == 1 else f'{total or "No"} steps are marked as outliers.'
+    if len(chosen) < len(runs):
+        finding += f' Shown are the {len(chosen)} runs of {len(runs)} whose slowest steps stand out most.'
+    return Plot(
+        'timeline',
+        'Step times in order',
+        'A level line is good; a slope is a machine that heats up or a cache that fills. Grey rings at the left are '
+        f'warm-ups, which do not count; crosses are steps more than {_OUTLIER_DEVIATIONS} robust standard deviations '
+        'from the median, at the upper edge if they are beyond it.',
+        finding,
+        ('run', 'warm-ups', 'steps', 'median ms', 'slowest ms', 'outliers'),
+        [
+            (
+                row.label,
+                *(str(len(steps)) for steps in (run.warmups, run.timed)),
+                *(number(1000 * float(value)) for value in (np.median(run.timed), run.timed.max())),
+                str(count),
+            )
+            for (row, run), count in zip(chosen, outliers, strict=True)
+        ],
+        figure,
+    )
+
+
+def _time(summary: Summary) -> Plot | None:
+    """The seconds from the start of the program to the last timed step, by cause."""
+    rows, left_out = _fastest_first(
+        [row for row in summary.shown if any(run.phases or len(run.stages) > 1 for run in row.runs)]
+    )
+    if not rows:
+        return None
+    phases = [_mean_parts([run.phases for run in row.runs]) for row in rows]
+    stages = [_mean_parts([run.stages for run in row.runs]) for row in rows]
+    parts = [before | after for before, after in zip(phases, stages, strict=True)]
+    known = dict.fromkeys(name for found in parts for name in found)
+    names = [name for name in _PARTS if name in known] + [name for name in known if name not in _PARTS]
+    shown = [name.replace('_', '-') for name in names]
+    seconds = np.array([[found.get(name, 0.0) for name in names] for found in parts])
+    ends = [f'{number(total, 3)} s' for total in seconds.sum(axis=1)]
+    figure, axes = _lines_figure(rows, ends, legend_lines=math.ceil(len(names) / _LEGEND_COLUMNS))
+    lefts = seconds.cumsum(axis=1) - seconds
+    bars = [
+        _bars(axes, seconds[:, i], _STEP if name == 'step' else SERIES[i % len(SERIES)], left=lefts[:, i])
+        for i, name in enumerate(names)
+    ]
+    axes.set_xlabel('seconds')
+    _legend(figure, bars, shown, _LEGEND_COLUMNS)
+
+    starts = [sum(found.values()) for found in phases]
+    beside = [100 * (1 - found.get('step', 0.0) / (sum(found.values()) or 1.0)) for found in stages]
+    slowest, most = starts.index(max(starts)), beside.index(max(beside))
+    finding = (
+        f'The longest start takes {number(starts[slowest], 3)} s, for {rows[slowest].label}. From the first timed step '
+        f'to the last, at most {number(beside[most], 2)} % of the time is not spent in steps, for {rows[most].label}.'
+    )
+    firsts = sorted(run.first_step for row in rows for run in row.runs if run.first_step is not None)
+    if firsts:
+        low, high = (number(seconds, 3) for seconds in (firsts[0], firsts[-1]))
+        finding += f' The very first step was done after {low if low == high else f"{low} to {high}"} s.'
+    return Plot(
+        'time',
+        'Where the time goes',
+        'From the start of the program to the last timed step: importing TensorFlow, joining the cluster, building the '
+        'graph, initialising, all warm-up steps; then the steps, waiting for input, and what lies between steps, such '
+        'as printing, summaries and checkpoints.',
+        f'{finding}{left_out}',
+        ('setting', *(f'{name} s' for name in shown)),
+        [(row.label, *(number(value, 3) for value in line)) for row, line in zip(rows, seconds, strict=True)],
+        figure,
+    )
+
+
+def _history(records: Sequence[Record]) -> Plot | None:
+    """Images/sec of the settings that were measured most often, and what the runs before each run lead to expect."""
+    ordered = sorted(records, key=lambda record: record.started_at)
+    # A change by a new version of TensorFlow must show.
+    summary = summarize_collection(Collection(tuple(ordered), (), ()), across_versions=True)
+    rows = sorted((row for row in summary.shown if len(row.runs) >= FEWEST_RUNS), key=lambda row: -len(row.runs))
+    rows = rows[:_MOST_RUNS]
+    if not rows:
+        return None
+    figure, every = _facets(len(rows), 150 if len(rows) > 1 else 250)
+    numbers: list[tuple[str, ...]] = []
+    begins: list[tuple[float, str]] = []
+    for axes, row in zip(every, rows, strict=True):
+        starts, rates = [run.record.started_at for run in row.runs], np.array([run.rate for run in row.runs])
+        expected = [expectation([rate for rate in rates[:i] if rate > 0]) for i in range(len(rates))]
+        medians = np.array([one.median if one else math.nan for one in expected])
+        low, high = np.transpose([(one and one.interval) or (math.nan, math.nan) for one in expected])
+        is_outside = (rates < low) | (rates > high)
+        changes = [f'{rate / median - 1:+.1%}' for rate, median in zip(rates, medians, strict=True)]
+        for i in np.flatnonzero(is_outside):
+            # A level that lasts is named where it begins.
+            if not is_outside[i - 1]:
+                begins.append((abs(rates[i] / medians[i] - 1), f'{row.label} by {changes[i]} on {starts[i][:10]}'))
+        cells = zip(starts, map(number, rates), changes, is_outside, strict=True)
+        numbers += [(row.label, start, rate, change if outside else '') for start, rate, change, outside in cells]
+
+        _title(axes, row.label)
+        days = mdates.date2num([datetime.fromisoformat(start.replace('Z', '+00:00')) for start in starts])
+        axes.fill_between(days, low, high, color=SERIES[0], alpha=0.15, linewidth=0)
+        axes.plot(days, medians, color=SERIES[0])
+        axes.scatter(days, rates, s=16, c=[BAD if outside else SERIES[0] for outside in is_outside], zorder=2)
+        axes.set_ylim(0, rates.max() * 1.2)
+        axes.grid(axis='y')
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        locator = mdates.AutoDateLocator(maxticks=6)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator, show_offset=False))
+        axes.set_ylabel('images/sec')
+    texts = [text for _, text in sorted(begins, reverse=True)]
+    listed = '; '.join(texts[:_MOST_CHANGES]) + (
+        f'; and {more} more' if (more := len(texts) - _MOST_CHANGES) > 0 else ''
+    )
+    return Plot(
+        'history',
+        'Over the months',
+        f'A dot is a run, the line the median of the up to {MOST_RUNS} runs before it, and the band what counts as '
+        'before. A run outside is red.',
+        f'Outside: {listed}.' if texts else 'No run is outside.',
+        ('setting', 'started', 'images/sec', 'change'),
+        numbers,
+        figure,
+    )
+
+
+def _fastest_first(rows: Sequence[ReportRow]) -> tuple[list[ReportRow], str]:
+    """At most _MOST_ROWS rows in the order of their rates, and the sentence that says so if they are not all."""
+    shown = sorted(rows, key=lambda row: -row.rate)[:_MOST_ROWS]
+    are_all = len(shown) == len(rows)
+    return shown, '' if are_all else f' Shown are the {len(shown)} fastest of {counted(len(rows), "setting")}.'
+
+
+def _color(summary: Summary, row: ReportRow) -> str:
+    """The colour of the mode of a row."""
+    return SERIES[summary.modes.index(row.mode) % len(SERIES)]
+
+
+def _percent(share: float | None) -> str:
+    return '—' if share is None else f'{100 * share:.0f} %'
+
+
+def _errors(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
+    """How far the intervals reach below and above the rates, [2, num_rows]; nan where there is none."""
+    ends = np.array([row.interval or (np.nan, np.nan) for row in rows], dtype=np.float64)
+    return np.abs(ends - np.array([[row.rate] for row in rows])).T
+
+
+def _figure(height: float) -> Figure:
+    """An empty figure of this height in CSS pixels, whose parts make room for each other."""
+    return Figure(figsize=(WIDTH / _DPI, height / _DPI), layout='constrained')
+
+
+def _lines_figure(rows: Sequence[ReportRow], ends: Sequence[str], legend_lines: int = 0) -> tuple[Figure, Axes]:
+    """A figure with a horizontal line for each row, the first on top; row i is at y = i.
+
+    Above each line stand the label of its row, at the left, and one of the ends, at the right.
+    """
+    figure = _figure(38 * len(rows) + 48 + 20 * legend_lines)
+    axes = figure.add_subplot()
+    axes.set_ylim(len(rows) - 0.65, -0.8)
+    axes.set_yticks([])
+    axes.grid(axis='x')
+    axes.spines['bottom'].set_visible(False)
+    for position, texts in enumerate(zip([row.label for row in rows], ends, strict=True)):
+        for text, place, side in zip(texts, (0, 1), ('left', 'right'), strict=True):
+            axes.text(
+                place, position - 0.28, text, fontsize=12, ha=side, va='bottom', transform=axes.get_yaxis_transform()
+            )
+    return figure, axes
+
+
+def _bars(axes: Axes, widths: Any, color: Any, **look: Any) -> Any:
+    return axes.barh(range(len(widths)), widths, 0.42, color=color, error_kw={'ecolor': INK, 'capsize': 3}, **look)
+
+
+def _facets(count: int, height: float, legend_lines: int = 0) -> tuple[Figure, list[Axes]]:
+    """A figure with so many axes of this height, one below the other."""
+    figure = _figure(height * count + 40 + 20 * legend_lines)
+    return figure, [figure.add_subplot(count, 1, position + 1) for position in range(count)]
+
+
+def _title(axes: Axes, text: str) -> None:
+    # A long title must not push the axes together.
+    axes.set_title(text).set_in_layout(False)
+
+
+def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int) -> None:
+    """A legend under all axes."""
+    look: Mapping[str, Any] = {'handlelength': 2, 'columnspacing': 1.2, 'borderaxespad': 0}
+    figure.legend(handles, labels, loc='outside lower left', ncols=columns, **look)
 
 
 def _scaled_works(summary: Summary) -> dict[str, dict[str, list[ReportRow]]]:
-    """The series of each work which have results on different numbers of devices: rows by all but their shape."""
+    """The series of each work that has results on different numbers of devices: rows by all but their shape."""
     found: dict[tuple[str, ...], list[ReportRow]] = {}
     columns = [name for name in summary.columns if name != SHAPE]
     for row in summary.shown:
         found.setdefault((row.work, *(row.traits.get(name, '') for name in columns)), []).append(row)
-    lines = [rows for rows in found.values() if len({row.runs[0].num_devices for row in rows}) > 1]
-    # The facet says which work it is.
-    works = dict.fromkeys(rows[0].work for rows in lines)
-    largest = sorted(works, key=lambda work: -sum(len(rows) for rows in lines if rows[0].work == work))[:_MOST_FACETS]
-    facets: dict[str, dict[str, list[ReportRow]]] = {}
-    for work in (work for work in works if work in largest):
-        own = [rows for rows in lines if rows[0].work == work]
-        names = names_of([rows[0].traits for rows in own], columns)
-        facets[work] = _fastest_series(dict(zip(names, own, strict=True)))
+    lines = [rows for rows in found.values() if len({row.num_devices for row in rows}) > 1]
+    works = {work: [rows for rows in lines if rows[0].work == work] for work in summary.works}
+    largest = sorted((work for work in works if works[work]), key=lambda work: -sum(map(len, works[work])))
+    facets = {}
+    for work in (work for work in works if work in largest[:_MOST_FACETS]):
+        # The title says which work it is.
+        named = dict(zip(names_of([rows[0].traits for rows in works[work]], columns), works[work], strict=True))
+        fastest = sorted(named, key=lambda name: -max(row.rate for row in named[name]))[:_MOST_SERIES]
+        facets[work] = {name: rows for name, rows in named.items() if name in fastest}
     return facets
 
 
-def _fastest_series(series: dict[str, list[ReportRow]]) -> dict[str, list[ReportRow]]:
-    """At most _MOST_SERIES series, those with the highest rates, in their order."""
-    chosen = sorted(series, key=lambda name: -max(row.rate for row in series[name]))[:_MOST_SERIES]
-    return {name: rows for name, rows in series.items() if name in chosen}
+def _draw_steps(axes: Axes, run: Run) -> None:
+    """The steps of a run in ms: a line, rings for warm-ups, crosses for outliers. The first timed step is step 1."""
+    warmups, timed = 1000 * run.warmups, 1000 * run.timed
+    median = float(np.median(timed))
+    highest = max(float(timed.max()), min(float(warmups.max(initial=0.0)), 2 * median))
+    top = min(highest * 1.15, median * _HIGHEST)
+    warmups, drawn = np.minimum(warmups, top), np.minimum(timed, top)
+    line = np.unique(np.linspace(0, len(timed) - 1, _MOST_POINTS).round().astype(np.int64))
+    marked = np.flatnonzero(_outliers(run.timed))
+    axes.plot(line + 1, drawn[line], color=SERIES[0], linewidth=1.2)
+    axes.plot(
+        np.arange(len(warmups)) - len(warmups) + 1,
+        warmups,
+        'o',
+        label='warm-up',
+        color=SOFT,
+        fillstyle='none',
+        markersize=4,
+    )
+    axes.plot(marked + 1, drawn[marked], 'X', label='outlier', color=BAD, markersize=6)
+    axes.set_ylim(0, top * 1.05)
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda milliseconds, _: f'{milliseconds:,g}'))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.grid(axis='y')
+    axes.set_ylabel('ms')
 
 
-def _style_of(summary: Summary, series: dict[str, list[ReportRow]], index: int) -> dict[str, Any]:
-    """The colour of a series says its mode; its marker and line tell it from others of the mode."""
-    names = list(series)
-    mode = series[names[index]][0].mode
-    among = [name for name in names if series[name][0].mode == mode].index(names[index])
-    number_of_mode = summary.modes.index(mode)
-    return {
-        'color': series_color(number_of_mode),
-        'marker': MARKERS[number_of_mode % len(MARKERS)],
-        'linestyle': LINES[among % len(LINES)],
-        'markerfacecolor': series_color(number_of_mode) if among % 2 == 0 else LIGHT['paper'],
-    }
+def _outliers(seconds: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which steps lie far from the median, by the median absolute deviation."""
+    distance = np.abs(seconds - np.median(seconds))
+    deviation = MAD_TO_STANDARD_DEVIATION * np.median(distance)
+    return distance > max(_OUTLIER_DEVIATIONS * float(deviation), 1e-9)
 
 
-def _end_at_rates(axes: Axes, rows: Sequence[ReportRow], ideal: float) -> None:
-    """Limits the axis of rates to those of the rows and the ideal one; an arrow marks each interval that goes on."""
-    rates = [row.rate for row in rows]
-    bottom, top = min(rates) / _MARGIN, max(*rates, ideal) * _MARGIN
-    for row in rows:
-        low, high = row.interval or (row.rate, row.rate)
-        ends = ((bottom, 'v', low < bottom), (top, '^', high > top))
-        for end, marker, goes_on in ends:
-            if goes_on:
-                count = row.runs[0].num_devices
-                axes.plot(count, end, marker, color=LIGHT['soft'], markersize=6, clip_on=False)
-    axes.set_ylim(bottom, top)
-
-
-def _draw_series(axes: Axes, rows: Sequence[ReportRow], style: dict[str, Any]) -> Line2D:
-    """Draws all points, and a line through the best for each number of devices; returns what stands in the legend."""
-    best: dict[int, float] = {}
-    for row in rows:
-        count = row.runs[0].num_devices
-        best[count] = max(best.get(count, 0.0), row.rate)
-        if row.interval:
-            axes.plot([count, count], row.interval, color=style['color'], linewidth=1)
-    points = {name: value for name, value in style.items() if name != 'linestyle'}
-    axes.plot([row.runs[0].num_devices for row in rows], [row.rate for row in rows], linestyle='', **points)
-    axes.plot(sorted(best), [best[count] for count in sorted(best)], color=style['color'], linestyle=style['linestyle'])
-    return Line2D([], [], **style)
+def _mean_parts(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: sum(part.get(name, 0.0) for part in parts) / len(parts) for name in names}

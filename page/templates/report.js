@@ -53,49 +53,4 @@
   });
   document.querySelector('.tools').hidden = false;
   tell();
-
-  // Saves a plot in light colours, whatever the page has now.
-  const light = document.createElement('div');
-  light.className = 'light';
-  light.hidden = true;
-  document.body.append(light);
-  const download = (blob, name) => {
-    const link = document.createElement('a');
-    link.href = URL.createObjectURL(blob);
-    link.download = name;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  };
-  const standalone = (svg) => {
-    const [, , width, height] = svg.getAttribute('viewBox').split(' ');
-    const copy = svg.cloneNode(true);
-    copy.setAttribute('xmlns', 'http://www.w3.org/2000/svg');
-    copy.setAttribute('width', width);
-    copy.setAttribute('height', height);
-    copy.setAttribute('font-family', 'system-ui, sans-serif');
-    const colors = getComputedStyle(light);
-    const text = new XMLSerializer().serializeToString(copy);
-    return [text.replace(/var\((--[a-z0-9-]+)\)/g, (_, name) => colors.getPropertyValue(name).trim()), width, height];
-  };
-  for (const button of document.querySelectorAll('.save button')) {
-    button.parentElement.hidden = false;
-    button.addEventListener('click', () => {
-      const figure = button.closest('figure');
-      const [text, width, height] = standalone(figure.querySelector('.wide svg'));
-      const file = new Blob([text], { type: 'image/svg+xml' });
-      if (button.dataset.kind === 'svg') return download(file, `${figure.id}.svg`);
-      const image = new Image();
-      image.onload = () => {
-        const canvas = document.createElement('canvas');
-        [canvas.width, canvas.height] = [3 * width, 3 * height];
-        const context = canvas.getContext('2d');
-        context.fillStyle = '#fff';
-        context.fillRect(0, 0, canvas.width, canvas.height);
-        context.drawImage(image, 0, 0, canvas.width, canvas.height);
-        canvas.toBlob((blob) => download(blob, `${figure.id}.png`), 'image/png');
-        URL.revokeObjectURL(image.src);
-      };
-      image.src = URL.createObjectURL(file);
-    });
-  }
 })();

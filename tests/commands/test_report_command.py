@@ -54,8 +54,6 @@ def test_wrong_use_is_refused_before_the_work(results: Path, tmp_path: Path, mon
         report.main(['missing'])
     with refused('empty'):
         report.main(['empty'])
-    with refused('--serve', 'again'):
-        report.main(['results', '--serve', '--port=80'])
     with refused('--output=empty'):
         report.main(['results', '--output=empty'])
     with refused('--output=results/first.json', 'a file'):

@@ -8,10 +8,7 @@ from sample_results import sample_document, sample_failure, sample_record
 
 from comparison.ratios import estimate
 from page.findings import flag_differences, machine_cards, machine_differences, warning_groups
-from page.headline import headline_stats
-from page.labels import names_of
-from page.plots_steps import plot_phases
-from page.rows import Summary, number, summarize_collection
+from page.rows import Summary, names_of, number, summarize_collection
 from results.collection import Collection
 from results.document import Failure, Record
 
@@ -64,7 +61,7 @@ def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
     assert len(summary.rows) == 2
     assert {'machine', 'optimizer', 'OMP_NUM_THREADS'} <= set(summary.columns)
     assert [row.traits['machine'] for row in summary.rows] == ['alpha', 'beta']
-    assert dict(flag_differences(summary.runs))['optimizer'] == [('sgd', 1), ('momentum', 1)]
+    assert ('optimizer', 'sgd (1 run), momentum (1 run)') in flag_differences(summary.runs)
 
 
 def test_runs_that_differ_only_in_what_changes_no_step_are_repeats() -> None:
@@ -80,8 +77,8 @@ def test_failures_and_incomplete_runs_are_rows_with_their_reason_and_without_spe
     assert [row.speed_up for row in summary.rows] == [None, 1.0, None]
     assert 'stopped by SIGTERM' in str(summary.rows[0].reason)
     assert 'out of memory' in str(summary.rows[2].reason)
-    # What is incomplete is not the fastest.
-    assert headline_stats(summary)[0].value == number(summary.rows[1].rate)
+    # An incomplete run is not the fastest.
+    assert summary.shown == [summary.rows[1]]
 
 
 def test_failures_are_named_by_what_tells_them_from_results() -> None:
@@ -100,7 +97,7 @@ def test_failures_alone_are_a_table() -> None:
     failure = Failure('failed.json', sample_failure(shape='8*1'))
     summary = summary_of(failures=(failure,))
     assert [row.status for row in summary.rows] == ['failed']
-    assert headline_stats(summary)[-1].value == '0'
+    assert summary.shown == []
 
 
 def test_speed_ups_are_within_one_model() -> None:
@@ -111,7 +108,7 @@ def test_speed_ups_are_within_one_model() -> None:
     ]
     summary = summary_of(*records)
     assert [row.speed_up for row in summary.rows] == pytest.approx([1, 2, 1, 2])
-    assert [stat.name for stat in headline_stats(summary)][:2] == ['lenet', 'resnet50']
+    assert [row.share_of_ideal for row in summary.rows] == pytest.approx([1, 1, 1, 1])
 
 
 def test_a_run_without_a_timed_step_is_a_row_without_a_rate() -> None:
@@ -154,7 +151,8 @@ def test_machines_with_one_host_name_are_told_apart_and_their_differences_listed
     summary = summary_of(*records)
     assert len({row.traits['machine'] for row in summary.rows}) == 2
     assert [card.num_runs for card in machine_cards(summary.runs)] == [1, 1]
-    assert machine_differences(summary.runs)[1] == [('cpu_model', ['CPU 1', 'CPU 2'])]
+    assert machine_differences(summary.runs) == [['fact', 'alpha', 'alpha'], ['cpu_model', 'CPU 1', 'CPU 2']]
+    assert machine_differences(summary.runs[:1]) == []
 
 
 def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
@@ -165,18 +163,6 @@ def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
     ]
     (group,) = warning_groups(summary_of(*records))
     assert (group.code, group.texts, group.num_runs, group.all_runs) == ('others', texts, 3, 4)
-
-
-def test_the_time_to_the_first_step_does_not_include_the_other_warm_up_steps() -> None:
-    document = sample_document()
-    document['phases'] |= {'import': 3.0, 'build': 0.5, 'initialise': 0.25, 'warm_up': 9.0, 'first_step': 4.8}
-    summary = summary_of(Record('sample.json', document))
-    (first,) = [stat for stat in headline_stats(summary) if stat.name == 'First step after']
-    assert first.value == '4.80'
-    assert '12.8 s' in first.note
-    plot = plot_phases(summary)
-    assert plot
-    assert '4.80 s' in plot.caption
 
 
 def test_a_flag_that_a_version_lacks_differs_from_no_default() -> None:
