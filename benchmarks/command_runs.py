@@ -4,12 +4,13 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.turns import Turn, take_turns
-from cluster.tether import tethered
+from cluster.child_process import ChildProcess, end_of
 from errors import UsageError
 from results.document import Record, read_file
 
@@ -96,19 +97,14 @@ def run_command(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
       RunFailedError: the exit code was not 0.
     """
     began = time.perf_counter()
-    ran = subprocess.run(
-        tethered(argv),
-        env={'TF_CPP_MIN_LOG_LEVEL': '2', **os.environ, **(environ or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors='backslashreplace',
-        check=False,
-    )
-    seconds = time.perf_counter() - began
-    if ran.returncode:
-        end = ran.stderr.splitlines()[-_LAST_LINES:]
-        raise RunFailedError('\n'.join([*end, f'{" ".join(argv)}: exit code {ran.returncode}']))
+    env = {'TF_CPP_MIN_LOG_LEVEL': '2', **os.environ, **(environ or {})}
+    with tempfile.TemporaryFile() as log:
+        with ChildProcess(argv, stdout=subprocess.DEVNULL, stderr=log, env=env) as child:
+            child.wait()
+            seconds = time.perf_counter() - began
+        end = end_of(log).splitlines()[-_LAST_LINES:]
+    if child.exit_code():
+        raise RunFailedError('\n'.join([*end, f'{" ".join(argv)}: exit code {child.exit_code()}']))
     return seconds
 
 

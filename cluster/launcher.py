@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import os
 import queue
 import signal
 import subprocess
@@ -12,17 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TextIO
+from typing import TextIO
 
+from cluster.child_process import ChildProcess
 from cluster.lines import Lines
-from cluster.tether import tethered
 from errors import RunError, counted, format_error, format_warning
 
 # The signals that would end this process. SIGHUP comes when its terminal is closed.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# How long to wait for the last lines of a process that has ended. They come at once, unless a process that left its
-# session still holds the pipe.
-_LAST_LINES_SECS = 5.0
 
 
 @dataclass(frozen=True)
@@ -96,66 +92,33 @@ def launch(
     return cluster.exit_code
 
 
-class _Process:
-    """A started process. It has a session of its own, so that the Ctrl-C of a terminal does not reach it."""
+class _Process(ChildProcess):
+    """A started process."""
 
     def __init__(self, command: Command) -> None:
+        super().__init__(
+            command.argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=command.env, cores=command.cores or ()
+        )
         self.command = command
         # Whether this process has sent it a signal that ends it.
         self.is_stopped = False
-        self._popen = subprocess.Popen(
-            tethered(command.argv, command.cores or ()),
-            env=command.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            text=True,
-            errors='backslashreplace',
-        )
-        self.pid = self._popen.pid
-        self._readers: list[threading.Thread] = []
 
     def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
         """Calls these on other threads: with each line of its two streams, and when it has ended."""
-        for stream, receiver in ((self._popen.stdout, show), (self._popen.stderr, show_error)):
-            assert stream is not None
-            reader = threading.Thread(target=_read, args=(stream, receiver), daemon=True)
-            reader.start()
-            self._readers.append(reader)
+        self.read_lines(show, show_error)
 
         def wait() -> None:
             # If another process could not be started, run() reaps this one first.
             with contextlib.suppress(ChildProcessError):
-                self._wait()
+                self.wait()
                 ended()
 
         threading.Thread(target=wait, daemon=True).start()
 
-    def signal(self, number: signal.Signals) -> None:
+    def end(self, number: signal.Signals) -> None:
         """Sends it, and all processes that it started, a signal that ends them."""
         self.is_stopped = True
-        os.killpg(self.pid, number)
-
-    def reap(self) -> int:
-        """Waits until it has ended, kills what it left behind, and waits for its last lines; returns the exit code."""
-        self._wait()
-        os.killpg(self.pid, signal.SIGKILL)
-        code = self._popen.wait()
-        deadline = time.monotonic() + _LAST_LINES_SECS
-        for reader in self._readers:
-            reader.join(max(0.0, deadline - time.monotonic()))
-        return code
-
-    def _wait(self) -> None:
-        # Leave it a zombie, so that its number is not reused before its process group is killed.
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-
-
-def _read(stream: IO[str], receiver: Callable[[str], None]) -> None:
-    with stream:
-        for line in stream:
-            receiver(line.removesuffix('\n'))
+        self.signal(number)
 
 
 class _Cluster:
@@ -206,7 +169,7 @@ class _Cluster:
         finally:
             # Some are left only if something was raised.
             for process in self._running:
-                process.signal(signal.SIGKILL)
+                process.end(signal.SIGKILL)
             for process in self._running:
                 process.reap()
 
@@ -295,13 +258,13 @@ class _Cluster:
         workers = [process for process in self._running if not process.command.is_server]
         for process in workers or self._running:
             if not process.is_stopped:
-                process.signal(signal.SIGTERM)
+                process.end(signal.SIGTERM)
                 self._deadline = time.monotonic() + self._grace_secs
 
     def _stopped_too_slowly(self) -> None:
         for process in self._running:
             if process.is_stopped:
-                process.signal(signal.SIGKILL)
+                process.end(signal.SIGKILL)
                 self._lines.message(
                     format_warning(f'{process.command.name} did not end within {self._grace_secs:g} s; killing it')
                 )

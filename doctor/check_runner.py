@@ -4,19 +4,17 @@ import contextlib
 import json
 import os
 import queue
-import select
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from cluster.child_process import ChildProcess, end_of
 from cluster.environments import without_clusters
-from cluster.tether import tethered
 from doctor.check_table import Check
 from doctor.verdicts import Finding, Outcome, Verdict, verdict_of, wrong
 from errors import RunError
@@ -24,7 +22,6 @@ from errors import RunError
 _PROCESS = str(Path(__file__).resolve().parent / 'one_process.py')
 # Of standard error, for a verdict that is not ok.
 _NUM_LOG_LINES = 40
-_END_BYTES = 65536
 # How long a process may take to print where it waits, to end after its last verdict, and to die.
 _ABORT_SECS, _END_SECS, _KILL_SECS = 5.0, 30.0, 10.0
 _REPORT = 'report it with the output of doctor --json, whose log has the stacks of all threads'
@@ -87,26 +84,17 @@ def _started(
             folder = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-doctor-', ignore_cleanup_errors=True)
             )
-            popen = subprocess.Popen(
-                tethered([sys.executable, _PROCESS, json.dumps({**request, 'checks': listed})]),
-                stdin=subprocess.DEVNULL,
+            child = ChildProcess(
+                [sys.executable, _PROCESS, json.dumps({**request, 'checks': listed})],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**environment, 'TMPDIR': folder},
-                # Ctrl-C reaches this process only, which then ends the other.
-                start_new_session=True,
-                text=True,
+                kill_secs=_KILL_SECS,
             )
         except OSError as error:
             raise RunError(f'{checks[0].name}: its process cannot be started ({error.strerror})') from error
-        ended = os.pidfd_open(popen.pid)
-        stack.callback(os.close, ended)
-        process = _Process(checks, request['time_limit'], slower, show, popen, ended, log)
-        try:
-            yield process
-        finally:
-            if process.kill():
-                popen.wait()
+        with child:
+            yield _Process(checks, request['time_limit'], slower, show, child, log)
 
 
 class _Process:
@@ -114,7 +102,7 @@ class _Process:
 
     Args:
       time_limit: the factor of all limits. slower: what to do if they are too short. show: see run_checks.
-      popen: the process. ended: its descriptor, which becomes readable when it ends. log: its standard error.
+      child: the process. log: its standard error.
     """
 
     def __init__(
@@ -123,21 +111,19 @@ class _Process:
         time_limit: float,
         slower: str,
         show: Callable[[str, str], None],
-        popen: subprocess.Popen[str],
-        ended: int,
+        child: ChildProcess,
         log: IO[bytes],
     ) -> None:
         self._checks = checks
         self._time_limit = time_limit
         self._slower = slower
         self._show = show
-        self._popen = popen
-        self._ended = ended
+        self._child = child
         self._log = log
         # Where the lines of the check that runs now begin.
         self._log_end = 0
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        child.read_lines(self._read, closed=lambda: self._messages.put(None))
 
     def findings(self) -> Iterator[Finding]:
         """What the checks find, in their order, up to the first that is wrong: it is the last of this process."""
@@ -159,10 +145,10 @@ class _Process:
             try:
                 message = self._messages.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                self._abort()
+                self._child.abort(_ABORT_SECS)
                 secs = check.limit_secs * self._time_limit
                 found = f'no answer within {secs:g} s{_while(doing)}'
-                if not self.kill():
+                if not self._child.stop(grace_secs=0.0):
                     found += '; its process cannot even be killed, as when a driver does not answer'
                 advice = check.remedy or _REPORT
                 return wrong(found, f'{advice}; {self._slower}')
@@ -179,64 +165,32 @@ class _Process:
         """Waits for the end of the process; returns the verdict, or a wrong one if it crashes or hangs at its end."""
         if verdict.outcome is Outcome.WRONG:
             return verdict
-        if not self._wait(_END_SECS * self._time_limit):
-            self._abort()
+        if not self._child.wait(_END_SECS * self._time_limit):
+            self._child.abort(_ABORT_SECS)
             return wrong(f'{verdict.found}; but its process did not end', check.remedy or _REPORT, **verdict.figures)
-        if self._code():
+        if self._child.exit_code():
             return self._crashed(check, f'{verdict.found}; but then its process', figures=verdict.figures)
         return verdict
 
     def _crashed(self, check: Check, before: str, after: str = '', figures: Mapping[str, Any] = {}) -> Verdict:
         """The verdict about a process that has closed its output, or ended; before and after stand around how."""
-        if not self._wait(_END_SECS):
+        if not self._child.wait(_END_SECS):
             return wrong(f'{before} closed its output and did not end{after}', _REPORT, **figures)
-        code = self._code()
+        code = self._child.exit_code()
         how = (
             f'ended with exit code {code}' if code >= 0 else f'was ended by signal {-code} ({signal.strsignal(-code)})'
         )
         advice = _ADVICE_FOR_SIGNALS.get(-code) or check.remedy or _REPORT
         return wrong(f'{before} {how}{after}', advice, **figures)
 
-    def _read(self) -> None:
-        assert self._popen.stdout is not None
-        for line in self._popen.stdout:
-            # A process that is killed may have written half a line.
-            with contextlib.suppress(json.JSONDecodeError):
-                self._messages.put(json.loads(line))
-        self._messages.put(None)
-
-    def _wait(self, secs: float) -> bool:
-        """Waits for the end of the process; returns whether it has ended.
-
-        It leaves the exit code where it is: the kernel gives the number of the process, which kill() uses, to no other
-        one until that is taken.
-        """
-        return bool(select.select([self._ended], [], [], secs)[0])
-
-    def _code(self) -> int:
-        """How the process has ended: its exit code, or -n if signal n ended it."""
-        status = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
-        assert status, 'it has ended'
-        return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
-
-    def _abort(self) -> None:
-        """Ends the process so that it prints the stacks of its Python threads."""
-        # Popen.send_signal would take its exit code, and free its number.
-        os.kill(self._popen.pid, signal.SIGABRT)
-        self._wait(_ABORT_SECS)
-
-    def kill(self) -> bool:
-        """Kills what is left of the process and of those that it started; returns whether it has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
-        return self._wait(_KILL_SECS)
+    def _read(self, line: str) -> None:
+        # A process that is killed may have written half a line.
+        with contextlib.suppress(json.JSONDecodeError):
+            self._messages.put(json.loads(line))
 
     def _log_lines(self, start: int) -> Sequence[str]:
         """The last lines that the process has written to standard error since it had written `start` bytes."""
-        end = os.fstat(self._log.fileno()).st_size
-        start = max(start, end - _END_BYTES)
-        text = os.pread(self._log.fileno(), end - start, start).decode(errors='backslashreplace')
-        return tuple(text.splitlines()[-_NUM_LOG_LINES:])
+        return tuple(end_of(self._log, start).splitlines()[-_NUM_LOG_LINES:])
 
 
 def _environment(hides_gpus: bool) -> dict[str, str]:

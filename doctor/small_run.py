@@ -2,16 +2,14 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster.child_process import ChildProcess, end_of
 from cluster.environments import without_clusters
-from cluster.tether import tethered
 from errors import RunError
 from sweeps.limited_process import explain
 
@@ -39,30 +37,19 @@ def run_program(flags: Sequence[str], secs: float, launcher: Sequence[str] = ())
       RunError: the program failed, or took longer; its last line says why.
     """
     arguments = [*launcher, *flags]
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile('w+', errors='backslashreplace') as log:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
         path = Path(folder) / 'result.json'
-        process = subprocess.Popen(
-            tethered([sys.executable, _PROGRAM, *arguments, f'--result_file={path}']),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=without_clusters(os.environ),
-        )
-        try:
-            code: int | None = process.wait(secs)
-        except subprocess.TimeoutExpired:
-            code = None
-            process.send_signal(signal.SIGABRT)
-            try:
-                process.wait(_ABORT_SECS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        log.seek(0)
-        output = log.read()
+        argv = [sys.executable, _PROGRAM, *arguments, f'--result_file={path}']
+        env = without_clusters(os.environ)
+        with ChildProcess(argv, stdout=log, stderr=log, env=env, kill_secs=_ABORT_SECS) as child:
+            has_ended = child.wait(secs)
+            if not has_ended:
+                child.abort(_ABORT_SECS)
+        output = end_of(log)
         print(output, file=sys.stderr, flush=True)
-        if code is None:
+        if not has_ended:
             raise RunError(f'no answer within {secs:g} s from {command_line(arguments)}')
-        if code:
+        if code := child.exit_code():
             raise RunError(f'{explain(output, code)[0]}; the command was {command_line(arguments)}')
         document: dict[str, Any] = json.loads(path.read_text())
         return document

@@ -1,26 +1,24 @@
 """Runs one command in a process of its own, within limits of time and memory. Linux only."""
 
-import contextlib
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.tether import tethered
+from cluster.child_process import ChildProcess, end_of, processes_of
 from errors import RunError, UsageError
-from sweeps.memory_of_process import MemoryMeter, processes_of
 
 _SECS_BETWEEN_READINGS = 0.1
 # How long a run may take to end after SIGTERM. `cluster` gives its own processes 15 s.
 _GRACE_SECS = 20.0
-# Of a log; what a process says last says why it ended.
-_END_BYTES = 65536
+_PAGE = os.sysconf('SC_PAGE_SIZE')
+# What takes milliseconds of a core that should be measured is read at every tenth reading only.
+_READINGS_OF_A_TREE = 10
 
 # A line of the program, or of a process of a cluster, whose name stands in front.
 _ERROR = re.compile(r'^(?P<process>[\w ]+\| )?tf_cnn_benchmarks: error: (?P<text>.+)$', re.MULTILINE)
@@ -61,10 +59,10 @@ def run_process(
     environment: Mapping[str, str] | None = None,
     grace_secs: float = _GRACE_SECS,
 ) -> Ended:
-    """Runs a command to its end. Called from the main thread, since the command dies with the thread that started it.
+    """Runs a command to its end, as a ChildProcess. To be called from the main thread.
 
-    The command has a session of its own, so that the Ctrl-C of a terminal does not reach it. If something is raised
-    here meanwhile, such as KeyboardInterrupt, the command is stopped first: SIGTERM, and SIGKILL after grace_secs.
+    If something is raised here meanwhile, such as KeyboardInterrupt, the command is stopped first: SIGTERM, and SIGKILL
+    after grace_secs.
 
     Args:
       log: the file that gets its standard output and standard error.
@@ -79,39 +77,23 @@ def run_process(
     started = time.monotonic()
     try:
         with log.open('wb') as file:
-            process = subprocess.Popen(
-                tethered(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
+            child = ChildProcess(argv, stdout=file, stderr=subprocess.STDOUT, env=environment, grace_secs=grace_secs)
     except OSError as error:
         raise RunError(f'{log}: the run cannot be started ({error.strerror})') from error
-    try:
-        with _exit_descriptor(process.pid) as ended:
-            cause = _await_end(process.pid, ended, started, limits)
-            if cause:
-                _stop(process.pid, ended, 0.0 if cause == MEMORY else grace_secs)
-    except BaseException:
-        with _exit_descriptor(process.pid) as ended:
-            _stop(process.pid, ended, grace_secs)
-        raise
-    finally:
-        # What it left behind, before its number can be used again.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with child:
+        cause = _await_end(child, started, limits)
+        if cause == MEMORY:
+            child.stop(grace_secs=0.0)
     seconds = time.monotonic() - started
-    code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    code = child.exit_code() if child.exit_code() >= 0 else 128 - child.exit_code()
     if cause == TIMEOUT:
         return Ended(code, seconds, f'it ran longer than --timeout_secs={limits.timeout_secs:g}', cause)
     if cause == MEMORY:
         return Ended(code, seconds, f'it needed more memory than --memory_limit={limits.memory_limit}', cause)
     if not code:
         return Ended(code, seconds)
-    reason, cause = explain(_end_of(log), process.returncode)
+    with log.open('rb') as written:
+        reason, cause = explain(end_of(written), child.exit_code())
     return Ended(code, seconds, reason, cause)
 
 
@@ -135,25 +117,15 @@ def explain(output: str, return_code: int) -> tuple[str, str]:
     return f'it ended with exit code {return_code}{f": {lines[-1]}" if lines else ""}', cause
 
 
-@contextlib.contextmanager
-def _exit_descriptor(pid: int) -> Iterator[int]:
-    """A descriptor that becomes readable when the process ends; so waiting needs no polling."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _await_end(pid: int, ended: int, started: float, limits: Limits) -> str | None:
+def _await_end(child: ChildProcess, started: float, limits: Limits) -> str | None:
     """Waits until the process has ended, and returns None; or until it has passed a limit, and returns which."""
     deadline = None if limits.timeout_secs is None else started + limits.timeout_secs
-    meter = None if limits.memory_bytes is None else MemoryMeter(pid, limits.memory_bytes)
+    meter = None if limits.memory_bytes is None else MemoryMeter(child.pid, limits.memory_bytes)
     while True:
         seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
         if meter:
             seconds = _SECS_BETWEEN_READINGS if seconds is None else min(seconds, _SECS_BETWEEN_READINGS)
-        if select.select([ended], [], [], seconds)[0]:
+        if child.wait(seconds):
             return None
         if meter and meter.is_exceeded():
             return MEMORY
@@ -161,34 +133,49 @@ def _await_end(pid: int, ended: int, started: float, limits: Limits) -> str | No
             return TIMEOUT
 
 
-def _stop(pid: int, ended: int, grace_secs: float) -> None:
-    """Ends a process and its descendants: SIGTERM to its group, and SIGKILL to what still runs after grace_secs."""
-    with contextlib.ExitStack() as stack:
-        # Those in sessions of their own, which would not be found any more once their parent has ended.
-        descendants = _open_all(processes_of(pid), stack)
-        try:
-            if grace_secs:
-                os.killpg(pid, signal.SIGTERM)
-                select.select([ended], [], [], grace_secs)
-        finally:
-            # Also if a second Ctrl-C ends the patience.
-            for descriptor in (*_open_all(processes_of(pid), stack), *descendants):
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            select.select([ended], [], [])
+class MemoryMeter:
+    """Tells again and again, cheaply, whether a process and its descendants use more memory than a limit.
+
+    The measure is the proportional set size, in which a page that several processes share, such as TensorFlow's code,
+    counts once. The kernel walks through all pages for it, which slows the run down. So it is read only, and rarely, if
+    its bounds do not decide: private pages alone, and all resident pages, which are quick to read.
+    """
+
+    def __init__(self, root: int, limit: int) -> None:
+        self._root = root
+        self._limit = limit
+        self._pids: list[int] = []
+        self._num_readings = 0
+        self._num_undecided = 0
+
+    def is_exceeded(self) -> bool:
+        """Whether the processes use more than the limit."""
+        if self._num_readings % _READINGS_OF_A_TREE == 0:
+            self._pids = processes_of(self._root)
+        self._num_readings += 1
+        sizes = [_sizes(pid) for pid in self._pids]
+        if sum(resident for resident, _ in sizes) <= self._limit:
+            return False
+        if sum(private for _, private in sizes) > self._limit:
+            return True
+        self._num_undecided += 1
+        return self._num_undecided % _READINGS_OF_A_TREE == 1 and sum(map(_proportional, self._pids)) > self._limit
 
 
-def _open_all(pids: Iterable[int], stack: contextlib.ExitStack) -> list[int]:
-    """A descriptor of each process that still runs, which no later process of the same number can take."""
-    descriptors = []
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            descriptors.append(os.pidfd_open(pid))
-            stack.callback(os.close, descriptors[-1])
-    return descriptors
+def _sizes(pid: int) -> tuple[int, int]:
+    """The bytes of all resident pages of a process, and of those that no file and no shared memory backs."""
+    try:
+        resident, shared = (int(pages) for pages in Path(f'/proc/{pid}/statm').read_bytes().split()[1:3])
+    except (OSError, ValueError):
+        # It has ended.
+        return 0, 0
+    return resident * _PAGE, (resident - shared) * _PAGE
 
 
-def _end_of(log: Path) -> str:
-    with log.open('rb') as file:
-        file.seek(max(0, log.stat().st_size - _END_BYTES))
-        return file.read().decode('utf-8', errors='replace')
+def _proportional(pid: int) -> int:
+    try:
+        lines = Path(f'/proc/{pid}/smaps_rollup').read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith('Pss:'))
+    except (OSError, ValueError, IndexError, StopIteration):
+        # The kernel is older than 4.14, or the process has ended.
+        return _sizes(pid)[0]

@@ -49,6 +49,7 @@ MODULES = {dotted(path): path for path in PATHS}
 WITHOUT_TENSORFLOW = [
     'tf_cnn_benchmarks',
     'errors',
+    'cluster.child_process',
     'cluster.discovery',
     'cluster.environments',
     'cluster.launcher',

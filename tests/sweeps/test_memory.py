@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sweeps.memory_of_process import MemoryMeter, processes_of
+from cluster.child_process import processes_of
+from sweeps.limited_process import MemoryMeter
 
 pytestmark = pytest.mark.distributed
 

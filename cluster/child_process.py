@@ -1,0 +1,214 @@
+"""The way this program runs a command: in a session of its own, ended with all that it started. Linux only."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from cluster.tether import tethered
+
+# How long to wait for the last lines of a process that has ended. They come at once, unless a process that left its
+# session still has the pipe open.
+_LAST_LINES_SECS = 5.0
+# The most of a log that is read; what a process says last says why it ended.
+_END_BYTES = 65536
+
+
+class ChildProcess:
+    """A running command, with what it started.
+
+    It has a session of its own, so that the Ctrl-C of a terminal does not reach it. The kernel kills it when the thread
+    that started it ends: start it from the main thread. Its exit code stays with the kernel until reap(), so that no
+    other process gets its number before all that it started is killed.
+
+    As a context manager it ends with the block, and nothing of it is left; see grace_secs and kill_secs.
+
+    Args:
+      argv: the program and its arguments.
+      stdout: PIPE, DEVNULL or a file.
+      stderr: as stdout, or STDOUT.
+      env: its whole environment; None is that of this process.
+      cores: the logical cores it may run on; empty for all that this process may use.
+      grace_secs: if it still runs at the end of the block, the time from SIGTERM to SIGKILL; 0 for SIGKILL at once.
+      kill_secs: how long the block waits for the end of a killed process, which may hang in a driver; None: forever.
+
+    Attributes:
+      pid: its number, and that of its session and its process group.
+
+    Raises:
+      OSError: it cannot be started.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        stdout: int | IO[Any],
+        stderr: int | IO[Any],
+        env: Mapping[str, str] | None = None,
+        cores: Iterable[int] = (),
+        grace_secs: float = 0.0,
+        kill_secs: float | None = None,
+    ) -> None:
+        self._popen = subprocess.Popen(
+            tethered(argv, cores),
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            text=True,
+            errors='backslashreplace',
+        )
+        self.pid = self._popen.pid
+        self._grace_secs = grace_secs
+        self._kill_secs = kill_secs
+        self._readers: list[threading.Thread] = []
+        # Becomes readable when the process ends. Made on the first wait with a deadline: older kernels have none.
+        self._ended: int | None = None
+
+    def __enter__(self) -> 'ChildProcess':
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.wait(0.0) or self.stop(self._grace_secs):
+            self.reap()
+
+    def read_lines(
+        self,
+        show: Callable[[str], None],
+        show_error: Callable[[str], None] | None = None,
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Calls these on other threads.
+
+        Args:
+          show: called with each line of its standard output, which is a PIPE.
+          show_error: called with each line of its standard error, if that is a PIPE.
+          closed: called when its standard output has ended.
+        """
+
+        def read(stream: IO[str] | None, receiver: Callable[[str], None], at_end: Callable[[], None]) -> None:
+            assert stream is not None
+            with stream:
+                for line in stream:
+                    receiver(line.removesuffix('\n'))
+            at_end()
+
+        readers = [(self._popen.stdout, show, closed)]
+        if show_error:
+            readers.append((self._popen.stderr, show_error, lambda: None))
+        for arguments in readers:
+            reader = threading.Thread(target=read, args=arguments, daemon=True)
+            reader.start()
+            self._readers.append(reader)
+
+    def wait(self, secs: float | None = None) -> bool:
+        """Waits for its end, for this long or for ever; returns whether it has ended.
+
+        Raises:
+          ChildProcessError: it was reaped meanwhile.
+        """
+        if secs is None:
+            # Leave it a zombie: see reap().
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            return True
+        if self._ended is None:
+            self._ended = os.pidfd_open(self.pid)
+        return bool(select.select([self._ended], [], [], secs)[0])
+
+    def exit_code(self) -> int:
+        """Returns the exit code, or -n if signal n ended it. It must have ended."""
+        if self._popen.returncode is not None:
+            return int(self._popen.returncode)
+        status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        assert status, 'it has ended'
+        return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to its process group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def abort(self, secs: float) -> None:
+        """Sends SIGABRT to it alone, on which Python prints the stacks of its threads, and waits for its end."""
+        # Popen.send_signal would take its exit code, and free its number.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGABRT)
+        self.wait(secs)
+
+    def stop(self, grace_secs: float) -> bool:
+        """Ends it and its descendants: SIGTERM to its group, and SIGKILL to what still runs after grace_secs.
+
+        Returns:
+          Whether it has ended, see kill_secs.
+        """
+        with contextlib.ExitStack() as stack:
+            # Those in sessions of their own, which would not be found any more once their parent has ended.
+            descendants = _open_all(processes_of(self.pid), stack)
+            try:
+                if grace_secs:
+                    self.signal(signal.SIGTERM)
+                    self.wait(grace_secs)
+            finally:
+                # Also if a second Ctrl-C ends the patience.
+                for descriptor in (*_open_all(processes_of(self.pid), stack), *descendants):
+                    with contextlib.suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                self.signal(signal.SIGKILL)
+                has_ended = self.wait(self._kill_secs)
+        return has_ended
+
+    def reap(self) -> int:
+        """Waits for its end, kills what it left behind, waits for its last lines; returns the code as exit_code()."""
+        self.wait()
+        self.signal(signal.SIGKILL)
+        code = self._popen.wait()
+        if self._ended is not None:
+            os.close(self._ended)
+        deadline = time.monotonic() + _LAST_LINES_SECS
+        for reader in self._readers:
+            reader.join(max(0.0, deadline - time.monotonic()))
+        return code
+
+
+def end_of(log: IO[bytes], start: int = 0) -> str:
+    """Returns what was written to the file of a log since its byte `start`, at most the last 64 KiB."""
+    end = os.fstat(log.fileno()).st_size
+    start = max(start, end - _END_BYTES)
+    return os.pread(log.fileno(), end - start, start).decode(errors='backslashreplace')
+
+
+def processes_of(root: int) -> list[int]:
+    """Returns the numbers of a process and its descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in os.scandir('/proc'):
+        if entry.name.isdigit():
+            # The process may have ended.
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                # PID (NAME) STATE PARENT ...; the name may contain blanks and parentheses.
+                parent = int(Path(entry.path, 'stat').read_bytes().rpartition(b')')[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def _open_all(pids: Iterable[int], stack: contextlib.ExitStack) -> list[int]:
+    """A descriptor of each process that still runs, which no later process of the same number can take."""
+    descriptors = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            descriptors.append(os.pidfd_open(pid))
+            stack.callback(os.close, descriptors[-1])
+    return descriptors
