@@ -19,7 +19,7 @@ from comparison import ratios as comparison
 from comparison.intervals import FEWEST_RUNS, Estimate, estimate_runs
 from comparison.long_run import mean_error
 from comparison.ratios import Ratio, Significance
-from comparison.tables import format_markdown
+from comparison.tables import Column, Table
 from hardware.surroundings import machine_facts
 from results.document import Record
 
@@ -165,5 +165,5 @@ def _interval(ends: tuple[float, float] | None, decimals: int) -> str:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    numbers = [i for i, title in enumerate(titles) if i and title not in ('of', 'verdict')]
-    return format_markdown(titles, rows, right=numbers)
+    columns = [Column(title, is_number=bool(i) and title not in ('of', 'verdict')) for i, title in enumerate(titles)]
+    return Table(columns, rows).as_markdown()

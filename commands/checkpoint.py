@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from commands.options import Arguments, Declaration, Positional
+from comparison.tables import Column, Table
 from params.spec import flag
 
 # Of the table where standard output is no terminal: wide enough for the names of all models.
@@ -119,23 +120,20 @@ def _totals(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
 
 
 def _print_table(prefix: str, step: int | None, entries: Sequence[Entry]) -> None:
-    # Imported here because JSON needs no rich.
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, title=prefix if step is None else f'{prefix}, step {step}', title_justify='left')
-    for title in ('group', 'name', 'dtype'):
-        table.add_column(title, no_wrap=True)
-    for title in ('shape', 'size', 'bytes'):
-        table.add_column(title, no_wrap=True, justify='right')
+    columns = (
+        *(Column(title) for title in ('group', 'name', 'dtype')),
+        *(Column(title, is_number=True) for title in ('shape', 'size', 'bytes')),
+    )
+    rows: list[tuple[str, ...]] = []
+    sums = []
     for group, total in _totals(entries).items():
         for entry in (entry for entry in entries if entry.group == group):
             shape = ' x '.join(map(str, entry.shape))
-            table.add_row(group, entry.name, entry.dtype, shape, f'{entry.size:,}', f'{entry.bytes:,}')
-        count, *sums = (f'{number:,}' for number in total.values())
-        table.add_row(group, f'total of {count}', '', '', *sums, style='bold')
-        table.add_section()
-    Console(width=None if sys.stdout.isatty() else _COLUMNS, markup=False, highlight=False).print(table)
+            rows.append((group, entry.name, entry.dtype, shape, f'{entry.size:,}', f'{entry.bytes:,}'))
+        count, *sizes = (f'{number:,}' for number in total.values())
+        sums.append(len(rows))
+        rows.append((group, f'total of {count}', '', '', *sizes))
+    title = prefix if step is None else f'{prefix}, step {step}'
+    print(Table(columns, rows, title, sums).as_text(sys.stdout, _COLUMNS))
     parameters = _totals(entries).get('model', {'size': 0})['size']
     print(f'{parameters:,} parameters; {sum(entry.bytes for entry in entries):,} bytes in all')

@@ -1,5 +1,6 @@
 """`tf_cnn_benchmarks.py compare`: compares results with 95 % intervals. Starts without TensorFlow."""
 
+import json
 import os
 import shlex
 import sys
@@ -8,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
@@ -18,6 +20,7 @@ from comparison.changes import group_names, make_rows
 from comparison.ratios import Clock
 from comparison.regression import Judged, judge
 from comparison.sides import Side, read_side, side_of
+from comparison.tables import Table, as_csv
 from errors import UsageError, counted, format_warning, spelled
 from params import parse_argv
 from params.file_flags import OUTPUTS
@@ -220,14 +223,14 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
     clock = Clock(options.clock)
     rows = make_rows(sides, clock, force=options.force, run_spread=options.run_spread)
     problems = [problem for side in sides for problem in side.problems]
-    if options.format == 'json':
-        print(comparison_text.format_json(rows, problems, clock))
-    elif options.format == 'csv':
-        print(comparison_text.format_csv(rows))
-    elif options.format == 'markdown':
-        print(comparison_text.format_markdown(rows, problems, all_rows=options.all))
-    else:
-        print(comparison_text.format_text(rows, problems, _width(), all_rows=options.all))
+    shown = rows if options.all else comparison_text.most_telling(rows)
+    notes = comparison_text.make_notes(rows, problems, shown)
+    _print(
+        options.format,
+        comparison_text.make_table(shown),
+        notes,
+        comparison_text.make_document(rows, problems, clock),
+    )
     slower = {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}
     return _exit_code(slower, problems, options.fail_below)
 
@@ -267,20 +270,24 @@ def _judge(sides: Sequence[Side], options: CompareOptions, history: str) -> int:
         print(format_warning(problem), file=sys.stderr)
     if not rows:
         raise UsageError(f'{sides[0].argument}: it holds no result with a throughput; give another one')
-    if options.format == 'json':
-        print(regression.format_json(rows, clock))
-    elif options.format == 'csv':
-        print(regression.format_csv(rows))
-    elif options.format == 'markdown':
-        print(regression.format_markdown(rows))
-    else:
-        print(regression.format_text(rows, _width()))
+    _print(
+        options.format, regression.make_table(rows), regression.make_notes(rows), regression.make_document(rows, clock)
+    )
     slower = {row.name: row.judgement.ratio for row in rows if row.judgement.ratio and row.judgement.is_slower}
     return _exit_code(slower, problems[:unread], options.fail_below)
 
 
-def _width() -> int | None:
-    return None if sys.stdout.isatty() else _COLUMNS
+def _print(form: str, table: Table, notes: Sequence[str], document: Mapping[str, Any]) -> None:
+    """Prints a table and the notes below it, or in another form the document or its rows."""
+    if form == 'json':
+        print(json.dumps(document, indent=2))
+    elif form == 'csv':
+        print(as_csv(document['rows']))
+    elif form == 'markdown':
+        print('\n'.join([table.as_markdown(), *([''] if notes else []), *(f'- {note}' for note in notes)]))
+    else:
+        text = table.as_text(sys.stdout, _COLUMNS, is_dense=True)
+        print('\n'.join([text, *([''] if notes else []), *notes]))
 
 
 def _exit_code(ratios: Mapping[str, float], unread: Sequence[str], fail_below: float | None) -> int:

@@ -129,14 +129,11 @@ def _print_list(checks: Sequence[Check], *, as_json: bool) -> None:
 
 
 def _print_table(findings: Sequence[Finding], seconds: float, options: DoctorOptions) -> None:
-    from rich.console import Console
-
     stream = sys.stderr if options.json else sys.stdout
     # The document has the logs already.
     again = None if options.json else format_again(findings, list(_circumstances(options)))
     if findings:
-        width = None if stream.isatty() else _COLUMNS
-        Console(file=stream, width=width, markup=False, highlight=False).print(make_table(findings))
+        print(make_table(findings).as_text(stream, _COLUMNS), file=stream)
         for line in (format_fastest(findings), format_summary(findings, seconds), again):
             if line:
                 print(line, file=stream)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from commands.options import Arguments, Declaration, Positional
+from comparison.tables import Column, Table
 from errors import UsageError, nearest
 from models.costs import ModelCost, list_costs
 from models.registry import MODELS, load_model_file
@@ -62,7 +63,7 @@ def _list(arguments: Arguments[ModelsOptions]) -> int:
     if options.json:
         print(json.dumps([_as_object(cost) for cost in costs], indent=2))
     else:
-        _print_table(costs)
+        print(_table(costs).as_text(sys.stdout, _COLUMNS))
     return 0
 
 
@@ -82,19 +83,20 @@ def _as_object(cost: ModelCost) -> dict[str, object]:
     }
 
 
-def _print_table(costs: Sequence[ModelCost]) -> None:
-    # Imported here because JSON needs no rich.
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD)
-    for title in ('model', 'data set'):
-        table.add_column(title, no_wrap=True)
-    for title in ('parameters', 'GFLOPs/image', 'image size', 'batch size'):
-        table.add_column(title, no_wrap=True, justify='right')
-    for cost in costs:
-        facts = cost.facts
-        numbers = (f'{cost.parameters:,}', f'{cost.gflops:.4g}', f'{facts.image_size}', f'{facts.batch_size}')
-        table.add_row(facts.name, facts.data_set, *numbers)
-    Console(width=None if sys.stdout.isatty() else _COLUMNS, markup=False, highlight=False).print(table)
+def _table(costs: Sequence[ModelCost]) -> Table:
+    titles = ('parameters', 'GFLOPs/image', 'image size', 'batch size')
+    columns = (Column('model'), Column('data set'), *(Column(title, is_number=True) for title in titles))
+    return Table(
+        columns,
+        [
+            (
+                cost.facts.name,
+                cost.facts.data_set,
+                f'{cost.parameters:,}',
+                f'{cost.gflops:.4g}',
+                str(cost.facts.image_size),
+                str(cost.facts.batch_size),
+            )
+            for cost in costs
+        ],
+    )

@@ -10,7 +10,6 @@ from pathlib import Path
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
 from commands.options import NEXT, Arguments, Declaration, Positional, Rest, join_repeated
-from comparison.tables import format_results
 from errors import UsageError, format_warning
 from hardware.gpus import has_nvidia_gpu
 from params import Params
@@ -20,7 +19,7 @@ from sweeps.configurations import SweepPlan, make_plan
 from sweeps.estimate import estimate
 from sweeps.flags import on_cpu, override, read_grid, settings_given
 from sweeps.folder import Folder, difference
-from sweeps.overview import format_left_out, format_plan, rows_of
+from sweeps.overview import format_left_out, format_plan, format_results, rows_of
 from sweeps.progress_line import Progress
 from sweeps.runner import PROGRAM, Starter, Sweep, limits_of
 from sweeps.search import Search, check_search

@@ -4,7 +4,6 @@ The rate is held against the median of the last runs, with a tolerance; docs/com
 formats. Does not import TensorFlow.
 """
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 from comparison.differences import Differences, machine_differences
 from comparison.ratios import Clock, estimate, rate_of
-from comparison.text import as_csv, make_table, plain, table_of_markdown
+from comparison.tables import Column, Table, few, printable
 from results.document import Record
 from results.repeats import repeat_key
 from results.statistics import spread
@@ -35,8 +34,16 @@ _UNIMPORTANT = ('affinity',)
 # Of a value that differs from run to run.
 _MOST_VALUES = 4
 
-_TITLES = ('run', 'shape', 'runs', 'images/sec', 'median before', 'expected', 'ratio', 'verdict')
-_LEFT = ('run', 'shape', 'verdict')
+_COLUMNS = (
+    Column('run', wraps=True),
+    Column('shape'),
+    Column('runs', is_number=True),
+    Column('images/sec', is_number=True),
+    Column('median before', is_number=True),
+    Column('expected', is_number=True),
+    Column('ratio', is_number=True),
+    Column('verdict', wraps=True),
+)
 
 
 @dataclass(frozen=True)
@@ -152,26 +159,25 @@ def judge(new: Sequence[Record], history: Sequence[Record], clock: Clock = Clock
     )
 
 
-def format_text(rows: Sequence[Judged], width: int | None) -> str:
-    """The table and a line about what differs, for people; width in columns, None for that of the terminal."""
-    return '\n'.join([make_table(_TITLES, _LEFT, [_cells(row) for row in rows], width), *_notes(rows)])
+def make_table(rows: Sequence[Judged]) -> Table:
+    """The table of these rows."""
+    return Table(_COLUMNS, [_cells(row) for row in rows])
 
 
-def format_markdown(rows: Sequence[Judged]) -> str:
-    """A table of Markdown, and a list of what differs."""
-    table = table_of_markdown(_TITLES, _LEFT, [_cells(row) for row in rows])
-    return '\n'.join([table, *(f'- {line}' if line else '' for line in _notes(rows))])
+def make_notes(rows: Sequence[Judged]) -> list[str]:
+    """The lines below the table: one for each set of differences, with the rows that have it."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.judgement.changes:
+            told = ', '.join(f'{name} {_chain(values)}' for name, values in row.judgement.changes.items())
+            names.setdefault(printable(told), []).append(printable(row.name))
+    return [f'{few(found)}: since the runs before, {told}' for told, found in names.items()]
 
 
-def format_csv(rows: Sequence[Judged]) -> str:
-    """One line for each row, with the keys of the JSON; what is no number or text is JSON."""
-    return as_csv([_as_object(row) for row in rows])
-
-
-def format_json(rows: Sequence[Judged], clock: Clock) -> str:
-    """The document."""
+def make_document(rows: Sequence[Judged], clock: Clock) -> dict[str, Any]:
+    """The document, whose rows are also those of CSV."""
     document = {'schema': SCHEMA, 'schema_version': SCHEMA_VERSION, 'clock': clock.value}
-    return json.dumps({**document, 'rows': [_as_object(row) for row in rows]}, indent=2)
+    return {**document, 'rows': [_as_object(row) for row in rows]}
 
 
 def _earlier(new: Sequence[Record], history: Sequence[Record], clock: Clock) -> list[Record]:
@@ -204,8 +210,8 @@ def _cells(row: Judged) -> tuple[str, ...]:
     found = row.judgement
     low, high = found.interval or (None, None)
     return (
-        plain(row.name),
-        plain(row.shape),
+        printable(row.name),
+        printable(row.shape),
         str(found.num_new),
         f'{found.rate:.2f}',
         f'{found.expectation.median:.2f}' if found.expectation else '',
@@ -213,17 +219,6 @@ def _cells(row: Judged) -> tuple[str, ...]:
         '' if found.ratio is None else f'{found.ratio:.3f}',
         found.verdict,
     )
-
-
-def _notes(rows: Sequence[Judged]) -> list[str]:
-    """A line for each set of differences, with the rows that have it if not all have."""
-    names: dict[str, list[str]] = {}
-    for row in rows:
-        if row.judgement.changes:
-            told = ', '.join(f'{name} {_chain(values)}' for name, values in row.judgement.changes.items())
-            names.setdefault(plain(told), []).append(plain(row.name))
-    lines = [f'{", ".join(found)}: since the runs before, {told}' for told, found in names.items()]
-    return ['', *lines] if lines else []
 
 
 def _chain(values: Sequence[object]) -> str:

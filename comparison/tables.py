@@ -1,84 +1,126 @@
-"""Tables of results as text. format_* functions return text without a final newline; others print it."""
+"""Tables of results: one value, which prints itself for a terminal or as Markdown; and CSV.
 
-from collections.abc import Mapping, Sequence
+Does not import TensorFlow.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TextIO
 
-from comparison.intervals import Estimate
-
-# What a table calls a flag whose name says too little.
-_TITLES = {'batch_size': 'batch size', 'shape': 'W*G+P'}
+# Text, or parts of text, each with a style of rich such as 'bold red'.
+Cell = str | Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class TableRow:
-    """One configuration of a table.
+class Column:
+    """A column of a table.
 
     Attributes:
-      varied: the text of each flag that differs between rows, and the shape.
-      work: what its runs did; only rows with the same are compared.
-      estimate: the rate of the complete runs, None if there are none. problem: why there are fewer than there should
-        be, or None.
+      title: its heading.
+      is_number: whether its cells are flush right.
+      wraps: whether its cells may take several lines of a terminal that is too narrow.
     """
 
-    varied: Mapping[str, str]
-    estimate: Estimate | None = None
-    problem: str | None = None
-    work: str = ''
+    title: str
+    is_number: bool = False
+    wraps: bool = False
 
 
-def format_results(columns: Sequence[str], rows: Sequence[TableRow]) -> str:
-    """The table of configurations, in Markdown whose columns are aligned.
+@dataclass(frozen=True)
+class Table:
+    """A table.
 
-    Its columns: what differs between the rows, images/sec, its 95 % interval over repeats if there are any,
-    the speed-up against the first row of the same work that has a rate, and what went wrong if anything did.
+    Attributes:
+      columns: its columns.
+      rows: the cells of each row, one for each column.
+      title: a line above it in a terminal.
+      sums: the indices of rows that sum up the rows before them, and end a group: bold in a terminal, with a gap below.
     """
-    bases = {row.work: row.estimate.images_per_second for row in reversed(rows) if row.estimate}
-    has_intervals = any(row.estimate and row.estimate.num_runs > 1 for row in rows)
-    has_problems = any(row.problem for row in rows)
-    header = [
-        *(_TITLES.get(name, name) for name in columns),
-        'images/sec',
-        *(['95 % interval', 'runs'] if has_intervals else []),
-        'speed-up',
-        *(['status'] if has_problems else []),
-    ]
-    lines = []
-    for row in rows:
-        found = row.estimate
-        rate = found.images_per_second if found else None
-        lines.append(
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ''
+    sums: Collection[int] = ()
+
+    def as_text(self, stream: TextIO, width: int, *, is_dense: bool = False) -> str:
+        """The table for people, without a final newline.
+
+        Args:
+          stream: where it will be printed; if it is a terminal, the table has its width and styles.
+          width: of the lines elsewhere.
+          is_dense: leaves out empty lines, and spaces at the ends of lines.
+        """
+        # Imported here because the other formats need no rich.
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table as Drawing
+        from rich.text import Text
+
+        drawing = Drawing(box=SIMPLE_HEAD, title=self.title or None, title_justify='left')
+        for column in self.columns:
+            drawing.add_column(
+                column.title,
+                justify='right' if column.is_number else 'left',
+                no_wrap=not column.wraps,
+                overflow='fold' if column.wraps else 'ellipsis',
+            )
+        for number, row in enumerate(self.rows):
+            is_sum = number in self.sums
+            cells = [cell if isinstance(cell, str) else Text.assemble(*cell) for cell in row]
+            drawing.add_row(*cells, style='bold' if is_sum else None, end_section=is_sum)
+        console = Console(file=stream, width=None if stream.isatty() else width, markup=False, highlight=False)
+        with console.capture() as captured:
+            console.print(drawing)
+        text = captured.get().removesuffix('\n')
+        if is_dense:
+            return '\n'.join(line.rstrip() for line in text.splitlines() if line.strip())
+        return text
+
+    def as_markdown(self) -> str:
+        """The table in Markdown, aligned so that it can be read as plain text."""
+        titles = [column.title for column in self.columns]
+        cells = [[_plain(cell).replace('|', '\\|') for cell in row] for row in (titles, *self.rows)]
+        widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+        rules = [
+            f'{"-" * (width - 1)}:' if column.is_number else '-' * width
+            for width, column in zip(widths, self.columns, strict=True)
+        ]
+        lines = [
             [
-                *(row.varied.get(name, '') for name in columns),
-                '' if rate is None else f'{rate:.2f}',
-                *([_interval(found), str(found.num_runs if found else 0)] if has_intervals else []),
-                '' if rate is None else f'{rate / bases[row.work]:.2f}',
-                *([row.problem or 'ok'] if has_problems else []),
+                f'{cell:>{width}}' if column.is_number else f'{cell:<{width}}'
+                for cell, width, column in zip(row, widths, self.columns, strict=True)
             ]
-        )
-    numbers = range(len(columns), len(header) - has_problems)
-    return format_markdown(header, lines, right=numbers)
+            for row in cells
+        ]
+        return '\n'.join(f'| {" | ".join(line)} |' for line in (lines[0], rules, *lines[1:]))
 
 
-def format_markdown(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """A Markdown table, aligned so that it can be read as plain text.
-
-    Args:
-      right: the columns that are flush right, by index.
-    """
-    cells = [[cell.replace('|', '\\|') for cell in row] for row in (header, *rows)]
-    widths = [max(3, *(len(row[column]) for row in cells)) for column in range(len(header))]
-    rule = [f'{"-" * (width - 1)}:' if column in right else '-' * width for column, width in enumerate(widths)]
-    return '\n'.join(f'| {" | ".join(_aligned(row, widths, right))} |' for row in (cells[0], rule, *cells[1:]))
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> list[str]:
-    return [
-        f'{cell:>{width}}' if i in right else f'{cell:<{width}}'
-        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
+def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
+    """The values of objects of the same keys, at least one, below a line with the keys; lists and objects are JSON."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(objects[0]), lineterminator='\n')
+    writer.writeheader()
+    for found in objects:
+        cells = {
+            name: json.dumps(value) if isinstance(value, dict | list | bool) else value for name, value in found.items()
+        }
+        writer.writerow(cells)
+    return out.getvalue().rstrip('\n')
 
 
-def _interval(found: Estimate | None) -> str:
-    if not found or found.basis != 'runs':
-        return ''
-    return f'{found.interval[0]:.2f} to {found.interval[1]:.2f}' if found.interval else 'too disturbed'
+def printable(text: object) -> str:
+    """Text that cannot change the terminal or break its line: what is not printable is escaped."""
+    return ''.join(char if char.isprintable() else char.encode('unicode_escape').decode() for char in str(text))
+
+
+def few(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    shown = ', '.join(names[:3])
+    return shown if len(names) <= 3 else f'{shown} and {len(names) - 3} more'
+
+
+def _plain(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else ''.join(text for text, _ in cell)

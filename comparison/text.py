@@ -1,25 +1,30 @@
-"""A comparison as text, Markdown, CSV or JSON: format_* functions return the text. docs/compare.md describes them."""
+"""A comparison as a table, notes below it, and a document; and lines about runs. docs/compare.md describes them."""
 
-import csv
-import io
-import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from comparison import tables
 from comparison.changes import ChangeRow, Changes
 from comparison.intervals import FEWEST_RUNS, Estimate
 from comparison.long_run import MIN_STEPS
 from comparison.ratios import Clock, Ratio, Significance
+from comparison.tables import Column, Table, few, printable
 from errors import counted
 
 SCHEMA = 'tf_cnn_benchmarks.comparison'
 SCHEMA_VERSION = 1
 
-_TITLES = ('run', 'shape', 'runs', 'images/sec', '95 %', 'ratio', '95 %', 'verdict')
-_LEFT = ('run', 'shape', 'verdict')
+_COLUMNS = (
+    Column('run', wraps=True),
+    Column('shape'),
+    Column('runs', is_number=True),
+    Column('images/sec', is_number=True),
+    Column('95 %', is_number=True),
+    Column('ratio', is_number=True),
+    Column('95 %', is_number=True),
+    Column('verdict', wraps=True),
+)
 _MOST_LINES = 8
 # Of a larger table only the rows at both ends are shown.
 _MOST_ROWS, _MOST_AT_AN_END = 40, 10
@@ -31,30 +36,6 @@ _DISTURBED = (
     'the runs, or their steps, differ too much; measure again while nothing else runs on the machine, with more runs '
     '(--repeat=5)'
 )
-
-
-def plain(text: object) -> str:
-    """Text that cannot change the terminal or break its line: what is not printable is escaped."""
-    return ''.join(char if char.isprintable() else char.encode('unicode_escape').decode() for char in str(text))
-
-
-def as_cells(row: ChangeRow) -> tuple[str, ...]:
-    """The cells of a row, in the order of the titles."""
-    found, ratio = row.estimate, row.ratio
-    verdict = ratio.verdict.value if ratio else 'baseline' if row.is_baseline else ''
-    if row.is_baseline and row.remark and row.status == 'complete':
-        verdict = ''
-    told = '; '.join(part for part in (verdict, f'left out: {row.remark}' if found is None else row.remark) if part)
-    return (
-        plain(row.name),
-        plain(row.shape),
-        str(found.num_runs) if found else '',
-        f'{found.images_per_second:.2f}' if found else '',
-        _interval(found, 2) if found else '',
-        f'{ratio.value:.3f}' if ratio else '',
-        _interval(ratio, 3) if ratio else '',
-        plain(told),
-    )
 
 
 def format_runs(found: Estimate) -> str:
@@ -82,31 +63,11 @@ def format_ratio(ratio: Ratio | None) -> str:
 
 def format_outliers(found: Mapping[str, float]) -> str:
     """The runs that are far from their repeats, by name with their images/sec, in one line."""
-    named = [f'{plain(name)} ({rate:.2f})' for name, rate in found.items()]
-    return f'far from the others: {_few(named)}; something disturbed the machine, or changed on it'
+    named = [f'{printable(name)} ({rate:.2f})' for name, rate in found.items()]
+    return f'far from the others: {few(named)}; something disturbed the machine, or changed on it'
 
 
-def format_text(
-    rows: Sequence[ChangeRow], problems: Sequence[str], width: int | None, *, all_rows: bool = False
-) -> str:
-    """The table and the notes for people.
-
-    Args:
-      width: in columns, None for that of the terminal. all_rows: also of a large table, which is summed up otherwise.
-    """
-    shown = rows if all_rows else _most_telling(rows)
-    lines = notes(rows, problems, shown)
-    return '\n'.join([make_table(_TITLES, _LEFT, [as_cells(row) for row in shown], width), *lines])
-
-
-def format_markdown(rows: Sequence[ChangeRow], problems: Sequence[str], *, all_rows: bool = False) -> str:
-    """A table of Markdown, and the notes as a list; all_rows as in format_text."""
-    shown = rows if all_rows else _most_telling(rows)
-    lines = [f'- {line}' if line else '' for line in notes(rows, problems, shown)]
-    return '\n'.join([table_of_markdown(_TITLES, _LEFT, [as_cells(row) for row in shown]), *lines])
-
-
-def _most_telling(rows: Sequence[ChangeRow]) -> Sequence[ChangeRow]:
+def most_telling(rows: Sequence[ChangeRow]) -> Sequence[ChangeRow]:
     """Of more than _MOST_ROWS rows the common baseline, those at either end of the ratios, and the first left out."""
     if len(rows) <= _MOST_ROWS:
         return rows
@@ -123,68 +84,23 @@ def _most_telling(rows: Sequence[ChangeRow]) -> Sequence[ChangeRow]:
     return [row for row in rows if id(row) in ids]
 
 
-def make_table(titles: Sequence[str], left: Collection[str], cells: Sequence[Sequence[str]], width: int | None) -> str:
-    """A table for people.
-
-    Args:
-      left: the titles of columns of text, the others hold numbers. width: in columns, None for that of the terminal.
-    """
-    # Imported here because the other formats need no rich.
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD)
-    for number, title in enumerate(titles):
-        # The first and the last column hold long text.
-        no_wrap = 0 < number < len(titles) - 1
-        table.add_column(title, justify='left' if title in left else 'right', no_wrap=no_wrap, overflow='fold')
-    for row in cells:
-        table.add_row(*row)
-    console = Console(width=width, markup=False, highlight=False)
-    with console.capture() as captured:
-        console.print(table)
-    return '\n'.join(line.rstrip() for line in captured.get().splitlines() if line.strip())
+def make_table(rows: Sequence[ChangeRow]) -> Table:
+    """The table of these rows."""
+    return Table(_COLUMNS, [_cells(row) for row in rows])
 
 
-def table_of_markdown(titles: Sequence[str], left: Collection[str], cells: Sequence[Sequence[str]]) -> str:
-    """A table of Markdown; the titles in `left` are columns of text."""
-    return tables.format_markdown(titles, cells, [i for i, title in enumerate(titles) if title not in left])
+def make_document(rows: Sequence[ChangeRow], problems: Sequence[str], clock: Clock) -> dict[str, Any]:
+    """The document of a comparison, whose rows are also those of CSV."""
+    return {
+        'schema': SCHEMA,
+        'schema_version': SCHEMA_VERSION,
+        'clock': clock.value,
+        'rows': [_as_object(row) for row in rows],
+        'problems': list(problems),
+    }
 
 
-def format_csv(rows: Sequence[ChangeRow]) -> str:
-    """One line for each row, with the keys of the JSON; what is no number or text is JSON."""
-    return as_csv([_as_object(row) for row in rows])
-
-
-def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
-    """Lines with the values of objects, all of the same keys, below a line with the keys; at least one object."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(objects[0]), lineterminator='\n')
-    writer.writeheader()
-    for found in objects:
-        cells = {
-            name: json.dumps(value) if isinstance(value, dict | list | bool) else value for name, value in found.items()
-        }
-        writer.writerow(cells)
-    return out.getvalue().rstrip('\n')
-
-
-def format_json(rows: Sequence[ChangeRow], problems: Sequence[str], clock: Clock) -> str:
-    """The document of a comparison."""
-    return json.dumps(
-        {
-            'schema': SCHEMA,
-            'schema_version': SCHEMA_VERSION,
-            'clock': clock.value,
-            'rows': [_as_object(row) for row in rows],
-            'problems': list(problems),
-        },
-        indent=2,
-    )
-
-
-def notes(rows: Sequence[ChangeRow], problems: Sequence[str], shown: Sequence[ChangeRow]) -> list[str]:
+def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str], shown: Sequence[ChangeRow]) -> list[str]:
     """The lines below the table: how many rows it stands for, what differs, what to know about the numbers.
 
     Args:
@@ -193,20 +109,19 @@ def notes(rows: Sequence[ChangeRow], problems: Sequence[str], shown: Sequence[Ch
     is_whole = len(shown) == len(rows)
     named = problems if is_whole else problems[:_MOST_AT_AN_END]
     rest = len(problems) - len(named)
-    lines = [
+    return [
         *([] if is_whole else [_summary(rows, len(shown))]),
         *_changes('different work', [(row, row.work_changes) for row in shown]),
         *_changes('flags', [(row, row.flag_changes) for row in shown]),
         *_changes('machine', [(row, row.machine_changes) for row in shown]),
-        *(f'{plain(row.name)}: {format_outliers(row.outliers)}' for row in shown if row.outliers),
+        *(f'{printable(row.name)}: {format_outliers(row.outliers)}' for row in shown if row.outliers),
         *_warnings(rows),
         *([f'not read: {counted(len(problems), "file")}, passed over'] if len(problems) > 1 else []),
-        *(f'not read: {plain(problem)}' for problem in named),
+        *(f'not read: {printable(problem)}' for problem in named),
         *([f'not read: {counted(rest, "more file")}; --all names each'] if rest else []),
         *_advice(rows),
         *_about_single_runs(rows),
     ]
-    return ['', *lines] if lines else []
 
 
 def _summary(rows: Sequence[ChangeRow], num_shown: int) -> str:
@@ -228,25 +143,29 @@ def _changes(title: str, found: Sequence[tuple[ChangeRow, Changes]]) -> Iterator
     for row, changes in compared:
         if changes:
             text = ', '.join(f'{name} {_value(before)} -> {_value(after)}' for name, (before, after) in changes.items())
-            by_text.setdefault(text, []).append(plain(row.name))
+            by_text.setdefault(text, []).append(printable(row.name))
     for number, (text, names) in enumerate(by_text.items()):
         if number == _MOST_LINES:
             yield f'{title}: {counted(len(by_text) - number, "more difference")}; --format=json has all of them'
             return
-        yield f'{title}: {plain(text)}' if len(names) == len(compared) else f'{title} of {_few(names)}: {plain(text)}'
+        yield (
+            f'{title}: {printable(text)}'
+            if len(names) == len(compared)
+            else f'{title} of {few(names)}: {printable(text)}'
+        )
 
 
 def _warnings(rows: Sequence[ChangeRow]) -> Iterator[str]:
     by_code: dict[str, list[tuple[str, str]]] = {}
     for row in rows:
         for warning in row.warnings:
-            by_code.setdefault(warning.get('code', ''), []).append((plain(row.name), plain(warning['text'])))
+            by_code.setdefault(warning.get('code', ''), []).append((printable(row.name), printable(warning['text'])))
     for number, found in enumerate(by_code.values()):
         if number == _MOST_LINES:
             yield f'warning: {counted(len(by_code) - number, "more kind")}; --format=json has all of them'
             return
         names = list(dict.fromkeys(name for name, _ in found))
-        yield f'warning: {_few(names)}: {found[0][1]}'
+        yield f'warning: {few(names)}: {found[0][1]}'
 
 
 def _advice(rows: Sequence[ChangeRow]) -> Iterator[str]:
@@ -259,9 +178,9 @@ def _advice(rows: Sequence[ChangeRow]) -> Iterator[str]:
         (Significance.FEW_STEPS, f'too few steps: {_TOO_FEW_STEPS}'),
         (Significance.DISTURBED, f'too disturbed: {_DISTURBED}'),
     ):
-        names = [plain(row.name) for row in rows if verdict(row) is told]
+        names = [printable(row.name) for row in rows if verdict(row) is told]
         if names:
-            yield f'{_few(names)}: {text}'
+            yield f'{few(names)}: {text}'
 
 
 def _about_single_runs(rows: Sequence[ChangeRow]) -> Iterator[str]:
@@ -293,11 +212,6 @@ def _numbers(values: Sequence[float]) -> str:
     return low if low == high else f'{low} to {high}'
 
 
-def _few(names: Sequence[str]) -> str:
-    shown = ', '.join(names[:3])
-    return shown if len(names) <= 3 else f'{shown} and {len(names) - 3} more'
-
-
 def _interval(found: Estimate | Ratio, decimals: int) -> str:
     if found.interval is None:
         return 'too disturbed' if found.basis else ''
@@ -307,6 +221,25 @@ def _interval(found: Estimate | Ratio, decimals: int) -> str:
 
 def _value(value: object) -> str:
     return 'none' if value is None else str(value)
+
+
+def _cells(row: ChangeRow) -> tuple[str, ...]:
+    """The cells of a row, in the order of the columns."""
+    found, ratio = row.estimate, row.ratio
+    verdict = ratio.verdict.value if ratio else 'baseline' if row.is_baseline else ''
+    if row.is_baseline and row.remark and row.status == 'complete':
+        verdict = ''
+    told = '; '.join(part for part in (verdict, f'left out: {row.remark}' if found is None else row.remark) if part)
+    return (
+        printable(row.name),
+        printable(row.shape),
+        str(found.num_runs) if found else '',
+        f'{found.images_per_second:.2f}' if found else '',
+        _interval(found, 2) if found else '',
+        f'{ratio.value:.3f}' if ratio else '',
+        _interval(ratio, 3) if ratio else '',
+        printable(told),
+    )
 
 
 def _as_object(row: ChangeRow) -> dict[str, Any]:

@@ -3,15 +3,13 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from comparison.tables import Column, Table
 from doctor.check_table import CHECKS, RESNET50
 from doctor.verdicts import Finding, Outcome
 from errors import counted
 from results import VERSION
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 SCHEMA = 'tf_cnn_benchmarks.doctor'
 SCHEMA_VERSION = 1
@@ -60,25 +58,23 @@ def make_document(
     }
 
 
-def make_table(findings: Sequence[Finding]) -> 'Table':
+def make_table(findings: Sequence[Finding]) -> Table:
     """The verdicts in the order of the table of checks: outcome, name, what was found and what to do.
 
     Checks that were skipped for the same reason are one row.
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column('verdict', no_wrap=True)
-    table.add_column('check', no_wrap=True)
-    table.add_column('what was found, and what to do')
-    for outcome, name, found, advice in rows_of(findings):
-        text = Text(found)
-        if advice:
-            text.append(f'\n-> {advice}', style='bold')
-        table.add_row(Text(outcome.value, style=_COLORS[outcome]), name, text)
-    return table
+    columns = (Column('verdict'), Column('check'), Column('what was found, and what to do', wraps=True))
+    return Table(
+        columns,
+        [
+            (
+                [(outcome.value, _COLORS[outcome])],
+                name,
+                [(found, ''), *([(f'\n-> {advice}', 'bold')] if advice else [])],
+            )
+            for outcome, name, found, advice in rows_of(findings)
+        ],
+    )
 
 
 def rows_of(findings: Sequence[Finding]) -> list[tuple[Outcome, str, str, str | None]]:

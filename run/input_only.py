@@ -9,9 +9,9 @@ from cluster.worker import Worker
 from inputs.stages import TRANSFER
 from planning.plan import Plan
 from results.console import Console, format_banner
-from results.input_stages import StageTime, rows_of
 from results.result import Phase, Result, Step, StepValues
 from run.build import choose_op_determinism, make_banner, make_input
+from run.input_stages import StageTime, rows_of
 from run.invocation import Invocation
 from run.measurement import Measurement
 from run.process import Process

@@ -13,7 +13,6 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
-from comparison.input_stage_table import format_stages
 from errors import BenchmarkError, RunError, spelled
 from hardware.atomic import write_whole
 from inputs.buffers import format_memory
@@ -26,6 +25,7 @@ from results.console import Console
 from results.result import Accuracy, Between, Cause, ClusterTotal, Ending, Phase, Result, Step, StepValues
 from results.statistics import RunningRate
 from results.summary import format_summary
+from run.input_stages import format_stages
 from run.invocation import Invocation
 from run.recording import Recording
 

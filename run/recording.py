@@ -43,7 +43,7 @@ class Recording:
       bytes_of_servers, bytes_of_step: what each parameter server holds and a step transfers, once the graph is built;
         uses_shared_memory: through memory that the processes share.
       input_buffers: what the input pipeline holds in host memory, once the graph is built.
-      input_stages: the rows of results.input_stages; None if the stages of the input were not measured.
+      input_stages: the rows of run.input_stages; None if the stages of the input were not measured.
       peak_flops: what the devices reach with large matrix products, in FLOP/s; None if it was not measured.
     """
 

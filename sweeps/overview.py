@@ -2,9 +2,11 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from comparison.intervals import Estimate
 from comparison.ratios import estimate
-from comparison.tables import TableRow
+from comparison.tables import Column, Table
 from errors import counted
 from results.document import Record
 from results.repeats import as_key
@@ -16,6 +18,25 @@ from sweeps.runner import describe, succeeded
 # Of the combinations that are left out for one reason.
 _MOST_SHOWN = 3
 _FOUND_SIZE = 'largest batch size'
+# What the table calls a flag whose name says too little.
+_TITLES = {'batch_size': 'batch size', 'shape': 'W*G+P'}
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """A configuration in the table of a sweep.
+
+    Attributes:
+      varied: the text of each flag that differs between rows, and the shape.
+      work: what its runs did; only rows with the same are compared.
+      estimate: the rate of the complete runs, None if there are none.
+      problem: why there are fewer than there should be, or None.
+    """
+
+    varied: Mapping[str, str]
+    estimate: Estimate | None = None
+    problem: str | None = None
+    work: str = ''
 
 
 def format_plan(plan: SweepPlan, num_left: int, seconds: float | None, basis: str) -> str:
@@ -57,7 +78,7 @@ def format_left_out(left_out: Sequence[LeftOut]) -> list[str]:
     return lines
 
 
-def rows_of(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list[str], list[TableRow]]:
+def rows_of(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list[str], list[SweepRow]]:
     """The columns and the rows of the table of results, in the order of the plan."""
     rows = []
     for one in plan.configurations:
@@ -69,6 +90,43 @@ def rows_of(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple
         if plan.settings.find_batch_size and records and isinstance(found[-1], Record):
             varied[_FOUND_SIZE] = str(found[-1].run['batch_size'])
         work = as_key(records[0].work) if records else ''
-        rows.append(TableRow(varied, estimate(records) if records else None, problem, work))
+        rows.append(SweepRow(varied, estimate(records) if records else None, problem, work))
     columns = [*plan.columns, *([_FOUND_SIZE] if plan.settings.find_batch_size else [])]
     return columns, rows
+
+
+def format_results(columns: Sequence[str], rows: Sequence[SweepRow]) -> str:
+    """The table of configurations, in Markdown whose columns are aligned.
+
+    Its columns: what differs between the rows, images/sec, its 95 % interval over repeats if there are any,
+    the speed-up against the first row of the same work that has a rate, and what went wrong if anything did.
+    """
+    bases = {row.work: row.estimate.images_per_second for row in reversed(rows) if row.estimate}
+    has_intervals = any(row.estimate and row.estimate.num_runs > 1 for row in rows)
+    has_problems = any(row.problem for row in rows)
+    numbers = ['images/sec', *(['95 % interval', 'runs'] if has_intervals else []), 'speed-up']
+    titles = [
+        *(Column(_TITLES.get(name, name)) for name in columns),
+        *(Column(title, is_number=True) for title in numbers),
+        *([Column('status')] if has_problems else []),
+    ]
+    cells = []
+    for row in rows:
+        found = row.estimate
+        rate = found.images_per_second if found else None
+        cells.append(
+            [
+                *(row.varied.get(name, '') for name in columns),
+                '' if rate is None else f'{rate:.2f}',
+                *([_interval(found), str(found.num_runs if found else 0)] if has_intervals else []),
+                '' if rate is None else f'{rate / bases[row.work]:.2f}',
+                *([row.problem or 'ok'] if has_problems else []),
+            ]
+        )
+    return Table(titles, cells).as_markdown()
+
+
+def _interval(found: Estimate | None) -> str:
+    if not found or found.basis != 'runs':
+        return ''
+    return f'{found.interval[0]:.2f} to {found.interval[1]:.2f}' if found.interval else 'too disturbed'

@@ -1,43 +1,69 @@
-"""Tables of results as text."""
+"""The one value that all tables of results are printed from."""
+
+import io
 
 import pytest
 
-from comparison.intervals import estimate_runs
-from comparison.tables import TableRow, format_results
+from comparison.tables import Column, Table, as_csv, few, printable
 
 pytestmark = pytest.mark.unit
 
+COLUMNS = (Column('name', wraps=True), Column('size', is_number=True))
 
-def test_a_table_has_speed_ups_against_the_first_row() -> None:
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_table_of_text_has_its_title_and_a_gap_below_each_group() -> None:
+    rows = (('a', '1,000'), ('total', '1,000'), ('b', '20'), ('total', '20'))
+    text = Table(COLUMNS, rows, 'sizes', sums=(1, 3)).as_text(io.StringIO(), 80)
+    assert [line.strip() for line in text.splitlines()] == [
+        'sizes', '', 'name     size', '─' * 15, 'a       1,000', 'total   1,000', '',
+        'b          20', 'total      20', '',
+    ]  # fmt: skip
+    dense = Table(COLUMNS, rows[:2]).as_text(io.StringIO(), 80, is_dense=True)
+    assert dense.splitlines() == ['  name     size', ' ───────────────', '  a       1,000', '  total   1,000']
+
+
+def test_styles_and_the_width_of_a_terminal_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv('TERM', 'xterm')
+    monkeypatch.setenv('COLUMNS', '30')
+    monkeypatch.delenv('NO_COLOR', raising=False)
+    table = Table(COLUMNS, [([('one two three four five six', 'bold red'), ('\nnext', '')], '1')])
+    plain = table.as_text(io.StringIO(), 80)
+    assert '\x1b' not in plain
+    assert 'one two three four five six' in plain
+    styled = table.as_text(Terminal(), 80)
+    assert '\x1b[1;31m' in styled
+    assert 'one two three four five six' not in styled
+
+
+def test_a_table_of_markdown_is_aligned_and_escapes_its_strokes() -> None:
+    table = Table(COLUMNS, [('a | b', '1'), ([('c', 'bold'), ('d', '')], '20')])
+    assert table.as_markdown().splitlines() == [
+        '| name   | size |',
+        '| ------ | ---: |',
+        '| a \\| b |    1 |',
+        '| cd     |   20 |',
+    ]
+
+
+def test_csv_has_json_in_cells_that_are_no_number_or_text() -> None:
     rows = [
-        TableRow({'variable_update': 'replicated', 'batch_size': '32', 'shape': '1*1'}, estimate_runs([100.0])),
-        TableRow(
-            {'variable_update': 'parameter_server', 'batch_size': '32', 'shape': '2*1+1'}, estimate_runs([154.321])
-        ),
+        {'name': 'a,b', 'flags': {'x': 1}, 'ok': True, 'none': None},
+        {'name': 'c', 'flags': [], 'ok': False, 'none': 1.5},
     ]
-    assert format_results(('variable_update', 'batch_size', 'shape'), rows).splitlines() == [
-        '| variable_update  | batch size | W*G+P | images/sec | speed-up |',
-        '| ---------------- | ---------- | ----- | ---------: | -------: |',
-        '| replicated       | 32         | 1*1   |     100.00 |     1.00 |',
-        '| parameter_server | 32         | 2*1+1 |     154.32 |     1.54 |',
-    ]
+    assert as_csv(rows).splitlines() == ['name,flags,ok,none', '"a,b","{""x"": 1}",true,', 'c,[],false,1.5']
 
 
-def test_repeats_have_an_interval_and_failures_a_reason() -> None:
-    rows = [
-        TableRow({'shape': '1*1'}, None, 'failed: a | b'),
-        TableRow({'shape': '1*2'}, estimate_runs([90.0, 100.0, 110.0])),
-        TableRow({'shape': '1*4'}, estimate_runs([200.0, 200.0]), 'failed: c'),
-        TableRow({'shape': '1*8'}, estimate_runs([50.0, 100.0, 200.0])),
-    ]
-    lines = format_results(('shape',), rows).splitlines()
-    cells = [[cell.strip() for cell in line.replace('\\|', '/').strip('|').split('|')] for line in lines]
-    assert cells[0] == ['W*G+P', 'images/sec', '95 % interval', 'runs', 'speed-up', 'status']
-    assert cells[2:] == [
-        ['1*1', '', '', '0', '', 'failed: a / b'],
-        # 3 / (1/90 + 1/100 + 1/110); the seconds have a relative standard error of 0.058, times Student's t, 4.303.
-        ['1*2', '99.33', '77.39 to 127.50', '3', '1.00', 'ok'],
-        ['1*4', '200.00', '', '2', '2.01', 'failed: c'],
-        ['1*8', '85.71', 'too disturbed', '3', '0.86', 'ok'],
-    ]
-    assert len({len(line) for line in lines}) == 1
+def test_text_from_files_cannot_change_the_terminal() -> None:
+    assert printable('a\x1b[31m\nb ü') == 'a\\x1b[31m\\nb ü'
+
+
+def test_of_many_names_three_are_shown() -> None:
+    assert few(['a', 'b', 'c']) == 'a, b, c'
+    assert few(list('abcde')) == 'a, b, c and 2 more'

@@ -1,5 +1,6 @@
 """The table and the document of verdicts, and which checks apply."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,8 @@ def test_rows_are_in_the_order_of_the_table_and_skipped_checks_with_one_reason_a
     ]
 
 
-def test_the_table_has_verdict_check_finding_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-
-    Console(width=80).print(make_table(FINDINGS))
-    lines = [' '.join(line.split()) for line in capsys.readouterr().out.splitlines()]
+def test_the_table_has_verdict_check_finding_and_what_to_do() -> None:
+    lines = [' '.join(line.split()) for line in make_table(FINDINGS).as_text(io.StringIO(), 80).splitlines()]
     assert 'warning host/load others use 40% of the cores' in lines
     assert lines[lines.index('warning host/load others use 40% of the cores') + 1] == '-> end them'
     assert 'ok gpu/driver driver 550.54.15' in lines

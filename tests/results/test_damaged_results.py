@@ -4,6 +4,7 @@ A damaged file is one that a user copied, cut off or edited, or that somebody se
 """
 
 import copy
+import io
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from comparison.changes import make_rows
 from comparison.ratios import Clock
 from comparison.regression import judge
 from comparison.sides import read_side, side_of
+from comparison.tables import as_csv
 from errors import UsageError
 from page.rows import summarize_collection
 from results import document as record
@@ -164,10 +166,12 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(docume
         for first, second in ((records, GOOD), (GOOD, records), (GOOD[:1], records), (records * 3, GOOD)):
             sides = [side_of('a', first, failures if first is records else [], []), side_of('b', second, [], [])]
             rows = make_rows(sides, clock, force=True)
-            shown = [comparison_text.format_text(rows, [], None), comparison_text.format_csv(rows)]
-            as_json = comparison_text.format_json(rows, [], clock)
+            document = comparison_text.make_document(rows, [], clock)
+            as_json = json.dumps(document)
             json.loads(as_json, parse_constant=lambda name: pytest.fail(f'{name} in JSON'))
-            for out in (*shown, as_json, comparison_text.format_markdown(rows, [])):
+            table = comparison_text.make_table(rows)
+            texts = [as_csv(document['rows']), table.as_text(io.StringIO(), 100), table.as_markdown()]
+            for out in (*texts, as_json, *comparison_text.make_notes(rows, [], rows)):
                 out.encode()
     if records and records[0].images_per_second > 0:
         judge(records, GOOD)

@@ -17,12 +17,11 @@ from refusals import refused
 from warned import check_warning, warnings_in
 
 from benchmark_cnn import BenchmarkCNN
-from comparison.input_stage_table import format_stages
 from inputs.stages import DECODE, PARSE, READ, STAGES
 from params import make_params
 from results import result as results
 from results.console import Console
-from results.input_stages import StageTime, rows_of
+from run.input_stages import StageTime, format_stages, rows_of
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
