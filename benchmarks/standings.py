@@ -16,8 +16,7 @@ import numpy as np
 
 from benchmarks.turns import Outcome, Turns, load, outcomes
 from comparison import ratios as comparison
-from comparison.intervals import FEWEST_RUNS, Estimate, estimate_runs
-from comparison.long_run import mean_error
+from comparison.intervals import FEWEST_RUNS, Estimate, estimate_runs, mean_error
 from comparison.ratios import Ratio, Significance
 from comparison.tables import Column, Table
 from hardware.surroundings import machine_facts

@@ -16,10 +16,10 @@ from cluster.signals import Interrupts
 from commands.options import NEXT, Arguments, Declaration, Positional, join_repeated
 from comparison import regression
 from comparison import text as comparison_text
-from comparison.changes import group_names, make_rows
+from comparison.changes import make_rows
 from comparison.ratios import Clock
 from comparison.regression import Judged, judge
-from comparison.sides import Side, read_side, side_of
+from comparison.sides import Side, group_names, read_side, side_of
 from comparison.tables import Table, as_csv
 from errors import UsageError, counted, format_warning, spelled
 from params import parse_argv

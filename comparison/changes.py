@@ -4,16 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from comparison.differences import flag_differences, machine_differences, work_differences
+from comparison.differences import flag_differences, machine_differences, varying, work_differences
 from comparison.ratios import Clock, Estimate, Ratio, Spread, compare, estimate, given_spread, known_spread, rate_of
-from comparison.sides import Group, Pair, Side, Unmatched, pairs
+from comparison.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_names, pairs
 from errors import UsageError
 from results.repeats import far_from_others
 
 Changes = Mapping[str, tuple[Any, ...]]
-
-# Of the flags they are named by other columns, or follow from them.
-_OTHER_COLUMNS = ('shape',)
 
 
 @dataclass(frozen=True)
@@ -21,13 +18,18 @@ class ChangeRow:
     """A row of the comparison.
 
     Attributes:
-      name: the argument, and what tells the group from the others of this argument. argument: as it was given.
-      files: the results. shape: as Record.shape.
-      status: 'complete', 'incomplete' or 'left out'. remark: why it is incomplete, left out, or has no ratio.
+      name: the argument, and what tells the group from the others of this argument.
+      argument: as it was given.
+      files: the results.
+      shape: as Record.shape.
+      status: 'complete', 'incomplete' or 'left out'.
+      remark: why it is incomplete, left out, or has no ratio.
       flags: the values of the flags that vary between rows.
-      is_baseline: whether others are compared with it. baseline: the name of the row that it is compared with.
+      is_baseline: whether others are compared with it.
+      baseline: the name of the row that it is compared with.
       flag_changes, machine_changes, work_changes: what differs from the baseline, before and after.
-      warnings: what its results warn of, each text once. outliers: of many runs, those far from the others.
+      warnings: what its results warn of, each text once.
+      outliers: of many runs, those far from the others.
     """
 
     name: str
@@ -54,8 +56,9 @@ def make_rows(
     """Compares what the sides hold; the first one is the baseline.
 
     Args:
-      force: also compares runs of different work. run_spread: how much single runs differ, relative; by default known
-        from repeats of other settings on the same machine, or else assumed.
+      force: also compares runs of different work.
+      run_spread: how much single runs differ, relative; by default known from repeats of other settings on the same
+        machine, or else assumed.
 
     Raises:
       UsageError: runs that would be compared did different work; the message names what differs with both values.
@@ -63,7 +66,7 @@ def make_rows(
     paired = pairs(sides)
     estimates = {id(pair.group): estimate(pair.group.records, clock) for pair in paired}
     spreads = _spreads(paired, estimates)
-    varying = varying_flags([pair.group for pair in paired])
+    flags = [name for name in varying([pair.group.facts for pair in paired]) if name not in OTHER_COLUMNS]
     names = group_names(sides)
     matched = {id(pair.baseline) for pair in paired if pair.baseline}
     rows = []
@@ -73,7 +76,7 @@ def make_rows(
         spread = spreads.get(pair.group.first.machine.get('fingerprint'))
         if run_spread is not None:
             spread = given_spread(run_spread)
-        row = _row(pair, names, estimates, varying, spread, has_partner=id(pair.group) in matched)
+        row = _row(pair, names, estimates, flags, spread, has_partner=id(pair.group) in matched)
         rates = {record.source: rate_of(record, clock) for record in pair.group.records}
         rows.append(replace(row, outliers=far_from_others(rates)))
     return rows + [_left_out(left) for side in sides for left in side.left_out]
@@ -83,7 +86,7 @@ def _row(
     pair: Pair,
     names: Mapping[int, str],
     estimates: Mapping[int, Estimate],
-    varying: Sequence[str],
+    flags: Sequence[str],
     spread: Spread | None,
     *,
     has_partner: bool,
@@ -105,7 +108,7 @@ def _row(
         group.first.shape,
         'incomplete' if group.reason else 'complete',
         remark,
-        {name: group.facts.get(name) for name in varying},
+        {name: group.facts.get(name) for name in flags},
         pair.is_baseline,
         names[id(baseline)] if baseline else None,
         estimates[id(group)],
@@ -137,31 +140,3 @@ def _refusal(before: Group, after: Group, work: Changes) -> str:
         f'{before.first.source} and {after.first.source}: they measured different work: {changes}; '
         'compare runs of the same work, or write --force'
     )
-
-
-def varying_flags(groups: Sequence[Group]) -> list[str]:
-    """The flags whose value is not the same in all groups."""
-    return _varying([group.facts for group in groups])
-
-
-def _varying(facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    known = {name for found in facts for name in found} - {*_OTHER_COLUMNS}
-    return sorted(name for name in known if len({repr(found.get(name)) for found in facts}) > 1)
-
-
-def group_names(sides: Sequence[Side]) -> dict[int, str]:
-    """A name for each group, by the id of the group: the argument, unless there is only one, and what varies in it."""
-    names = {}
-    for side in sides:
-        hosts = {group.first.machine.get('hostname') for group in side.groups}
-        every = [{**group.facts, **group.software} for group in side.groups]
-        varying = _varying(every)
-        for group, facts in zip(side.groups, every, strict=True):
-            parts = [side.argument] if len(sides) > 1 or len(side.groups) == 1 else []
-            if len(side.groups) > 1:
-                values = {name: facts.get(name) for name in varying}
-                flags = [f'{name}={value}' for name, value in values.items() if value is not None]
-                parts += [' '.join(flags)] if flags else []
-                parts += [f'on {group.first.machine.get("hostname")}'] if len(hosts) > 1 else []
-            names[id(group)] = ': '.join(parts) or group.first.shape
-    return names

@@ -93,6 +93,12 @@ def differing(facts: Sequence[Facts]) -> Differences:
     }
 
 
+def varying(facts: Sequence[Facts]) -> list[str]:
+    """The names whose values are not the same in all, sorted; a value that is not there is None."""
+    names = {name for found in facts for name in found}
+    return sorted(name for name in names if any(found.get(name) != facts[0].get(name) for found in facts))
+
+
 def _all_same(values: Sequence[Any]) -> bool:
     return all(value == values[0] for value in values)
 

@@ -1,17 +1,40 @@
-"""The rate of repeated runs, its interval and its +/-, as docs/measurement.md defines them. Needs no SciPy."""
+"""Rates with their 95 % intervals, as docs/measurement.md defines them: of repeated runs, and of the steps of one run.
+
+The steps of a run are not independent: a slow one is often followed by slow ones. s/√n is then too small, and so is a
+bootstrap over blocks of so few steps (docs/compare.md has figures). For steps, mean_error is the mean power of the
+series at its lowest frequencies, the "equal-weighted cosine" estimate of the long-run variance: Lazarus, Lewis, Stock
+and Watson 2018, HAR Inference: Recommendations for Practice, equations 8 to 10. Each frequency adds one degree of
+freedom, and with few of them slow waves in the speed of the machine count in full. Needs no SciPy.
+"""
 
 import functools
 import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+
+from results.statistics import MAD_TO_STANDARD_DEVIATION
 
 CONFIDENCE = 0.95
 # Fewer runs of a setting do not show how much its runs differ: Student's t is 12.7 for 2 runs, 4.3 for 3.
 FEWEST_RUNS = 3
 # An interval that reaches beyond this many times the value, or its inverse, says nothing, and is not given.
 WIDEST = 2.0
+
+# With fewer steps no interval is given: there would be fewer than 2 degrees of freedom.
+MIN_STEPS = 6
+
+# At most 1.2 √n frequencies, and n/3: for 1000 steps as many as the source advises (0.4 n^(2/3), section 5), for 100
+# steps more, since bursts of slow steps would else make intervals needlessly wide. At least 4, or all of them are wide.
+_MOST_PER_ROOT = 1.2
+_STEPS_PER_FREQUENCY = 3
+_LEAST = 4
+# The power of the highest frequency used may be lower than that of frequency 0 by this share.
+_BIAS = 0.2
+# Steps further from the median, in robust standard deviations, are bursts and tell nothing about the others.
+_OUTLYING = 3.0
+_MOST_CORRELATED = 0.99
 
 # Nodes and weights of the Gauss-Legendre rule on [-1, 1]; the integrand below is smooth.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
@@ -25,8 +48,10 @@ class Estimate:
 
     Attributes:
       images_per_second: all images over all seconds; nan if no step was timed.
-      num_runs, num_steps: what was measured; num_steps over all runs.
-      variance: of the relative error; nan if too little was measured. degrees_of_freedom: of that variance.
+      num_runs: how many runs were measured.
+      num_steps: how many steps, over all runs.
+      variance: of the relative error; nan if too little was measured.
+      degrees_of_freedom: of that variance.
       run_variance: of the relative differences between runs; None under FEWEST_RUNS runs, which do not show it.
       step_spread: the standard deviation of step seconds over their mean; nan if unknown.
       share_of_others: the part of the cores that other processes and machines took from a run on CPUs; 0 if unknown.
@@ -60,6 +85,19 @@ class Estimate:
         return (high - low) / 2 / self.images_per_second if self.interval else None
 
 
+@dataclass(frozen=True)
+class MeanError:
+    """How far a mean may be off.
+
+    Attributes:
+      variance: in squared units of the values.
+      degrees_of_freedom: of that variance.
+    """
+
+    variance: float
+    degrees_of_freedom: float
+
+
 def estimate_runs(rates: ArrayLike, images: ArrayLike | None = None) -> Estimate:
     """The rate of runs of one setting, one after the other: all their images over all their seconds.
 
@@ -68,7 +106,8 @@ def estimate_runs(rates: ArrayLike, images: ArrayLike | None = None) -> Estimate
     ratio). The interval is symmetric on a logarithmic scale, as errors of durations are.
 
     Args:
-      rates: images/sec of each run, at least one, all above 0. images: of each run; by default equally many.
+      rates: images/sec of each run, at least one, all above 0.
+      images: of each run; by default equally many.
 
     Returns:
       The estimate, with a variance if there are at least FEWEST_RUNS runs.
@@ -82,6 +121,37 @@ def estimate_runs(rates: ArrayLike, images: ArrayLike | None = None) -> Estimate
     deviations = weights / weights.mean() * (costs / cost - 1)
     run_variance = float(np.sum(np.square(deviations))) / (size - 1)
     return Estimate(1 / cost, size, 0, run_variance / size, size - 1, run_variance)
+
+
+def mean_error(values: ArrayLike) -> MeanError | None:
+    """The error of the mean of [n] values in the order in which they were measured.
+
+    Returns:
+      None if there are fewer than MIN_STEPS values.
+    """
+    series = np.asarray(values, dtype=np.float64)
+    if series.size < MIN_STEPS:
+        return None
+    count = _num_frequencies(series)
+    return MeanError(float(np.mean(_powers(series, count))) / series.size, count)
+
+
+def correlation(values: ArrayLike) -> float:
+    """How much [n] values resemble their predecessors, from 0 to 0.99, without regard to bursts.
+
+    The correlation with the predecessor, (1 + 3ρ)/n higher because the estimate is too low by that: Kendall 1954, Note
+    on bias in the estimation of autocorrelation, equation 20.
+    """
+    series = np.asarray(values, dtype=np.float64)
+    distance = np.abs(series - np.median(series))
+    usual = (distance <= _OUTLYING * MAD_TO_STANDARD_DEVIATION * np.median(distance)).astype(np.float64)
+    centred = (series - np.average(series, weights=usual)) * usual
+    variance = np.sum(centred**2) / np.sum(usual)
+    num_pairs = np.sum(usual[1:] * usual[:-1])
+    if not variance or not num_pairs:
+        return 0.0
+    found = float(np.sum(centred[1:] * centred[:-1]) / num_pairs / variance)
+    return min(max(found + (1 + 3 * found) / series.size, 0.0), _MOST_CORRELATED)
 
 
 def interval_around(value: float, variance: float, degrees_of_freedom: float) -> tuple[float, float] | None:
@@ -109,7 +179,8 @@ def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     Abramowitz and Stegun 1964, 26.7.1. It is concave in θ, so that Newton's method from 0 never overshoots.
 
     Args:
-      probability: above 0 and below 1. degrees_of_freedom: ν, at least 1; need not be whole.
+      probability: above 0 and below 1.
+      degrees_of_freedom: ν, at least 1; need not be whole.
     """
     if not (0 < probability < 1 and degrees_of_freedom >= 1):
         raise ValueError(f'probability {probability}, {degrees_of_freedom} degrees of freedom')
@@ -126,3 +197,25 @@ def t_quantile(probability: float, degrees_of_freedom: float) -> float:
         if abs(step) <= 1e-14 * theta:
             break
     return math.sqrt(degrees_of_freedom) * math.tan(theta)
+
+
+def _num_frequencies(series: NDArray[np.float64]) -> int:
+    """As many as possible while the power is nearly that of frequency 0, if each step depends on its predecessor.
+
+    The power of such a series at the frequency ω is in proportion to 1 / (1 + ρ² - 2ρ cos ω).
+    """
+    most = min(int(_MOST_PER_ROOT * math.sqrt(series.size)), series.size // _STEPS_PER_FREQUENCY)
+    rho = correlation(series)
+    if not rho:
+        return most
+    cosine = 1 - (1 - rho) ** 2 / (2 * rho) * _BIAS / (1 - _BIAS)
+    highest = math.acos(max(cosine, -1.0))
+    return max(min(int(highest * series.size / math.pi), most), min(_LEAST, most))
+
+
+def _powers(series: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """The squared products of [n] values with the first [count] cosines."""
+    size = series.size
+    moments = (np.arange(size) + 0.5) / size
+    cosines = math.sqrt(2 / size) * np.cos(np.pi * np.outer(np.arange(1, count + 1), moments))
+    return np.asarray(cosines @ (series - series.mean())) ** 2

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from comparison.long_run import MIN_STEPS
+from comparison.intervals import MIN_STEPS
 from errors import UsageError
 from results.console import IN_TF32, PERHAPS_IN_TF32
 from results.document import RESULT, SCHEMA_VERSION, Record

@@ -7,7 +7,7 @@ of a rate is that of the logarithm of its seconds per image, and intervals are s
   2013, Rigorous Benchmarking in Reasonable Time, section 4). Student's t, with the degrees of freedom of Welch 1947,
   The Generalization of Student's Problem, equation 29; with 1 or 2 runs on a side, both share one variance (Student
   1908), which needs at least 3 runs of one of them. A bootstrap of 3 to 5 runs would be too narrow by far.
-- Single runs: the steps, see comparison/long_run.py. This interval holds for these two processes. To call two single
+- Single runs: the steps, see comparison/intervals.py. This interval holds for these two processes. To call two single
   runs different, their difference must also exceed what two processes of one setting show, a Spread, and what other
   processes may have taken from one of them.
 """
@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from comparison.intervals import FEWEST_RUNS, WIDEST, Estimate, estimate_runs, half_width, interval_around
-from comparison.long_run import mean_error
+from comparison.intervals import FEWEST_RUNS, WIDEST, Estimate, estimate_runs, half_width, interval_around, mean_error
 from comparison.original_logs import printed_spread
 from results.document import Record
 
@@ -57,8 +56,10 @@ class Spread:
     """How much runs of one setting differ.
 
     Attributes:
-      relative: the standard deviation of their rates, relative to the rate. degrees_of_freedom: how well it is known.
-      source: where it comes from, in words. includes_others: whether it includes that other processes disturb a run.
+      relative: the standard deviation of their rates, relative to the rate.
+      degrees_of_freedom: how well it is known.
+      source: where it comes from, in words.
+      includes_others: whether it includes that other processes disturb a run.
     """
 
     relative: float
@@ -76,8 +77,9 @@ class Ratio:
       interval: of 95 %, (low, high); None if too little was measured, or it would say nothing.
       basis: what the verdict is computed from, 'runs' or 'steps'; None if too little was measured.
       verdict: whether the difference is significant.
-      spread: for single runs, the assumed difference between processes. threshold: for single runs, the factor that
-        the ratio must exceed, or fall below the inverse of, to be significant; None if it would say nothing.
+      spread: for single runs, the assumed difference between processes.
+      threshold: for single runs, the factor that the ratio must exceed, or fall below the inverse of, to be
+        significant; None if it would say nothing.
     """
 
     value: float

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from comparison.differences import Differences, machine_differences
+from comparison.intervals import FEWEST_RUNS
 from comparison.ratios import Clock, estimate, rate_of
 from comparison.tables import Column, Table, few, printable
 from results.document import Record
@@ -20,7 +21,7 @@ SCHEMA = 'tf_cnn_benchmarks.regression'
 SCHEMA_VERSION = 2
 
 # The runs that count are the last ones, so that the median follows a machine that has changed.
-MOST_RUNS, FEWEST_RUNS = 10, 3
+MOST_RUNS = 10
 # Smaller differences come and go with the memory layout of a process or the temperature of a room.
 LEAST_TOLERANCE = 0.02
 # A larger tolerance would find nothing.

@@ -5,12 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from comparison.differences import Facts
+from comparison.differences import Facts, varying
 from comparison.original_logs import read_logs
 from errors import UsageError, read_regular
 from results.collection import collect
 from results.document import MOST_BYTES, Failure, Record, read_document
 from results.repeats import as_key, grouped
+
+# Facts that tables show in columns of their own.
+OTHER_COLUMNS = ('shape',)
 
 _EVALUATION = 'it is an evaluation (--eval), and only runs with timed steps are compared'
 
@@ -20,8 +23,9 @@ class Group:
     """Runs that are repeats of each other.
 
     Attributes:
-      records: those that count, in the order in which they started. facts: the values of flags and the shape, as used.
-      software: the version of TensorFlow, and environment variables.
+      records: those that count, in the order in which they started.
+      facts: the values of flags and the shape, as used.
+      all_facts: with the version of TensorFlow, and environment variables.
     """
 
     argument: str
@@ -32,9 +36,9 @@ class Group:
         return self.first.facts
 
     @functools.cached_property
-    def software(self) -> Facts:
+    def all_facts(self) -> Facts:
         version = (self.first.machine.get('versions') or {}).get('tensorflow')
-        return {'tensorflow': version, **(self.first.document.get('environment') or {})}
+        return {**self.facts, 'tensorflow': version, **(self.first.document.get('environment') or {})}
 
     @property
     def first(self) -> Record:
@@ -142,12 +146,29 @@ def pairs(sides: Sequence[Side]) -> list[Pair]:
         return [Pair(first, is_baseline=True), *(Pair(group, first) for group in rest)]
     found = [Pair(group, is_baseline=True) for group in baseline.groups]
     for side in others:
-        varying = _varying(baseline.groups) | _varying(side.groups)
+        names = sorted({name for groups in (baseline.groups, side.groups) for name in varying(_all_facts(groups))})
         by_setting: dict[str, Group] = {}
         for group in baseline.groups:
-            by_setting.setdefault(_key(group, varying), group)
-        found += [Pair(group, by_setting.get(_key(group, varying))) for group in side.groups]
+            by_setting.setdefault(_key(group, names), group)
+        found += [Pair(group, by_setting.get(_key(group, names))) for group in side.groups]
     return found
+
+
+def group_names(sides: Sequence[Side]) -> dict[int, str]:
+    """A name for each group, by the id of the group: the argument, unless there is only one, and what varies in it."""
+    names = {}
+    for side in sides:
+        hosts = {group.first.machine.get('hostname') for group in side.groups}
+        telling = [name for name in varying(_all_facts(side.groups)) if name not in OTHER_COLUMNS]
+        for group in side.groups:
+            parts = [side.argument] if len(sides) > 1 or len(side.groups) == 1 else []
+            if len(side.groups) > 1:
+                values = {name: group.all_facts.get(name) for name in telling}
+                flags = [f'{name}={value}' for name, value in values.items() if value is not None]
+                parts += [' '.join(flags)] if flags else []
+                parts += [f'on {group.first.machine.get("hostname")}'] if len(hosts) > 1 else []
+            names[id(group)] = ': '.join(parts) or group.first.shape
+    return names
 
 
 def side_of(argument: str, records: Iterable[Record], failures: Iterable[Failure], problems: Iterable[str]) -> Side:
@@ -175,12 +196,9 @@ def _left_out(argument: str, run: Record | Failure, reason: str | None = None) -
     return Unmatched(argument, run.source, run.shape, reason or run.reason or 'unknown', run.given)
 
 
-def _varying(groups: Sequence[Group]) -> set[str]:
-    first, *others = [{**group.facts, **group.software} for group in groups]
-    names = {*first, *(name for facts in others for name in facts)}
-    return {name for name in names if any(facts.get(name) != first.get(name) for facts in others)}
+def _all_facts(groups: Iterable[Group]) -> list[Facts]:
+    return [group.all_facts for group in groups]
 
 
-def _key(group: Group, names: set[str]) -> str:
-    facts = {**group.facts, **group.software}
-    return as_key({name: facts.get(name) for name in sorted(names)})
+def _key(group: Group, names: Iterable[str]) -> str:
+    return as_key({name: group.all_facts.get(name) for name in names})

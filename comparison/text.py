@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from comparison.changes import ChangeRow, Changes
-from comparison.intervals import FEWEST_RUNS, Estimate
-from comparison.long_run import MIN_STEPS
+from comparison.intervals import FEWEST_RUNS, MIN_STEPS, Estimate
 from comparison.ratios import Clock, Ratio, Significance
 from comparison.tables import Column, Table, few, printable
 from errors import counted
@@ -104,7 +103,9 @@ def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str], shown: Sequen
     """The lines below the table: how many rows it stands for, what differs, what to know about the numbers.
 
     Args:
-      rows: all rows. problems: a line for each file that was passed over. shown: those rows that are in the table.
+      rows: all rows.
+      problems: a line for each file that was passed over.
+      shown: those rows that are in the table.
     """
     is_whole = len(shown) == len(rows)
     named = problems if is_whole else problems[:_MOST_AT_AN_END]

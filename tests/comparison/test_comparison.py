@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from sample_results import sample_document, sample_record
 from scipy import stats
 
-from comparison.intervals import Estimate, estimate_runs
-from comparison.long_run import MIN_STEPS, correlation, mean_error
+from comparison.intervals import MIN_STEPS, Estimate, correlation, estimate_runs, mean_error
 from comparison.ratios import Clock, Significance, compare, estimate, given_spread, known_spread
 from results.document import Record
 
