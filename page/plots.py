@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from comparison.regression import FEWEST_RUNS, MOST_RUNS, expectation
+from comparison.intervals import FEWEST_RUNS
+from comparison.regression import MOST_RUNS, expectation
 from errors import counted
 from hardware.atomic import write_whole
 from page.rows import SHAPE, ReportRow, Run, Summary, names_of, number, summarize_collection
