@@ -10,7 +10,7 @@ NVIDIA_DRIVER := /proc/driver/nvidia/version /dev/nvidiactl /usr/lib/wsl/lib/lib
 comma := ,
 EXTRAS ?= dev$(if $(wildcard $(NVIDIA_DRIVER)),$(comma)cuda)
 
-.PHONY: help install bench test test-fast check clean
+.PHONY: help install bench test test-fast check docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo 'make test      run the tests'
 	@echo 'make test-fast run those that take at most 2 minutes together'
 	@echo 'make check     check format, lint and types'
+	@echo 'make docs      write docs/flags.md, the page of all flags'
 	@echo 'make clean     remove what the others made, $(VENV) and the records included'
 
 install: $(INSTALLED)
@@ -57,6 +58,9 @@ check: $(INSTALLED)
 	$(RUN) -m ruff check
 	$(RUN) -m mypy
 
+docs: $(INSTALLED)
+	$(RUN) tf_cnn_benchmarks.py help --markdown > docs/flags.md
+
 clean:
-	rm -rf $(VENV) data/photographs data/records $(RECORDS) data/modes data/modes.html data/resnet50.json build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) docs/flags.md data/photographs data/records $(RECORDS) data/modes data/modes.html data/resnet50.json build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,7 +14,7 @@ from params.spec import asked_for_help, flag
 class HelpOptions:
     """The flags of the subcommand."""
 
-    markdown: bool = flag(False, 'Print docs/flags.md: every flag of a run and of the original program.')
+    markdown: bool = flag(False, 'Print a page in Markdown: every flag of a run and of the original program.')
 
 
 DECLARATION = Declaration(
@@ -22,7 +22,7 @@ DECLARATION = Declaration(
     HelpOptions,
     'Prints --help; with all, every flag; with the name of a flag, all about it; with the name of a subcommand, its '
     '--help.',
-    examples=('all', 'batch_size', 'records', '--markdown > docs/flags.md'),
+    examples=('all', 'batch_size', 'records', '--markdown > flags.md'),
     positional=Positional('NAME', 'A flag of a run or of the original program, a subcommand, or all.', at_least=0),
 )
 

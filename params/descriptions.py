@@ -1,4 +1,4 @@
-"""All that is known of one flag, from the tables of flags: what help FLAG and docs/flags.md tell. No TensorFlow."""
+"""All that is known of one flag, from the tables of flags: what help FLAG and the page of flags tell. No TensorFlow."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

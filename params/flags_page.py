@@ -1,4 +1,7 @@
-"""The text of docs/flags.md: every flag of this program and of the original, in Markdown. Without TensorFlow."""
+"""The page of flags: every flag of this program and of the original, in Markdown. Without TensorFlow.
+
+It is made, by `make docs` as docs/flags.md, and not part of the source.
+"""
 
 import re
 import textwrap
@@ -7,11 +10,10 @@ from collections.abc import Iterable, Sequence
 from params.descriptions import Story, list_stories
 from params.original import Fate
 
-COMMAND = 'python tf_cnn_benchmarks.py help --markdown > docs/flags.md'
-_HEAD = f"""\
+_HEAD = """\
 # Flags
 
-<!-- Made by `{COMMAND}`; do not edit it. -->
+<!-- Made by `python tf_cnn_benchmarks.py help --markdown > docs/flags.md`; do not edit it. -->
 
 All flags of a run in the order of `--help=all`, and all of the original program. `--help=FLAG` prints one of these
 entries. A switch is turned on by `--flag` and off by `--noflag`; `--flagfile=FILE` reads flags from a file, one on each

@@ -34,7 +34,7 @@ COMMON = (
 )
 _FORMS = """\
 --flag turns a switch on, --noflag turns it off; --flagfile=FILE reads flags from a file;
---version prints the version; --help=FLAG tells all about one flag, here or in docs/flags.md."""
+--version prints the version; --help=FLAG tells all about one flag, help --markdown about all."""
 _OF_THE_ORIGINAL = """\
 Flags of the original tf_cnn_benchmarks that this list lacks are accepted: with a warning that says
 what happens instead, or silently if they ask for what this program always does. Only what would

@@ -1,6 +1,7 @@
-"""What help FLAG and docs/flags.md tell of each flag of this program and of the original."""
+"""What help FLAG and the page of flags tell of each flag of this program and of the original."""
 
 import csv
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,22 +14,30 @@ from refusals import refused
 import tf_cnn_benchmarks
 from params import SPECS
 from params.descriptions import Story, find_story, list_stories
-from params.flags_page import COMMAND, format_page
+from params.flags_page import format_page
 from params.help_text import format_story
 from params.original import TABLE, Fate
 from params.original_meanings import DIFFERENCES, MEANINGS, OF_OTHER_VERSIONS, WORKING_OF_OTHER_VERSIONS
 
 pytestmark = pytest.mark.unit
 
-PAGE = Path(tf_cnn_benchmarks.__file__).parent / 'docs' / 'flags.md'
+DOCS = Path(tf_cnn_benchmarks.__file__).parent / 'docs'
+PAGE = format_page()
 STORIES = {story.name: story for story in list_stories()}
 with open(Path(__file__).parent / 'original_flags.csv', encoding='utf-8', newline='') as file:
     ORIGINAL = {row['name']: row for row in csv.DictReader(file)}
 
 
-def test_the_page_is_what_the_command_prints() -> None:
-    assert PAGE.read_text(encoding='utf-8') == format_page(), f'make it again: {COMMAND}'
-    assert max(map(len, format_page().splitlines())) <= 120
+def test_the_page_is_made_with_lines_of_120_columns_and_no_empty_part() -> None:
+    assert PAGE.startswith('# Flags\n')
+    assert max(map(len, PAGE.splitlines())) <= 120
+    assert '\n\n\n' not in PAGE
+    tokens = MarkdownIt('commonmark').parse(PAGE)
+    levels = [int(token.tag[1:]) for token in tokens if token.type == 'heading_open']
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    # Not one line became a block of code, a quotation or a rule by chance.
+    kinds = {token.type.removesuffix('_open') for token in tokens if token.nesting >= 0}
+    assert kinds == {'heading', 'inline', 'html_block', 'paragraph', 'bullet_list', 'list_item'}
 
 
 def test_no_flag_is_forgotten() -> None:
@@ -57,19 +66,19 @@ def _texts(tokens: list[Token]) -> Iterator[str]:
 
 
 def test_the_page_shows_what_help_says_under_an_anchor_for_each_flag() -> None:
-    tokens = MarkdownIt('commonmark').parse(PAGE.read_text(encoding='utf-8'))
+    tokens = MarkdownIt('commonmark').parse(PAGE)
     texts = list(_texts(tokens))
     # A site makes an anchor of a heading: lower case, without punctuation but for - and _.
+    assert all(texts.count(f'--{name}') == 1 for name in STORIES)
     headings = [texts.index(f'--{name}') for name in STORIES]
-    assert len({*headings}) == len(STORIES)
     for position, story in zip(headings, STORIES.values(), strict=True):
         facts = [f'{title}: {text}' for title, text in story.facts.items()]
         assert texts[position + 1 : position + 2 + len(facts)] == [story.meaning, *facts], story.name
-    links = re.findall(r'\]\(([^)]*)\)', PAGE.read_text(encoding='utf-8'))
+    links = re.findall(r'\]\(([^)]*)\)', PAGE)
     assert {link for link in links if link.startswith('#')} == {f'#--{name}' for name in STORIES}
     others = {link for link in links if not link.startswith('#')}
     assert 'distributed.md' in others
-    assert [link for link in others if not (PAGE.parent / link).exists()] == []
+    assert [link for link in others if not (DOCS / link).exists()] == []
 
 
 def test_a_flag_tells_when_it_has_no_effect_and_what_differs_from_the_original() -> None:
