@@ -22,6 +22,7 @@ from results.document import Record
 
 _TEMPLATES = Path(__file__).parent / 'templates'
 _MOST_COMMANDS = 100
+_UNKNOWN = '—'
 # Settings that a warning names.
 _MOST_NAMED = 6
 
@@ -142,18 +143,22 @@ def _columns(summary: Summary) -> list[Column]:
     least = min((row.rate for row in summary.shown), default=1.0)
     decimals = 2 if least < 100 else 1 if least < 1000 else 0
     columns += [
-        column('images/sec', lambda row: _cell(row, row.rate, decimals)),
+        column('images/sec', lambda row: _cell(row.rate, lambda rate: f'{rate:,.{decimals}f}', _missing(row))),
         column('±', _plus_minus),
-        column('speed-up', lambda row: _cell(row, row.speed_up, 2)),
+        column('speed-up', lambda row: _cell(row.speed_up, _two_decimals, _missing(row))),
     ]
     if summary.published_in:
         columns += [
-            column('published images/sec', lambda row: _known(row.place.published, '{:.2f}')),
-            column('published speed-up', lambda row: _known(row.published_speed_up, '{:.2f}')),
+            column('published images/sec', lambda row: _cell(row.place.published, _two_decimals)),
+            column('published speed-up', lambda row: _cell(row.published_speed_up, _two_decimals)),
         ]
-    columns.append(column('runs', lambda row: Cell(str(len(row.runs)), len(row.runs))))
-    figures = [column('of peak', _of_peak), column('J per image', _energy), column('time to accuracy', _time_to_goal)]
-    columns += [found for found in figures if any(cell.text != '—' for cell in found.cells)]
+    columns.append(column('runs', lambda row: _cell(len(row.runs), str)))
+    figures = [
+        column('of peak', lambda row: _cell(row.share_of_peak, lambda share: f'{number(100 * share, 3)} %')),
+        column('J per image', lambda row: _cell(row.joules_per_image, lambda joules: number(joules, 3))),
+        column('time to accuracy', _time_to_goal),
+    ]
+    columns += [found for found in figures if any(cell.text != _UNKNOWN for cell in found.cells)]
     return columns + [_trait_column(name, summary) for name in summary.columns if name not in first]
 
 
@@ -166,7 +171,7 @@ def _trait_column(name: str, summary: Summary) -> Column:
         sizes = [_as_number(text) for text in texts]
         if name != BATCH_SIZE and any(text and size is None for text, size in zip(texts, sizes, strict=True)):
             sizes = [None] * len(texts)
-    return Column(name, [Cell(text or '—', size) for text, size in zip(texts, sizes, strict=True)])
+    return Column(name, [Cell(text or _UNKNOWN, size) for text, size in zip(texts, sizes, strict=True)])
 
 
 def _as_number(text: str) -> float | None:
@@ -176,42 +181,33 @@ def _as_number(text: str) -> float | None:
         return None
 
 
-def _known(value: float | None, form: str) -> Cell:
-    return Cell('—') if value is None else Cell(form.format(value), value)
+def _cell(value: float | None, text: Callable[[float], str], missing: str = _UNKNOWN) -> Cell:
+    """A figure, sorted by its value; what stands there if it is missing."""
+    return Cell(missing) if value is None or not math.isfinite(value) else Cell(text(value), value)
 
 
-def _cell(row: ReportRow, value: float | None, decimals: int) -> Cell:
-    """A figure of a row, or why there is none."""
-    if value is None or not math.isfinite(value):
-        return Cell('—' if row.status == 'complete' else row.status)
-    return Cell(f'{value:,.{decimals}f}', value)
+def _missing(row: ReportRow) -> str:
+    return _UNKNOWN if row.status == 'complete' else row.status
+
+
+def _two_decimals(value: float) -> str:
+    return f'{value:.2f}'
 
 
 def _plus_minus(row: ReportRow) -> Cell:
-    if not row.estimate or row.estimate.basis is None:
-        return Cell('—')
-    share = row.estimate.plus_minus
-    return Cell('too disturbed') if share is None else Cell(f'{number(100 * share, 2)} %', 100 * share)
-
-
-def _of_peak(row: ReportRow) -> Cell:
-    share = row.share_of_peak
-    return Cell(f'{number(100 * share, 3)} %', 100 * share) if share else Cell('—')
-
-
-def _energy(row: ReportRow) -> Cell:
-    joules = row.joules_per_image
-    return Cell(number(joules, 3), joules) if joules else Cell('—')
+    is_known = row.estimate and row.estimate.basis
+    share = row.estimate.plus_minus if row.estimate else None
+    return _cell(share, lambda share: f'{number(100 * share, 2)} %', 'too disturbed' if is_known else _UNKNOWN)
 
 
 def _time_to_goal(row: ReportRow) -> Cell:
     if not row.goals:
-        return Cell('—')
+        return Cell(_UNKNOWN)
     wanted, reached = row.goals[0].wanted, [goal for goal in row.goals if goal.is_reached]
     if not reached:
         return Cell(f'top-1 {wanted:g} not reached')
     seconds = row.seconds_to_goal
-    after = '—' if seconds is None else f'{number(seconds, 3)} s'
+    after = f'{number(seconds, 3)} s'
     of_runs = f', {len(reached)} of {counted(len(row.runs), "run")}' if len(reached) < len(row.runs) else ''
     return Cell(f'{after} (top-1 {wanted:g}{of_runs})', seconds)
 
