@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import math
-import os
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,10 @@ from hardware.peak import measure_peak
 from hardware.tensorflow_import import without_collecting
 from inputs.buffers import format_memory
 from params import Params
+from planning.environment import Environment
+from planning.line import make_plan
 from planning.plan import Plan, Role, ServerPlan
-from planning.planner import resolve
+from planning.this_process import THIS_PROCESS
 from results.console import Console, format_banner
 from results.result import Cause, ClusterTotal, Phase, Result, Step, StepValues
 from run.build import build_evaluation, build_step, export, make_banner
@@ -74,7 +75,7 @@ class BenchmarkCNN:
     ) -> None:
         self._console = console or Console()
         self._invocation = invocation or Invocation()
-        self.plan = self._with_warnings_printed(params if isinstance(params, Plan) else _plan(params))
+        self.plan = self._begin(params if isinstance(params, Plan) else _plan(params))
         self._has_run = False
 
     def run(self) -> Result:
@@ -83,8 +84,8 @@ class BenchmarkCNN:
         Raises:
           RunError: a fault while running; its attribute `result` holds what was measured before it.
         """
-        if self.plan.role in (Role.EVALUATION, Role.INPUT_ONLY):
-            measure = evaluate_checkpoints if self.plan.role is Role.EVALUATION else measure_input
+        if self.plan.subject.role in (Role.EVALUATION, Role.INPUT_ONLY):
+            measure = evaluate_checkpoints if self.plan.subject.role is Role.EVALUATION else measure_input
             invocation = after_waiting(self._invocation, self.plan.reports.idle_secs, self._console)
             return measure(self.plan, self._console, invocation)
         with contextlib.closing(self.steps()) as all_steps:
@@ -104,13 +105,13 @@ class BenchmarkCNN:
           UsageError: --eval and --input_only take no steps of a model; call run().
           RunError: as for run().
         """
-        if self.plan.role is Role.EVALUATION:
+        if self.plan.subject.role is Role.EVALUATION:
             raise UsageError('--eval: it takes no steps; call run()')
-        if self.plan.role is Role.INPUT_ONLY:
+        if self.plan.subject.role is Role.INPUT_ONLY:
             raise UsageError('--input_only: it takes no steps of a model; call run()')
         if self._has_run:
             # The previous run may have saved a checkpoint, from which this one continues.
-            self.plan = self._with_warnings_printed(_plan(self.plan.params))
+            self.plan = self._begin(_plan(self.plan.params))
             self._invocation = Invocation()
         self._has_run = True
         plan = self.plan
@@ -148,7 +149,9 @@ class BenchmarkCNN:
             worker.stop_watching()
             self._write(built, values)
 
-    def _with_warnings_printed(self, plan: Plan) -> Plan:
+    def _begin(self, plan: Plan) -> Plan:
+        """Sets what the plan needs of the process, and prints the warnings."""
+        THIS_PROCESS.apply(plan.session.process)
         for line in plan.warnings:
             self._console.warning(line)
         return plan
@@ -257,7 +260,7 @@ class BenchmarkCNN:
                 self._check_loss(step.values)
                 if step.phase is Phase.TIMED and built.summaries and built.summaries.is_due(step.index):
                     with self._measurement.doing(Cause.SUMMARY):
-                        scalars = scalars_of(step, self.plan.losses.name, images_of_step)
+                        scalars = scalars_of(step, self.plan.reports.losses.name, images_of_step)
                         built.summaries.write(step.values.steps_after, scalars, session, stepper.gradient_summary)
             profiler.between(num_timed)
             if last.phase is Phase.WARMUP and last.index == schedule.num_warmup:
@@ -285,7 +288,7 @@ class BenchmarkCNN:
 
     def _check_loss(self, values: StepValues) -> None:
         """Raises RunError if the loss of a step is not finite and --continue_on_nan is not set."""
-        losses, rate = self.plan.losses, values.learning_rate
+        losses, rate = self.plan.reports.losses, values.learning_rate
         if math.isfinite(values.loss) or losses.continue_on_nan:
             return
         advice = [] if rate is None else [f'a lower learning rate than {rate:g} (--init_learning_rate)']
@@ -323,7 +326,9 @@ class BenchmarkCNN:
         """Measures the peak, closes the summaries and exports the trained model, if requested."""
         if self.plan.reports.measures_peak:
             self._console.progress('Measuring the peak of the devices')
-            peak = measure_peak(self.plan.config, self.plan.machine.towers, self.plan.step.precision.compute.name)
+            peak = measure_peak(
+                self.plan.session.config, self.plan.machine.towers, self.plan.step.precision.compute.name
+            )
             self._measurement.recording.peak_flops = peak
         if built.summaries:
             built.summaries.close()
@@ -370,7 +375,7 @@ def _plan(params: Params) -> Plan:
         raise UsageError(
             f'{spelled("repeat", params.repeat)}: it is for the command; from Python, call run() each time'
         )
-    plan = resolve(params, os.environ)
+    plan = make_plan(params, Environment())
     if isinstance(plan, ServerPlan):
-        raise UsageError(f'--job_name={plan.cluster.job}: this process serves others and runs no benchmark')
+        raise UsageError(f'--job_name={plan.processes.job}: this process serves others and runs no benchmark')
     return plan

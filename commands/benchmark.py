@@ -12,8 +12,10 @@ from errors import spelled
 from hardware import quiet
 from params import Params, parse_argv
 from params.result_flags import STDOUT
+from planning.environment import Environment
+from planning.line import make_plan
 from planning.plan import ServerPlan
-from planning.planner import resolve
+from planning.this_process import THIS_PROCESS
 from results.console import Console
 from run.invocation import of_this_process
 
@@ -33,8 +35,8 @@ def main(argv: Sequence[str]) -> int:
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
         if parsed.params.repeat > 1:
+            from planning.line import check_launch
             from planning.output_checks import check_file
-            from planning.planner import check_launch
             from sweeps.repeat import file_of_first_run, repeat
 
             check_launch(parsed.params, alone=True)
@@ -45,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
             _tell_of_default_model(console, parsed.params)
             return repeat(argv, parsed.params, console)
         console.phase('Importing TensorFlow')
-        plan = resolve(parsed.params, os.environ)
+        plan = make_plan(parsed.params, Environment())
         # Only now, so that wrong use is one line.
         for line in parsed.warnings:
             console.warning(line)
@@ -55,13 +57,16 @@ def main(argv: Sequence[str]) -> int:
             _show_start(console, parsed.params)
             for line in plan.warnings:
                 console.warning(line)
+            processes = plan.processes
+            assert processes.cluster
+            THIS_PROCESS.apply(plan.session.process)
             run_server(
-                plan.cluster,
-                plan.config,
-                settings=plan.settings,
-                together=plan.together,
-                connect=plan.connect,
-                peer=plan.peer,
+                processes.cluster,
+                plan.session.config,
+                settings=processes.settings,
+                together=processes.together,
+                connect=processes.connect,
+                peer=processes.peer,
                 linger_secs=plan.linger_secs,
                 warn=console.warning,
                 show=console.progress,

@@ -24,7 +24,7 @@ from params.flag_files import check_flag_files
 from params.modes import MODES, Mode, modes_that
 from params.spec import flag
 from params.tensorflow_flags import chosen_gpus
-from planning.planner import check_launch
+from planning.line import check_launch
 
 _ROLE_FLAGS = ('job_name', 'task_index', *HOSTS_FLAGS.values())
 _FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)

@@ -25,7 +25,7 @@ from errors import UsageError, counted, format_warning, spelled
 from params import parse_argv
 from params.file_flags import OUTPUTS
 from params.spec import flag
-from planning.planner import check_launch
+from planning.line import check_launch
 from results.document import Record
 from results.history import read_setting
 from sweeps.runner import Starter, take_turns

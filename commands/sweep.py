@@ -14,7 +14,7 @@ from errors import UsageError, format_warning
 from hardware.gpus import has_nvidia_gpu
 from params import Params
 from params.spec import flag
-from planning.planner import check_launch
+from planning.line import check_launch
 from sweeps.configurations import SweepPlan, make_plan
 from sweeps.estimate import estimate
 from sweeps.flags import on_cpu, override, read_grid, settings_given

@@ -10,7 +10,7 @@ from doctor.verdicts import Context, Verdict, ok, skipped, wrong
 from managers.all_reduce import Algorithm, make_algorithm
 from managers.collective import by_collective
 from params.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
-from training.variables import HOST_DEVICE
+from params.device_flags import HOST_DEVICE
 
 # The sums of --variable_update=collective_all_reduce, beside the algorithms of --all_reduce_spec.
 COLLECTIVE = 'collective'

@@ -1,10 +1,14 @@
-"""How this process takes the memory of its GPUs: one set of options for all parts of TensorFlow."""
+"""How this process takes the memory of its GPUs: one set of options for all parts of TensorFlow.
+
+Imports TensorFlow only when the options are made.
+"""
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import tensorflow.compat.v1 as tf
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,10 @@ class GpuMemory:
         """The flags of a run."""
         return cls(**{field.name: getattr(params, field.name) for field in dataclasses.fields(cls)})
 
-    def options(self) -> tf.GPUOptions:
+    def options(self) -> 'tf.GPUOptions':
         """The options of sessions and servers. Fields that ask for the default are left out."""
+        import tensorflow.compat.v1 as tf
+
         options = tf.GPUOptions()
         if self.allow_growth is not None:
             options.allow_growth = self.allow_growth
@@ -65,6 +71,8 @@ def share_memory_options(memory: GpuMemory) -> bool:
     Returns:
       False if it is too late: the context exists.
     """
+    import tensorflow.compat.v1 as tf
+
     options = memory.options()
     if options == tf.GPUOptions():
         return True

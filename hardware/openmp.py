@@ -5,8 +5,6 @@ Intel's images), which have Intel's library libiomp5.so beside them. In TensorFl
 TensorFlow's threads, and nothing reads these variables.
 """
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from hardware.tensorflow_build import tensorflow_build
@@ -24,19 +22,3 @@ def _is_beside(folder: Path) -> bool:
     # Bazel keeps the libraries of others in folders of its own, beside those of TensorFlow: _solib_k8/...
     places = (folder, *folder.parent.glob('_solib_*/*'), *folder.glob('_solib_*/*'), *folder.parents[2:3])
     return any((place / name).exists() for place in places for name in _LIBRARIES)
-
-
-def set_openmp(wanted: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Sets variables that OpenMP reads when its first threads start.
-
-    Args:
-      wanted: by the variable: the flag as it was written, and the value.
-
-    Returns:
-      A warning for each flag that has no effect.
-    """
-    if wanted and not has_openmp():
-        reason = "this TensorFlow has no OpenMP: oneDNN's kernels run on its own threads, see --num_intra_threads"
-        return [f'{written} has no effect: {reason}' for written, _ in wanted.values()]
-    os.environ.update({name: value for name, (_, value) in wanted.items()})
-    return []

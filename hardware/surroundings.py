@@ -12,7 +12,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,11 @@ _NCCL_PACKAGES = ('nvidia-nccl-cu12', 'nvidia-nccl-cu13')
 
 
 def machine_facts(
-    num_intra_threads: int = 0, num_inter_threads: int = 0, threads_reason: str | None = None, root: Path = ROOT
+    num_intra_threads: int = 0,
+    num_inter_threads: int = 0,
+    threads_reason: str | None = None,
+    cores: Sequence[int] | None = None,
+    root: Path = ROOT,
 ) -> dict[str, Any]:
     """The object "machine" of a result; None for what is unknown. Nothing is raised, on any system.
 
@@ -47,6 +51,7 @@ def machine_facts(
       num_intra_threads, num_inter_threads: as the session has them; 0 is TensorFlow's default, a thread for each core
         of the affinity.
       threads_reason: why, in words.
+      cores: the logical cores that this process may use when the run starts; None: those of now.
       root: the folder that holds proc/, sys/ and etc/.
     """
     processors = processor_facts(root)
@@ -56,7 +61,7 @@ def machine_facts(
         'kernel': read(root / 'proc/sys/kernel/osrelease') or platform.release() or None,
         **processors,
         'memory_bytes': _memory_bytes(root),
-        'affinity': _affinity(root),
+        'affinity': list(cores) if cores else _affinity(root),
         'cgroup_cpus': cgroups.cpu_limit(root),
         'cgroup_memory_bytes': cgroups.memory_limit(root),
         'load_average': load_average(root),

@@ -15,10 +15,8 @@ the name), so by default the fastest GPU is the first, and with CUDA_DEVICE_ORDE
 nvidia-smi. It is the same in all processes of a host, which is all that shares need.
 """
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from errors import UsageError, counted
 from hardware.gpus import VISIBLE, count_gpus, has_nvidia_gpu, listed_gpus
@@ -95,103 +93,25 @@ def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> li
     return [_part(names, rank, needed) for rank in range(num_workers)]
 
 
-def show_gpus(needed: int, place: PlaceOnHost, environ: Environment, indices: Sequence[int] = ()) -> bool:
-    """Shows this process the GPUs that it computes on, and no others, before TensorFlow looks for any.
+def choose_visible(needed: int, place: PlaceOnHost, environ: Environment, indices: Sequence[int] = ()) -> str | None:
+    """The CUDA_VISIBLE_DEVICES with which this process sees the GPUs that it computes on, and no others.
 
     Args:
-      needed, place: as for own_gpus.
-      environ: the environment of the process. What CUDA reads is os.environ, which is changed.
+      needed: as for own_gpus.
+      place: as for own_gpus.
+      environ: the environment as the user set it.
       indices: which GPUs of those of the host, or of environ, may be used, and in which order; empty for all.
 
     Returns:
-      Whether this host has GPUs, which may now be hidden from this process. If it has none, nothing is changed.
+      None if this host has no GPUs: the variable stays as it is.
 
     Raises:
-      UsageError: as own_gpus; or there is no such GPU; or an earlier run in this process was shown other GPUs.
+      UsageError: as own_gpus; or there is no such GPU.
     """
-    global _shown
-    before = environ.get(VISIBLE)
-    if _shown and before == _shown.value:
-        # What the user had set.
-        before = _shown.before
-        environ = {name: value for name, value in environ.items() if name != VISIBLE}
-        environ |= {} if before is None else {VISIBLE: before}
     if not has_visible_gpus(environ):
-        return False
+        return None
     environ = with_selected(indices, environ)
-    value = own_gpus(needed, place, environ, _count(needed, place[1], environ))
-    if _shown and _shown.is_fixed:
-        _shown.check(value, needed)
-        return True
-    _shown = _Shown(before, value, is_share=bool(needed) and place[1] > 1)
-    os.environ[VISIBLE] = value
-    return True
-
-
-def confirm_shown(num_found: int) -> None:
-    """To be called when TensorFlow has listed the GPUs: from now on this process sees these and no others.
-
-    If it sees more than it was shown, somebody had used TensorFlow in this process before. That does no harm to a
-    process that is alone on its host; CUDA_VISIBLE_DEVICES is then as it was, and says the truth again.
-
-    Raises:
-      UsageError: it would use GPUs of the other workers.
-    """
-    if _shown and not _shown.is_fixed:
-        _shown.is_fixed = True
-        if num_found > len(_shown.gpus):
-            _shown.come_too_late()
-
-
-@dataclass
-class _Shown:
-    """What CUDA_VISIBLE_DEVICES was in this process, and what it became.
-
-    Attributes:
-      before: None if it was not set.
-      is_share: whether other workers of this host have the other GPUs.
-      is_fixed: whether TensorFlow has looked, which it does once in a process.
-      is_late: whether it had looked before the value was set.
-    """
-
-    before: str | None
-    value: str
-    is_share: bool
-    is_fixed: bool = False
-    is_late: bool = False
-
-    @property
-    def gpus(self) -> list[str]:
-        return self.value.split(',') if self.value else []
-
-    def come_too_late(self) -> None:
-        self.is_late = True
-        if self.before is None:
-            os.environ.pop(VISIBLE, None)
-        else:
-            os.environ[VISIBLE] = self.before
-        if self.is_share:
-            raise self._used_before()
-
-    def check(self, value: str, needed: int) -> None:
-        """Raises UsageError if a later run in this process needs GPUs that the process does not see."""
-        if self.is_late:
-            if self.is_share:
-                raise self._used_before()
-        elif not f'{self.value},'.startswith(f'{value},') and value:
-            raise UsageError(
-                f'--num_gpus={needed}: this run would have {VISIBLE}={value}, and an earlier run in this process had '
-                f'{VISIBLE}={self.value}, which TensorFlow keeps until the process ends; start a new process'
-            )
-
-    def _used_before(self) -> UsageError:
-        return UsageError(
-            f'{VISIBLE}={self.value}: these are the GPUs of this worker, but TensorFlow was used in this process '
-            f'before the run, and keeps all; start a new process, or set {VISIBLE} before TensorFlow is used'
-        )
-
-
-_shown: _Shown | None = None
+    return own_gpus(needed, place, environ, _count(needed, place[1], environ))
 
 
 def with_selected(indices: Sequence[int], environ: Environment) -> Environment:

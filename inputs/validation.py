@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from inputs.data_sets import Arrays, Shards
 from inputs.pipeline import Batch, InputPipeline
-from training.variables import HOST_DEVICE
+from params.device_flags import HOST_DEVICE
 
 # The label of the padding in the last batch.
 NO_IMAGE = -1

@@ -10,8 +10,9 @@ from managers.all_reduce import Algorithm
 from managers.buckets import Packing
 from managers.local import VariableMgrLocalReplicated
 from managers.shared_sums import SharedSums, ShareMemory
+from params.device_flags import HOST_DEVICE
 from training.optimizers import OptimizerStep, Slots
-from training.variables import HOST_DEVICE, Variable, num_bytes
+from training.variables import Variable, num_bytes
 
 Tensor = Any
 

@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from managers.buckets import Packer, Packing, even_sizes
+from params.device_flags import HOST_DEVICE
 from training.checkpoints import Slice, joined
-from training.variables import HOST_DEVICE, Variable, create_variable, num_bytes
+from training.variables import Variable, create_variable, num_bytes
 
 Tensor = Any
 Pairs = list[tuple[Tensor, Variable]]

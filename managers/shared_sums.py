@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from managers.buckets import even_sizes
+from params.device_flags import HOST_DEVICE
 from training.memory_files import PAGE_FLOATS, SharedMemory
-from training.variables import HOST_DEVICE
 
 Tensor = Any
 # (number of floats) -> memory of that size, the same for all workers, who must all call it; None if it cannot be had.

@@ -7,9 +7,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr
+from params.device_flags import HOST_DEVICE
 from training.optimizers import OptimizerStep
 from training.staging import StagingArea
-from training.variables import HOST_DEVICE, Variable
+from training.variables import Variable
 
 Tensor = Any
 

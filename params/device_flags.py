@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from params.table import Params
 
 _KINDS = ('cpu', 'gpu')
+# The device of everything that belongs to no tower.
+HOST_DEVICE = '/cpu:0'
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)

@@ -1,112 +1,149 @@
-"""The devices of this machine, and the data format that fits them."""
+"""Plans which devices compute, and the settings that depend on them. Does not import TensorFlow."""
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-import tensorflow.compat.v1 as tf
-
+from errors import Refusals, UsageError, counted
 from hardware.data_formats import Capability, choose_data_format, uses_tf32
-from hardware.gpu_memory import GpuMemory
-from hardware.quiet import without_gpu_notices
-from hardware.visible_gpus import confirm_shown
-from params import Params
-from params.device_flags import another_flag_places_the_sums
-from params.modes import Mode
+from params import Params, RunFacts, find_idle
+from params.all_reduce_spec import parse_spec
+from params.device_flags import HOST_DEVICE, another_flag_places_the_sums
+from params.modes import MODES
 from params.variable_flags import sums_by_spec
-from planning.devices import check_devices, find_kind
-from planning.process_settings import fix_gpu_memory, let_xla_compile_for_cpus
-from training.variables import HOST_DEVICE
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The settings that depend on the devices of the machine.
-
-    towers: the device of each tower. hosts: the CPU of each process that has towers, in order. parameter_devices:
-    where shared variables live; in a worker of parameter servers, the devices that receive variables and sum gradients.
-    all_reduce_spec: how towers sum gradients; None: the default of one process. data_format_reason: why the run chose
-    the data format, for the banner; empty if it had no choice. tf32: whether fp32 is computed in TF32; None if that is
-    unknown.
-    """
-
-    kind: str
-    towers: tuple[str, ...]
-    parameter_device_kind: str
-    parameter_devices: tuple[str, ...]
-    data_format: str
-    hosts: tuple[str, ...] = (HOST_DEVICE,)
-    all_reduce_spec: str | None = None
-    data_format_reason: str = ''
-    tf32: bool | None = False
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the towers are in this process, rather than in workers that it controls."""
-        return self.hosts == (HOST_DEVICE,)
+from planning.environment import Environment
+from planning.found import Found
+from planning.plan import Machine, Processes
+from planning.this_process import VisibleGpus
 
 
 def find_machine(
-    params: Params, mode: Mode, workers: Sequence[str] = (), *, alone: bool = True, host_has_gpus: bool = False
-) -> Machine:
-    """Fits the settings to the available devices.
+    params: Params,
+    environment: Environment,
+    processes: Processes,
+    gpus_of_host: VisibleGpus | None,
+    gpus: Sequence[Any],
+) -> Found[Machine]:
+    """The devices of the towers, and what fits them.
 
     Args:
-      mode: the row of --variable_update.
-      workers: the device prefix of each process that has towers, if the towers are in other processes.
-      alone: whether this is the only process of the run.
-      host_has_gpus: whether this host has GPUs, which may be hidden from this process.
+      gpus_of_host: None if this host has no GPUs; those that it has may be hidden from this process.
+      gpus: those that TensorFlow sees in this process.
 
     Raises:
-      UsageError: the settings ask for GPUs, or for sums by NCCL, that this machine does not have; or an earlier run in
-        this process used other values of settings that TensorFlow keeps.
+      UsageError: the settings ask for GPUs, or for sums by NCCL, that this machine does not have.
     """
-    if params.xla:
-        let_xla_compile_for_cpus()
-    if host_has_gpus and not workers and params.device != 'cpu':
-        fix_gpu_memory(GpuMemory.of(params))
-    with without_gpu_notices(verbose=params.verbose):
-        gpus = tf.config.list_physical_devices('GPU')
-    num_gpus_found = len(gpus)
-    confirm_shown(num_gpus_found)
-    kind = find_kind(params, num_gpus_found, is_here=not workers, host_has_gpus=host_has_gpus)
+    mode, elsewhere = MODES[params.variable_update], processes.elsewhere
+    kind = _find_kind(params, len(gpus), is_here=not elsewhere, host_has_gpus=gpus_of_host is not None)
     spec = params.all_reduce_spec if sums_by_spec(params) else None
-    places_parameters = (
-        mode.parameter_device and not another_flag_places_the_sums(params) if alone else mode.needs_servers
-    )
+    if processes.cluster is None:
+        places_parameters = mode.parameter_device and not another_flag_places_the_sums(params)
+    else:
+        places_parameters = mode.needs_servers
     parameter_kind = kind
     if places_parameters and not params.eval and kind == 'gpu':
         parameter_kind = params.local_parameter_device or kind
-    check_devices(params, kind, num_gpus_found, is_here=not workers)
-    towers = tuple(f'{worker}/{kind}:{i}' for worker in workers or [''] for i in range(params.num_gpus))
+    _check_devices(params, environment, kind, len(gpus), is_here=not elsewhere)
+    towers = tuple(f'{worker}/{kind}:{i}' for worker in elsewhere or [''] for i in range(params.num_gpus))
     data_format, reason = 'NHWC', ''
     tf32: bool | None = False
     if kind == 'gpu':
-        capabilities = [None] if workers else _capabilities(gpus[: params.num_gpus])
+        capabilities: list[Capability | None] = (
+            [None] if elsewhere else environment.capabilities(gpus[: params.num_gpus])
+        )
         data_format, reason = choose_data_format(params.precision, capabilities)
-        tf32 = params.tf32 and uses_tf32(params.precision, capabilities, os.environ)
-    return Machine(
+        tf32 = params.tf32 and uses_tf32(params.precision, capabilities, environment.variables)
+    machine = Machine(
         kind=kind,
         towers=towers,
         parameter_device_kind=parameter_kind,
         parameter_devices=towers if parameter_kind == 'gpu' else (HOST_DEVICE,),
         data_format=params.data_format or data_format,
-        hosts=tuple(f'{worker}{HOST_DEVICE}' for worker in workers or ['']),
+        hosts=tuple(f'{worker}{HOST_DEVICE}' for worker in elsewhere or ['']),
         # In a ring, each worker sends the fewest bytes.
-        all_reduce_spec=spec or ('xring' if workers else None),
+        all_reduce_spec=spec or ('xring' if elsewhere else None),
         data_format_reason='' if params.data_format else reason,
         tf32=tf32,
     )
+    return Found(machine)
 
 
-def _capabilities(gpus: Sequence[Any]) -> list[Capability | None]:
-    """The compute capability of each of TensorFlow's physical devices; None if it does not tell. Opens no GPU."""
-    found: list[Capability | None] = []
-    for device in gpus:
-        try:
-            details = tf.config.experimental.get_device_details(device)
-        except ValueError:
-            details = {}
-        found.append(details.get('compute_capability'))
-    return found
+def warn_of_devices(params: Params, environment: Environment, machine: Machine, facts: RunFacts) -> Found[None]:
+    """Warnings about the devices that a run without --device has found."""
+    if params.device is not None:
+        return Found(None)
+    warnings = []
+    if machine.kind == 'cpu' and environment.has_nvidia_gpu() and (reason := environment.explain_missing_gpu()):
+        warnings.append(
+            f'this machine has a GPU of NVIDIA, but TensorFlow sees none and the run is on the CPU: {reason}; '
+            'or write --device=cpu'
+        )
+    # Which flags have no effect on the kind of device that the run has found.
+    known = find_idle(params, facts)
+    warnings += [line for line in find_idle(replace(params, device=machine.kind), facts) if line not in known]
+    return Found(None, tuple(warnings))
+
+
+def _find_kind(params: Params, num_gpus_found: int, *, is_here: bool, host_has_gpus: bool) -> str:
+    """The kind of device of the towers, 'cpu' or 'gpu'; is_here: whether they are in this process."""
+    # A controller has hidden its own GPUs, and its workers are taken to have some if it has.
+    has_gpus = bool(num_gpus_found) or (not is_here and host_has_gpus)
+    if not is_here and params.device is None and not has_gpus:
+        raise UsageError(
+            '--device is missing: this process sees no GPU, and cannot see the devices of the workers; '
+            'write --device=gpu or --device=cpu'
+        )
+    return params.device or ('gpu' if has_gpus else 'cpu')
+
+
+def _check_devices(params: Params, environment: Environment, kind: str, num_gpus_found: int, *, is_here: bool) -> None:
+    """Raises UsageError with a line for each flag on which the devices decide."""
+    refusals = Refusals()
+    for check in (
+        _find_missing_gpus(params, environment, kind, num_gpus_found) if is_here else None,
+        _find_devices_without_xla(params, kind),
+        _find_nccl_between_processes(params) if not is_here else None,
+    ):
+        if check:
+            refusals.add(check)
+    refusals.raise_all()
+
+
+def _find_missing_gpus(params: Params, environment: Environment, kind: str, num_gpus_found: int) -> str | None:
+    if kind == 'gpu' and params.num_gpus > num_gpus_found:
+        return (
+            f'--num_gpus={params.num_gpus}: TensorFlow sees {counted(num_gpus_found, "GPU")} here; '
+            f'write --num_gpus={num_gpus_found}, or --device=cpu for as many virtual devices as you like'
+            if num_gpus_found
+            else f'--device=gpu: TensorFlow sees no GPU here; write --device=cpu, or {_how_to_see_gpus(environment)}'
+        )
+    if params.device is None and kind == 'cpu' and params.num_gpus > 1:
+        return (
+            f'--num_gpus={params.num_gpus}: TensorFlow sees no GPU here; write --device=cpu to train on '
+            f'{params.num_gpus} virtual devices of the CPU, or {_how_to_see_gpus(environment)}'
+        )
+    return None
+
+
+def _find_devices_without_xla(params: Params, kind: str) -> str | None:
+    if params.xla and kind == 'cpu' and params.num_gpus > 1:
+        return (
+            f'{params.written("xla")}: on a CPU it compiles for one device, and --num_gpus={params.num_gpus}; '
+            'write --num_gpus=1 or --noxla'
+        )
+    return None
+
+
+def _find_nccl_between_processes(params: Params) -> str | None:
+    spec = (params.all_reduce_spec or '') if sums_by_spec(params) else ''
+    if spec and any((part.between or part.algorithm) == 'nccl' for part in parse_spec(spec)):
+        return (
+            f'{params.written("all_reduce_spec")}: NCCL works between the GPUs of one process here, and '
+            f'--variable_update={params.variable_update} has several; write nccl/xring, xring, psgpu or pscpu'
+        )
+    return None
+
+
+def _how_to_see_gpus(environment: Environment) -> str:
+    reason = environment.explain_missing_gpu()
+    return f'mend this: {reason}' if reason else 'install the [cuda] extra on a machine with a GPU of NVIDIA'

@@ -1,30 +1,33 @@
 """The plan of a run: every fact about it, resolved once. Does not import TensorFlow.
 
-planning.planner makes it. After that no code reads flags, folders or the environment again: each part of a run gets the
+planning.line makes it. After that no code reads flags, folders or the environment again: each part of a run gets the
 facts that it needs.
 """
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from cluster.shape import Shape
 from cluster.topology import Cluster, Timeout
+from errors import counted
+from hardware.visible_gpus import ONLY_ONE, PlaceOnHost
 from inputs.catalog import InputRow, Source, input_for
+from inputs.data_folder import DataFolder
 from inputs.data_sets import DataSet, Shards
 from inputs.preprocessors import Preprocessor
 from inputs.tf_data_settings import TfDataSettings
 from models.model_facts import ModelFacts
 from params import Params
 from params.all_reduce_spec import Range
-from run.schedule import EvalSchedule
+from params.device_flags import HOST_DEVICE
 
 if TYPE_CHECKING:
-    import tensorflow.compat.v1 as tf
-
-    from planning.machine import Machine
-    from run.step_graph import StepSettings
+    from planning.session import SessionFacts
+    from planning.step import StepSettings
 
 
 class Role(enum.Enum):
@@ -43,10 +46,14 @@ class Processes:
     Attributes:
       cluster: all processes, and which of them is this one; None for a run of one process.
       horovod: the module horovod.tensorflow if Horovod started the processes, else None.
-      together: whether the workers take their steps together (synchronously); True for a run of one process.
+      together: whether the workers take their steps together (synchronously); True for a run of one process. Of a
+        server: whether the loss of one trainer stops the others.
       settings: the flags that all processes of the cluster need with the same values, by name.
       keeps_state: whether checkpoints keep the variables if the process that holds them is lost.
-      connect, peer: how long to wait for other tasks at the start, and for a lost task.
+      connect: how long to wait for other tasks at the start.
+      peer: how long to wait for a lost task.
+      place_on_host: the number of this process among the workers of its host, and how many these are.
+      devices_per_worker: how many devices compute in each process that has some.
     """
 
     cluster: Cluster | None
@@ -56,11 +63,50 @@ class Processes:
     keeps_state: bool
     connect: Timeout
     peer: Timeout
+    place_on_host: PlaceOnHost = ONLY_ONE
+    devices_per_worker: int = 1
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this is the only process, which no launcher has started."""
+        return self.cluster is None and self.horovod is None
 
     @property
     def is_chief(self) -> bool:
         """Whether this process does the work of the chief: initialise variables, save checkpoints, write summaries."""
         return self.cluster is None or self.cluster.is_chief
+
+    @property
+    def serves(self) -> bool:
+        """Whether this process has a server for the others and takes no steps of its own."""
+        return self.cluster is not None and self.cluster.serves
+
+    @property
+    def job(self) -> str:
+        """The job of this process in its cluster; that of a process alone is worker."""
+        return self.cluster.job if self.cluster else 'worker'
+
+    @property
+    def holds_variables_only(self) -> bool:
+        """Whether this process is a parameter server."""
+        return self.job == 'ps'
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """The device prefix of each process that has towers of this one; empty if they are in this process."""
+        has_controller = self.cluster is not None and self.cluster.controller_hosts and not self.serves
+        return tuple(task.device for task in self.cluster.servers) if self.cluster and has_controller else ()
+
+    @property
+    def num_hosts(self) -> int:
+        """How many processes have the towers of this one."""
+        return len(self.elsewhere) or 1
+
+    @property
+    def shape(self) -> Shape:
+        """The numbers of workers, their devices, and parameter servers."""
+        num_ps = self.cluster.num_ps if self.cluster else 0
+        return Shape(self.num_hosts * self.num_trainers, self.devices_per_worker, num_ps)
 
     @property
     def num_trainers(self) -> int:
@@ -71,6 +117,21 @@ class Processes:
     def index(self) -> int:
         """The number of this process among those that take steps."""
         return self.cluster.index if self.cluster else 0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a run is about.
+
+    Attributes:
+      role: what the run does.
+      model: the facts of the model, for the data set.
+      folder: what --data_dir holds; None if the images are synthetic, or this process reads none.
+    """
+
+    role: Role
+    model: ModelFacts
+    folder: DataFolder | None
 
 
 @dataclass(frozen=True)
@@ -87,6 +148,7 @@ class Data:
       deterministic: whether the seed alone decides the order of the images.
       preprocessor: how pixels become numbers. pipeline: the name of the input pipeline, for images that it reads.
         tf_data: its settings, if it is made of tf.data.
+      input_stages: the stages of the input pipeline that --input_only measures, in their order; empty without it.
     """
 
     data_set: DataSet
@@ -106,6 +168,7 @@ class Data:
     preprocessor: Preprocessor
     pipeline: str
     tf_data: TfDataSettings
+    input_stages: tuple[str, ...] = ()
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -126,6 +189,39 @@ class Data:
     def validation_shards(self) -> Shards | None:
         """The shards that evaluations read; None if they read none."""
         return self.validation if isinstance(self.validation, Shards) else None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The settings that depend on the devices of the machine.
+
+    Attributes:
+      kind: of the devices of the towers, 'cpu' or 'gpu'.
+      towers: the device of each tower.
+      parameter_device_kind: the kind of the devices where shared variables live.
+      parameter_devices: where shared variables live; in a worker of parameter servers, the devices that receive
+        variables and sum gradients.
+      data_format: 'NCHW' or 'NHWC'.
+      hosts: the CPU of each process that has towers, in order.
+      all_reduce_spec: how towers sum gradients; None: the default of one process.
+      data_format_reason: why the run chose the data format, for the banner; empty if it had no choice.
+      tf32: whether fp32 is computed in TF32; None if that is unknown.
+    """
+
+    kind: str
+    towers: tuple[str, ...]
+    parameter_device_kind: str
+    parameter_devices: tuple[str, ...]
+    data_format: str
+    hosts: tuple[str, ...] = (HOST_DEVICE,)
+    all_reduce_spec: str | None = None
+    data_format_reason: str = ''
+    tf32: bool | None = False
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the towers are in this process, rather than in workers that it controls."""
+        return self.hosts == (HOST_DEVICE,)
 
 
 @dataclass(frozen=True)
@@ -165,7 +261,7 @@ class OptimizerFacts:
 
 @dataclass(frozen=True)
 class VariableFacts:
-    """Where variables live and how gradients are summed.
+    """Where variables live, and how gradients are summed and applied.
 
     Attributes:
       variable_update: the name of the mode. manager: the class of its variable manager as 'module:name'; None if
@@ -177,7 +273,9 @@ class VariableFacts:
       num_packets, small_max_bytes, small_max_group: see managers.buckets.Packing.
       transfer: the dtype in which gradients are sent; None: their own dtype.
       shares_memory: whether workers on one host sum gradients in memory that they share.
-      horovod_device: the device on which Horovod sums. by_nccl: whether NCCL sums, at least gradients of some sizes.
+      horovod_device: the device on which Horovod sums.
+      by_nccl: whether NCCL sums, at least gradients of some sizes.
+      optimizer: the update rule.
     """
 
     variable_update: str
@@ -193,6 +291,40 @@ class VariableFacts:
     shares_memory: bool
     horovod_device: str | None
     by_nccl: bool
+    optimizer: OptimizerFacts
+
+
+@dataclass(frozen=True)
+class EvalSchedule:
+    """After which steps of the model training waits for an evaluation.
+
+    Attributes:
+      every: the interval in steps; if it is a fraction, the first step that reaches a multiple counts.
+      at: single steps.
+    """
+
+    every: Fraction | None = None
+    at: frozenset[int] = frozenset()
+
+    def is_due(self, step: int, since: int) -> bool:
+        """Whether an evaluation became due after step `since`, the last one asked about, and up to `step`."""
+        if self.every is not None:
+            return step // self.every > since // self.every
+        return any(since < at <= step for at in self.at)
+
+    def warning(self, start: int, end: int) -> str | None:
+        """A warning if training from step `start` to `end` reaches no evaluation, or not all single ones; else None."""
+        late = [at for at in sorted(self.at) if at > end]
+        if late:
+            return (
+                f'training ends after {counted(end, "step")}: there is no evaluation after {", ".join(map(str, late))}'
+            )
+        if self.every is not None and not self.is_due(end, start):
+            return (
+                f'training goes from step {start} to {end}: there is no evaluation, the next one is due after '
+                f'{math.ceil((end // self.every + 1) * self.every)}'
+            )
+        return None
 
 
 @dataclass(frozen=True)
@@ -302,6 +434,7 @@ class Reports:
       log_folder: the folder of results.benchmark_log; None if this process writes none. test_id: what stands in it.
       measures_peak: whether the peak of the devices is measured after the steps.
       idle_secs: how long the run may wait for idle cores before it starts; None: it does not wait.
+      losses: how losses are shown.
     """
 
     result_file: str | None
@@ -310,6 +443,7 @@ class Reports:
     test_id: str | None
     measures_peak: bool
     idle_secs: float | None
+    losses: Losses
 
 
 @dataclass(frozen=True)
@@ -318,37 +452,37 @@ class Plan:
 
     Attributes:
       params: the settings from which the plan was made; the result contains them.
-      role: what the run does. warnings: lines about flags without effect, data and instruments.
-      model: the facts of the model.
-      machine: the devices. config: the settings of sessions. numa_bind: what is bound to NUMA nodes, for the banner.
-      step: what a step computes. optimizer: the update rule.
-      freezes: whether the network computes with constants instead of variables.
-      shape: the numbers of workers, their devices, and parameter servers.
-      input_stages: for Role.INPUT_ONLY, the stages of the input pipeline that are measured, in their order.
+      warnings: lines about flags without effect, data and instruments.
+      processes: which there are, and which of them this is.
+      subject: what the run is about: its role, the model, the data folder.
+      data: the images, and what is done to them.
+      machine: the devices.
+      counts: batch sizes and numbers of steps.
+      step: what a step computes.
+      variables: where variables live, and how gradients are summed and applied.
+      session: the settings of sessions, and of the process.
+      evaluations: which images are evaluated, and when; None if none are.
+      checkpoints: what is saved, and what training starts from.
+      reports: where the result goes.
+      instruments: the diagnostic files.
+      surroundings: what the run runs on.
     """
 
     params: Params
-    role: Role
     warnings: tuple[str, ...]
     processes: Processes
-    model: ModelFacts
+    subject: Subject
     data: Data
-    machine: 'Machine'
-    config: 'tf.ConfigProto'
-    numa_bind: str
+    machine: Machine
     counts: Counts
     step: 'StepSettings'
-    freezes: bool
-    optimizer: OptimizerFacts
     variables: VariableFacts
+    session: 'SessionFacts'
     evaluations: Evaluations | None
     checkpoints: Checkpoints
-    instruments: Instruments
-    losses: Losses
     reports: Reports
-    shape: Shape
+    instruments: Instruments
     surroundings: Surroundings
-    input_stages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -356,18 +490,13 @@ class ServerPlan:
     """The facts of a server process: a parameter server, or a worker whose devices a controller drives.
 
     Attributes:
-      cluster: all processes, and which of them is this one. config: the settings of its server.
-      settings: the flags that all processes of the cluster need with the same values, by name.
-      together: whether the loss of one trainer stops the others.
-      connect, peer: how long to wait for trainers at the start, and for a lost trainer.
+      processes: which there are, and which of them this is.
+      session: the settings of its server, and of the process.
       linger_secs: how long the server stays after the trainers are done.
+      warnings: lines about flags without effect.
     """
 
-    cluster: Cluster
-    config: 'tf.ConfigProto'
-    settings: Mapping[str, Any]
-    together: bool
-    connect: Timeout
-    peer: Timeout
+    processes: Processes
+    session: 'SessionFacts'
     linger_secs: float
     warnings: tuple[str, ...]

@@ -19,8 +19,8 @@ from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
 from managers.shared_sums import ShareMemory
+from params.device_flags import HOST_DEVICE
 from planning.plan import Plan, Role
-from planning.process_settings import check_deterministic_ops, use_deterministic_ops
 from preprocessing import ImageOptions, Scale
 from results.console import Banner
 from results.summary import format_machine
@@ -30,23 +30,10 @@ from run.export import Array, export_saved_model
 from run.step_graph import StepGraph, build_step_graph
 from training.optimizers import Optimizer
 from training.schedules import steps_of
-from training.variables import HOST_DEVICE
 from variable_mgr import VariableMgr, make_variable_mgr
 
 # What each restart adds to the seeds of dropout and of the order of records.
 _SEEDS_OF_RESTART = 1_000_003
-
-
-def choose_op_determinism(plan: Plan) -> None:
-    """Makes all later ops of the process repeat their results if the run asks for it; to be called before any is built.
-
-    Raises:
-      UsageError: an earlier run in this process asked for it, and this one does not.
-    """
-    if plan.step.deterministic:
-        use_deterministic_ops()
-    else:
-        check_deterministic_ops(wanted=False)
 
 
 def build_step(plan: Plan, root: int, restart: int = 0, share: ShareMemory | None = None) -> StepGraph:
@@ -57,16 +44,17 @@ def build_step(plan: Plan, root: int, restart: int = 0, share: ShareMemory | Non
       restart: 0 when training starts; a different number each time it continues.
       share: makes memory that all workers of the cluster share; None if they cannot.
     """
-    choose_op_determinism(plan)
     manager = _make_manager(plan, root, share)
-    optimizer: Optimizer = pkgutil.resolve_name(plan.optimizer.rule)(*plan.optimizer.arguments)
+    optimizer: Optimizer = pkgutil.resolve_name(plan.variables.optimizer.rule)(*plan.variables.optimizer.arguments)
     # Random ops begin anew in each session. A continued training drops other units than its first steps did.
     settings = replace(plan.step, seed=plan.step.seed + _SEEDS_OF_RESTART * restart)
     frozen = None
-    if plan.freezes:
+    if plan.step.freezes:
         batch_shape = plan.counts.batch_size, *plan.data.image_shape
         num_classes = plan.data.data_set.num_classes
-        frozen = freeze(plan.step.network, batch_shape, num_classes, plan.step.seed, plan.step.precision, plan.config)
+        frozen = freeze(
+            plan.step.network, batch_shape, num_classes, plan.step.seed, plan.step.precision, plan.session.config
+        )
     return build_step_graph(settings, optimizer, manager, _make_pipeline(plan, manager.get_devices(), restart), frozen)
 
 
@@ -80,7 +68,6 @@ def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int
     Raises:
       RunError: a shard of the validation images is cut short.
     """
-    choose_op_determinism(plan)
     evaluations, data, devices = plan.evaluations, plan.data, plan.machine.towers
     assert evaluations
     pipeline: InputPipeline
@@ -131,25 +118,25 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
     shown_epochs: float | None = counts.num_epochs
     if counts.target_secs:
         shown_batches, shown_epochs = f'as many as take {counts.target_secs:g} seconds', None
-    if plan.role is Role.EVALUATION:
+    if plan.subject.role is Role.EVALUATION:
         assert plan.evaluations
         batch_size, shown_batches = plan.evaluations.batch_size, plan.evaluations.shown_batches
         shown_epochs = plan.evaluations.num_epochs
     return Banner(
         tensorflow_version=tf.__version__,
-        model=plan.model.name,
+        model=plan.subject.model.name,
         data_set=plan.data.data_set.name,
         is_synthetic=plan.data.folder is None,
-        mode=plan.role.value,
+        mode=plan.subject.role.value,
         batch_size=batch_size,
         global_batch_size=batch_size * len(machine.towers) * plan.processes.num_trainers,
         num_batches=shown_batches,
         num_epochs=shown_epochs,
-        numa_bind=plan.numa_bind,
+        numa_bind=plan.session.process.numa,
         devices=tuple(f'{device_prefix}{tower}' for tower in machine.towers),
         data_format=machine.data_format,
         data_format_reason=machine.data_format_reason,
-        optimizer=plan.optimizer.name,
+        optimizer=plan.variables.optimizer.name,
         variable_update=variables.variable_update,
         all_reduce_spec=variables.shown_spec,
         single_session=not machine.is_here,
@@ -159,10 +146,10 @@ def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = N
         bytes_of_step=built.bytes_of_step if built else 0,
         uses_shared_memory=bool(built and built.uses_shared_memory),
         precision=str(plan.step.precision),
-        has_constant_weights=plan.freezes,
+        has_constant_weights=plan.step.freezes,
         tf32=machine.tf32,
         machine=tuple(format_machine(plan.surroundings.machine)),
-        steps_per_run=counts.steps_per_run if plan.role in (Role.TRAINING, Role.FORWARD_ONLY) else 1,
+        steps_per_run=counts.steps_per_run if plan.subject.role in (Role.TRAINING, Role.FORWARD_ONLY) else 1,
         input_pipeline='' if plan.data.input_row == input_for(plan.data.images) else plan.data.input_row.name,
     )
 
@@ -213,7 +200,7 @@ def _make_pipeline(plan: Plan, devices: Sequence[str], restart: int, until: str 
     hosts, row, source = plan.machine.hosts, plan.data.input_row, plan.data.images
     if row.holds and source is not None:
         options = _image_options(plan, training=False)
-        source = hold(source, _examples_of(plan, source, options, Share()), options, plan.config)
+        source = hold(source, _examples_of(plan, source, options, Share()), options, plan.session.config)
     first, count = plan.processes.index, plan.processes.num_trainers * len(hosts)
     size = len(devices) // len(hosts)
     shares = [

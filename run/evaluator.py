@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from errors import RunError, spelled
+from params.device_flags import HOST_DEVICE
 from planning.plan import Plan
 from results.console import Console, format_banner
 from results.result import Result
@@ -20,7 +21,6 @@ from run.process import Process
 from run.session import open_session
 from training.checkpoint_files import has_ended, latest_checkpoint, named_checkpoints, step_of
 from training.checkpoints import Checkpointer, Slice
-from training.variables import HOST_DEVICE
 
 
 def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -> Result:

@@ -31,7 +31,7 @@ def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None
       progress: prints a progress line, since searching the shards takes time.
     """
     shards, batch_size = plan.data.shards, f'--batch_size={plan.counts.batch_size}'
-    if plan.role is Role.EVALUATION and plan.evaluations:
+    if plan.subject.role is Role.EVALUATION and plan.evaluations:
         shards, batch_size = plan.data.validation_shards, f'--eval_batch_size={plan.evaluations.batch_size}'
     cause = cause_of(error)
     line = f'{type(error).__name__}: {cause}'

@@ -10,7 +10,7 @@ from inputs.stages import TRANSFER
 from planning.plan import Plan
 from results.console import Console, format_banner
 from results.result import Phase, Result, Step, StepValues
-from run.build import choose_op_determinism, make_banner, make_input
+from run.build import make_banner, make_input
 from run.input_stages import StageTime, rows_of
 from run.invocation import Invocation
 from run.measurement import Measurement
@@ -32,7 +32,6 @@ class _Stage:
         self._counts = plan.counts
         with tf.Graph().as_default() as self._graph:
             tf.set_random_seed(plan.step.seed)
-            choose_op_determinism(plan)
             self.pipeline = make_input(plan, name)
             self._ops = list(self.pipeline.per_step_ops)
             if name == TRANSFER:
@@ -98,7 +97,7 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
         measurement.join(worker)
         recording.begin('build')
         console.progress('Building the graphs')
-        *before, last = (_Stage(plan, name) for name in plan.input_stages)
+        *before, last = (_Stage(plan, name) for name in plan.data.input_stages)
         recording.input_buffers = last.pipeline.buffers
         console.result(format_banner(make_banner(plan)))
 

@@ -60,7 +60,7 @@ class Measurement:
         self._console = console
         self._clock = clock
         self._worker: Worker | None = None
-        self._has_losses = plan.role is not Role.INPUT_ONLY
+        self._has_losses = plan.subject.role is not Role.INPUT_ONLY
         self._log = BenchmarkLog(plan.reports.log_folder) if plan.reports.log_folder else None
         # Counted here: the number of a generation of workers begins at 1 again if the chief was replaced.
         self._generation = 1
@@ -206,7 +206,7 @@ class Measurement:
     def _print_step(self, step: Step[StepValues]) -> None:
         if not self._num_shown:
             with_accuracy = step.values.top_1 is not None
-            loss_name = self._plan.losses.name if self._has_losses else None
+            loss_name = self._plan.reports.losses.name if self._has_losses else None
             self._console.result(lines.format_step_header(loss_name, with_accuracy=with_accuracy))
         self._num_shown = step.index
         rate = self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight)
@@ -215,7 +215,7 @@ class Measurement:
     def _log_step(self, step: Step[StepValues]) -> None:
         rate, values = self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight), step.values
         accuracies = {'top_1_accuracy': values.top_1, 'top_5_accuracy': values.top_5}
-        losses = {self._plan.losses.name: values.loss} if self._has_losses else {}
+        losses = {self._plan.reports.losses.name: values.loss} if self._has_losses else {}
         self._add_to_log(step.index, {'current_examples_per_sec': rate.images_per_second, **losses, **accuracies})
 
     def _add_to_log(self, global_step: int, metrics: Mapping[str, float | None]) -> None:
@@ -228,7 +228,7 @@ class Measurement:
     def add_evaluation(self, found: Accuracy) -> None:
         """Stores an evaluation and prints it."""
         self._evaluations.append(replace(found, end=self._clock()))
-        is_asked_for = self._plan.role is Role.EVALUATION
+        is_asked_for = self._plan.subject.role is Role.EVALUATION
         self._console.result((lines.format_accuracy if is_asked_for else lines.format_interim_accuracy)(found))
         accuracies = {'eval_top_1_accuracy': found.top_1, 'eval_top_5_accuracy': found.top_5}
         self._add_to_log(found.step, {**accuracies, 'eval_average_examples_per_sec': found.images_per_second})
@@ -343,7 +343,7 @@ class Measurement:
             self._console.result(lines.format_total(result.images_per_second))
         if result.num_skipped_steps:
             self._console.warning(lines.format_skipped(result.num_skipped_steps))
-        if not ending.is_complete and self._plan.role is not Role.EVALUATION:
+        if not ending.is_complete and self._plan.subject.role is not Role.EVALUATION:
             counts = self._plan.counts
             asked = f'in {counts.target_secs:g} seconds' if counts.target_secs else f'of {counts.num_timed}'
             global_step = result.steps[-1].values.steps_after if result.steps else None
@@ -365,7 +365,7 @@ class Measurement:
         between: tuple[Between, ...] = tuple(self._between)
         return Result(
             params=plan.params,
-            model=plan.model.name,
+            model=plan.subject.model.name,
             data_set=plan.data.data_set.name,
             is_synthetic=plan.data.folder is None,
             data_format=plan.machine.data_format,

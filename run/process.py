@@ -105,12 +105,12 @@ class Process:
     def _make_worker(self) -> Worker:
         processes = self._plan.processes
         if processes.cluster is None:
-            return OneProcess(self._plan.config)
+            return OneProcess(self._plan.session.config)
         if processes.horovod:
-            return HorovodWorker(processes.horovod, processes.cluster, self._plan.config)
+            return HorovodWorker(processes.horovod, processes.cluster, self._plan.session.config)
         return ClusterWorker(
             processes.cluster,
-            self._plan.config,
+            self._plan.session.config,
             settings=processes.settings,
             together=processes.together,
             keeps_state=processes.keeps_state,

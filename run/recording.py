@@ -161,9 +161,9 @@ class Recording:
         energy = metered.get('energy') or {'source': None, 'joules': None}
         joules = energy['joules']
         flops = _FLOPS_OF_MULTIPLY_ADD * multiply_adds if multiply_adds is not None else None
-        if plan.role is Role.INPUT_ONLY:
+        if plan.subject.role is Role.INPUT_ONLY:
             flops = None
-        if flops is not None and plan.role is Role.TRAINING:
+        if flops is not None and plan.subject.role is Role.TRAINING:
             flops *= _PASSES_OF_TRAINING
         known = [worker for worker in workers if worker]
         num_missing = len(workers) - len(known)
@@ -184,7 +184,7 @@ class Recording:
             'run': self._run(result),
             'cluster': self._cluster(),
             'model': {
-                'name': plan.model.name,
+                'name': plan.subject.model.name,
                 'parameters': parameters,
                 'gflops_per_image': None if multiply_adds is None else multiply_adds / 1e9,
             },
@@ -219,7 +219,7 @@ class Recording:
         """What benchmark_run.log has, see results.benchmark_log."""
         plan = self._plan
         return run_info(
-            model=plan.model.name,
+            model=plan.subject.model.name,
             data_set=plan.data.data_set.name,
             flags=self._flags(),
             machine=plan.surroundings.machine,
@@ -251,18 +251,17 @@ class Recording:
 
     def _run(self, result: Result) -> dict[str, Any]:
         plan, counts, variables = self._plan, self._plan.counts, self._plan.variables
-        evaluates = plan.role is Role.EVALUATION and plan.evaluations
+        evaluates = plan.subject.role is Role.EVALUATION and plan.evaluations
         batch_size = evaluates.batch_size if evaluates else counts.batch_size
         return {
-            'role': plan.role.value,
+            'role': plan.subject.role.value,
             'variable_update': variables.variable_update,
             'sync': variables.shown_sync,
             'together': plan.processes.together,
             'all_reduce_spec': variables.shown_spec,
-            'optimizer': plan.optimizer.name,
+            'optimizer': plan.variables.optimizer.name,
             'precision': str(plan.step.precision),
             'tf32': plan.machine.tf32,
-            'kernels_by_products': plan.step.kernels_by_products,
             'data_format': plan.machine.data_format,
             'device': plan.machine.kind,
             'devices': list(plan.machine.towers),
@@ -277,7 +276,7 @@ class Recording:
             'num_timed': None if counts.target_secs else counts.num_timed,
             'num_epochs': None if counts.target_secs else _number(counts.num_epochs),
             'display_every': counts.display_every,
-            'steps_per_run': 1 if plan.role is Role.INPUT_ONLY else counts.steps_per_run,
+            'steps_per_run': 1 if plan.subject.role is Role.INPUT_ONLY else counts.steps_per_run,
             'num_missing_shards': result.num_missing_shards,
             'num_skipped_steps': result.num_skipped_steps,
         }
@@ -287,7 +286,7 @@ class Recording:
         return {'most_bytes': most_bytes(self.input_buffers), 'buffers': held} if held else None
 
     def _cluster(self) -> dict[str, Any]:
-        shape, cluster = self._plan.shape, self._plan.processes.cluster
+        shape, cluster = self._plan.processes.shape, self._plan.processes.cluster
         return {
             'shape': str(shape),
             'num_workers': shape.workers,
@@ -298,7 +297,7 @@ class Recording:
 
     def _costs(self) -> tuple[int | None, int | None]:
         """The parameters of the model and the multiply-adds of one image, with the images and classes of this run."""
-        model, data = self._plan.model, self._plan.data
+        model, data = self._plan.subject.model, self._plan.data
         known = DATA_SETS.get(model.data_set)
         has_known_classes = known is not None and known.num_classes == data.data_set.num_classes
         found = read_table().get((model.name, model.data_set, data.image_size))

@@ -1,14 +1,12 @@
-"""Decides which steps this process takes, where its variables come from, and when training waits for an evaluation.
+"""Decides which steps this process takes, and where its variables come from.
 
 Pure functions only. Does not import TensorFlow.
 """
 
 import enum
-import math
 from dataclasses import dataclass
-from fractions import Fraction
 
-from errors import RunError, counted
+from errors import RunError
 
 
 @dataclass(frozen=True)
@@ -110,34 +108,3 @@ def choose_origin(facts: StartFacts, *, needs_state: bool) -> Origin:
             lost = 'a worker was lost while it applied a step'
         raise RunError(f'{lost}, and there is no checkpoint to go on from; --train_dir=DIR keeps checkpoints')
     return Origin.WARM_START if facts.has_warm_start else Origin.INITIAL
-
-
-@dataclass(frozen=True)
-class EvalSchedule:
-    """After which steps of the model training waits for an evaluation.
-
-    every: the interval in steps; if it is a fraction, the first step that reaches a multiple counts. at: single steps.
-    """
-
-    every: Fraction | None = None
-    at: frozenset[int] = frozenset()
-
-    def is_due(self, step: int, since: int) -> bool:
-        """Whether an evaluation became due after step `since`, the last one asked about, and up to `step`."""
-        if self.every is not None:
-            return step // self.every > since // self.every
-        return any(since < at <= step for at in self.at)
-
-    def warning(self, start: int, end: int) -> str | None:
-        """A warning if training from step `start` to `end` reaches no evaluation, or not all single ones; else None."""
-        late = [at for at in sorted(self.at) if at > end]
-        if late:
-            return (
-                f'training ends after {counted(end, "step")}: there is no evaluation after {", ".join(map(str, late))}'
-            )
-        if self.every is not None and not self.is_due(end, start):
-            return (
-                f'training goes from step {start} to {end}: there is no evaluation, the next one is due after '
-                f'{math.ceil((end // self.every + 1) * self.every)}'
-            )
-        return None

@@ -13,12 +13,12 @@ import tensorflow.compat.v1 as tf
 from cluster.worker import Worker
 from errors import RunError
 from hardware.atomic import own_prefix
+from params.device_flags import HOST_DEVICE
 from planning.plan import Checkpoints, Counts
 from run.schedule import Origin, Schedule, StartFacts, choose_origin, make_schedule
 from run.step_graph import StepGraph
 from training.checkpoint_files import mark_ended, step_of
 from training.checkpoints import Checkpointer
-from training.variables import HOST_DEVICE
 from training.warm_start import WarmStart
 
 

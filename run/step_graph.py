@@ -9,16 +9,15 @@ import tensorflow.compat.v1 as tf
 from inputs.pipeline import Batch, InputPipeline, Run
 from managers.synchronous_step import SynchronousStep
 from models.layers import VariableSource
-from models.model_facts import Network
 from models.networks import build_network, is_among_best
+from params.device_flags import HOST_DEVICE
+from planning.step import StepSettings
 from run.constant_weights import FrozenNetwork
 from run.tower_copies import TowerCopier, TowerTemplate
 from training.checkpoints import Slice, whole
-from training.kernel_gradients import kernel_gradients_by_products
 from training.optimizers import Optimizer, OptimizerStep, Slots
-from training.precision import FP32, LossScale, Precision, make_loss_scale
-from training.schedules import LearningRate
-from training.variables import HOST_DEVICE, Variable
+from training.precision import LossScale, make_loss_scale
+from training.variables import Variable
 from variable_mgr import VariableMgr
 
 Tensor = Any
@@ -27,33 +26,6 @@ Tensor = Any
 _AUXILIARY_WEIGHT = 0.4
 # Networks have fewer dropout layers.
 _SEEDS_OF_TOWER = 1000
-
-
-@dataclass(frozen=True)
-class StepSettings:
-    """What a step computes. The names are those of the flags; with_accuracy adds top-1 and top-5 accuracy.
-
-    deterministic: whether each op must repeat its results, which excludes reading the clock. kernels_by_products:
-    whether gradients of kernels are products of matrices where that is faster: see training/kernel_gradients.py.
-    first_tower is the number of this process's first tower, counted over the towers of all processes.
-    """
-
-    network: Network
-    num_classes: int
-    data_format: str
-    forward_only: bool
-    with_accuracy: bool
-    loss_type_to_report: str
-    weight_decay: float
-    gradient_clip: float | None
-    learning_rate: LearningRate
-    seed: int
-    first_tower: int = 0
-    precision: Precision = FP32
-    single_l2_loss_op: bool = False
-    label_smoothing: float = 0.0
-    deterministic: bool = False
-    kernels_by_products: bool = False
 
 
 @dataclass(frozen=True)
@@ -292,10 +264,7 @@ def _build_towers(
         batch = pipeline.tower_batch(number)
         # Each tower has its own dropout seeds.
         seed = settings.seed + _SEEDS_OF_TOWER * (settings.first_tower + number)
-        with (
-            manager.create_outer_variable_scope(number) as variables,
-            kernel_gradients_by_products(settings.kernels_by_products),
-        ):
+        with manager.create_outer_variable_scope(number) as variables:
             if copier and _duties(manager, number) == _duties(manager, 1):
                 towers.append(towers[1].with_tensors(copier.copy(variables, batch, number - 1)))
                 continue

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from params.device_flags import HOST_DEVICE
 from run.step_graph import Fetches
-from training.variables import HOST_DEVICE
 
 Tensor = Any
 

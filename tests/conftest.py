@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
-from planning.fixed import INTRA, fix_for_process
+from planning.this_process import INTRA, THIS_PROCESS, ThisProcess
 
 if TYPE_CHECKING:
     from local_cluster import LocalCluster
@@ -18,7 +18,7 @@ settings.register_profile('same', derandomize=True, deadline=None, suppress_heal
 settings.load_profile('same')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 # Otherwise the first run of this process decides, and later ones with fewer towers are refused.
-fix_for_process(INTRA, 0)
+THIS_PROCESS.keep(INTRA, 0)
 
 
 @pytest.fixture
@@ -35,6 +35,13 @@ def forget_models() -> Iterator[None]:
 def same_environment() -> Iterator[None]:
     """Takes back the variables that plans of runs set in this process."""
     with mock.patch.dict(os.environ):
+        yield
+
+
+@pytest.fixture
+def fresh_process() -> Iterator[None]:
+    """This process, as if no run had set anything for it."""
+    with mock.patch.dict(vars(THIS_PROCESS), vars(ThisProcess())):
         yield
 
 

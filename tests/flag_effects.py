@@ -32,10 +32,12 @@ from errors import UsageError
 from hardware.tensorflow_build import TensorFlowBuild
 from inputs.data_sets import shard_name
 from params import make_params
-from planning.machine import Machine
-from planning.plan import Plan, ServerPlan
-from planning.planner import resolve
-from planning.session_settings import session_config
+from planning.environment import Environment
+from planning.line import make_plan
+from planning.plan import Machine, Plan, ServerPlan
+from planning.session import session_config
+from planning.this_process import THIS_PROCESS, ThisProcess
+from planning.threads import Threads
 from results.console import Console
 from results.result import Result
 from results.statistics import summarize
@@ -86,9 +88,7 @@ def _surroundings() -> Iterator[Path]:
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(tf.config, 'list_physical_devices', side_effect=_visible_gpus),
         mock.patch.dict(os.environ),
-        mock.patch('planning.fixed._fixed', {}),
-        mock.patch('planning.gpu_settings._set_here', {}),
-        mock.patch('hardware.visible_gpus._shown', None),
+        mock.patch.dict(vars(THIS_PROCESS), vars(ThisProcess())),
         mock.patch('hardware.visible_gpus.has_nvidia_gpu', return_value=True),
         mock.patch('hardware.openmp.tensorflow_build') as build,
         mock.patch('cluster.horovod_worker.load_horovod', return_value=Horovod()),
@@ -115,7 +115,7 @@ def _filled(flags: Flags, folder: Path) -> dict[str, Any]:
 
 
 def _plan(flags: Flags) -> Plan | ServerPlan:
-    return resolve(make_params(**flags), {'CUDA_VISIBLE_DEVICES': _GPUS})
+    return make_plan(make_params(**flags), Environment({'CUDA_VISIBLE_DEVICES': _GPUS}))
 
 
 # ---- plans, session settings, environment ---------------------------------------------------------------------------
@@ -154,7 +154,8 @@ def config(path: str) -> Look:
         kind = flags.get('device', 'cpu')
         with _surroundings():
             machine = Machine(kind, (f'/{kind}:0',), kind, ('/cpu:0',), 'NHWC')
-            return attrgetter(path)(session_config(make_params(**{'device': kind, **flags}), machine))
+            params = make_params(**{'device': kind, **flags})
+            return attrgetter(path)(session_config(params, machine, Threads(0, 0, ''), in_cluster=False))
 
     return look
 
@@ -164,7 +165,7 @@ def variable(name: str) -> Look:
 
     def look(flags: Flags) -> str | None:
         with _surroundings() as folder:
-            _plan(_filled({'device': 'gpu', **flags}, folder))
+            THIS_PROCESS.apply(_plan(_filled({'device': 'gpu', **flags}, folder)).session.process)
             return os.environ.get(name)
 
     return look

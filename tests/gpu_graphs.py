@@ -14,8 +14,9 @@ from small_networks import needed_by
 from tensorflow.python.framework import kernels
 
 from params import make_params
+from planning.environment import Environment
+from planning.line import make_plan
 from planning.plan import Plan
-from planning.planner import resolve
 from run.build import build_evaluation, build_step
 from run.evaluation import SavedVariables
 from run.step_graph import StepGraph
@@ -103,7 +104,7 @@ def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> Gp
         # The plan sets what TensorFlow reads of it.
         mock.patch.dict(os.environ),
     ):
-        plan = resolve(make_params(**{**defaults, **flags}), {})
+        plan = make_plan(make_params(**{**defaults, **flags}), Environment({}))
     assert isinstance(plan, Plan)
     device = plan.processes.cluster.own.device if plan.processes.cluster else ''
     with tf.Graph().as_default() as graph, tf.device(device):

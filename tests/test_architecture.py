@@ -112,6 +112,25 @@ WITHOUT_TENSORFLOW = [
     'params.descriptions',
     'records',
     'records.framing',
+    'planning.counts',
+    'planning.data',
+    'planning.environment',
+    'planning.evaluations',
+    'planning.found',
+    'planning.gpu_settings',
+    'planning.host_facts',
+    'planning.line',
+    'planning.machine',
+    'planning.numa_binding',
+    'planning.output_checks',
+    'planning.outputs',
+    'planning.plan',
+    'planning.processes',
+    'planning.start',
+    'planning.subject',
+    'planning.this_process',
+    'planning.threads',
+    'planning.variable_places',
     'results.advice',
     'results.benchmark_log',
     'comparison.ratios',
@@ -127,18 +146,9 @@ WITHOUT_TENSORFLOW = [
     'results.statistics',
     'results.summary',
     'comparison.tables',
-    'planning.devices',
-    'planning.fixed',
-    'planning.gpu_settings',
-    'planning.output_checks',
-    'planning.plan',
-    'planning.planner',
-    'planning.counts',
-    'planning.held_images',
     'run.input_stages',
     'run.schedule',
     'run.step_loop',
-    'planning.threads',
     *(dotted(path) for path in PATHS if path.parent.name == 'sweeps'),
     'sweeps.repeat',
     'training.checkpoint_files',
@@ -161,6 +171,18 @@ MAY_KNOW = {
     'variable_mgr': {'errors', 'managers', 'models', 'training', 'params', 'inputs', 'records'},
     'results': {'errors', 'params', 'inputs', 'models', 'training', 'records'},
     'comparison': {'errors', 'params', 'inputs', 'models', 'training', 'records', 'results'},
+    'planning': {
+        'cluster',
+        'errors',
+        'hardware',
+        'inputs',
+        'models',
+        'params',
+        'preprocessing',
+        'records',
+        'results',
+        'training',
+    },
     'page': {'comparison', 'errors', 'params', 'inputs', 'models', 'training', 'records', 'results'},
     'cluster': {'errors', 'hardware', 'params', 'results', 'inputs', 'models', 'training', 'records'},
     # Its checks call everything but the command.
@@ -289,12 +311,17 @@ def test_only_few_rooms_know_the_flags() -> None:
     users = {room_of(module) for module, path in MODULES.items() if {'params', 'params.table'} & set(imports_of(path))}
     assert users <= PARAMS_READERS
     # After the plan is made nobody reads a flag.
-    assert [
-        module for module, path in MODULES.items() if room_of(module) == 'run' and 'params' in imports_of(path)
-    ] == []
+    assert not [module for module, path in MODULES.items() if room_of(module) == 'run' and 'params' in imports_of(path)]
     assert [
         module for module in MODULES if room_of(module) == 'cluster' and 'params' in imports_of(MODULES[module])
     ] == ['cluster.discovery']
+
+
+def test_planners_ask_the_environment_and_nothing_else() -> None:
+    world = {'glob', 'os', 'pathlib', 'platform', 'shutil', 'socket', 'subprocess', 'sys', 'time'}
+    planners = [module for module in MODULES if room_of(module) == 'planning']
+    asking = {module for module in planners if world & set(imports_of(MODULES[module]))}
+    assert asking == {'planning.environment', 'planning.output_checks', 'planning.this_process'}
 
 
 def test_only_the_command_and_a_check_of_it_know_the_benchmark() -> None:

@@ -213,7 +213,7 @@ class BenchmarkCNN:
         self.console.result('after')
 
 sys.modules['benchmark_cnn'] = types.SimpleNamespace(BenchmarkCNN=BenchmarkCNN)
-sys.modules['planning.planner'] = types.SimpleNamespace(resolve=lambda params, environ: params)
+sys.modules['planning.line'] = types.SimpleNamespace(make_plan=lambda params, environment: params)
 sys.exit(tf_cnn_benchmarks.main(['--model=lenet']))
 """
 

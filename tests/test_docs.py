@@ -23,8 +23,9 @@ from commands.subcommands import SUBCOMMANDS
 from errors import UsageError
 from models.registry import MODELS, load_model_file
 from params import Params, RunFacts, find_idle, parse_argv
+from planning.environment import Environment
+from planning.line import make_plan
 from planning.plan import Plan, ServerPlan
-from planning.planner import resolve
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
@@ -109,7 +110,9 @@ def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -
         if parsed.params.eval or parsed.params.backbone_model_path or launcher in ('mpirun', 'srun', 'horovodrun'):
             # Checkpoints and the other processes are missing here; tests of their own cover them.
             return None
-        plan = resolve(parse_argv(smaller.fit(argv, data, outputs, keep_devices=not line.needs)).params, {})
+        plan = make_plan(
+            parse_argv(smaller.fit(argv, data, outputs, keep_devices=not line.needs)).params, Environment({})
+        )
     except UsageError as error:
         return str(error)
     assert isinstance(plan, Plan | ServerPlan)

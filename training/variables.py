@@ -12,9 +12,6 @@ import tensorflow.compat.v1 as tf
 
 Tensor = Any
 
-# The device of everything that belongs to no tower.
-HOST_DEVICE = '/cpu:0'
-
 
 @dataclass(frozen=True)
 class Variable:

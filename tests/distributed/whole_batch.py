@@ -14,12 +14,12 @@ from inputs.data_sets import DATA_SETS
 from inputs.pipeline import Batch, InputPipeline
 from inputs.synthetic import SyntheticInput
 from models.registry import MODELS
+from params.device_flags import HOST_DEVICE
 from params.modes import MODES, Place
 from run.step_graph import StepGraph, StepSettings, build_step_graph
 from training.checkpoints import Checkpointer
 from training.optimizers import Optimizer
 from training.schedules import LearningRate
-from training.variables import HOST_DEVICE
 from variable_mgr import make_variable_mgr
 
 Tensor = Any

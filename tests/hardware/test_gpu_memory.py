@@ -23,7 +23,8 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.eager import context
 from errors import UsageError
 from params import make_params
-from planning.planner import resolve
+from planning.environment import Environment
+from planning.line import make_plan
 def of(options):
     return [options.allow_growth, round(options.per_process_gpu_memory_fraction, 3)]
 for name, runs in json.loads(sys.argv[1]).items():
@@ -35,7 +36,7 @@ for name, runs in json.loads(sys.argv[1]).items():
                 found.append(int(tf.constant(1) + 1))
                 continue
             try:
-                plan = resolve(make_params(model='lenet', **settings), os.environ)
+                plan = make_plan(make_params(model='lenet', **settings), Environment(os.environ))
             except UsageError as error:
                 found.append(str(error))
                 continue
@@ -43,7 +44,7 @@ for name, runs in json.loads(sys.argv[1]).items():
                 tf.data.Dataset.range(2).map(lambda number: number + 1)
             # That has opened the devices.
             assert context.context()._initialized
-            found.append([of(plan.config.gpu_options), of(context.context().config.gpu_options)])
+            found.append([of(plan.session.config.gpu_options), of(context.context().config.gpu_options)])
         print(json.dumps([name, found, tf.executing_eagerly()]), flush=True)
         os._exit(0)
     os.waitpid(pid, 0)

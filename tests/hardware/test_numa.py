@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import pytest
 from captured_machines import write_files
 from refusals import check_line, refused
 
-import planning.fixed
 from hardware.numa import choose_node, gpu_nodes, nodes_of
-from planning.machine import Machine
-from planning.numa import NumaBinding, bind_process
+from params import make_params
+from planning.environment import Environment
+from planning.found import Found
+from planning.numa_binding import NumaBinding, choose_binding
+from planning.plan import Machine
+from planning.processes import find_processes
+from planning.this_process import THIS_PROCESS, ProcessSettings
 
 pytestmark = pytest.mark.unit
 
@@ -107,14 +112,16 @@ def in_a_thread(work: Callable[[], Any]) -> tuple[Any, set[int]]:
     return found[0], found[1]
 
 
-@pytest.fixture
-def fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning.fixed, '_fixed', {})
-
-
-def binding(root: Path, place: tuple[int, int], kind: str = 'cpu', count: int = 1, wanted: bool = True) -> NumaBinding:
+def binding(
+    root: Path, place: tuple[int, int], kind: str = 'cpu', count: int = 1, wanted: bool = True
+) -> Found[NumaBinding]:
+    """What is bound, after it has been done to the thread that asks."""
     towers = tuple(f'/{kind}:{index}' for index in range(count))
-    return bind_process(wanted, Machine(kind, towers, kind, towers, 'NHWC'), place, {}, root)
+    params, environment = make_params(use_numa_affinity=wanted), Environment({}, root=root)
+    processes = replace(find_processes(params, environment).facts, place_on_host=place)
+    found = choose_binding(params, environment, processes, Machine(kind, towers, kind, towers, 'NHWC'), None)
+    THIS_PROCESS.apply(ProcessSettings(numa=found.facts.shown, cores=found.facts.cores))
+    return found
 
 
 @pytest.mark.usefixtures('fresh_process')
@@ -123,10 +130,10 @@ def test_a_process_is_bound_once_and_stays_bound(tmp_path: Path) -> None:
     root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])])
     found, cores = in_a_thread(lambda: binding(root, (1, 2)))
     assert cores == {MINE[1]}
-    assert (found.shown, found.by_tensorflow, found.warning) == ('True (node 1, 1 cores)', False, None)
+    assert found == Found(NumaBinding('True (node 1, 1 cores)', (MINE[1],)))
     # TensorFlow's threads are bound; so is a second run.
     again, cores = in_a_thread(lambda: binding(root, (0, 2)))
-    assert again == found
+    assert again == Found(NumaBinding('True (node 1, 1 cores)'))
     assert cores == set(MINE)
     with refused('--use_numa_affinity=False', 'node 1', '--use_numa_affinity=True for'):
         binding(root, (0, 2), wanted=False)
@@ -137,7 +144,7 @@ def test_a_process_is_bound_once_and_stays_bound(tmp_path: Path) -> None:
 def test_a_process_with_gpus_is_bound_to_their_node(tmp_path: Path) -> None:
     root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])], {'0000:07:00.0': '1', '0000:0a:00.0': '0'})
     both = binding(root, (0, 1), 'gpu', 2)
-    check_line(both.warning, '--use_numa_affinity=True', 'several NUMA nodes')
+    check_line(both.warnings[0], '--use_numa_affinity=True', 'several NUMA nodes')
     _, cores = in_a_thread(lambda: binding(root, (0, 1), 'gpu', 1))
     assert cores == {MINE[1]}
 
@@ -148,12 +155,12 @@ def test_tensorflow_binds_the_devices_of_one_process(tmp_path: Path) -> None:
     root = machine_with(tmp_path, [str(MINE[0]), str(MINE[1])])
     found, cores = in_a_thread(lambda: binding(root, (0, 1), count=3))
     assert cores == set(MINE)
-    assert found == NumaBinding('True (cpu:0 on node 0, cpu:1 on node 1, cpu:2 on node 0)', by_tensorflow=True)
+    assert found == Found(NumaBinding('True (cpu:0 on node 0, cpu:1 on node 1, cpu:2 on node 0)', by_tensorflow=True))
 
 
 @pytest.mark.usefixtures('fresh_process')
 def test_on_one_node_there_is_nothing_to_bind(tmp_path: Path) -> None:
     found = binding(machine_with(tmp_path, [f'0-{MINE[-1]}']), (1, 2))
-    assert (found.shown, found.by_tensorflow) == ('', False)
-    check_line(found.warning, '--use_numa_affinity=True', 'one NUMA node')
-    assert binding(tmp_path, (0, 1), wanted=False) == NumaBinding()
+    assert found.facts == NumaBinding()
+    check_line(found.warnings[0], '--use_numa_affinity=True', 'one NUMA node')
+    assert binding(tmp_path, (0, 1), wanted=False) == Found(NumaBinding())

@@ -145,7 +145,7 @@ def test_a_system_without_these_files_raises_nothing(tmp_path: Path) -> None:
 def test_the_threads_are_those_that_tensorflow_takes(tmp_path: Path) -> None:
     root = write_files(tmp_path, graviton())
     assert machine_facts(root=root)['threads'] == {'intra_op': 16, 'inter_op': 16, 'reason': None}
-    given = machine_facts(4, 2, 'why', root)['threads']
+    given = machine_facts(4, 2, 'why', root=root)['threads']
     assert given == {'intra_op': 4, 'inter_op': 2, 'reason': 'why'}
 
 

@@ -7,17 +7,19 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import tensorflow.compat.v1 as tf
 from cluster_environments import COLLECTIVE, CONTROLLED, found, open_mpi, slurm_step
 from nvidia_smi import fake_nvidia_smi
 from refusals import refused
 
 import tf_cnn_benchmarks
 from cluster.environments import find_place_on_host
-from hardware import visible_gpus
 from hardware.gpus import count_gpus, listed_gpus
-from hardware.visible_gpus import confirm_shown, own_gpus, shares_of_workers, show_gpus
+from hardware.visible_gpus import choose_visible, own_gpus, shares_of_workers
+from planning.this_process import THIS_PROCESS, StartSettings, VisibleGpus
 
 pytestmark = pytest.mark.unit
 
@@ -171,11 +173,24 @@ def test_gpus_of_windows_cannot_be_counted(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_process: None) -> None:
     """A machine with four GPUs, in a process that has not used any."""
     monkeypatch.setenv('PATH', fake_nvidia_smi(tmp_path, 4))
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    monkeypatch.setattr(visible_gpus, '_shown', None)
+
+
+def show_gpus(needed: int, place: tuple[int, int]) -> bool:
+    """Shows this process its GPUs, as a run does; returns whether the host has any."""
+    value = choose_visible(needed, place, THIS_PROCESS.environment)
+    if value is not None:
+        THIS_PROCESS.show(StartSettings(VisibleGpus(value, needed, is_share=bool(needed) and place[1] > 1)))
+    return value is not None
+
+
+def look(num_found: int) -> None:
+    """Lets TensorFlow look for GPUs, of which it finds so many."""
+    with mock.patch.object(tf.config, 'list_physical_devices', return_value=[object()] * num_found):
+        THIS_PROCESS.start_tensorflow(StartSettings())
 
 
 def shown() -> str | None:
@@ -186,8 +201,8 @@ def test_a_host_without_gpus_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv('PATH', '')
     monkeypatch.setattr('hardware.visible_gpus.has_nvidia_gpu', lambda environ: False)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    assert not show_gpus(0, (0, 1), os.environ)
-    assert not show_gpus(1, (0, 2), os.environ)
+    assert not show_gpus(0, (0, 1))
+    assert not show_gpus(1, (0, 2))
     assert shares_of_workers(1, 2, os.environ) is None
     assert shown() is None
 
@@ -195,7 +210,7 @@ def test_a_host_without_gpus_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures('four_gpus')
 def test_hidden_gpus_stay_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '-1')
-    assert not show_gpus(1, (0, 2), os.environ)
+    assert not show_gpus(1, (0, 2))
     assert shown() == '-1'
 
 
@@ -216,26 +231,26 @@ def test_the_launcher_shares_out_all_gpus_of_the_machine(monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures('four_gpus')
 def test_a_later_run_in_the_process_uses_what_the_first_one_opened() -> None:
-    assert show_gpus(1, (0, 1), os.environ)
+    assert show_gpus(1, (0, 1))
     assert shown() == '0'
     # TensorFlow has not looked.
-    assert show_gpus(2, (0, 1), os.environ)
+    assert show_gpus(2, (0, 1))
     assert shown() == '0,1'
-    confirm_shown(2)
+    look(2)
     for needed in (2, 1, 0):
-        assert show_gpus(needed, (0, 1), os.environ)
+        assert show_gpus(needed, (0, 1))
         assert shown() == '0,1'
     with refused('--num_gpus=3', '0,1,2', 'earlier'):
-        show_gpus(3, (0, 1), os.environ)
+        show_gpus(3, (0, 1))
 
 
 @pytest.mark.usefixtures('four_gpus')
 def test_a_run_on_the_cpu_hides_the_gpus_from_later_runs_of_the_process() -> None:
-    assert show_gpus(0, (0, 1), os.environ)
+    assert show_gpus(0, (0, 1))
     assert shown() == ''
-    confirm_shown(0)
+    look(0)
     with refused('--num_gpus=1', 'earlier'):
-        show_gpus(1, (0, 1), os.environ)
+        show_gpus(1, (0, 1))
 
 
 @pytest.mark.usefixtures('four_gpus')
@@ -245,28 +260,30 @@ def test_a_process_that_used_tensorflow_before_keeps_all_gpus_and_says_so(
 ) -> None:
     if before:
         monkeypatch.setenv('CUDA_VISIBLE_DEVICES', before)
-    assert show_gpus(1, (0, 1), os.environ)
-    confirm_shown(4)
+    assert show_gpus(1, (0, 1))
+    look(4)
     assert shown() == before
     for needed in (4, 0):
-        assert show_gpus(needed, (0, 1), os.environ)
+        assert show_gpus(needed, (0, 1))
         assert shown() == before
 
 
 @pytest.mark.usefixtures('four_gpus')
 def test_a_worker_that_used_tensorflow_before_would_use_the_gpus_of_others() -> None:
-    assert show_gpus(1, (2, 4), os.environ)
+    assert show_gpus(1, (2, 4))
     with refused('CUDA_VISIBLE_DEVICES=2', 'before'):
-        confirm_shown(4)
+        look(4)
     with refused('CUDA_VISIBLE_DEVICES=2', 'before'):
-        show_gpus(1, (2, 4), os.environ)
+        show_gpus(1, (2, 4))
 
 
-RESOLVE = """
+PLAN_EACH = """
 import json, os, sys
 from params import make_params
-from planning.planner import resolve
-from hardware.visible_gpus import VISIBLE
+from planning.environment import Environment
+from planning.line import make_plan
+from planning.this_process import THIS_PROCESS
+from hardware.gpus import VISIBLE
 from errors import UsageError
 import tensorflow.compat.v1 as tf
 seen = {}
@@ -281,13 +298,14 @@ for name, (flags, environ) in cases.items():
     if not pid:
         os.environ.update(environ)
         try:
-            plan = resolve(make_params(**settings, **flags), os.environ)
+            plan = make_plan(make_params(**settings, **flags), Environment())
+            THIS_PROCESS.apply(plan.session.process)
             towers = plan.machine.towers if hasattr(plan, 'machine') else None
             found = [os.environ.get(VISIBLE), towers, getattr(plan, 'surroundings', None) and
                      plan.surroundings.environment.get(VISIBLE)]
             if 'horovod.tensorflow' in sys.modules:
                 from cluster.horovod_worker import HorovodWorker
-                worker = HorovodWorker(plan.processes.horovod, plan.processes.cluster, plan.config)
+                worker = HorovodWorker(plan.processes.horovod, plan.processes.cluster, plan.session.config)
                 options = worker.config.gpu_options
                 found += [sys.modules['horovod.tensorflow'].SEEN_AT_START, options.visible_device_list]
         except UsageError as error:
@@ -299,14 +317,14 @@ for name, (flags, environ) in cases.items():
 
 
 def resolved(tmp_path: Path, cases: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]]) -> dict[str, Any]:
-    """For each case, (flags, environment), what resolve() leaves in a process of its own on a host with four GPUs:
+    """For each case, (flags, environment), what a plan leaves in a process of its own on a host with four GPUs:
 
     CUDA_VISIBLE_DEVICES, the devices of the towers, and CUDA_VISIBLE_DEVICES in the result; or the error. TensorFlow is
     imported once, in the process from which the others are forked.
     """
     kept = {name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'}
     ran = subprocess.run(
-        [sys.executable, '-c', RESOLVE, json.dumps([{'model': 'lenet'}, cases])],
+        [sys.executable, '-c', PLAN_EACH, json.dumps([{'model': 'lenet'}, cases])],
         cwd=ROOT,
         env={**kept, 'PATH': fake_nvidia_smi(tmp_path, 4), 'PYTHONPATH': str(tmp_path)},
         capture_output=True,

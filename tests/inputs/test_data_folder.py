@@ -19,8 +19,9 @@ from commands import records
 from inputs.data_folder import Arrays, open_folder, recognise
 from inputs.data_sets import DATA_SETS, DataSet, Shards, shard_name
 from params import Params, make_params
+from planning.environment import Environment
+from planning.line import check_launch, make_plan
 from planning.plan import Plan
-from planning.planner import check_launch, resolve
 
 pytestmark = pytest.mark.graph
 
@@ -168,7 +169,9 @@ def test_arrays_are_recognised_and_counted(tmp_path: Path) -> None:
 
 
 # In one process, and before the launcher starts several.
-@pytest.mark.parametrize('check', [lambda params: resolve(params, {}), check_launch], ids=['resolve', 'check_launch'])
+@pytest.mark.parametrize(
+    'check', [lambda params: make_plan(params, Environment({})), check_launch], ids=['resolve', 'check_launch']
+)
 def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(
     tmp_path: Path, check: Callable[[Params], object]
 ) -> None:
@@ -188,14 +191,14 @@ def params_of(data_dir: object, **more: Any) -> Params:
 
 
 def plan_of(params: Params) -> Plan:
-    plan = resolve(params, {})
+    plan = make_plan(params, Environment({}))
     assert isinstance(plan, Plan)
     return plan
 
 
 def test_every_model_is_defined_for_a_folder_of_records(digits: str) -> None:
     plan = plan_of(params_of(digits, model='mnist'))
-    assert (plan.model.name, plan.model.data_set, plan.data.image_size) == ('mnist', 'records', 28)
+    assert (plan.subject.model.name, plan.subject.model.data_set, plan.data.image_size) == ('mnist', 'records', 28)
     assert (plan.data.data_set, plan.data.folder) == (EXPECTED, digits)
 
 

@@ -15,8 +15,9 @@ from examples import write_noise
 import tf_cnn_benchmarks
 from errors import UsageError
 from params import parse_argv
+from planning.environment import Environment
+from planning.line import make_plan
 from planning.plan import Plan, ServerPlan
-from planning.planner import resolve
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
@@ -67,7 +68,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answer_of(argv: list[str]) -> str:
     """'plan', or the line of a refusal."""
     try:
-        plan = resolve(parse_argv(argv).params, {})
+        plan = make_plan(parse_argv(argv).params, Environment({}))
     except UsageError as error:
         return str(error)
     assert isinstance(plan, Plan | ServerPlan)

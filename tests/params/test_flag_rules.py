@@ -8,7 +8,8 @@ from refusals import refused
 
 from models.registry import MODELS
 from params import RunFacts, check_run, make_params, parse_argv
-from planning.planner import resolve
+from planning.environment import Environment
+from planning.line import make_plan
 
 pytestmark = pytest.mark.unit
 
@@ -134,4 +135,4 @@ def test_python_is_refused_the_same_combinations() -> None:
 
 def test_a_data_folder_without_shards_is_refused(tmp_path: Path) -> None:
     with refused(f'--data_dir={tmp_path}', 'train-00000-of-00001'):
-        resolve(make_params(data_dir=str(tmp_path)), {})
+        make_plan(make_params(data_dir=str(tmp_path)), Environment({}))

@@ -27,9 +27,9 @@ from params import SPECS, Params, Parsed, parse_argv
 from params.older_names import OLDER_NAMES
 from params.original import TABLE, Fate
 from params.words import split_words
-from planning import fixed
+from planning.environment import Environment
+from planning.line import make_plan
 from planning.plan import Plan, ServerPlan
-from planning.planner import resolve
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -56,7 +56,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / 'file').write_text('--batch_size=2\n')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('HOME', str(tmp_path))
-    monkeypatch.setattr(fixed, '_fixed', {})
     write_noise(tmp_path / 'folder', 10)
     handler = signal.signal(signal.SIGALRM, _end)
     yield tmp_path
@@ -102,7 +101,7 @@ def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     try:
         with _undone():
             parsed = parse_argv(argv)
-            plan = resolve(parsed.params, environ)
+            plan = make_plan(parsed.params, Environment(environ))
     except BenchmarkError as error:
         _check_refusal(error.lines, argv, environ)
         return 'refused' if isinstance(error, UsageError) else 'failed'
@@ -114,7 +113,6 @@ def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 def _undone(limit_secs: float = LIMIT_SECS) -> Iterator[None]:
     """Fails if the block takes too long; undoes what it sets for the whole process."""
     before = dict(os.environ)
-    fixed._fixed.clear()
     signal.setitimer(signal.ITIMER_REAL, limit_secs)
     try:
         yield
@@ -214,7 +212,7 @@ def _draw_runnable(draw: random.Random, words: Sequence[str]) -> list[str]:
         argv = [*chosen, *SHORT.split(), f'--num_gpus={draw.randint(1, 4)}', '--display_every=1']
         try:
             with _undone():
-                resolve(parse_argv(argv).params, {})
+                make_plan(parse_argv(argv).params, Environment({}))
         except BenchmarkError:
             continue
         return argv

@@ -66,7 +66,7 @@ print(json.dumps(answers))
 
 
 def test_wrong_use_is_told_at_once_and_without_tensorflow(tmp_path: Path) -> None:
-    from planning.devices import may_have_gpu
+    from planning.environment import may_have_gpu
 
     (tmp_path / 'full' / 'something').mkdir(parents=True)
     (tmp_path / 'file').touch()

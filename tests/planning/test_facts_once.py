@@ -31,20 +31,38 @@ register_model('of_a_file', lambda cnn, x, num_classes: cnn.dense(cnn.flatten(x)
 """
 
 
+# Where facts are found, each by one function.
+COUNTED = (
+    ('cluster.discovery', 'as_evaluator'),
+    ('cluster.discovery', 'find_cluster'),
+    ('hardware.processors', 'processor_facts'),
+    ('inputs.data_folder', 'open_folder'),
+    ('models.registry', 'load_model_file'),
+    ('params.all_rules', 'check_run'),
+    ('planning.counts', 'count_steps'),
+    ('planning.data', 'find_data'),
+    ('planning.evaluations', 'find_evaluations'),
+    ('planning.host_facts', 'find_surroundings'),
+    ('planning.machine', 'find_machine'),
+    ('planning.output_checks', 'check_outputs'),
+    ('planning.processes', 'find_processes'),
+    ('planning.session', 'describe_session'),
+    ('planning.session', 'session_config'),
+    ('planning.step', 'describe_step'),
+    ('planning.subject', 'find_subject'),
+    ('planning.variable_places', 'place_variables'),
+)
+
+
 class Calls(Counter[str]):
     """How often functions were called, by their names and the arguments that make their facts different ones."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self._monkeypatch = monkeypatch
-        for name in ('find_cluster', 'as_evaluator'):
-            self._watch('cluster.discovery', name)
-        self._watch('inputs.data_folder', 'open_folder')
+        for module, name in COUNTED:
+            self._watch(module, name)
         self._watch('inputs.data_sets', 'find_shards', lambda folder, subset, *more: subset)
-        self._watch('models.registry', 'load_model_file')
-        self._watch('planning.output_checks', 'check_outputs')
-        self._watch('planning.machine', 'find_machine')
-        self._watch('planning.session_settings', 'session_config')
         self._watch('training.checkpoint_files', 'find_checkpoint')
         self._watch('training.checkpoint_files', 'latest_checkpoint', lambda folder: Path(folder).name)
         devices = self._counting('list_physical_devices', tf.config.list_physical_devices, lambda kind: kind)
@@ -93,17 +111,7 @@ def model_file(tmp_path: Path) -> str:
 
 
 # What every run finds out. An ImageNet folder is opened without a look at the shards that are not used.
-ALWAYS = (
-    'as_evaluator',
-    'check_outputs',
-    'find_cluster',
-    'find_machine',
-    'find_shards validation',
-    'list_physical_devices GPU',
-    'load_model_file',
-    'open_folder',
-    'session_config',
-)
+ALWAYS = ('find_shards validation', 'list_physical_devices GPU', *(name for _, name in COUNTED))
 
 
 @pytest.mark.usefixtures('forget_models')

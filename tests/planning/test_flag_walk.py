@@ -62,6 +62,13 @@ SUMMARIES: Flags = {**TRAIN_DIR, 'summary_verbosity': 1, 'save_summaries_steps':
 DECAY: Flags = {'init_learning_rate': 0.5, 'num_epochs_per_decay': 1, 'learning_rate_decay_factor': 0.5}
 FP16: Flags = {'use_fp16': True, 'fp16_enable_auto_loss_scale': True, **TRAIN_DIR}
 GPU: Flags = {'device': 'gpu'}
+# The devices of a server are bound by TensorFlow alone.
+CONTROLLED: Flags = {
+    **WORKERS,
+    'variable_update': 'distributed_all_reduce',
+    'controller_host': '10.0.0.9:1',
+    'device': 'cpu',
+}
 NARROW: Flags = {'agg_small_grads_max_bytes': 1 << 20}
 RECORDS: Flags = {'data_dir': 'SHARDS', 'data_name': 'imagenet', 'model': 'trivial'}
 TF_DATA: Flags = {**RECORDS, 'use_datasets': True}
@@ -153,8 +160,8 @@ WALK: dict[str, Row] = {
     'num_eval_batches': Row(1, lines, EVAL),
     'num_eval_epochs': Row(2, lines, EVAL_OF_FILES),
     'num_gpus': Row(2, devices),
-    'num_inter_threads': Row(3, config('inter_op_parallelism_threads')),
-    'num_intra_threads': Row(3, config('intra_op_parallelism_threads')),
+    'num_inter_threads': Row(3, fact('session.threads.inter_op'), {'device': 'cpu'}),
+    'num_intra_threads': Row(3, fact('session.threads.intra_op'), {'device': 'cpu'}),
     'num_learning_rate_warmup_epochs': Row(2, rates),
     'num_warmup_batches': Row(2, losses),
     'optimizer': Row('adam', losses),
@@ -188,7 +195,7 @@ WALK: dict[str, Row] = {
     'use_datasets': Row(True, data_sets, RECORDS),
     'use_fp16': Row(True, ops('Cast')),
     'use_nccl': Row(True, work, REPLICATED),
-    'use_numa_affinity': Row(True, config('experimental.use_numa_affinity')),
+    'use_numa_affinity': Row(True, fact('session.config.experimental.use_numa_affinity'), CONTROLLED),
     'use_unified_memory': Row(True, config(f'{_OPTIONS}.experimental.use_unified_memory')),
     'variable_consistency': Row('relaxed', work, REPLICATED),
     'variable_update': Row('replicated', places_of_variables, {'num_gpus': 2}),

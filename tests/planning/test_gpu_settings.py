@@ -14,9 +14,10 @@ from refusals import check_line, refused
 
 from hardware.missing_gpu import explain_missing_gpu
 from params import RunFacts, find_idle, make_params
+from planning.environment import Environment
+from planning.line import make_plan
 from planning.plan import Plan
-from planning.planner import resolve
-from planning.process_settings import keep_threads
+from planning.this_process import THIS_PROCESS
 from results.console import format_banner
 from run.build import make_banner
 
@@ -35,7 +36,7 @@ class Gpu:
 
 
 @pytest.fixture
-def set_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def set_gpus(monkeypatch: pytest.MonkeyPatch, fresh_process: None) -> Iterator[Callable[..., None]]:
     """Makes TensorFlow see GPUs of these compute capabilities; without arguments none."""
 
     def set_to(*capabilities: tuple[int, int]) -> None:
@@ -46,8 +47,6 @@ def set_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
         tf.config.experimental, 'get_device_details', lambda gpu: {'compute_capability': gpu.compute_capability}
     )
     monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(NUM_CORES)))
-    monkeypatch.setattr('planning.fixed._fixed', {})
-    monkeypatch.setattr('planning.gpu_settings._set_here', {})
     for name in (MODE, COUNT, BATCH_NORM, 'NVIDIA_TF32_OVERRIDE'):
         # Set first, so that what the run sets is taken back after the test.
         monkeypatch.setenv(name, '')
@@ -59,13 +58,14 @@ def set_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 
 def plan_of(**flags: Any) -> Plan:
-    plan = resolve(make_params(**{'model': 'lenet', **flags}), os.environ)
+    plan = make_plan(make_params(**{'model': 'lenet', **flags}), Environment())
     assert isinstance(plan, Plan)
+    THIS_PROCESS.apply(plan.session.process)
     return plan
 
 
 def threads_of(plan: Plan) -> tuple[int, int]:
-    return plan.config.intra_op_parallelism_threads, plan.config.inter_op_parallelism_threads
+    return plan.session.config.intra_op_parallelism_threads, plan.session.config.inter_op_parallelism_threads
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_threads_of_a_session_stay_for_later_runs_of_a_process(set_gpus: Any
 
 
 def test_a_run_on_the_cpu_after_one_on_gpus_has_its_threads_and_a_warning(set_gpus: Any) -> None:
-    keep_threads(plan_of().config)
+    THIS_PROCESS.keep_threads(plan_of().session.config)
     plan = plan_of(device='cpu')
     assert threads_of(plan)[0] == 1
     (line,) = plan.warnings
@@ -190,7 +190,7 @@ def test_the_banner_says_which_data_format_and_why(
     assert f'\nData format: {shown}\n' in format_banner(make_banner(plan))
     assert plan.machine.data_format == shown.split()[0]
     # The layout pass leaves it as it is.
-    rewrite = plan.config.graph_options.rewrite_options
+    rewrite = plan.session.config.graph_options.rewrite_options
     assert rewrite.layout_optimizer == rewrite.OFF
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,13 @@ import tf_cnn_benchmarks
 from hardware.missing_gpu import explain_missing_gpu
 from models.registry import MODELS
 from params import Params, RunFacts, find_idle, make_params
-from params.modes import MODES
-from planning.machine import Machine, find_machine
-from planning.planner import resolve
-from planning.session_settings import session_config
+from planning.environment import Environment
+from planning.line import make_plan
+from planning.machine import find_machine
+from planning.plan import Machine, Processes
+from planning.processes import find_processes
+from planning.session import describe_session
+from planning.this_process import StartSettings
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('same_environment')]
 
@@ -33,9 +35,28 @@ def num_gpus_here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     return request.param
 
 
-def machine_of(params: Params, workers: Sequence[str] = (), *, alone: bool = True) -> Machine:
+ENVIRONMENT = Environment({})
+ALONE = find_processes(make_params(), ENVIRONMENT).facts
+
+
+def machine_of(params: Params, processes: Processes = ALONE) -> Machine:
     """The machine of a run of one process, or of one process of a cluster."""
-    return find_machine(params, MODES[params.variable_update], workers, alone=alone)
+    gpus = ENVIRONMENT.start_tensorflow(StartSettings())
+    return find_machine(params, ENVIRONMENT, processes, None, gpus).facts
+
+
+def in_cluster_of(params: Params) -> Processes:
+    """Two workers that a controller drives, which is this process, or without one the first of them."""
+    flags: dict[str, Any] = {'worker_hosts': '10.0.0.1:1,10.0.0.2:1'}
+    controlled = params.variable_update == 'distributed_all_reduce'
+    flags |= {'job_name': 'controller', 'controller_host': '10.0.0.3:1'} if controlled else {'job_name': 'worker'}
+    return find_processes(dataclasses.replace(params, **flags), ENVIRONMENT).facts
+
+
+def config_of(params: Params, processes: Processes = ALONE) -> tf.ConfigProto:
+    """The settings of its sessions."""
+    machine = machine_of(params, processes)
+    return describe_session(params, ENVIRONMENT, processes, machine, StartSettings()).facts.config
 
 
 def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> None:
@@ -49,9 +70,13 @@ def test_a_run_is_on_gpus_by_default_if_there_are_any(num_gpus_here: int) -> Non
 def test_a_gpu_that_tensorflow_does_not_see_is_told_to_those_who_did_not_ask_for_the_cpu(
     num_gpus_here: int, device: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr('planning.planner.has_nvidia_gpu', lambda: True)
+    monkeypatch.setattr('planning.environment.has_nvidia_gpu', lambda *_: True)
     monkeypatch.setattr('hardware.missing_gpu.has_nvidia_gpu', lambda *_: True)
-    told = [line for line in resolve(make_params(model='lenet', device=device), {}).warnings if 'NVIDIA' in line]
+    told = [
+        line
+        for line in make_plan(make_params(model='lenet', device=device), Environment({})).warnings
+        if 'NVIDIA' in line
+    ]
     assert len(told) == (device is None and not num_gpus_here)
     for line in told:
         check_line(line, explain_missing_gpu(), '--device=cpu')
@@ -62,7 +87,7 @@ def test_the_cpu_has_as_many_virtual_devices_as_asked_for(num_gpus_here: int) ->
     machine = machine_of(params)
     assert machine.towers == ('/cpu:0', '/cpu:1', '/cpu:2')
     assert machine.parameter_devices == ('/cpu:0',)
-    config = session_config(params, machine)
+    config = config_of(params)
     assert config.device_count == {'CPU': 3, 'GPU': 0}
 
 
@@ -94,40 +119,40 @@ def test_flags_without_effect_may_ask_for_gpus_that_are_not_there() -> None:
     assert len(find_idle(idle, RunFacts(alone=True, residual=residual))) == 2
     assert len(find_idle(in_cluster, RunFacts(alone=False, residual=residual))) == 1
     expected = machine_of(make_params(**on_cpu))
-    assert machine_of(in_cluster, alone=False) == expected
+    assert machine_of(in_cluster, in_cluster_of(in_cluster)) == expected
     assert dataclasses.replace(machine_of(idle), all_reduce_spec=None) == expected
 
 
 def test_nccl_is_for_gpus(num_gpus_here: int) -> None:
     on_cpu: dict[str, Any] = {'variable_update': 'replicated', 'num_gpus': 2, 'device': 'cpu'}
     assert machine_of(make_params(**on_cpu, use_nccl=True)) == machine_of(make_params(**on_cpu))
-    workers = ['/job:worker/task:0', '/job:worker/task:1']
     on_cpu['variable_update'] = 'distributed_all_reduce'
-    expected = machine_of(make_params(**on_cpu), workers, alone=False)
-    assert machine_of(make_params(**on_cpu, all_reduce_spec='nccl'), workers, alone=False) == expected
+    controller = in_cluster_of(make_params(**on_cpu))
+    expected = machine_of(make_params(**on_cpu), controller)
+    assert machine_of(make_params(**on_cpu, all_reduce_spec='nccl'), controller) == expected
 
 
 def test_a_controller_has_the_devices_of_its_workers(num_gpus_here: int) -> None:
-    workers = ['/job:worker/task:0', '/job:worker/task:1']
     mode: dict[str, Any] = {'variable_update': 'distributed_all_reduce', 'num_gpus': 2}
     # More than are here.
     params = make_params(**mode, device='gpu')
-    machine = machine_of(params, workers, alone=False)
+    controller, workers = in_cluster_of(params), ['/job:worker/task:0', '/job:worker/task:1']
+    machine = machine_of(params, controller)
     assert machine.towers == tuple(f'{worker}/gpu:{i}' for worker in workers for i in range(2))
     assert machine.hosts == tuple(f'{worker}/cpu:0' for worker in workers)
     # Those that are here are a worker's.
-    assert session_config(params, machine).device_count == {'CPU': 1, 'GPU': 0}
+    assert config_of(params, controller).device_count == {'CPU': 1, 'GPU': 0}
     with refused('--all_reduce_spec=nccl', '--variable_update=distributed_all_reduce', 'pscpu', 'psgpu', 'xring'):
-        machine_of(make_params(**mode, device='gpu', all_reduce_spec='nccl'), workers, alone=False)
+        machine_of(make_params(**mode, device='gpu', all_reduce_spec='nccl'), controller)
     if not num_gpus_here:
         with refused('--device=gpu', '--device=cpu'):
-            machine_of(make_params(**mode), workers, alone=False)
+            machine_of(make_params(**mode), controller)
 
 
 def test_only_nchw_on_a_cpu_is_converted() -> None:
     for device, data_format, converted in (('cpu', 'NCHW', True), ('cpu', 'NHWC', False)):
         params = make_params(device=device, data_format=data_format)
-        rewrite = session_config(params, machine_of(params)).graph_options.rewrite_options
+        rewrite = config_of(params).graph_options.rewrite_options
         assert (rewrite.cpu_layout_conversion == rewrite.NCHW_TO_NHWC) == converted
         assert (rewrite.layout_optimizer == rewrite.OFF) != converted
 

@@ -6,7 +6,8 @@ import pytest
 from cluster_environments import TF_JOB, open_mpi, pmix, slurm_step, tf_config
 
 from params import make_params
-from planning.planner import resolve
+from planning.environment import Environment
+from planning.line import make_plan
 
 pytestmark = pytest.mark.graph
 
@@ -29,10 +30,10 @@ ENVIRONMENTS: dict[str, tuple[dict[str, str], bool]] = {
 def test_flags_of_clusters_have_no_effect_in_a_process_that_finds_no_others(case: str, tmp_path: Path) -> None:
     environ, is_alone = ENVIRONMENTS[case]
     params = make_params(model='lenet', device='cpu', peer_timeout_secs=9.0, train_dir=str(tmp_path))
-    warnings = resolve(params, environ).warnings
+    warnings = make_plan(params, Environment(environ)).warnings
     assert [line.startswith('--peer_timeout_secs=9.0 ') for line in warnings].count(True) == is_alone
 
 
 def test_an_evaluator_of_others_is_not_warned_of_their_flags(tmp_path: Path) -> None:
     params = make_params(model='lenet', device='cpu', optimizer='momentum', train_dir=str(tmp_path))
-    assert resolve(params, tf_config('evaluator', 0, **TF_JOB)).warnings == ()
+    assert make_plan(params, Environment(tf_config('evaluator', 0, **TF_JOB))).warnings == ()

@@ -1,19 +1,16 @@
 """Which way of keeping variables and summing gradients a run takes, and which of them are refused where."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import tensorflow.compat.v1 as tf
 from refusals import refused
 
-from hardware.processors import processor_facts
 from params import make_params, parse_argv
 from params.all_reduce_spec import parse_spec
 from params.modes import MODES
+from planning.environment import Environment
+from planning.line import make_plan
 from planning.plan import Plan, VariableFacts
-from planning.planner import resolve
-from training.kernel_gradients import have_faster_products
 
 pytestmark = pytest.mark.graph
 
@@ -31,21 +28,9 @@ CLUSTERS = {
 
 
 def variables_of(**flags: Any) -> VariableFacts:
-    plan = resolve(make_params(model='trivial', device='cpu', **flags), {})
+    plan = make_plan(make_params(model='trivial', device='cpu', **flags), Environment({}))
     assert isinstance(plan, Plan)
     return plan.variables
-
-
-def test_gradients_of_kernels_are_products_in_training_on_cpus_where_that_was_measured() -> None:
-    def by_products(**flags: Any) -> bool:
-        plan = resolve(make_params(model='trivial', device='cpu', **flags), {})
-        assert isinstance(plan, Plan)
-        return plan.step.kernels_by_products
-
-    features = processor_facts(Path('/'))['cpu_features']
-    for precision, dtype in (('fp32', tf.float32), ('bf16', tf.bfloat16)):
-        assert by_products(precision=precision) == have_faster_products(features, dtype)
-        assert not by_products(precision=precision, forward_only=True)
 
 
 def test_an_unknown_mode_is_refused_with_the_known_ones() -> None:
@@ -127,16 +112,19 @@ def test_sums_in_two_halves_need_an_even_number_of_towers_and_the_topology_that_
 )
 def test_halves_that_sum_nothing_have_no_effect_and_need_not_fit(flags: Flags) -> None:
     settings = {'model': 'trivial', 'device': 'cpu', 'variable_update': 'replicated', 'hierarchical_copy': True}
-    plan = resolve(make_params(**{**settings, **flags}), {})
+    plan = make_plan(make_params(**{**settings, **flags}), Environment({}))
     assert any(line.startswith('--hierarchical_copy') for line in plan.warnings)
 
 
 def test_momentum_is_nesterovs_unless_a_flag_says_otherwise() -> None:
     found = [
-        resolve(make_params(model='trivial', device='cpu', optimizer='momentum', **flags), {})
+        make_plan(make_params(model='trivial', device='cpu', optimizer='momentum', **flags), Environment({}))
         for flags in ({}, {'nesterov': False})
     ]
-    assert [plan.optimizer.arguments for plan in found if isinstance(plan, Plan)] == [(0.9, True), (0.9, False)]
+    assert [plan.variables.optimizer.arguments for plan in found if isinstance(plan, Plan)] == [
+        (0.9, True),
+        (0.9, False),
+    ]
 
 
 @pytest.mark.parametrize(

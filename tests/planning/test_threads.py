@@ -1,14 +1,17 @@
 """Threads fit the cores, the CPU quota and the towers of a process, and the reason is told."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from refusals import check_line
 
-from params import make_params
-from planning.threads import choose_threads
+from params import Params, make_params
+from planning.environment import Environment
+from planning.found import Found
+from planning.plan import Machine
+from planning.this_process import INTRA, ThisProcess
+from planning.threads import Threads, choose_threads
 from results.summary import format_summary
 
 pytestmark = pytest.mark.unit
@@ -23,6 +26,15 @@ def with_quota(root: Path, cores: float | None) -> Path:
     quota = 'max' if cores is None else round(100_000 * cores)
     (root / 'sys/fs/cgroup/group/cpu.max').write_text(f'{quota} 100000\n')
     return root
+
+
+def threads_of(params: Params, num_towers: int, earlier: int | None = None, root: Path = Path('/')) -> Found[Threads]:
+    """The threads of a run on 12 cores; earlier: those within an operation, if an earlier run has set them."""
+    process = ThisProcess({})
+    if earlier is not None:
+        process.keep(INTRA, earlier)
+    machine = Machine('cpu', tuple(f'/cpu:{index}' for index in range(num_towers)), 'cpu', ('/cpu:0',), 'NHWC')
+    return choose_threads(params, Environment({}, process, root), machine, {}, 12)
 
 
 @pytest.mark.parametrize(
@@ -45,29 +57,27 @@ def with_quota(root: Path, cores: float | None) -> Path:
 )
 def test_towers_share_the_cores_that_the_process_may_use(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     flags: dict[str, Any],
     num_towers: int,
     quota: float | None,
     threads: tuple[int, int],
     reason: str,
 ) -> None:
-    monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(12)))
-    found = choose_threads(make_params(**flags), 'cpu', num_towers, root=with_quota(tmp_path, quota))
+    root = with_quota(tmp_path, quota)
+    found = threads_of(make_params(**flags), num_towers, root=root).facts
     assert (found.intra_op, found.inter_op) == threads
     assert reason in found.reason
 
 
 def test_a_later_run_of_a_process_has_the_threads_of_the_first_and_a_warning_if_they_are_too_few() -> None:
-    num_cores = len(os.sched_getaffinity(0))
-    for earlier in (0, num_cores + 1):
-        later = choose_threads(make_params(), 'cpu', 1, intra_of_process=earlier)
-        assert (later.intra_op, later.warning) == (earlier, None)
-    assert choose_threads(make_params(num_intra_threads=3), 'cpu', 2, intra_of_process=7).intra_op == 3
-    if num_cores > 1:
-        later = choose_threads(make_params(), 'cpu', 1, intra_of_process=1)
-        assert later.intra_op == 1
-        check_line(later.warning or '', '1 thread', 'new process')
+    for earlier in (0, 13):
+        later = threads_of(make_params(), 1, earlier)
+        assert (later.facts.intra_op, later.warnings) == (earlier, ())
+    assert threads_of(make_params(num_intra_threads=3), 2, 7).facts.intra_op == 3
+    later = threads_of(make_params(), 1, 1)
+    assert later.facts.intra_op == 1
+    (line,) = later.warnings
+    check_line(line, '1 thread', 'new process')
 
 
 def test_the_summary_tells_the_threads_and_why() -> None:

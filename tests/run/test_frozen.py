@@ -22,8 +22,9 @@ from models.registry import MODELS, register_model
 from params import make_params
 from params.all_rules import find_idle
 from params.rules import RunFacts
+from planning.environment import Environment
+from planning.line import make_plan
 from planning.plan import Plan
-from planning.planner import resolve
 from results.console import Console, format_banner
 from run.build import build_step, make_banner
 from run.constant_weights import FrozenNetwork
@@ -171,7 +172,7 @@ def test_a_frozen_run_has_the_loss_of_the_same_run_with_variables(small_model: s
 
 def test_the_step_of_a_frozen_run_reads_no_weights(small_model: str) -> None:
     params = make_params(model=small_model, device='cpu', num_gpus=2, forward_only=True, freeze_when_forward_only=True)
-    plan = resolve(params, {})
+    plan = make_plan(params, Environment({}))
     assert isinstance(plan, Plan)
     assert 'Weights:     constant' in format_banner(make_banner(plan))
     with tf.Graph().as_default() as graph:

@@ -16,9 +16,10 @@ from warned import check_warning
 from benchmark_cnn import BenchmarkCNN
 from hardware.surroundings import free_memory
 from params import RunFacts, find_idle, make_params
-from planning import held_images as resolve_input
+from planning.data import check_gpu_memory
+from planning.environment import Environment
+from planning.line import make_plan
 from planning.plan import Plan
-from planning.planner import resolve
 from results.console import Console
 from results.result import Result
 
@@ -147,7 +148,7 @@ def test_evaluations_cut_the_part_that_they_cut_with_every_pipeline(noise: str, 
     flags: dict[str, Any] = {'model': 'lenet', 'device': 'cpu', 'data_dir': noise, 'data_name': 'imagenet'}
     found = []
     for chosen in (None, pipeline):
-        plan = resolve(make_params(**flags, input_pipeline=chosen), {})
+        plan = make_plan(make_params(**flags, input_pipeline=chosen), Environment({}))
         assert isinstance(plan, Plan)
         found.append((plan.data.augmentation, plan.data.validation_augmentation))
     assert found == [('resized_crop', 'resized_crop'), ('padded_crop', 'resized_crop')]
@@ -165,7 +166,7 @@ def test_images_that_do_not_fit_into_memory_are_refused_with_both_numbers(
     # Only the kernel's report of free memory is another.
     (tmp_path / 'proc').mkdir()
     (tmp_path / 'proc/meminfo').write_text('MemAvailable: 30 kB\n')
-    monkeypatch.setattr(resolve_input, 'free_memory', functools.partial(free_memory, tmp_path))
+    monkeypatch.setattr('hardware.surroundings.free_memory', functools.partial(free_memory, tmp_path))
     needed = 16 * 28 * 28 * 3
     with refused(f'--input_pipeline={pipeline}', str(needed), str(30 * 1024)):
         trained(pipeline, data_dir=noise, augmentation='none', data_name='imagenet', model='lenet')
@@ -187,6 +188,6 @@ def test_a_gpu_that_is_too_small_for_the_images_is_named_with_both_numbers(noise
     data = build_on_gpus(1, data_dir=noise, input_pipeline='device').plan.data
     params = make_params(input_pipeline='device', data_dir=noise)
     needed = 16 * 28 * 28 * 3
-    resolve_input.check_gpu_memory(params, data, [{'memory_bytes': needed}, {'memory_bytes': None}])
+    check_gpu_memory(params, data, [{'memory_bytes': needed}, {'memory_bytes': None}])
     with refused('--input_pipeline=device', str(needed), str(needed - 1)):
-        resolve_input.check_gpu_memory(params, data, [{'memory_bytes': needed}, {'memory_bytes': needed - 1}])
+        check_gpu_memory(params, data, [{'memory_bytes': needed}, {'memory_bytes': needed - 1}])

@@ -24,8 +24,9 @@ from managers.parameter_servers import ParameterServers
 from managers.synchronous_step import SynchronousStep
 from models.registry import MODELS, register_model
 from params import Params, make_params
+from planning.environment import Environment
+from planning.line import make_plan
 from planning.plan import Plan
-from planning.planner import resolve
 from run.build import build_step
 from run.state import RunState
 from run.step_graph import StepGraph
@@ -75,14 +76,14 @@ class Outcome:
 
 
 def plan_of(params: Params) -> Plan:
-    plan = resolve(params, {})
+    plan = make_plan(params, Environment({}))
     assert isinstance(plan, Plan)
     return plan
 
 
 def state_of(plan: Plan, built: StepGraph, resume_from: str | None = None) -> RunState:
     """The state of a run in one process that goes on from a checkpoint, or starts."""
-    worker = OneProcess(plan.config)
+    worker = OneProcess(plan.session.config)
     worker.join(None)
     checkpoints = dataclasses.replace(plan.checkpoints, resume_from=resume_from)
     return RunState(checkpoints, built, worker, warn=print, note=print)
@@ -104,7 +105,7 @@ class Trainer:
             self._built: StepGraph = build_step(self._plan, root=0)
             self._fresh = state_of(self._plan, self._built)
             self._resumed = state_of(self._plan, self._built, str(folder / f'model.ckpt-{NUM_EARLIER}'))
-        self._open = lambda: tf.Session(graph=graph, config=self._plan.config)
+        self._open = lambda: tf.Session(graph=graph, config=self._plan.session.config)
         # One that stays open saves time. But what is staged would stay there for the next run.
         self._session = None if params.staged_vars else self._open()
 
@@ -264,7 +265,7 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
         together = SynchronousStep(ParameterServers(['/cpu:0'], worker=0, num_workers=1, packing=Packing()))
         state = state_of(plan, dataclasses.replace(built, synchronous_step=together))
         begin = [together.begun.assign(tf.constant(step, tf.int64)) for step in range(3)]
-    with tf.Session(graph=graph, config=plan.config) as session:
+    with tf.Session(graph=graph, config=plan.session.config) as session:
         session.run(begin[0])
         state.prepare(session, plan.counts)
         session.run(built.pipeline.initializers)

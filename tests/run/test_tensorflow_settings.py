@@ -8,17 +8,18 @@ import pytest
 import tensorflow.compat.v1 as tf
 from refusals import check_line, refused
 
-from hardware import visible_gpus
 from hardware.gpu_memory import GpuMemory
-from hardware.openmp import set_openmp
 from hardware.tensorflow_build import TensorFlowBuild
-from hardware.visible_gpus import show_gpus
+from hardware.visible_gpus import choose_visible
 from params import RunFacts, find_idle, make_params
-from planning.gpu_settings import contradictions, prepare_gpus
-from planning.machine import Machine
-from planning.plan import Plan
-from planning.planner import resolve
-from planning.session_settings import session_config
+from planning.environment import Environment
+from planning.gpu_settings import choose_gpu_settings
+from planning.line import make_plan
+from planning.plan import Machine, Plan
+from planning.processes import find_processes
+from planning.session import describe_session
+from planning.start import choose_start
+from planning.this_process import ProcessSettings, StartSettings, ThisProcess, VisibleGpus
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
@@ -28,7 +29,9 @@ ALONE = RunFacts(alone=True, residual=False)
 def config_of(**flags: Any) -> tf.ConfigProto:
     towers = tuple(f'/cpu:{number}' for number in range(flags.get('num_gpus', 1)))
     machine = Machine('cpu', towers, 'cpu', ('/cpu:0',), flags.get('data_format', 'NHWC'))
-    return session_config(make_params(device='cpu', **flags), machine)
+    params, environment = make_params(device='cpu', **flags), Environment({})
+    processes = find_processes(params, environment).facts
+    return describe_session(params, environment, processes, machine, StartSettings()).facts.config
 
 
 def test_the_memory_of_gpus_is_as_the_flags_say() -> None:
@@ -101,56 +104,69 @@ def test_tensorflow_fuses_operations_unless_that_only_delays_the_start(flags: di
 
 
 def test_placement_and_numa_nodes_are_settings_of_the_session() -> None:
-    for name in ('log_device_placement', 'use_numa_affinity'):
-        config = config_of(num_gpus=2, **{name: True})
-        assert (config.log_device_placement, config.experimental.use_numa_affinity) == (
-            name == 'log_device_placement',
-            name == 'use_numa_affinity',
-        )
+    assert config_of(log_device_placement=True).log_device_placement
     assert config_of() == config_of(log_device_placement=False)
+    # TensorFlow alone binds the devices of a server.
+    server = {
+        'variable_update': 'distributed_all_reduce',
+        'controller_host': '10.0.0.1:1',
+        'worker_hosts': '10.0.0.2:1,10.0.0.3:1',
+        'job_name': 'worker',
+        'task_index': 0,
+    }
+    for wanted in (True, False):
+        assert config_of(**server, use_numa_affinity=wanted).experimental.use_numa_affinity is wanted
 
 
-def test_gpus_read_what_the_flags_say_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('planning.gpu_settings._set_here', {})
+def test_gpus_read_what_the_flags_say_from_the_environment() -> None:
     names = ('TF_ENABLE_WINOGRAD_NONFUSED', 'TF_AUTOTUNE_THRESHOLD', 'TF_SYNC_ON_FINISH')
-    others = ('TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT', 'TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT')
-    for name in (*names, *others):
-        # Set first, so that what the run sets is taken back after the test.
-        monkeypatch.setenv(name, '')
-        monkeypatch.delenv(name)
+    environ: dict[str, str] = {}
+    process = ThisProcess(environ)
+
+    def set_for(**flags: Any) -> None:
+        settings = choose_gpu_settings(make_params(**flags), Environment(process=process)).facts
+        process.apply(ProcessSettings(variables=settings.variables))
+
     flags: dict[str, Any] = {'winograd_nonfused': False, 'autotune_threshold': 3, 'sync_on_finish': False}
-    prepare_gpus(make_params(**flags))
-    assert [os.environ[name] for name in names] == ['0', '3', '0']
+    set_for(**flags)
+    assert [environ[name] for name in names] == ['0', '3', '0']
     # Without the flags TensorFlow decides.
-    prepare_gpus(make_params())
-    assert not {*names} & {*os.environ}
-    monkeypatch.setenv('TF_SYNC_ON_FINISH', 'true')
-    (line,) = contradictions(make_params(**flags))
+    set_for()
+    assert not {*names} & {*environ}
+    environ['TF_SYNC_ON_FINISH'] = 'true'
+    (line,) = choose_gpu_settings(make_params(**flags), Environment(process=process)).warnings
     check_line(line, '--sync_on_finish=False', 'TF_SYNC_ON_FINISH=true')
     assert len(find_idle(make_params(device='cpu', **flags), ALONE)) == 2
 
 
 def test_openmp_is_told_where_there_is_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('KMP_BLOCKTIME', '200')
-    wanted = {'KMP_BLOCKTIME': ('--kmp_blocktime=0', '0')}
+    environ = {'KMP_BLOCKTIME': '200'}
+    process = ThisProcess(environ)
     folder = tmp_path / 'site-packages' / 'tensorflow'
     folder.mkdir(parents=True)
     build = TensorFlowBuild(folder, None, None, ())
     monkeypatch.setattr('hardware.openmp.tensorflow_build', lambda: build)
-    (line,) = set_openmp(wanted)
+
+    def set_for(**flags: Any) -> tuple[str, ...]:
+        params, environment = make_params(**flags), Environment(process=process)
+        found = choose_start(params, environment, find_processes(params, environment).facts, None)
+        process.show(found.facts)
+        return found.warnings
+
+    (line,) = set_for(kmp_blocktime=0)
     check_line(line, '--kmp_blocktime=0', 'OpenMP', '--num_intra_threads')
-    assert os.environ['KMP_BLOCKTIME'] == '200'
+    assert environ['KMP_BLOCKTIME'] == '200'
     # Where Bazel puts the library of a build with --config=mkl.
     library = tmp_path / 'site-packages' / '_solib_k8' / '_U_S_Sthird_Uparty_Smkl' / 'libiomp5.so'
     library.parent.mkdir(parents=True)
     library.touch()
-    assert set_openmp(wanted) == []
-    assert os.environ['KMP_BLOCKTIME'] == '0'
-    assert set_openmp({}) == []
+    assert set_for(kmp_blocktime=0) == ()
+    assert environ['KMP_BLOCKTIME'] == '0'
+    assert set_for() == ()
 
 
 def test_a_run_without_openmp_says_so() -> None:
-    plan = resolve(make_params(model='lenet', device='cpu', kmp_blocktime=1, kmp_settings=0), os.environ)
+    plan = make_plan(make_params(model='lenet', device='cpu', kmp_blocktime=1, kmp_settings=0), Environment(os.environ))
     assert isinstance(plan, Plan)
     for line, flag in zip(plan.warnings, ['--kmp_blocktime=1', '--kmp_settings=0'], strict=True):
         check_line(line, flag, 'OpenMP')
@@ -169,15 +185,17 @@ def test_a_run_without_openmp_says_so() -> None:
 def test_the_gpus_with_these_numbers_are_shown_in_this_order(
     monkeypatch: pytest.MonkeyPatch, listed: str, indices: tuple[int, ...], place: tuple[int, int], shown: str
 ) -> None:
-    monkeypatch.setattr(visible_gpus, '_shown', None)
-    monkeypatch.setattr(visible_gpus, 'has_nvidia_gpu', lambda environ: True)
-    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', listed)
+    monkeypatch.setattr('hardware.visible_gpus.has_nvidia_gpu', lambda environ: True)
+    environ = {'CUDA_VISIBLE_DEVICES': listed}
+    process = ThisProcess(environ)
     for _ in range(2):
         # The numbers of a later run of the process mean the same.
-        assert show_gpus(2, place, os.environ, indices)
-        assert os.environ['CUDA_VISIBLE_DEVICES'] == shown
+        value = choose_visible(2, place, process.environment, indices)
+        assert value == shown
+        process.show(StartSettings(VisibleGpus(value, 2, is_share=False)))
+        assert environ['CUDA_VISIBLE_DEVICES'] == shown
     with refused('--gpu_indices=0,9', f'CUDA_VISIBLE_DEVICES={listed}'):
-        show_gpus(2, place, os.environ, (0, 9))
+        choose_visible(2, place, process.environment, (0, 9))
 
 
 def test_numbers_of_gpus_are_checked_where_they_matter() -> None:

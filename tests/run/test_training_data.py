@@ -21,8 +21,9 @@ from benchmark_cnn import BenchmarkCNN
 from commands import records
 from models.registry import register_model
 from params import make_params
+from planning.environment import Environment
+from planning.line import make_plan
 from planning.plan import Plan
-from planning.planner import resolve
 from results.console import Console
 from results.result import Result
 from run.build import build_step
@@ -134,7 +135,7 @@ def test_a_folder_of_records_trains_with_its_own_classes(shards: Path, augmentat
 
 @pytest.mark.parametrize(('model', 'image_size'), [('lenet', 28), ('resnet20', 14)])
 def test_images_are_resized_unless_the_model_takes_any_size(shards: Path, model: str, image_size: int) -> None:
-    plan = resolve(make_params(model=model, device='cpu', batch_size=2, data_dir=str(shards)), {})
+    plan = make_plan(make_params(model=model, device='cpu', batch_size=2, data_dir=str(shards)), Environment({}))
     assert isinstance(plan, Plan)
     with tf.Graph().as_default():
         built = build_step(plan, root=0)

@@ -199,7 +199,7 @@ def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
 
 
 def check_run(params: Params, alone: bool) -> None:
-    from planning.planner import check_launch
+    from planning.line import check_launch
 
     check_launch(params, alone=alone)
 

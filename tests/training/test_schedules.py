@@ -16,8 +16,9 @@ from benchmark_cnn import BenchmarkCNN
 from models.model_facts import ModelFacts
 from models.registry import MODELS
 from params import make_params
+from planning.environment import Environment
+from planning.line import make_plan
 from planning.plan import Plan
-from planning.planner import resolve
 from run.build import make_banner
 from training.schedules import LearningRate, parse_piecewise
 
@@ -64,7 +65,7 @@ SCHEDULES: dict[str, tuple[Flags, OfEpochs]] = {
 
 def plan_of(**flags: Any) -> Plan:
     """The plan of a run on the CPU, of which there is nothing to warn about but few images."""
-    plan = resolve(make_params(device='cpu', **flags), {})
+    plan = make_plan(make_params(device='cpu', **flags), Environment({}))
     assert isinstance(plan, Plan)
     assert all(line.startswith('--data_dir=') for line in plan.warnings)
     return plan

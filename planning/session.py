@@ -1,5 +1,6 @@
-"""The settings of sessions that fit the devices."""
+"""Plans the settings of sessions, and what a run sets for its whole process."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -8,11 +9,12 @@ from google.protobuf import text_format  # type: ignore[import-untyped]  # proto
 from errors import UsageError, spelled
 from hardware.gpu_memory import GpuMemory
 from params import Params
-from params.modes import MODES
-from planning.fixed import INTRA, fix_for_process, fixed_for_process
-from planning.gpu_settings import has_persistent_batch_norm, prepare_gpus, read_once
-from planning.machine import Machine, find_machine
-from planning.process_settings import XLA_ON_CPU, check_deterministic_ops
+from planning.environment import Environment
+from planning.found import Found
+from planning.gpu_settings import GpuSettings, choose_gpu_settings
+from planning.numa_binding import NumaBinding, choose_binding
+from planning.plan import Machine, Processes
+from planning.this_process import INTRA, XLA_ON_CPU, ProcessSettings, StartSettings
 from planning.threads import Threads, choose_threads
 
 _USELESS = (
@@ -33,47 +35,81 @@ _USELESS = (
 _USEFUL = ('remapping',)
 
 
-def find_threads(params: Params, machine: Machine) -> Threads:
-    """The threads of this process, after those of its GPUs are set."""
-    earlier = fixed_for_process(INTRA)
-    if not machine.is_here:
-        return choose_threads(params, 'cpu', 1, earlier)
-    if machine.kind == 'gpu':
-        prepare_gpus(params)
-    updates_on_host = machine.parameter_device_kind == 'cpu' or 'pscpu' in (machine.all_reduce_spec or '')
-    return choose_threads(params, machine.kind, len(machine.towers), earlier, updates_on_host=updates_on_host)
+@dataclass(frozen=True)
+class SessionFacts:
+    """How sessions compute.
+
+    Attributes:
+      config: their settings.
+      process: what is set for the whole process.
+      threads: those of the process.
+    """
+
+    config: tf.ConfigProto
+    process: ProcessSettings
+    threads: Threads
 
 
-def session_config(
-    params: Params, machine: Machine, *, in_cluster: bool = False, threads: Threads | None = None
-) -> tf.ConfigProto:
+def describe_session(
+    params: Params, environment: Environment, processes: Processes, machine: Machine | None, start: StartSettings
+) -> Found[SessionFacts]:
+    """How the sessions of this process, or its server, compute, and what the process needs for that.
+
+    Args:
+      machine: the devices of its towers; None for a parameter server, which keeps variables on the CPU.
+      start: what TensorFlow was started with.
+
+    Raises:
+      UsageError: an earlier run in this process was bound to a NUMA node; --rewriter_config cannot be read; or XLA does
+        not compile in this process.
+    """
+    if machine is None:
+        return Found(SessionFacts(tf.ConfigProto(device_count={'GPU': 0}), ProcessSettings(start), Threads(0, 0, '')))
+    on_gpus = machine.kind == 'gpu' and machine.is_here
+    # The devices of a server are bound by TensorFlow alone.
+    numa = (
+        Found(NumaBinding(by_tensorflow=params.use_numa_affinity))
+        if processes.serves
+        else choose_binding(params, environment, processes, machine, start.gpus)
+    )
+    gpu = choose_gpu_settings(params, environment) if on_gpus else Found(GpuSettings())
+    num_cores = len(numa.facts.cores or environment.cores())
+    threads = choose_threads(params, environment, machine, gpu.facts.variables, num_cores)
+    kept: dict[str, Any] = {'xla': params.xla, **gpu.facts.kept}
+    if machine.kind == 'cpu' or params.num_intra_threads is not None:
+        kept[INTRA] = threads.facts.intra_op
+    process = ProcessSettings(
+        start=start,
+        variables=gpu.facts.variables,
+        kept=kept,
+        deterministic=params.deterministic,
+        tf32=params.tf32 if on_gpus else None,
+        numa=numa.facts.shown,
+        cores=numa.facts.cores,
+    )
+    config = session_config(params, machine, threads.facts, in_cluster=processes.cluster is not None)
+    config.use_per_session_threads = not processes.serves
+    config.experimental.use_numa_affinity = numa.facts.by_tensorflow
+    if params.xla and machine.is_here and not processes.serves:
+        check_xla(config, machine.towers[0])
+    return Found(SessionFacts(config, process, threads.facts), numa.warnings + threads.warnings + gpu.warnings)
+
+
+def session_config(params: Params, machine: Machine, threads: Threads, *, in_cluster: bool) -> tf.ConfigProto:
     """The settings of the session.
 
     Args:
-      threads: by default those of find_threads.
       in_cluster: whether the session is on a server, to which other processes send graphs.
 
     Raises:
-      UsageError: an earlier run in this process used another value of a process-wide setting; or --rewriter_config
-        cannot be read.
+      UsageError: --rewriter_config cannot be read.
     """
     config = tf.ConfigProto(allow_soft_placement=True)
     if machine.kind == 'cpu' or not machine.is_here:
         config.device_count['CPU'] = len(machine.towers) if machine.is_here else 1
         config.device_count['GPU'] = 0
-    fix_for_process('xla', params.xla)
-    check_deterministic_ops(params.deterministic)
-    threads = threads or find_threads(params, machine)
-    if machine.kind == 'gpu' and machine.is_here:
-        fix_for_process('batchnorm_persistent', has_persistent_batch_norm())
-        for name, value in read_once().items():
-            fix_for_process(name, value)
-        tf.config.experimental.enable_tensor_float_32_execution(params.tf32)
-    if machine.kind == 'cpu' or params.num_intra_threads is not None:
-        fix_for_process(INTRA, threads.intra_op)
     config.intra_op_parallelism_threads = threads.intra_op
     config.inter_op_parallelism_threads = threads.inter_op
-    config.use_per_session_threads = True
     config.gpu_options.CopyFrom(GpuMemory.of(params).options())
     config.log_device_placement = params.log_device_placement
     # Otherwise TensorFlow places the whole graph before it assigns the first values, and copies all of it for the first
@@ -82,9 +118,6 @@ def session_config(
     has_copies = machine.kind == 'cpu' and len(machine.towers) > 1 and params.trains
     needs_passes = machine.data_format != 'NHWC' or params.rewriter_config is not None
     config.graph_options.place_pruned_graph = has_copies and not in_cluster and not needs_passes
-    # Each device of the CPU is on the node of its number (tensorflow/core/common_runtime/threadpool_device_factory.cc).
-    # Servers keep this; planning/planner.py decides anew for a process that computes itself, which it may bind.
-    config.experimental.use_numa_affinity = params.use_numa_affinity
     if params.xla:
         config.graph_options.optimizer_options.global_jit_level = tf.OptimizerOptions.ON_1
     rewrite = config.graph_options.rewrite_options
@@ -99,21 +132,6 @@ def session_config(
         # Remapping fuses convolutions into ops that a server supports for float32 and float16 only.
         rewrite.remapping = rewrite.OFF
     return config
-
-
-def server_config(params: Params, *, computes: bool, host_has_gpus: bool = False) -> tf.ConfigProto:
-    """The session settings of a parameter server, or of a worker that a controller drives.
-
-    Args:
-      computes: whether its devices have towers; otherwise it only keeps variables, on the CPU.
-      host_has_gpus: as for find_machine.
-    """
-    if computes:
-        machine = find_machine(params, MODES[params.variable_update], alone=False, host_has_gpus=host_has_gpus)
-        config = session_config(params, machine, in_cluster=True)
-        config.use_per_session_threads = False
-        return config
-    return tf.ConfigProto(device_count={'GPU': 0})
 
 
 def check_xla(config: tf.ConfigProto, device: str) -> None:

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 from refusals import check_line
 
-from run.schedule import EvalSchedule
+from planning.plan import EvalSchedule
 
 pytestmark = pytest.mark.unit
 

@@ -1,0 +1,137 @@
+"""Plans the images that a run reads, and what is done to them. Does not import TensorFlow."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from errors import UsageError, spelled
+from inputs.catalog import RECORD_INPUT, Source, input_for
+from inputs.data_sets import DATA_SETS, Arrays
+from inputs.preprocessors import DEFAULT, PREPROCESSORS, preprocessor_for
+from inputs.stages import stages_up_to
+from params import Params
+from params.input_flags import chosen_pipeline, holds_all_images, tf_data_settings
+from planning.environment import Environment
+from planning.found import Found
+from planning.plan import Data, Subject
+
+_CROPPED, _KEPT = 'resized_crop', 'padded_crop'
+
+
+def find_data(params: Params, environment: Environment, subject: Subject) -> Found[Data]:
+    """The images that steps and evaluations read.
+
+    Raises:
+      UsageError: the data set cannot be changed at random as the flags ask, or does not fit into memory.
+    """
+    model, folder = subject.model, subject.folder
+    data_set = folder.data_set if folder else DATA_SETS[model.data_set]
+    usual = params.augmentation or data_set.augmentation
+    augmentation = usual
+    warnings: list[str] = []
+    if usual == _CROPPED and holds_all_images(params) and params.trains:
+        augmentation = _KEPT
+        warnings.append(
+            f'{spelled("input_pipeline", params.input_pipeline)}: it keeps each image in one size, so that training '
+            f'shifts and flips images and cuts no other parts out of them (--augmentation={_KEPT})'
+        )
+
+    def open_subset(subset: str) -> Source:
+        assert folder
+        images = folder.open(subset)
+        if isinstance(images, Arrays) and params.augmentation == _CROPPED:
+            raise UsageError(
+                f'--augmentation={_CROPPED}: it is for records, and {data_set.name} is not read from records; '
+                f'write --augmentation={_KEPT} or none'
+            )
+        if warning := folder.warning_about(images):
+            warnings.append(warning)
+        return images
+
+    preprocessor = PREPROCESSORS[DEFAULT]
+    if data_set.has_records:
+        preprocessor = preprocessor_for(params.input_preprocessor, ml_perf=params.ml_perf)
+    images = validation = None
+    if folder and not params.eval:
+        images = open_subset(folder.subset_of_steps(forward_only=params.forward_only))
+        if params.distortions and not params.forward_only and data_set.channels != 3:
+            raise UsageError(
+                f'--distortions: they change colours, which needs 3 channels, and the images of {data_set.name} have '
+                f'{data_set.channels}; write --nodistortions'
+            )
+    if folder and params.evaluates:
+        validation = open_subset('validation')
+    pipeline = chosen_pipeline(params)
+    data = Data(
+        data_set=data_set,
+        folder=params.data_dir,
+        images=images,
+        validation=validation,
+        image_size=(model.any_size and data_set.image_size) or model.image_size,
+        augmentation=augmentation,
+        validation_augmentation=usual,
+        distortions=params.distortions and not preprocessor.plain,
+        in_yiq=params.distort_color_in_yiq,
+        resize_method='bilinear' if preprocessor.plain else params.resize_method,
+        scaled_decode=params.scaled_decode,
+        seed=params.tf_random_seed,
+        distinct_workers=params.distinct_worker_data,
+        deterministic=params.deterministic,
+        preprocessor=preprocessor,
+        pipeline=pipeline,
+        tf_data=tf_data_settings(params),
+    )
+    _check_host_memory(params, environment, data)
+    data = replace(data, input_stages=_stages_to_measure(params, images, pipeline, warnings))
+    return Found(data, tuple(warnings))
+
+
+def check_gpu_memory(params: Params, data: Data, gpus: Iterable[Mapping[str, Any]]) -> None:
+    """Raises UsageError if a GPU cannot hold all images; gpus: their facts, see hardware.gpus."""
+    if data.images is not None and holds_all_images(params) and data.input_row.on_devices:
+        share = min(params.gpu_memory_frac_for_testing or 1.0, 1.0)
+        sizes = [int(share * size) for gpu in gpus if (size := gpu.get('memory_bytes'))]
+        _check(params, data, min(sizes, default=None), 'the smallest GPU has {} for them, the model and its work')
+
+
+def _stages_to_measure(params: Params, images: Source, pipeline: str, warnings: list[str]) -> tuple[str, ...]:
+    """The stages of the input pipeline that --input_only measures.
+
+    Raises:
+      UsageError: the pipeline has no stage as early as that.
+    """
+    if params.input_only is None:
+        return ()
+    written = spelled('input_only', params.input_only)
+    row = input_for(images, pipeline)
+    found = stages_up_to(params.input_only, row.stages)
+    if not found:
+        raise UsageError(
+            f'{written}: the stages of the input pipeline {row.name} begin with {row.stages[0]}; '
+            f'write --input_only={row.stages[0]}'
+        )
+    if found[-1] != params.input_only:
+        warnings.append(f'{written}: the input pipeline {row.name} has no such stage; it runs up to {found[-1]}')
+    return found
+
+
+def _check_host_memory(params: Params, environment: Environment, data: Data) -> None:
+    """Raises UsageError if the images that are to be held do not fit into the memory of this process."""
+    if not holds_all_images(params) or data.images is None:
+        return
+    if isinstance(data.images, Arrays) and data.images.images.shape[1:] == data.image_shape:
+        return
+    _check(params, data, environment.free_memory(), '{} are free here')
+
+
+def _check(params: Params, data: Data, most: int | None, words: str) -> None:
+    assert data.images
+    height, width, channels = data.image_shape
+    needed = data.images.num_images * height * width * channels
+    if most is not None and needed > most:
+        raise UsageError(
+            f'{spelled("input_pipeline", params.input_pipeline)}: the {data.images.num_images} images of '
+            f'--data_dir={data.folder} take {needed} bytes ({height} x {width} x {channels} each), and '
+            f'{words.format(most)}; '
+            f'write --input_pipeline={RECORD_INPUT} for records, or leave it out'
+        )

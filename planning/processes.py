@@ -1,0 +1,84 @@
+"""Plans which processes there are, and which of them this is. Does not import TensorFlow."""
+
+from dataclasses import replace
+from typing import Any
+
+from cluster.discovery import find_cluster
+from cluster.environments import find_place_on_host
+from cluster.topology import Cluster, Timeout
+from hardware.visible_gpus import ONLY_ONE
+from params import Params
+from params.file_flags import Output, outputs_that_are
+from params.modes import MODES
+from params.shared_flags import flags_to_agree_on
+from planning.environment import Environment
+from planning.found import Found
+from planning.plan import Processes
+
+
+def find_processes(params: Params, environment: Environment) -> Found[Processes]:
+    """The processes of the run.
+
+    Raises:
+      UsageError: flags and environment contradict each other, or the mode does not work in this cluster.
+    """
+    horovod, cluster = _find_cluster(params, environment)
+    in_step = params.cross_replica_sync and not params.forward_only
+    serves = cluster is not None and cluster.serves
+    if serves:
+        # Without its controller no task can continue.
+        together = in_step or bool(cluster and cluster.controller_hosts)
+    else:
+        together = cluster is None or params.eval or horovod is not None or in_step
+    place = cluster.place_on_host if cluster else ONLY_ONE
+    if horovod:
+        place = horovod.local_rank(), horovod.local_size()
+    processes = Processes(
+        cluster=cluster,
+        horovod=horovod,
+        together=together,
+        settings=flags_to_agree_on(params, serves=serves),
+        keeps_state=params.train_dir is not None,
+        connect=Timeout('connect_timeout_secs', params.connect_timeout_secs),
+        peer=Timeout('peer_timeout_secs', params.peer_timeout_secs),
+        place_on_host=place,
+        devices_per_worker=params.num_gpus,
+    )
+    return Found(processes)
+
+
+def own_outputs(params: Params, processes: Processes) -> Found[Params]:
+    """The flags of this process, without the files that another one writes.
+
+    horovodrun gives all processes the same flags, so only the chief writes; in other clusters flags may differ.
+    """
+    if processes.horovod is None or processes.is_chief:
+        return Found(params)
+    # Each of these flags may be None, which mypy cannot see.
+    without = dict.fromkeys(outputs_that_are(Output.FILE, Output.PREFIX))
+    return Found(replace(params, **without))  # type: ignore[arg-type]
+
+
+def warn_of_public_hosts(processes: Processes, environment: Environment) -> Found[None]:
+    """A warning if somebody outside of a private network may reach the servers of this cluster."""
+    if processes.cluster is None or processes.horovod:
+        return Found(None)
+    public = environment.public_hosts(processes.cluster)
+    if not public:
+        return Found(None)
+    warning = (
+        f"{', '.join(public)}: not in a private network; TensorFlow's servers have neither passwords nor encryption, "
+        'and anyone who can reach one can do everything that its user can'
+    )
+    return Found(None, (warning,))
+
+
+def _find_cluster(params: Params, environment: Environment) -> tuple[Any, Cluster | None]:
+    """The module horovod.tensorflow if the mode needs it, and the cluster."""
+    if MODES[params.variable_update].launcher is None:
+        return None, find_cluster(params, environment.variables)
+    from cluster.horovod_worker import horovod_cluster
+
+    place = find_place_on_host(environment.variables)
+    horovod = environment.load_horovod(environment.visible_gpus(params, place) if place else None)
+    return horovod, horovod_cluster(horovod)
