@@ -18,7 +18,7 @@ from benchmarks.turns import Outcome, Turns, load, outcomes
 from comparison import ratios as comparison
 from comparison.intervals import FEWEST_RUNS, Estimate, estimate_runs, mean_error
 from comparison.ratios import Ratio, Significance
-from comparison.tables import Column, Table
+from comparison.tables import Table, TableColumn
 from hardware.surroundings import machine_facts
 from results.document import Record
 
@@ -164,5 +164,7 @@ def _interval(ends: tuple[float, float] | None, decimals: int) -> str:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    columns = [Column(title, is_number=bool(i) and title not in ('of', 'verdict')) for i, title in enumerate(titles)]
+    columns = [
+        TableColumn(title, is_number=bool(i) and title not in ('of', 'verdict')) for i, title in enumerate(titles)
+    ]
     return Table(columns, rows).as_markdown()

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from commands.options import Arguments, Declaration, Positional
-from comparison.tables import Column, Table
+from comparison.tables import Table, TableColumn
 from params.spec import flag
 
 # Of the table where standard output is no terminal: wide enough for the names of all models.
@@ -121,8 +121,8 @@ def _totals(entries: Sequence[Entry]) -> dict[str, dict[str, int]]:
 
 def _print_table(prefix: str, step: int | None, entries: Sequence[Entry]) -> None:
     columns = (
-        *(Column(title) for title in ('group', 'name', 'dtype')),
-        *(Column(title, is_number=True) for title in ('shape', 'size', 'bytes')),
+        *(TableColumn(title) for title in ('group', 'name', 'dtype')),
+        *(TableColumn(title, is_number=True) for title in ('shape', 'size', 'bytes')),
     )
     rows: list[tuple[str, ...]] = []
     sums = []

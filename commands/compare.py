@@ -14,9 +14,7 @@ from typing import Any
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
 from commands.options import NEXT, Arguments, Declaration, Positional, join_repeated
-from comparison import regression
-from comparison import text as comparison_text
-from comparison.changes import make_rows
+from comparison import changes, regression
 from comparison.ratios import Clock
 from comparison.regression import Judged, judge
 from comparison.sides import Side, group_names, read_side, side_of
@@ -180,9 +178,9 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
 
     def on_round(done: Sequence[Sequence[Record]]) -> bool:
         sides[:] = [side_of(name, records, (), ()) for name, records in zip(names, done, strict=True)]
-        ratio = make_rows(sides, Clock(options.clock), force=options.force)[1].ratio
+        ratio = changes.make_rows(sides, Clock(options.clock), force=options.force)[1].ratio
         first, second = (records[-1].images_per_second for records in done)
-        so_far = comparison_text.format_ratio(ratio)
+        so_far = changes.format_ratio(ratio)
         print(f'round {len(done[0])}: A {first:.1f}, B {second:.1f} images/sec; {so_far}', file=sys.stderr, flush=True)
         is_over = options.for_secs is not None and time.monotonic() - begin > options.for_secs
         # That of single runs is an interval of their steps, and says nothing about the next runs.
@@ -221,15 +219,15 @@ def _flags_of(text: str) -> list[str]:
 def _show(sides: Sequence[Side], options: CompareOptions) -> int:
     """Prints the comparison, and returns the exit code."""
     clock = Clock(options.clock)
-    rows = make_rows(sides, clock, force=options.force, run_spread=options.run_spread)
+    rows = changes.make_rows(sides, clock, force=options.force, run_spread=options.run_spread)
     problems = [problem for side in sides for problem in side.problems]
-    shown = rows if options.all else comparison_text.most_telling(rows)
-    notes = comparison_text.make_notes(rows, problems, shown)
+    shown = rows if options.all else changes.most_telling(rows)
+    notes = changes.make_notes(rows, problems, shown)
     _print(
         options.format,
-        comparison_text.make_table(shown),
+        changes.make_table(shown),
         notes,
-        comparison_text.make_document(rows, problems, clock),
+        changes.make_document(rows, problems, clock),
     )
     slower = {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}
     return _exit_code(slower, problems, options.fail_below)

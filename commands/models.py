@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from commands.options import Arguments, Declaration, Positional
-from comparison.tables import Column, Table
+from comparison.tables import Table, TableColumn
 from errors import UsageError, nearest
 from models.costs import ModelCost, list_costs
 from models.registry import MODELS, load_model_file
@@ -85,7 +85,7 @@ def _as_object(cost: ModelCost) -> dict[str, object]:
 
 def _table(costs: Sequence[ModelCost]) -> Table:
     titles = ('parameters', 'GFLOPs/image', 'image size', 'batch size')
-    columns = (Column('model'), Column('data set'), *(Column(title, is_number=True) for title in titles))
+    columns = (TableColumn('model'), TableColumn('data set'), *(TableColumn(title, is_number=True) for title in titles))
     return Table(
         columns,
         [

@@ -1,16 +1,58 @@
-"""The rows of a comparison: for each group of runs its throughput, the ratio to its baseline, and what differs."""
+"""The subcommand `compare`: for each group of runs its throughput, the ratio to its baseline, and what differs.
 
-from collections.abc import Mapping, Sequence
+The rows are shown as a table with notes below it, or as a document: docs/compare.md describes both.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comparison.differences import flag_differences, machine_differences, varying, work_differences
-from comparison.ratios import Clock, Estimate, Ratio, Spread, compare, estimate, given_spread, known_spread, rate_of
+from comparison.intervals import FEWEST_RUNS, MIN_STEPS, Estimate
+from comparison.ratios import (
+    Clock,
+    Ratio,
+    Significance,
+    Spread,
+    compare,
+    estimate,
+    given_spread,
+    known_spread,
+    rate_of,
+)
 from comparison.sides import OTHER_COLUMNS, Group, Pair, Side, Unmatched, group_names, pairs
-from errors import UsageError
+from comparison.tables import Table, TableColumn, few, printable
+from errors import UsageError, counted
 from results.repeats import far_from_others
 
 Changes = Mapping[str, tuple[Any, ...]]
+
+SCHEMA = 'tf_cnn_benchmarks.comparison'
+SCHEMA_VERSION = 1
+
+_COLUMNS = (
+    TableColumn('run', wraps=True),
+    TableColumn('shape'),
+    TableColumn('runs', is_number=True),
+    TableColumn('images/sec', is_number=True),
+    TableColumn('95 %', is_number=True),
+    TableColumn('ratio', is_number=True),
+    TableColumn('95 %', is_number=True),
+    TableColumn('verdict', wraps=True),
+)
+_MOST_LINES = 8
+# Of a larger table only the rows at both ends are shown.
+_MOST_ROWS, _MOST_AT_AN_END = 40, 10
+_NOTABLE_SHARE = 0.05
+# What to do where the numbers say too little.
+_TOO_FEW_RUNS = f'at least {FEWEST_RUNS} runs are needed (--repeat={FEWEST_RUNS})'
+_TOO_FEW_STEPS = f'single runs need at least {MIN_STEPS} timed steps each, better 100 (--num_batches=100)'
+_DISTURBED = (
+    'the runs, or their steps, differ too much; measure again while nothing else runs on the machine, with more runs '
+    '(--repeat=5)'
+)
 
 
 @dataclass(frozen=True)
@@ -82,6 +124,94 @@ def make_rows(
     return rows + [_left_out(left) for side in sides for left in side.left_out]
 
 
+def format_runs(found: Estimate) -> str:
+    """The rate of repeated runs, with its interval or why there is none, in one line."""
+    line = (
+        f'rate of {counted(found.num_runs, "run")}: {found.images_per_second:.2f} images/sec (all images / all seconds)'
+    )
+    if found.num_runs < FEWEST_RUNS:
+        return f'{line}; for an interval {_TOO_FEW_RUNS}'
+    if found.interval is None or found.plus_minus is None:
+        return f'{line}; too disturbed for an interval: {_DISTURBED}'
+    return f'{line}, 95 % interval {_interval(found, 2)} (+/- {100 * found.plus_minus:.1f} %)'
+
+
+def format_ratio(ratio: Ratio | None) -> str:
+    """A ratio so far, in one line: 'B / A 1.052, 95 % 1.041 to 1.063 (+/- 1.0 %)', or why there is no interval."""
+    if ratio is None:
+        return 'nothing to compare'
+    if ratio.basis != 'runs':
+        return f'B / A {ratio.value:.3f}, for an interval {_TOO_FEW_RUNS.partition(" (")[0]}'
+    if ratio.plus_minus is None:
+        return f'B / A {ratio.value:.3f}, {ratio.verdict.value}'
+    return f'B / A {ratio.value:.3f}, 95 % {_interval(ratio, 3)} (+/- {100 * ratio.plus_minus:.1f} %)'
+
+
+def format_outliers(found: Mapping[str, float]) -> str:
+    """The runs that are far from their repeats, by name with their images/sec, in one line."""
+    named = [f'{printable(name)} ({rate:.2f})' for name, rate in found.items()]
+    return f'far from the others: {few(named)}; something disturbed the machine, or changed on it'
+
+
+def most_telling(rows: Sequence[ChangeRow]) -> Sequence[ChangeRow]:
+    """Of more than _MOST_ROWS rows the common baseline, those at either end of the ratios, and the first left out."""
+    if len(rows) <= _MOST_ROWS:
+        return rows
+    baselines = [row for row in rows if row.is_baseline]
+    compared = sorted((row for row in rows if row.ratio), key=lambda row: row.ratio.value if row.ratio else 0.0)
+    left_out = [row for row in rows if not row.is_baseline and not row.ratio]
+    chosen = [
+        *(baselines if len(baselines) == 1 else []),
+        *compared[:_MOST_AT_AN_END],
+        *compared[-_MOST_AT_AN_END:],
+        *left_out[:_MOST_AT_AN_END],
+    ]
+    ids = {id(row) for row in chosen}
+    return [row for row in rows if id(row) in ids]
+
+
+def make_table(rows: Sequence[ChangeRow]) -> Table:
+    """The table of these rows."""
+    return Table(_COLUMNS, [_cells(row) for row in rows])
+
+
+def make_document(rows: Sequence[ChangeRow], problems: Sequence[str], clock: Clock) -> dict[str, Any]:
+    """The document of a comparison, whose rows are also those of CSV."""
+    return {
+        'schema': SCHEMA,
+        'schema_version': SCHEMA_VERSION,
+        'clock': clock.value,
+        'rows': [_as_object(row) for row in rows],
+        'problems': list(problems),
+    }
+
+
+def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str], shown: Sequence[ChangeRow]) -> list[str]:
+    """The lines below the table: how many rows it stands for, what differs, what to know about the numbers.
+
+    Args:
+      rows: all rows.
+      problems: a line for each file that was passed over.
+      shown: those rows that are in the table.
+    """
+    is_whole = len(shown) == len(rows)
+    named = problems if is_whole else problems[:_MOST_AT_AN_END]
+    rest = len(problems) - len(named)
+    return [
+        *([] if is_whole else [_summary(rows, len(shown))]),
+        *_difference_lines('different work', [(row, row.work_changes) for row in shown]),
+        *_difference_lines('flags', [(row, row.flag_changes) for row in shown]),
+        *_difference_lines('machine', [(row, row.machine_changes) for row in shown]),
+        *(f'{printable(row.name)}: {format_outliers(row.outliers)}' for row in shown if row.outliers),
+        *_warnings(rows),
+        *([f'not read: {counted(len(problems), "file")}, passed over'] if len(problems) > 1 else []),
+        *(f'not read: {printable(problem)}' for problem in named),
+        *([f'not read: {counted(rest, "more file")}; --all names each'] if rest else []),
+        *_advice(rows),
+        *_about_single_runs(rows),
+    ]
+
+
 def _row(
     pair: Pair,
     names: Mapping[int, str],
@@ -140,3 +270,168 @@ def _refusal(before: Group, after: Group, work: Changes) -> str:
         f'{before.first.source} and {after.first.source}: they measured different work: {changes}; '
         'compare runs of the same work, or write --force'
     )
+
+
+def _summary(rows: Sequence[ChangeRow], num_shown: int) -> str:
+    found = Counter(row.ratio.verdict.value for row in rows if row.ratio)
+    found['baseline'] = sum(row.is_baseline for row in rows)
+    found['left out'] = sum(row.estimate is None for row in rows)
+    found['without a counterpart'] = len(rows) - found.total()
+    counts = ', '.join(f'{number} {what}' for what, number in found.most_common() if number)
+    return (
+        f'{len(rows)} rows: {counts}. Shown are {num_shown}, up to {_MOST_AT_AN_END} with the lowest and as many with '
+        'the highest ratios, and of those without one; --all shows all.'
+    )
+
+
+def _difference_lines(title: str, found: Sequence[tuple[ChangeRow, Changes]]) -> Iterator[str]:
+    """A line for each set of changes, with the rows that have it if not all have."""
+    by_text: dict[str, list[str]] = {}
+    compared = [(row, changes) for row, changes in found if row.baseline is not None]
+    for row, changes in compared:
+        if changes:
+            text = ', '.join(f'{name} {_value(before)} -> {_value(after)}' for name, (before, after) in changes.items())
+            by_text.setdefault(text, []).append(printable(row.name))
+    for number, (text, names) in enumerate(by_text.items()):
+        if number == _MOST_LINES:
+            yield f'{title}: {counted(len(by_text) - number, "more difference")}; --format=json has all of them'
+            return
+        yield (
+            f'{title}: {printable(text)}'
+            if len(names) == len(compared)
+            else f'{title} of {few(names)}: {printable(text)}'
+        )
+
+
+def _warnings(rows: Sequence[ChangeRow]) -> Iterator[str]:
+    by_code: dict[str, list[tuple[str, str]]] = {}
+    for row in rows:
+        for warning in row.warnings:
+            by_code.setdefault(warning.get('code', ''), []).append((printable(row.name), printable(warning['text'])))
+    for number, found in enumerate(by_code.values()):
+        if number == _MOST_LINES:
+            yield f'warning: {counted(len(by_code) - number, "more kind")}; --format=json has all of them'
+            return
+        names = list(dict.fromkeys(name for name, _ in found))
+        yield f'warning: {few(names)}: {found[0][1]}'
+
+
+def _advice(rows: Sequence[ChangeRow]) -> Iterator[str]:
+    def verdict(row: ChangeRow) -> Significance | None:
+        is_wide = row.estimate and row.estimate.basis and not row.estimate.interval
+        return Significance.DISTURBED if is_wide else row.ratio.verdict if row.ratio else None
+
+    for told, text in (
+        (Significance.FEW_RUNS, f'too few runs: {_TOO_FEW_RUNS}'),
+        (Significance.FEW_STEPS, f'too few steps: {_TOO_FEW_STEPS}'),
+        (Significance.DISTURBED, f'too disturbed: {_DISTURBED}'),
+    ):
+        names = [printable(row.name) for row in rows if verdict(row) is told]
+        if names:
+            yield f'{few(names)}: {text}'
+
+
+def _about_single_runs(rows: Sequence[ChangeRow]) -> Iterator[str]:
+    single = [row.ratio for row in rows if row.ratio and row.ratio.spread and row.ratio.threshold]
+    used = [ratio.spread for ratio in single if ratio.spread]
+    if not used:
+        return
+    sources = sorted({spread.source for spread in used})
+    spreads = [spread.relative for spread in used]
+    factors = [ratio.threshold for ratio in single if ratio.threshold]
+    shares = [row.estimate.share_of_others for row in rows if row.estimate]
+    is_disturbed = max(shares) >= _NOTABLE_SHARE and not all(spread.includes_others for spread in used)
+    others = f', and other processes took up to {max(shares):.0%} of the cores' if is_disturbed else ''
+    yield (
+        'single runs: their intervals tell how exactly these processes were measured, not how much processes differ. '
+        f'That is taken to be {_range(spreads)} ({"; ".join(sources)}){others}, so that only a ratio above '
+        f'{_numbers(factors)}, or below the inverse, is called a difference. Measure with --repeat=5 to know it, '
+        'or give it with --run_spread.'
+    )
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = (f'{number:.1%}' for number in (min(values), max(values)))
+    return low if low == high else f'{low} to {high}'
+
+
+def _numbers(values: Sequence[float]) -> str:
+    low, high = (f'{number:.3f}' for number in (min(values), max(values)))
+    return low if low == high else f'{low} to {high}'
+
+
+def _interval(found: Estimate | Ratio, decimals: int) -> str:
+    if found.interval is None:
+        return 'too disturbed' if found.basis else ''
+    low, high = found.interval
+    return f'{low:.{decimals}f} to {high:.{decimals}f}{" (steps)" if found.basis == "steps" else ""}'
+
+
+def _value(value: object) -> str:
+    return 'none' if value is None else str(value)
+
+
+def _cells(row: ChangeRow) -> tuple[str, ...]:
+    """The cells of a row, in the order of the columns."""
+    found, ratio = row.estimate, row.ratio
+    verdict = ratio.verdict.value if ratio else 'baseline' if row.is_baseline else ''
+    if row.is_baseline and row.remark and row.status == 'complete':
+        verdict = ''
+    told = '; '.join(part for part in (verdict, f'left out: {row.remark}' if found is None else row.remark) if part)
+    return (
+        printable(row.name),
+        printable(row.shape),
+        str(found.num_runs) if found else '',
+        f'{found.images_per_second:.2f}' if found else '',
+        _interval(found, 2) if found else '',
+        f'{ratio.value:.3f}' if ratio else '',
+        _interval(ratio, 3) if ratio else '',
+        printable(told),
+    )
+
+
+def _as_object(row: ChangeRow) -> dict[str, Any]:
+    found, ratio = row.estimate, row.ratio
+    low, high = (found.interval if found else None) or (None, None)
+    ratio_low, ratio_high = (ratio.interval if ratio else None) or (None, None)
+    spread = ratio.spread if ratio else None
+    return {
+        'name': row.name,
+        'argument': row.argument,
+        'files': list(row.files),
+        'status': row.status,
+        'remark': row.remark or None,
+        'is_baseline': row.is_baseline,
+        'baseline': row.baseline,
+        'shape': row.shape,
+        'flags': dict(row.flags),
+        'num_runs': found.num_runs if found else 0,
+        'num_steps': found.num_steps if found else 0,
+        'images_per_second': _number(found.images_per_second if found else None),
+        'low': low,
+        'high': high,
+        'interval_from': found.basis if found else None,
+        'share_of_others': found.share_of_others if found else None,
+        'ratio': ratio.value if ratio else None,
+        'ratio_low': ratio_low,
+        'ratio_high': ratio_high,
+        'ratio_from': ratio.basis if ratio else None,
+        'verdict': ratio.verdict.value if ratio else None,
+        'is_significant': ratio.is_significant if ratio else None,
+        'run_spread': spread.relative if spread else None,
+        'run_spread_from': spread.source if spread else None,
+        'threshold': ratio.threshold if ratio else None,
+        'different_work': _as_lists(row.work_changes),
+        'different_flags': _as_lists(row.flag_changes),
+        'different_machine': _as_lists(row.machine_changes),
+        'outliers': dict(row.outliers),
+        'warnings': [dict(warning) for warning in row.warnings],
+    }
+
+
+def _as_lists(changes: Changes) -> Mapping[str, list[Any]]:
+    return {name: list(pair) for name, pair in changes.items()}
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -12,7 +12,7 @@ from typing import Any
 from comparison.differences import Differences, machine_differences
 from comparison.intervals import FEWEST_RUNS
 from comparison.ratios import Clock, estimate, rate_of
-from comparison.tables import Column, Table, few, printable
+from comparison.tables import Table, TableColumn, few, printable
 from results.document import Record
 from results.repeats import repeat_key
 from results.statistics import spread
@@ -36,14 +36,14 @@ _UNIMPORTANT = ('affinity',)
 _MOST_VALUES = 4
 
 _COLUMNS = (
-    Column('run', wraps=True),
-    Column('shape'),
-    Column('runs', is_number=True),
-    Column('images/sec', is_number=True),
-    Column('median before', is_number=True),
-    Column('expected', is_number=True),
-    Column('ratio', is_number=True),
-    Column('verdict', wraps=True),
+    TableColumn('run', wraps=True),
+    TableColumn('shape'),
+    TableColumn('runs', is_number=True),
+    TableColumn('images/sec', is_number=True),
+    TableColumn('median before', is_number=True),
+    TableColumn('expected', is_number=True),
+    TableColumn('ratio', is_number=True),
+    TableColumn('verdict', wraps=True),
 )
 
 

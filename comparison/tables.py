@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 # Text, or parts of text, each with a style of rich such as 'bold red'.
-Cell = str | Sequence[tuple[str, str]]
+CellText = str | Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of a table.
 
     Attributes:
@@ -40,8 +40,8 @@ class Table:
       sums: the indices of rows that sum up the rows before them, and end a group: bold in a terminal, with a gap below.
     """
 
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
+    columns: Sequence[TableColumn]
+    rows: Sequence[Sequence[CellText]]
     title: str = ''
     sums: Collection[int] = ()
 
@@ -122,5 +122,5 @@ def few(names: Sequence[str]) -> str:
     return shown if len(names) <= 3 else f'{shown} and {len(names) - 3} more'
 
 
-def _plain(cell: Cell) -> str:
+def _plain(cell: CellText) -> str:
     return cell if isinstance(cell, str) else ''.join(text for text, _ in cell)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from comparison.tables import Column, Table
+from comparison.tables import Table, TableColumn
 from doctor.check_table import CHECKS, RESNET50
 from doctor.verdicts import Finding, Outcome
 from errors import counted
@@ -63,7 +63,7 @@ def make_table(findings: Sequence[Finding]) -> Table:
 
     Checks that were skipped for the same reason are one row.
     """
-    columns = (Column('verdict'), Column('check'), Column('what was found, and what to do', wraps=True))
+    columns = (TableColumn('verdict'), TableColumn('check'), TableColumn('what was found, and what to do', wraps=True))
     return Table(
         columns,
         [

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from comparison.tables import Column, Table
+from comparison.tables import Table, TableColumn
 from inputs.stages import STAGES, stages_up_to
 from results.statistics import throughput
 
@@ -61,7 +61,7 @@ def format_stages(rows: Sequence[Mapping[str, Any]], num_steps: int) -> str:
       num_steps: the timed steps up to each stage.
     """
     titles = ('images/sec', 'adds us', 'adds CPU us', 'share')
-    columns = (Column('stage'), *(Column(title, is_number=True) for title in titles))
+    columns = (TableColumn('stage'), *(TableColumn(title, is_number=True) for title in titles))
     cells = [
         (
             row['stage'],

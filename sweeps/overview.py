@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from comparison.intervals import Estimate
 from comparison.ratios import estimate
-from comparison.tables import Column, Table
+from comparison.tables import Table, TableColumn
 from errors import counted
 from results.document import Record
 from results.repeats import as_key
@@ -106,9 +106,9 @@ def format_results(columns: Sequence[str], rows: Sequence[SweepRow]) -> str:
     has_problems = any(row.problem for row in rows)
     numbers = ['images/sec', *(['95 % interval', 'runs'] if has_intervals else []), 'speed-up']
     titles = [
-        *(Column(_TITLES.get(name, name)) for name in columns),
-        *(Column(title, is_number=True) for title in numbers),
-        *([Column('status')] if has_problems else []),
+        *(TableColumn(_TITLES.get(name, name)) for name in columns),
+        *(TableColumn(title, is_number=True) for title in numbers),
+        *([TableColumn('status')] if has_problems else []),
     ]
     cells = []
     for row in rows:

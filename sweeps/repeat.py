@@ -8,8 +8,8 @@ from pathlib import Path
 
 from cluster.environments import without_clusters
 from cluster.signals import Interrupts
+from comparison.changes import format_outliers, format_runs
 from comparison.ratios import estimate
-from comparison.text import format_outliers, format_runs
 from errors import RunError, UsageError, counted
 from hardware.atomic import own_prefix, write_whole
 from models.registry import MODELS

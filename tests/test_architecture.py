@@ -134,7 +134,7 @@ WITHOUT_TENSORFLOW = [
     'results.advice',
     'results.benchmark_log',
     'comparison.ratios',
-    'comparison.text',
+    'comparison.changes',
     'results.console',
     'results.history',
     'comparison.intervals',

@@ -4,11 +4,11 @@ import io
 
 import pytest
 
-from comparison.tables import Column, Table, as_csv, few, printable
+from comparison.tables import Table, TableColumn, as_csv, few, printable
 
 pytestmark = pytest.mark.unit
 
-COLUMNS = (Column('name', wraps=True), Column('size', is_number=True))
+COLUMNS = (TableColumn('name', wraps=True), TableColumn('size', is_number=True))
 
 
 class Terminal(io.StringIO):

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from refusals import check_line
 from sample_results import sample_document, sample_failure, sample_record, write_sample
 
-from comparison import text as comparison_text
-from comparison.changes import make_rows
+from comparison.changes import make_document, make_notes, make_rows, make_table
 from comparison.ratios import Clock
 from comparison.regression import judge
 from comparison.sides import read_side, side_of
@@ -166,12 +165,12 @@ def test_a_changed_result_is_refused_in_one_line_or_compared_and_reported(docume
         for first, second in ((records, GOOD), (GOOD, records), (GOOD[:1], records), (records * 3, GOOD)):
             sides = [side_of('a', first, failures if first is records else [], []), side_of('b', second, [], [])]
             rows = make_rows(sides, clock, force=True)
-            document = comparison_text.make_document(rows, [], clock)
+            document = make_document(rows, [], clock)
             as_json = json.dumps(document)
             json.loads(as_json, parse_constant=lambda name: pytest.fail(f'{name} in JSON'))
-            table = comparison_text.make_table(rows)
+            table = make_table(rows)
             texts = [as_csv(document['rows']), table.as_text(io.StringIO(), 100), table.as_markdown()]
-            for out in (*texts, as_json, *comparison_text.make_notes(rows, [], rows)):
+            for out in (*texts, as_json, *make_notes(rows, [], rows)):
                 out.encode()
     if records and records[0].images_per_second > 0:
         judge(records, GOOD)
