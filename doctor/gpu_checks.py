@@ -9,7 +9,7 @@ from doctor.verdicts import NO_GPU, Context, Verdict, ok, skipped, warning, wron
 from errors import counted, to_install
 from hardware.cuda_driver import check_driver, describe_driver_fault
 from hardware.cuda_libraries import check_libraries, describe_missing
-from hardware.gpus import driver_version, gpu_facts, has_nvidia_gpu
+from hardware.gpus import driver_version, gpu_facts, has_nvidia_gpu, has_nvml_package
 from hardware.kernel_files import read
 from hardware.surroundings import is_container
 from hardware.tensorflow_build import PARTLY_COMPILED, runs_on, tensorflow_build
@@ -56,6 +56,12 @@ def driver(context: Context, root: str = '/', environ: Mapping[str, str] = os.en
     if lost := _lost(len(gpus), on_bus, folder, environ):
         advice = 'look for Xid errors in dmesg, and restart, unless something keeps the others from this process'
         return warning(f'{shown}, but {lost}', advice, **figures)
+    if not gpus and not has_nvml_package():
+        return warning(
+            f'{shown}; names, memory and energy of the GPUs are unknown without nvidia-ml-py, of the [cuda] extra',
+            f'write {to_install("nvidia-ml-py")}',
+            **figures,
+        )
     return ok(shown, **figures)
 
 
@@ -66,7 +72,7 @@ def _lost(num_listed: int, on_bus: int, root: Path, environ: Mapping[str, str]) 
     ConstrainDevices): there, nothing follows from the numbers.
 
     Args:
-      num_listed: how many GPUs NVML or nvidia-smi lists; 0 if neither is there.
+      num_listed: how many GPUs NVML lists; 0 without NVML.
     """
     if is_container(root) or 'SLURM_JOB_ID' in environ:
         return None

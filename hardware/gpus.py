@@ -1,37 +1,22 @@
-"""The NVIDIA GPUs of this machine, through NVML or nvidia-smi. Does not import TensorFlow."""
+"""The NVIDIA GPUs of this machine, through NVML and the files of the driver. Does not import TensorFlow."""
 
 import contextlib
+import importlib.util
 import itertools
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hardware.kernel_files import read
 
-# Without persistence mode, the driver starts each GPU before it answers.
-_NVIDIA_SMI_SECS = 20.0
-_MEBIBYTE = 2**20
 # The environment variable with the GPUs that CUDA shows to a process.
 VISIBLE = 'CUDA_VISIBLE_DEVICES'
 # An entry of it: an index, a UUID or its beginning, or the name of a MIG instance.
 _LISTED = re.compile(r'[0-9]+|GPU-.+|MIG-.+')
 # What NVIDIA's driver makes for each GPU: a folder, and the names in it.
 _DEVICES = (('proc/driver/nvidia/gpus', '*'), ('dev', 'nvidia[0-9]*'))
-# The fields of nvidia-smi, and as what a GPU has them here.
-_FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    'name': ('name', str),
-    'uuid': ('uuid', str),
-    'memory.total': ('memory_bytes', lambda text: round(float(text) * _MEBIBYTE)),
-    'compute_cap': ('compute_capability', str),
-    'clocks.max.sm': ('max_clock_mhz', lambda text: round(float(text))),
-    'clocks.max.memory': ('max_memory_clock_mhz', lambda text: round(float(text))),
-    'power.limit': ('power_limit_watts', float),
-    'driver_version': ('driver', str),
-}
 
 
 @contextlib.contextmanager
@@ -62,15 +47,21 @@ def asked(library: Any, question: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def gpu_facts() -> tuple[list[dict[str, Any]], str | None]:
-    """The GPUs in the order of their bus numbers, and the version of the driver; [] and None if there are none.
+    """The GPUs in the order of their bus numbers, and the version of the driver; [] and None without NVML.
 
     Each GPU has name, uuid, memory_bytes, compute_capability ('8.0'), max_clock_mhz, max_memory_clock_mhz and
     power_limit_watts; None for what is unknown.
     """
     with nvml() as library:
-        if library is not None:
-            return _from_nvml(library), asked(library, library.nvmlSystemGetDriverVersion)
-    return _from_nvidia_smi()
+        if library is None:
+            return [], None
+        handles = _handles(library)
+        return [_facts(library, gpu) for gpu in handles], asked(library, library.nvmlSystemGetDriverVersion)
+
+
+def has_nvml_package() -> bool:
+    """Whether nvidia-ml-py is installed, which the [cuda] extra contains."""
+    return importlib.util.find_spec('pynvml') is not None
 
 
 def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = Path('/')) -> bool:
@@ -91,13 +82,14 @@ def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = Path('/
 def count_gpus(root: Path = Path('/')) -> int | None:
     """How many GPUs of NVIDIA this process could use without CUDA_VISIBLE_DEVICES; None if that is not known.
 
-    NVML and nvidia-smi do not count those that a job scheduler or a container keeps from it; /proc and /dev may.
+    NVML does not count those that a job scheduler or a container keeps from it; /proc and /dev may.
 
     Args:
       root: the folder that holds proc/ and dev/.
     """
-    if gpus := gpu_facts()[0]:
-        return len(gpus)
+    with nvml() as library:
+        if library is not None and (handles := _handles(library)):
+            return len(handles)
     numbers = [len([*(root / folder).glob(names)]) for folder, names in _DEVICES]
     return max(numbers) or (None if has_nvidia_gpu({}, root) else 0)
 
@@ -139,47 +131,23 @@ def visible(uuids: Sequence[str], environ: Mapping[str, str]) -> list[int]:
     return found
 
 
-def _from_nvml(library: Any) -> list[dict[str, Any]]:
-    gpus = []
-    for index in range(library.nvmlDeviceGetCount()):
-        gpu = library.nvmlDeviceGetHandleByIndex(index)
-        memory = asked(library, library.nvmlDeviceGetMemoryInfo, gpu)
-        capability = asked(library, library.nvmlDeviceGetCudaComputeCapability, gpu)
-        milliwatts = asked(library, library.nvmlDeviceGetEnforcedPowerLimit, gpu)
-        gpus.append(
-            {
-                'name': asked(library, library.nvmlDeviceGetName, gpu),
-                'uuid': asked(library, library.nvmlDeviceGetUUID, gpu),
-                'memory_bytes': memory and memory.total,
-                'compute_capability': capability and '.'.join(map(str, capability)),
-                'max_clock_mhz': asked(library, library.nvmlDeviceGetMaxClockInfo, gpu, library.NVML_CLOCK_SM),
-                'max_memory_clock_mhz': asked(library, library.nvmlDeviceGetMaxClockInfo, gpu, library.NVML_CLOCK_MEM),
-                'power_limit_watts': milliwatts and milliwatts / 1000,
-            }
-        )
-    return gpus
+def _handles(library: Any) -> list[Any]:
+    """What NVML calls the GPUs by, without those that the driver has lost."""
+    indices = range(asked(library, library.nvmlDeviceGetCount) or 0)
+    handles = [asked(library, library.nvmlDeviceGetHandleByIndex, index) for index in indices]
+    return [gpu for gpu in handles if gpu is not None]
 
 
-def _from_nvidia_smi() -> tuple[list[dict[str, Any]], str | None]:
-    program = shutil.which('nvidia-smi')
-    if program is None:
-        return [], None
-    command = [program, f'--query-gpu={",".join(_FIELDS)}', '--format=csv,noheader,nounits']
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=_NVIDIA_SMI_SECS, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return [], None
-    gpus = [_gpu(line) for line in ran.stdout.splitlines() if line.strip()]
-    drivers = {gpu.pop('driver') for gpu in gpus}
-    return gpus, next(iter(drivers), None)
-
-
-def _gpu(line: str) -> dict[str, Any]:
-    """A GPU from a line of nvidia-smi; what it does not know is '[N/A]' there."""
-    gpu: dict[str, Any] = {}
-    for text, (name, convert) in zip(line.split(', '), _FIELDS.values(), strict=False):
-        try:
-            gpu[name] = None if text.strip().startswith('[') else convert(text.strip())
-        except ValueError:
-            gpu[name] = None
-    return {name: gpu.get(name) for name, _ in _FIELDS.values()}
+def _facts(library: Any, gpu: Any) -> dict[str, Any]:
+    memory = asked(library, library.nvmlDeviceGetMemoryInfo, gpu)
+    capability = asked(library, library.nvmlDeviceGetCudaComputeCapability, gpu)
+    milliwatts = asked(library, library.nvmlDeviceGetEnforcedPowerLimit, gpu)
+    return {
+        'name': asked(library, library.nvmlDeviceGetName, gpu),
+        'uuid': asked(library, library.nvmlDeviceGetUUID, gpu),
+        'memory_bytes': memory and memory.total,
+        'compute_capability': capability and '.'.join(map(str, capability)),
+        'max_clock_mhz': asked(library, library.nvmlDeviceGetMaxClockInfo, gpu, library.NVML_CLOCK_SM),
+        'max_memory_clock_mhz': asked(library, library.nvmlDeviceGetMaxClockInfo, gpu, library.NVML_CLOCK_MEM),
+        'power_limit_watts': milliwatts and milliwatts / 1000,
+    }

@@ -31,7 +31,6 @@ def has_visible_gpus(environ: Environment) -> bool:
     """Whether this host has GPUs, and CUDA_VISIBLE_DEVICES does not hide them all."""
     if listed_gpus(environ) == []:
         return False
-    # Where no device file is there, but nvidia-smi is installed, count_gpus() starts that program.
     return has_nvidia_gpu(environ) or bool(count_gpus())
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from nvidia_smi import fake_nvidia_smi
+from fake_nvml import use_pynvml, write_pynvml
 from refusals import refused
 
 from commands import cluster as cluster_command
@@ -20,7 +20,7 @@ print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), file=sys.stderr)
 @pytest.fixture
 def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with four GPUs, and a program in place of the benchmark that tells what it sees."""
-    monkeypatch.setenv('PATH', fake_nvidia_smi(tmp_path / 'bin', 4))
+    use_pynvml(monkeypatch, write_pynvml(tmp_path, 4))
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     program = tmp_path / 'program.py'
     program.write_text(PROGRAM)

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-from captured_machines import write_files
+from fake_nvml import use_pynvml, write_pynvml
 
 from doctor.benchmarks import compare_processes, lacks_tf32, throughput
 from doctor.verdicts import Context, Outcome
@@ -58,10 +58,7 @@ def test_tf32_is_not_measured_where_there_is_none(environ: dict[str, str], fact:
 def test_a_run_in_tf32_on_an_older_gpu_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if Path('/proc/driver/nvidia/version').exists():
         pytest.skip('this machine has the driver')
-    line = 'Tesla T4, GPU-1, 15360, 7.5, 1590, 5001, 70.00, 550.54.15'
-    programs = write_files(tmp_path, {'nvidia-smi': f'#!/bin/sh\necho "{line}"\n'})
-    (programs / 'nvidia-smi').chmod(0o755)
-    monkeypatch.setenv('PATH', str(programs), prepend=':')
+    use_pynvml(monkeypatch, write_pynvml(tmp_path, 1, name='Tesla T4', capability=(7, 5)))
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     found = throughput(Context(num_gpus=1), ['--model=trivial', '--tf32'])
     assert found.outcome is Outcome.SKIPPED

@@ -1,10 +1,11 @@
-"""The checks of GPUs, on machines made of files, with stand-ins for NVIDIA's libraries and its program."""
+"""The checks of GPUs, on machines made of files, with stand-ins for NVIDIA's libraries."""
 
 from pathlib import Path
 
 import pytest
 from captured_machines import write_files
 from compiled_libraries import NEEDED, compile_driver, compile_library, folder_with
+from fake_nvml import use_pynvml, without_pynvml, write_pynvml
 
 from doctor import copies
 from doctor import gpu_checks as gpus
@@ -33,8 +34,6 @@ WITH_DRIVER = {
     'dev/nvidia0': '',
     'proc/driver/nvidia/version': 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar 5 2024\n',
 }
-# In the order of the fields that hardware.gpus asks for.
-SMI = '#!/bin/sh\necho "NVIDIA A100-SXM4-40GB, GPU-1, 40960, 8.0, 1410, 1215, 400.00, 550.54.15"\n'
 
 
 @pytest.fixture(scope='module')
@@ -51,12 +50,10 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def _nvidia(compiled: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with NVIDIA's driver, libraries and nvidia-smi."""
+    """A machine with NVIDIA's driver and libraries."""
     if Path('/proc/driver/nvidia/version').exists():
         pytest.skip('this machine has the driver')
-    programs = write_files(tmp_path / 'programs', {'nvidia-smi': SMI})
-    (programs / 'nvidia-smi').chmod(0o755)
-    monkeypatch.setenv('PATH', str(programs), prepend=':')
+    use_pynvml(monkeypatch, write_pynvml(tmp_path, 1))
     monkeypatch.setenv('LD_LIBRARY_PATH', compiled['LD_LIBRARY_PATH'])
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     monkeypatch.delenv('SLURM_JOB_ID', raising=False)
@@ -85,6 +82,16 @@ def test_a_driver_that_starts_is_told_with_its_gpus(tmp_path: Path) -> None:
     ]
     assert missing == []
     assert found.figures['driver']['capabilities'] == ('8.0', '8.0')
+
+
+@pytest.mark.usefixtures('_nvidia')
+def test_without_its_package_the_facts_of_nvml_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_pynvml(monkeypatch)
+    found = driver_of(tmp_path, WITH_DRIVER)
+    assert (found.outcome, found.figures['gpus']) == (Outcome.WARNING, [])
+    assert '550.54.15' in found.found
+    assert '[cuda]' in found.found
+    assert 'nvidia-ml-py' in (found.advice or '') or 'make' in (found.advice or '')
 
 
 FIRST_DRIVEN = {'proc/driver/nvidia/gpus/0000:07:00.0/information': ''}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nvidia_smi import fake_nvidia_smi
+from fake_nvml import write_pynvml
 from refusals import check_line
 
 import tf_cnn_benchmarks
@@ -68,7 +68,7 @@ def test_the_eager_context_takes_memory_as_sessions_do(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, '-c', CODE, json.dumps(cases)],
         cwd=ROOT,
-        env=environment | {'PATH': fake_nvidia_smi(tmp_path, 1)},
+        env=environment | {'PYTHONPATH': str(write_pynvml(tmp_path, 1).parent)},
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,4 +1,4 @@
-"""Facts of machines from files captured there; of GPUs, from stand-ins for NVIDIA's library and program."""
+"""Facts of machines from files captured there; of GPUs, from stand-ins for NVIDIA's library."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from captured_machines import BATCH_JOB, CONTAINER_V1, CONTAINER_V2, epyc_2_sockets, graviton, write_files
+from fake_nvml import use_pynvml, without_pynvml, write_pynvml
 
 import errors
 from hardware import cgroups
@@ -244,19 +245,15 @@ def test_the_commit_is_that_of_the_programs_own_checkout(tmp_path: Path) -> None
     assert git_commit(installed) is None
 
 
-SMI = """\
-NVIDIA A100-SXM4-40GB, GPU-05a2, 40960, 8.0, 1410, 1215, 400.00, 550.54.15
-NVIDIA A100-SXM4-40GB, GPU-15a2, 40960, 8.0, 1410, [N/A], [N/A], 550.54.15
-"""
+def test_what_a_gpu_does_not_know_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = use_pynvml(monkeypatch, write_pynvml(tmp_path, 3))
 
+    def unknown(*arguments: object) -> object:
+        raise library.NVMLError
 
-def test_gpus_are_found_with_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / 'nvidia-smi'
-    program.write_text(f'#!/bin/sh\ncat <<END\n{SMI}END\n')
-    program.chmod(0o755)
-    monkeypatch.setenv('PATH', f'{tmp_path}{os.pathsep}{os.environ["PATH"]}')
-    # What `import` finds for a package that is not installed.
-    monkeypatch.setitem(sys.modules, 'pynvml', None)
+    monkeypatch.setattr(library, 'nvmlDeviceGetEnforcedPowerLimit', lambda gpu: unknown() if gpu else 400_000)
+    # The driver has lost the third GPU.
+    monkeypatch.setattr(library, 'nvmlDeviceGetHandleByIndex', lambda index: unknown() if index == 2 else index)
     gpus, driver = gpu_facts()
     assert driver == '550.54.15'
     assert gpus[0] == {
@@ -268,10 +265,12 @@ def test_gpus_are_found_with_nvidia_smi(tmp_path: Path, monkeypatch: pytest.Monk
         'max_memory_clock_mhz': 1215,
         'power_limit_watts': 400.0,
     }
-    assert gpus[1] == gpus[0] | {'uuid': 'GPU-15a2', 'max_memory_clock_mhz': None, 'power_limit_watts': None}
+    assert gpus[1:] == [gpus[0] | {'uuid': 'GPU-15a2', 'power_limit_watts': None}]
     lines = format_machine(machine_facts())
     assert lines[1].startswith('NVIDIA A100-SXM4-40GB x 2, 40 GiB each, compute capability 8.0; driver 550.54.15')
-    program.write_text('#!/bin/sh\necho failed; exit 9\n')
+    monkeypatch.setattr(library, 'nvmlInit', unknown)
+    assert gpu_facts() == ([], None)
+    without_pynvml(monkeypatch)
     assert gpu_facts() == ([], None)
 
 

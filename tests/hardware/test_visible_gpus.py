@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import tensorflow.compat.v1 as tf
 from cluster_environments import COLLECTIVE, CONTROLLED, found, open_mpi, slurm_step
-from nvidia_smi import fake_nvidia_smi
+from fake_nvml import use_pynvml, without_pynvml, write_pynvml
 from refusals import refused
 
 import tf_cnn_benchmarks
@@ -152,7 +152,7 @@ def test_the_list_is_read_as_cuda_reads_it(text: str | None, expected: list[str]
 
 
 def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('PATH', '')
+    without_pynvml(monkeypatch)
     assert count_gpus(tmp_path) == 0
     for number in range(3):
         (tmp_path / f'dev/nvidia{number}').mkdir(parents=True)
@@ -161,12 +161,12 @@ def test_gpus_are_counted_by_the_driver_or_by_what_it_makes(tmp_path: Path, monk
     (tmp_path / 'proc/driver/nvidia/gpus/0000:01:00.0').mkdir(parents=True)
     assert count_gpus(tmp_path) == 3
     # The job has one of the three.
-    monkeypatch.setenv('PATH', fake_nvidia_smi(tmp_path / 'bin', 1))
+    use_pynvml(monkeypatch, write_pynvml(tmp_path, 1))
     assert count_gpus(tmp_path) == 1
 
 
 def test_gpus_of_windows_cannot_be_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('PATH', '')
+    without_pynvml(monkeypatch)
     for name in ('dev/dxg', 'usr/lib/wsl/lib/libcuda.so.1'):
         (tmp_path / name).mkdir(parents=True)
     assert count_gpus(tmp_path) is None
@@ -175,7 +175,7 @@ def test_gpus_of_windows_cannot_be_counted(tmp_path: Path, monkeypatch: pytest.M
 @pytest.fixture
 def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_process: None) -> None:
     """A machine with four GPUs, in a process that has not used any."""
-    monkeypatch.setenv('PATH', fake_nvidia_smi(tmp_path, 4))
+    use_pynvml(monkeypatch, write_pynvml(tmp_path, 4))
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
 
 
@@ -198,7 +198,7 @@ def shown() -> str | None:
 
 
 def test_a_host_without_gpus_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('PATH', '')
+    without_pynvml(monkeypatch)
     monkeypatch.setattr('hardware.visible_gpus.has_nvidia_gpu', lambda environ: False)
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     assert not show_gpus(0, (0, 1))
@@ -323,10 +323,11 @@ def resolved(tmp_path: Path, cases: Mapping[str, tuple[Mapping[str, Any], Mappin
     imported once, in the process from which the others are forked.
     """
     kept = {name: value for name, value in os.environ.items() if name != 'CUDA_VISIBLE_DEVICES'}
+    write_pynvml(tmp_path, 4)
     ran = subprocess.run(
         [sys.executable, '-c', PLAN_EACH, json.dumps([{'model': 'lenet'}, cases])],
         cwd=ROOT,
-        env={**kept, 'PATH': fake_nvidia_smi(tmp_path, 4), 'PYTHONPATH': str(tmp_path)},
+        env={**kept, 'PYTHONPATH': str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=120,
