@@ -79,6 +79,7 @@ _OUTLIER_DEVIATIONS = 5
 _HIGHEST = 4.0
 _QUANTILES = (5, 25, 50, 75, 95, 99, 100)
 _PARTS = ('import', 'join', 'build', 'initialise', 'warm_up', 'step', 'input wait', *CAUSES)
+# Changes in a history that its caption names.
 _MOST_CHANGES = 3
 
 

@@ -3,13 +3,12 @@
   const table = document.getElementById('table');
   const filter = document.getElementById('filter');
   const count = document.getElementById('count');
-  if (!table) return;
   const body = table.tBodies[0];
   const rows = [...body.rows];
   const heads = [...table.tHead.rows[0].cells];
   let sorted = '';
 
-  const tell = () => {
+  const showCount = () => {
     const shown = rows.filter((row) => !row.hidden).length;
     count.textContent = `${shown} of ${rows.length} rows${sorted}`;
   };
@@ -17,14 +16,14 @@
   const sortBy = (head, column) => {
     const isNumber = head.classList.contains('number');
     const before = head.getAttribute('aria-sort');
-    // The largest number is what one looks for, and the first name.
+    // The first click shows the largest number, or the first name.
     const order = before ? (before === 'ascending' ? 'descending' : 'ascending') : isNumber ? 'descending' : 'ascending';
     const sign = order === 'ascending' ? 1 : -1;
-    const number = (row) => (row.cells[column].dataset.value ?? '') === '' ? NaN : Number(row.cells[column].dataset.value);
+    const number = (row) => parseFloat(row.cells[column].dataset.value);
     const compare = (a, b) => {
       if (!isNumber) return sign * a.cells[column].textContent.localeCompare(b.cells[column].textContent, 'en', { numeric: true });
       const [x, y] = [number(a), number(b)];
-      // What has no number comes last in both orders.
+      // Rows without a number come last in both orders.
       if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y);
       return sign * (x - y);
     };
@@ -32,7 +31,7 @@
     head.setAttribute('aria-sort', order);
     body.append(...[...rows].sort(compare));
     sorted = `, sorted by ${head.textContent.trim()}, ${order}`;
-    tell();
+    showCount();
   };
 
   heads.forEach((head, column) => {
@@ -46,11 +45,11 @@
   filter.addEventListener('input', () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     for (const row of rows) {
-      const text = [...row.cells].map((cell) => cell.textContent).join(' ').toLowerCase();
+      const text = row.textContent.toLowerCase();
       row.hidden = !words.every((word) => text.includes(word));
     }
-    tell();
+    showCount();
   });
   document.querySelector('.tools').hidden = false;
-  tell();
+  showCount();
 })();

@@ -122,6 +122,9 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             old = holder[path[-1]]
         except (KeyError, IndexError, TypeError):
             continue
+        if isinstance(holder, str):
+            # The other change put a text here.
+            continue
         change = draw(st.sampled_from(('replace', 'replace', 'remove', 'fill', 'scale')))
         value = copy.deepcopy(draw(st.sampled_from(VALUES)))
         if change == 'remove':
