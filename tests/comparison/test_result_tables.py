@@ -32,7 +32,8 @@ def test_a_table_of_text_has_its_title_and_a_gap_below_each_group() -> None:
 def test_styles_and_the_width_of_a_terminal_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('TERM', 'xterm')
     monkeypatch.setenv('COLUMNS', '30')
-    monkeypatch.delenv('NO_COLOR', raising=False)
+    for name in ('NO_COLOR', 'FORCE_COLOR', 'TTY_COMPATIBLE'):
+        monkeypatch.delenv(name, raising=False)
     table = Table(COLUMNS, [([('one two three four five six', 'bold red'), ('\nnext', '')], '1')])
     plain = table.as_text(io.StringIO(), 80)
     assert '\x1b' not in plain
