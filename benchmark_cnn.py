@@ -20,7 +20,7 @@ from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan, Role, ServerPlan
 from planning.this_process import THIS_PROCESS
-from results.console import Console, format_banner
+from results.console import Console
 from results.result import Cause, ClusterTotal, Phase, Result, Step, StepValues
 from run.build import build_evaluation, build_step, export, make_banner
 from run.evaluation import Evaluation, SavedVariables, share_accuracy, write_summary
@@ -181,16 +181,14 @@ class BenchmarkCNN:
                 in_graph = StepsInGraph(step_graph.fetches, plan.machine.towers[0], step_graph.drawing_ops)
             state = RunState(plan.checkpoints, step_graph, worker, self._console.warning, self._console.note)
             model_values = ModelValues(step_graph.model_slices) if plan.checkpoints.export_folder else None
-        self._measurement.recording.bytes_of_servers = tuple(step_graph.bytes_of_servers.values())
-        self._measurement.recording.bytes_of_step = step_graph.bytes_of_step
+        self._measurement.recording.transfer = step_graph.transfer
         self._measurement.recording.input_buffers = buffers = step_graph.pipeline.buffers
         if buffers and plan.params.verbose:
             self._console.note(format_memory(buffers))
-        self._measurement.recording.uses_shared_memory = step_graph.uses_shared_memory
         if not worker.inherited:
             self._warn(_idle_in_memory(plan.params, step_graph))
             prefix = worker.device if worker.device and plan.machine.is_here else ''
-            self._console.result(format_banner(make_banner(plan, prefix, step_graph)))
+            self._console.result(make_banner(plan, prefix, step_graph))
         if instruments.graph_file:
             write_graph(graph, instruments.graph_file)
         self._state = state
@@ -363,7 +361,7 @@ class BenchmarkCNN:
 def _idle_in_memory(params: Params, step_graph: StepGraph) -> str | None:
     """A warning about the given flag that shared memory leaves without effect, which shows only when it is had."""
     written = params.given.get('compact_gradient_transfer')
-    if not (written and params.compact_gradient_transfer and step_graph.uses_shared_memory):
+    if not (written and params.compact_gradient_transfer and step_graph.transfer.in_shared_memory):
         return None
     return (
         f'{written} has no effect: the tasks share memory, in 32 bits; add --shared_memory=off to send gradients in 16'

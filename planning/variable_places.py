@@ -39,7 +39,7 @@ def place_variables(params: Params, processes: Processes, machine: Machine, comp
             staged=params.staged_vars and params.trains,
             relaxed=params.variable_consistency == 'relaxed' and params.trains,
         ),
-        shown_sync=params.cross_replica_sync and processes.together,
+        sync=params.cross_replica_sync and processes.together,
         sums=sums,
         leaders=leaders,
         shown_spec=machine.all_reduce_spec if mode.takes_all_reduce_spec and sums_towers else None,

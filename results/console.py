@@ -4,12 +4,12 @@ import contextlib
 import io
 import os
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TextIO
 
 from errors import RunError, counted, format_warning
 from results.live import LiveLine, can_redraw
-from results.result import Accuracy, StepValues
+from results.result import Accuracy, StepValues, Transfer
 from results.statistics import Rate
 
 _RULE = '-' * 64
@@ -19,92 +19,35 @@ _LABEL_WIDTH = 13
 # After the precision, whose first word others read.
 IN_TF32 = ' (computed in TF32)'
 PERHAPS_IN_TF32 = ' (computed in TF32 if the GPUs of the workers have it)'
-# What the times of steps are if one call of the session takes several.
-_EQUAL_PARTS = 'the time of a step is an equal part of that of its run'
+# The line after the batch size of all devices, printed without its label.
+_OF_DEVICE = 'per device'
+# The lines of the banner; others follow.
+_ORDER = (
+    *('TensorFlow', 'Model', 'Dataset', 'Input', 'Mode', 'SingleSess', 'Batch size', _OF_DEVICE, 'Num batches'),
+    *('Num epochs', 'Steps/run', 'Devices', 'NUMA bind', 'Data format', 'Precision', 'Optimizer', 'Variables'),
+    *('Weights', 'AllReduce', 'Sync', 'Workers'),
+)
 
 
-@dataclass(frozen=True)
-class Banner:
-    """The facts shown before a run.
-
-    batch_size is per device. num_batches is None if all images are evaluated, and a text if no number is known.
-    num_epochs are passes over the data set; None if unknown. machine: the processor and versions, the GPUs.
-    numa_bind: what is bound to NUMA nodes; empty if nothing is.
-    data_format_reason is empty if the run did not choose. tf32: whether fp32 is computed in TF32; None if
-    that is unknown. steps_per_run: how many steps one call of the session takes. input_pipeline: how images become
-    batches; empty if that is as usual for them.
-    bytes_of_servers are those of the variables on each parameter server; bytes_of_step are those that a step transfers;
-    uses_shared_memory: through memory that the workers share.
-    """
-
-    tensorflow_version: str
-    model: str
-    data_set: str
-    is_synthetic: bool
-    mode: str
-    batch_size: int
-    global_batch_size: int
-    num_batches: int | str | None
-    num_epochs: float | None
-    devices: tuple[str, ...]
-    data_format: str
-    optimizer: str
-    variable_update: str
-    all_reduce_spec: str | None = None
-    single_session: bool = False
-    numa_bind: str = ''
-    sync: bool = True
-    num_workers: int = 1
-    bytes_of_servers: tuple[int, ...] = ()
-    bytes_of_step: int = 0
-    uses_shared_memory: bool = False
-    precision: str = 'fp32'
-    tf32: bool | None = False
-    data_format_reason: str = ''
-    has_constant_weights: bool = False
-    machine: tuple[str, ...] = ()
-    steps_per_run: int = 1
-    input_pipeline: str = ''
+def format_banner(lines: Sequence[tuple[str, object]]) -> str:
+    """The lines before a run, each a label and a value, in the order that users know; ends with ten equal signs."""
+    order = {label: number for number, label in enumerate(_ORDER)}
+    rows = sorted(lines, key=lambda line: order.get(line[0], len(order)))
+    texts = [f'{"" if label == _OF_DEVICE else f"{label}:":<{_LABEL_WIDTH}}{value}' for label, value in rows]
+    return '\n'.join([*texts, BANNER_END])
 
 
-def format_banner(banner: Banner) -> str:
-    """The lines before a run, ending with ten equal signs; the TensorFlow version is shortened to major.minor."""
-    rows = [
-        ('TensorFlow', '.'.join(banner.tensorflow_version.split('.')[:2])),
-        ('Model', banner.model),
-        ('Dataset', f'{banner.data_set} ({"synthetic" if banner.is_synthetic else "real"})'),
-        *([('Input', banner.input_pipeline)] if banner.input_pipeline else []),
-        ('Mode', banner.mode),
-        ('SingleSess', banner.single_session),
-        ('Batch size', f'{banner.global_batch_size} global'),
-        ('', f'{banner.batch_size} per device'),
-        ('Num batches', 'all' if banner.num_batches is None else banner.num_batches),
-        ('Num epochs', 'unknown' if banner.num_epochs is None else f'{banner.num_epochs:.2f}'),
-        *([('Steps/run', f'{banner.steps_per_run}; {_EQUAL_PARTS}')] if banner.steps_per_run > 1 else []),
-        ('Devices', list(banner.devices)),
-        ('NUMA bind', banner.numa_bind or False),
-        (
-            'Data format',
-            f'{banner.data_format}{f" ({banner.data_format_reason})" if banner.data_format_reason else ""}',
-        ),
-        *([('Precision', banner.precision)] if banner.precision != 'fp32' else []),
-        *([('Precision', f'{banner.precision}{IN_TF32}')] if banner.tf32 else []),
-        *([('Precision', f'{banner.precision}{PERHAPS_IN_TF32}')] if banner.tf32 is None else []),
-        ('Optimizer', banner.optimizer),
-        ('Variables', banner.variable_update),
-        *([('Weights', 'constant, batch norm is folded')] if banner.has_constant_weights else []),
-        *([('AllReduce', banner.all_reduce_spec)] if banner.all_reduce_spec else []),
-        ('Sync', banner.sync),
-    ]
+def transfer_lines(transfer: Transfer, num_workers: int) -> list[tuple[str, object]]:
+    """What the processes of a cluster hold and send; nothing for a run of one process."""
     # A cluster may consist of one worker and parameter servers.
-    if banner.num_workers > 1 or banner.bytes_of_servers:
-        rows.append(('Workers', banner.num_workers))
-        rows += [(f'On ps {index}', _megabytes(held)) for index, held in enumerate(banner.bytes_of_servers)]
-        through = ' through shared memory, in 32 bits' if banner.uses_shared_memory else ''
-        rows.append(('Step moves', f'{_megabytes(banner.bytes_of_step)}{through}'))
-    rows += [(label, line) for label, line in zip(('Machine', 'GPUs'), banner.machine, strict=False)]
-    lines = [f'{f"{label}:" if label else "":<{_LABEL_WIDTH}}{value}' for label, value in rows]
-    return '\n'.join([*lines, BANNER_END])
+    if num_workers == 1 and not transfer.bytes_per_ps:
+        return []
+    through = ' through shared memory, in 32 bits' if transfer.in_shared_memory else ''
+    return [
+        ('Workers', num_workers),
+        *((f'On ps {index}', _megabytes(held)) for index, held in enumerate(transfer.bytes_per_ps)),
+        ('Step moves', f'{_megabytes(transfer.bytes_per_step or 0)}{through}'),
+    ]
 
 
 def _megabytes(num_bytes: int) -> str:

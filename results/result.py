@@ -102,6 +102,21 @@ class ClusterTotal:
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """What a step moves between the processes of a cluster; the object "transfer" of a result document.
+
+    Attributes:
+      bytes_per_ps: those of the variables on each parameter server.
+      bytes_per_step: those that a step sends; None if no graph was built.
+      in_shared_memory: whether they go through memory that the workers share.
+    """
+
+    bytes_per_ps: tuple[int, ...] = ()
+    bytes_per_step: int | None = None
+    in_shared_memory: bool = False
+
+
+@dataclass(frozen=True)
 class Accuracy:
     """The result of an evaluation, over all workers.
 
@@ -137,32 +152,71 @@ class Accuracy:
 class Result:
     """One run of the benchmark.
 
-    batch_size is per device, with the default of the model in place of 0. devices are those of one worker, one for each
-    tower. steps are all steps in order, including warm-up; between has, for each of them, what followed it, until the
-    next step if there is one. complete is False if the run ended before its last step.
-    takes_steps_together is False for workers of a cluster that do not wait for each other. num_missing_shards is the
-    number of shards in their file names minus the number of files. evaluations are those that interrupted training.
-    num_skipped_steps counts the steps that changed no variable because gradients overflowed, over all workers.
+    Attributes:
+      params: the settings.
+      model: the name of the model.
+      run: the facts of the run, as the object "run" of the result document has them: docs/results.md.
+      tensorflow_version: that of the installed TensorFlow.
+      steps: all steps in order, including warm-up.
+      complete: False if the run ended before its last step.
+      between: for each step, what followed it, until the next step if there is one.
+      num_workers: how many processes took steps.
+      cluster_total: the images and seconds of all workers; None for a run of one process.
+      evaluations: those that interrupted training.
+      num_skipped_steps: the steps that changed no variable because gradients overflowed, over all workers.
     """
 
     params: Params
     model: str
-    data_set: str
-    is_synthetic: bool
-    data_format: str
-    batch_size: int
-    devices: tuple[str, ...]
+    run: Mapping[str, Any]
     tensorflow_version: str
     steps: tuple[Step[StepValues], ...]
     complete: bool
     between: tuple[Between, ...] = ()
     num_workers: int = 1
-    takes_steps_together: bool = True
     cluster_total: ClusterTotal | None = None
-    num_missing_shards: int = 0
     evaluations: tuple[Accuracy, ...] = ()
-    precision: str = 'fp32'
     num_skipped_steps: int = 0
+
+    @property
+    def data_set(self) -> str:
+        """The name of the data set."""
+        return str(self.run['data_set'])
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the images were made up."""
+        return bool(self.run['is_synthetic'])
+
+    @property
+    def data_format(self) -> str:
+        """'NHWC' or 'NCHW'."""
+        return str(self.run['data_format'])
+
+    @property
+    def batch_size(self) -> int:
+        """Images of one step on each device, with the default of the model in place of 0."""
+        return int(self.run['batch_size'])
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of one worker, one for each tower."""
+        return tuple(self.run['devices'])
+
+    @property
+    def takes_steps_together(self) -> bool:
+        """False for workers of a cluster that do not wait for each other."""
+        return bool(self.run['together'])
+
+    @property
+    def num_missing_shards(self) -> int:
+        """The number of shards in their file names less the number of files."""
+        return int(self.run['num_missing_shards'])
+
+    @property
+    def precision(self) -> str:
+        """'fp32', 'fp16' or 'bf16'."""
+        return self.params.precision
 
     @property
     def global_batch_size(self) -> int:
@@ -242,13 +296,8 @@ class Result:
         """
         return {
             'model': self.model,
-            'data_set': self.data_set,
-            'is_synthetic': self.is_synthetic,
+            **self.run,
             'precision': self.precision,
-            'data_format': self.data_format,
-            'batch_size': self.batch_size,
-            'global_batch_size': self.global_batch_size,
-            'devices': list(self.devices),
             'num_workers': self.num_workers,
             'tensorflow_version': self.tensorflow_version,
             'complete': self.complete,

@@ -20,9 +20,10 @@ from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
 from managers.shared_sums import ShareMemory
 from params.device_flags import HOST_DEVICE
-from planning.plan import Plan, Role
+from planning.plan import Plan
 from preprocessing import ImageOptions, Scale
-from results.console import Banner
+from results.console import format_banner, transfer_lines
+from results.result import Transfer
 from results.summary import format_machine
 from run.constant_weights import freeze
 from run.evaluation import Evaluation, SavedVariables
@@ -105,52 +106,22 @@ def export(plan: Plan, values: Mapping[str, Array], folder: str) -> None:
     export_saved_model(folder, values, plan.step.network, num_classes, image_shape, _scale(plan))
 
 
-def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = None) -> Banner:
+def make_banner(plan: Plan, device_prefix: str = '', built: StepGraph | None = None) -> str:
     """The banner that is printed before a run.
 
     Args:
       device_prefix: the job and task prefix of this process's devices in a cluster.
       built: the training step; None if nothing is trained.
     """
-    counts, machine, variables = plan.counts, plan.machine, plan.variables
-    batch_size = counts.batch_size
-    shown_batches: int | str | None = counts.num_timed
-    shown_epochs: float | None = counts.num_epochs
-    if counts.target_secs:
-        shown_batches, shown_epochs = f'as many as take {counts.target_secs:g} seconds', None
-    if plan.subject.role is Role.EVALUATION:
-        assert plan.evaluations
-        batch_size, shown_batches = plan.evaluations.batch_size, plan.evaluations.shown_batches
-        shown_epochs = plan.evaluations.num_epochs
-    return Banner(
-        tensorflow_version=tf.__version__,
-        model=plan.subject.model.name,
-        data_set=plan.data.data_set.name,
-        is_synthetic=plan.data.folder is None,
-        mode=plan.subject.role.value,
-        batch_size=batch_size,
-        global_batch_size=batch_size * len(machine.towers) * plan.processes.num_trainers,
-        num_batches=shown_batches,
-        num_epochs=shown_epochs,
-        numa_bind=plan.session.process.numa,
-        devices=tuple(f'{device_prefix}{tower}' for tower in machine.towers),
-        data_format=machine.data_format,
-        data_format_reason=machine.data_format_reason,
-        optimizer=plan.variables.optimizer.name,
-        variable_update=variables.variable_update,
-        all_reduce_spec=variables.shown_spec,
-        single_session=not machine.is_here,
-        sync=variables.shown_sync,
-        num_workers=plan.processes.num_trainers * len(machine.hosts),
-        bytes_of_servers=tuple(built.bytes_of_servers.values()) if built else (),
-        bytes_of_step=built.bytes_of_step if built else 0,
-        uses_shared_memory=bool(built and built.uses_shared_memory),
-        precision=str(plan.step.precision),
-        has_constant_weights=plan.step.freezes,
-        tf32=machine.tf32,
-        machine=tuple(format_machine(plan.surroundings.machine)),
-        steps_per_run=counts.steps_per_run if plan.subject.role in (Role.TRAINING, Role.FORWARD_ONLY) else 1,
-        input_pipeline='' if plan.data.input_row == input_for(plan.data.images) else plan.data.input_row.name,
+    num_workers = plan.processes.num_trainers * len(plan.machine.hosts)
+    return format_banner(
+        [
+            ('TensorFlow', '.'.join(tf.__version__.split('.')[:2])),
+            ('Devices', [f'{device_prefix}{tower}' for tower in plan.machine.towers]),
+            *plan.banner_lines,
+            *transfer_lines(built.transfer if built else Transfer(), num_workers),
+            *zip(('Machine', 'GPUs'), format_machine(plan.surroundings.machine), strict=False),
+        ]
     )
 
 

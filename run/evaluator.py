@@ -10,7 +10,7 @@ from cluster.worker import Worker
 from errors import RunError, spelled
 from params.device_flags import HOST_DEVICE
 from planning.plan import Plan
-from results.console import Console, format_banner
+from results.console import Console
 from results.result import Result
 from run.build import build_evaluation, export, make_banner
 from run.evaluation import OwnVariables, share_accuracy, write_summary
@@ -50,7 +50,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             export_folder = plan.checkpoints.export_folder
             model_values = ModelValues(towers[0].slices) if export_folder else None
         if not worker.inherited:
-            console.result(format_banner(make_banner(plan)))
+            console.result(make_banner(plan))
         last = values = None
         measurement.recording.begin('initialise')
         with open_session(worker.target, graph, worker.config) as session:

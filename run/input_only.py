@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from cluster.worker import Worker
 from inputs.stages import TRANSFER
 from planning.plan import Plan
-from results.console import Console, format_banner
+from results.console import Console
 from results.result import Phase, Result, Step, StepValues
 from run.build import make_banner, make_input
 from run.input_stages import StageTime, rows_of
@@ -99,7 +99,7 @@ def measure_input(plan: Plan, console: Console, invocation: Invocation) -> Resul
         console.progress('Building the graphs')
         *before, last = (_Stage(plan, name) for name in plan.data.input_stages)
         recording.input_buffers = last.pipeline.buffers
-        console.result(format_banner(make_banner(plan)))
+        console.result(make_banner(plan))
 
         def take_half(stage: _Stage, num_timed: int) -> None:
             if num_timed:

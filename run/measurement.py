@@ -365,21 +365,14 @@ class Measurement:
         between: tuple[Between, ...] = tuple(self._between)
         return Result(
             params=plan.params,
-            model=plan.subject.model.name,
-            data_set=plan.data.data_set.name,
-            is_synthetic=plan.data.folder is None,
-            data_format=plan.machine.data_format,
-            batch_size=plan.counts.batch_size,
-            devices=plan.machine.towers,
+            model=plan.subject.model_name,
+            run=plan.run_facts,
             tensorflow_version=tf.__version__,
             steps=tuple(self._steps),
             between=between,
-            num_missing_shards=plan.data.shards.num_missing if plan.data.shards else 0,
             complete=is_complete,
             num_workers=plan.processes.num_trainers,
-            takes_steps_together=plan.processes.together,
             cluster_total=self.cluster_total,
             evaluations=tuple(self._evaluations),
-            precision=plan.step.precision.name,
             num_skipped_steps=self.num_skipped,
         )

@@ -23,7 +23,7 @@ from results import VERSION
 from results.advice import advise
 from results.benchmark_log import run_info
 from results.document import RESULT, SCHEMA_VERSION
-from results.result import Accuracy, Between, Cause, Ending, Phase, Result, Step, StepValues
+from results.result import Accuracy, Between, Cause, Ending, Phase, Result, Step, StepValues, Transfer
 from results.statistics import describe, throughput
 from run.invocation import Invocation
 
@@ -40,17 +40,14 @@ class Recording:
       invocation: how the run was asked for.
 
     Attributes:
-      bytes_of_servers, bytes_of_step: what each parameter server holds and a step transfers, once the graph is built;
-        uses_shared_memory: through memory that the processes share.
+      transfer: what a step moves between processes, once the graph is built.
       input_buffers: what the input pipeline holds in host memory, once the graph is built.
       input_stages: the rows of run.input_stages; None if the stages of the input were not measured.
       peak_flops: what the devices reach with large matrix products, in FLOP/s; None if it was not measured.
     """
 
     def __init__(self, plan: Plan, invocation: Invocation) -> None:
-        self.bytes_of_servers: Sequence[int] = ()
-        self.bytes_of_step: int | None = None
-        self.uses_shared_memory = False
+        self.transfer = Transfer()
         self.peak_flops: float | None = None
         self.input_buffers: Sequence[Held] = ()
         self.input_stages: Sequence[Mapping[str, Any]] | None = None
@@ -181,7 +178,7 @@ class Recording:
             'ended_at': _utc(time.time()),
             'program': {'version': VERSION, 'git_commit': surroundings.git_commit},
             'command': self._command(),
-            'run': self._run(result),
+            'run': {**result.run, 'num_skipped_steps': result.num_skipped_steps},
             'cluster': self._cluster(),
             'model': {
                 'name': plan.subject.model.name,
@@ -197,11 +194,7 @@ class Recording:
             },
             'compute': self._compute(flops, result),
             'memory': self._memory(),
-            'transfer': {
-                'bytes_per_ps': list(self.bytes_of_servers),
-                'bytes_per_step': self.bytes_of_step,
-                'in_shared_memory': self.uses_shared_memory,
-            },
+            'transfer': asdict(self.transfer),
             'input': {**_input(result), 'stages': self.input_stages, 'memory': self._input_memory()},
             'energy': {**energy, 'joules_per_image': joules_per_image},
             'evaluations': [_evaluation(found, self._unix_at_zero) for found in result.evaluations],
@@ -248,38 +241,6 @@ class Recording:
             'init_learning_rate': plan.step.learning_rate.rates[0],
         }
         return {name: resolved.get(name, value) for name, value in vars(params).items() if name != 'given'}
-
-    def _run(self, result: Result) -> dict[str, Any]:
-        plan, counts, variables = self._plan, self._plan.counts, self._plan.variables
-        evaluates = plan.subject.role is Role.EVALUATION and plan.evaluations
-        batch_size = evaluates.batch_size if evaluates else counts.batch_size
-        return {
-            'role': plan.subject.role.value,
-            'variable_update': variables.variable_update,
-            'sync': variables.shown_sync,
-            'together': plan.processes.together,
-            'all_reduce_spec': variables.shown_spec,
-            'optimizer': plan.variables.optimizer.name,
-            'precision': str(plan.step.precision),
-            'tf32': plan.machine.tf32,
-            'data_format': plan.machine.data_format,
-            'device': plan.machine.kind,
-            'devices': list(plan.machine.towers),
-            'data_set': plan.data.data_set.name,
-            'is_synthetic': plan.data.folder is None,
-            'input_pipeline': None if evaluates else plan.data.input_row.name,
-            'image_size': plan.data.image_size,
-            'batch_size': batch_size,
-            'global_batch_size': batch_size * len(plan.machine.towers) * plan.processes.num_trainers,
-            'images_per_step': counts.images_of_step,
-            'num_warmup': counts.num_warmup,
-            'num_timed': None if counts.target_secs else counts.num_timed,
-            'num_epochs': None if counts.target_secs else _number(counts.num_epochs),
-            'display_every': counts.display_every,
-            'steps_per_run': 1 if plan.subject.role is Role.INPUT_ONLY else counts.steps_per_run,
-            'num_missing_shards': result.num_missing_shards,
-            'num_skipped_steps': result.num_skipped_steps,
-        }
 
     def _input_memory(self) -> dict[str, Any] | None:
         held = list(map(asdict, self.input_buffers))

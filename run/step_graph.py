@@ -12,6 +12,7 @@ from models.layers import VariableSource
 from models.networks import build_network, is_among_best
 from params.device_flags import HOST_DEVICE
 from planning.step import StepSettings
+from results.result import Transfer
 from run.constant_weights import FrozenNetwork
 from run.tower_copies import TowerCopier, TowerTemplate
 from training.checkpoints import Slice, whole
@@ -71,8 +72,8 @@ class StepGraph:
       variables: the trainable variables of the first model. gradients: (variable, gradient) pairs for them.
       global_step: the counter of steps.
       synchronous_step: sums the gradients of several workers on parameter servers; None in other modes.
-      bytes_of_servers: the bytes that each parameter server holds. bytes_of_step: the bytes that a step transfers;
-        uses_shared_memory: through memory that the workers share.
+      bytes_of_servers: the bytes that each parameter server holds, by the server.
+      transfer: what a step moves between processes.
       slices: the parts of each variable in a checkpoint, by name. model_slices: those of the model only.
       num_skipped: how many steps the loss scale has skipped so far; None if it never skips steps.
       before_evaluation: makes the slices of all workers equal; None if they always are.
@@ -88,8 +89,7 @@ class StepGraph:
     global_step: Variable
     synchronous_step: SynchronousStep | None
     bytes_of_servers: dict[str, int]
-    bytes_of_step: int
-    uses_shared_memory: bool
+    transfer: Transfer
     slices: dict[str, list[Slice]]
     model_slices: dict[str, list[Slice]]
     num_skipped: Tensor | None
@@ -229,8 +229,11 @@ def build_step_graph(
             global_step=global_step,
             synchronous_step=manager.synchronous_step,
             bytes_of_servers=manager.bytes_of_servers(),
-            uses_shared_memory=manager.uses_shared_memory,
-            bytes_of_step=manager.bytes_of_reads() if settings.forward_only else manager.bytes_of_step(),
+            transfer=Transfer(
+                tuple(manager.bytes_of_servers().values()),
+                manager.bytes_of_reads() if settings.forward_only else manager.bytes_of_step(),
+                manager.uses_shared_memory,
+            ),
             slices=slices,
             model_slices=model_slices,
             before_evaluation=tf.group(*before_evaluation) if before_evaluation else None,

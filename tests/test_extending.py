@@ -14,7 +14,7 @@ pytestmark = pytest.mark.distributed
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / 'docs' / 'extending.md').read_text()
-TITLES = ('A model', 'A mode', 'An input pipeline', 'An optimizer', 'A subcommand', 'A flag')
+TITLES = ('A model', 'A mode', 'An input pipeline', 'An optimizer', 'A fact', 'A subcommand', 'A flag')
 # One process runs all commands, since importing TensorFlow takes longer than any of them.
 RUN_ALL = """
 import shlex, sys
@@ -68,5 +68,6 @@ def test_the_examples_run(extended: Path) -> None:
     for title in set(TITLES) - {'A subcommand'}:
         assert 'total images/sec: ' in outputs[title], title
     assert 'Variables:   gathered' in outputs['A mode']
+    assert 'Num devices: 1' in outputs['A fact']
     assert 'Optimizer:   nesterov' in outputs['An optimizer']
     assert 'Dataset:     mnist (real)' in outputs['An input pipeline']

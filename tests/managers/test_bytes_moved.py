@@ -85,7 +85,7 @@ def test_the_bytes_of_a_step_are_those_that_cross(mode: str, transfer: Any) -> N
         for way in ('ps to worker', 'worker to ps')
         for value in crossings(built, way)
     )
-    assert [built.step.bytes_of_step for built in workers] == [moved] * NUM_WORKERS
+    assert [built.step.transfer.bytes_per_step for built in workers] == [moved] * NUM_WORKERS
     assert [built.step.bytes_of_servers for built in workers] == [workers[0].step.bytes_of_servers] * NUM_WORKERS
     held: Counter[str] = Counter()
     for part in (part for name, parts in workers[0].step.slices.items() for part in parts if name != 'global_step'):
@@ -101,7 +101,7 @@ def test_the_bytes_of_a_forward_only_step_are_those_that_cross(mode: str, transf
     crossed = [value for built in workers for value in crossings(built, 'ps to worker')]
     moved = sum(value.shape.num_elements() * value.dtype.size for value in crossed)
     assert moved > 0
-    assert [built.step.bytes_of_step for built in workers] == [moved] * NUM_WORKERS
+    assert [built.step.transfer.bytes_per_step for built in workers] == [moved] * NUM_WORKERS
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_bytes_of_a_ring_are_those_that_all_its_workers_send(transfer: Any) 
     total = sum(variable.value.shape.num_elements() for variable in built.manager.trainable_variables_on_device(0))
     # Each sends W-1 of the W chunks to be summed, then W-1 sums.
     sent = [2 * (num_workers - 1) * total * (transfer or tf.float32).size / num_workers] * num_workers
-    assert built.step.bytes_of_step == round(sum(sent))
+    assert built.step.transfer.bytes_per_step == round(sum(sent))
     assert built.step.bytes_of_servers == {}
 
 
@@ -154,7 +154,7 @@ def test_the_bytes_of_a_controllers_step_are_those_of_its_algorithm(
     )
     variables = built.manager.trainable_variables_on_device(0)
     total = sum(variable.value.shape.num_elements() for variable in variables) * (transfer or tf.float32).size
-    assert built.step.bytes_of_step == pytest.approx(sent_per_byte * total, rel=1e-4)
+    assert built.step.transfer.bytes_per_step == pytest.approx(sent_per_byte * total, rel=1e-4)
     assert built.step.bytes_of_servers == {}
     # Every tower has its variables, and nothing of it is elsewhere.
     for tower, own in zip(towers, built.manager.variables, strict=True):

@@ -18,7 +18,6 @@ from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan
 from planning.this_process import THIS_PROCESS
-from results.console import format_banner
 from run.build import make_banner
 
 pytestmark = pytest.mark.graph
@@ -187,7 +186,7 @@ def test_the_banner_says_which_data_format_and_why(
 ) -> None:
     set_gpus(capability)
     plan = plan_of(**flags)
-    assert f'\nData format: {shown}\n' in format_banner(make_banner(plan))
+    assert f'\nData format: {shown}\n' in make_banner(plan)
     assert plan.machine.data_format == shown.split()[0]
     # The layout pass leaves it as it is.
     rewrite = plan.session.config.graph_options.rewrite_options
@@ -219,7 +218,7 @@ def test_the_banner_and_the_document_say_whether_fp32_is_computed_in_tf32(
         monkeypatch.setenv(name, value)
     plan = plan_of(**flags)
     assert plan.machine.tf32 is expected
-    assert ('TF32' in format_banner(make_banner(plan))) == expected
+    assert ('TF32' in make_banner(plan)) == expected
     assert plan.surroundings.environment.get('NVIDIA_TF32_OVERRIDE') == environ.get('NVIDIA_TF32_OVERRIDE')
     if plan.machine.kind == 'gpu':
         assert tf.config.experimental.tensor_float_32_execution_enabled() == plan.params.tf32

@@ -16,7 +16,7 @@ from refusals import check_line
 from errors import format_error, format_warning
 from params import Params
 from results import console
-from results.result import Cause, Phase, Result, Step, StepValues
+from results.result import Cause, Phase, Result, Step, StepValues, Transfer
 from results.statistics import Rate, jitter, standard_error, step_rates, summarize, throughput
 
 pytestmark = pytest.mark.unit
@@ -76,7 +76,7 @@ def test_no_seconds_have_no_throughput() -> None:
     assert math.isnan(throughput(0, 0.0))
 
 
-def a_result(**changes: Any) -> Result:
+def a_result(*, together: bool = True, **changes: Any) -> Result:
     timed = [
         Step(Phase.TIMED, 1, 1.0, StepValues(7.0, steps_before=1, steps_after=2), start=50.0),
         Step(Phase.TIMED, 2, 3.0, StepValues(7.0, steps_before=2, steps_after=3), start=52.0),
@@ -84,11 +84,14 @@ def a_result(**changes: Any) -> Result:
     result = Result(
         params=Params(),
         model='resnet50',
-        data_set='imagenet',
-        is_synthetic=True,
-        data_format='NHWC',
-        batch_size=8,
-        devices=('/cpu:0', '/cpu:1'),
+        run={
+            'data_set': 'imagenet',
+            'is_synthetic': True,
+            'data_format': 'NHWC',
+            'batch_size': 8,
+            'devices': ['/cpu:0', '/cpu:1'],
+            'together': together,
+        },
         tensorflow_version='2.21.0',
         steps=(Step(Phase.WARMUP, 1, 50.0, StepValues(7.5)), *timed),
         complete=True,
@@ -114,11 +117,11 @@ def test_evaluations_are_the_only_time_between_steps_that_the_total_leaves_out()
     assert result.between_seconds == pause
     assert result.wall_seconds == 4.5
     # Workers that do not wait for each other train while the chief evaluates.
-    assert a_result(between=between, takes_steps_together=False).wall_seconds == 5.0
+    assert a_result(between=between, together=False).wall_seconds == 5.0
 
 
 def test_the_total_of_workers_that_do_not_wait_counts_the_global_steps_in_the_time_of_one() -> None:
-    result = a_result(num_workers=2, takes_steps_together=False)
+    result = a_result(num_workers=2, together=False)
     timed = [
         dataclasses.replace(step, values=StepValues(7.0, steps_before=before, steps_after=after))
         for step, before, after in zip(result.timed_steps, (5, 8), (7, 12), strict=True)
@@ -144,78 +147,28 @@ def test_a_result_without_timed_steps_has_no_rate() -> None:
     assert math.isnan(a_result(steps=a_result().steps[:1], complete=False).images_per_second)
 
 
-BANNER = console.Banner(
-    tensorflow_version='2.21.0',
-    model='resnet50',
-    data_set='imagenet',
-    is_synthetic=True,
-    mode='training',
-    batch_size=64,
-    global_batch_size=128,
-    num_batches=100,
-    num_epochs=0.00999,
-    devices=('/gpu:0', '/gpu:1'),
-    data_format='NCHW',
-    optimizer='sgd',
-    variable_update='parameter_server',
-)
-
-
-def test_the_banner_of_training() -> None:
-    assert console.format_banner(BANNER) == '\n'.join(
+def test_the_banner_has_its_lines_in_the_order_that_users_know_and_others_after_them() -> None:
+    lines = [('GPUs', '8 x one'), ('per device', '64 per device'), ('Sync', True), ('Batch size', '128 global')]
+    assert console.format_banner(lines) == '\n'.join(
         [
-            'TensorFlow:  2.21',
-            'Model:       resnet50',
-            'Dataset:     imagenet (synthetic)',
-            'Mode:        training',
-            'SingleSess:  False',
             'Batch size:  128 global',
             '             64 per device',
-            'Num batches: 100',
-            'Num epochs:  0.01',
-            "Devices:     ['/gpu:0', '/gpu:1']",
-            'NUMA bind:   False',
-            'Data format: NCHW',
-            'Optimizer:   sgd',
-            'Variables:   parameter_server',
             'Sync:        True',
+            'GPUs:        8 x one',
             '==========',
         ]
     )
 
 
-def test_the_banner_shows_settings_that_are_not_the_defaults() -> None:
-    banner = dataclasses.replace(
-        BANNER,
-        is_synthetic=False,
-        mode='forward-only',
-        variable_update='replicated',
-        all_reduce_spec='nccl',
-        precision='bf16',
-    )
-    before = console.format_banner(BANNER).splitlines()
-    added = [line for line in console.format_banner(banner).splitlines() if line not in before]
-    assert added == [
-        'Dataset:     imagenet (real)',
-        'Mode:        forward-only',
-        'Precision:   bf16',
-        'Variables:   replicated',
-        'AllReduce:   nccl',
-    ]
-
-
 @pytest.mark.parametrize('num_workers', [1, 2])
 def test_the_banner_of_a_cluster_shows_the_bytes_of_each_server_and_of_a_step(num_workers: int) -> None:
-    banner = dataclasses.replace(
-        BANNER, num_workers=num_workers, bytes_of_servers=(1_000_000, 2_340_000), bytes_of_step=6_680_000
-    )
-    assert console.format_banner(banner).splitlines()[-5:] == [
-        f'Workers:     {num_workers}',
-        'On ps 0:     1.0 MB',
-        'On ps 1:     2.3 MB',
-        'Step moves:  6.7 MB',
-        '==========',
+    assert console.transfer_lines(Transfer((1_000_000, 2_340_000), 6_680_000), num_workers) == [
+        ('Workers', num_workers),
+        ('On ps 0', '1.0 MB'),
+        ('On ps 1', '2.3 MB'),
+        ('Step moves', '6.7 MB'),
     ]
+    assert console.transfer_lines(Transfer(), 1) == []
 
 
 def test_the_header_and_a_step_line() -> None:

@@ -25,7 +25,7 @@ from params.rules import RunFacts
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan
-from results.console import Console, format_banner
+from results.console import Console
 from run.build import build_step, make_banner
 from run.constant_weights import FrozenNetwork
 from run.evaluation import FixedVariables
@@ -174,7 +174,7 @@ def test_the_step_of_a_frozen_run_reads_no_weights(small_model: str) -> None:
     params = make_params(model=small_model, device='cpu', num_gpus=2, forward_only=True, freeze_when_forward_only=True)
     plan = make_plan(params, Environment({}))
     assert isinstance(plan, Plan)
-    assert 'Weights:     constant' in format_banner(make_banner(plan))
+    assert 'Weights:     constant' in make_banner(plan)
     with tf.Graph().as_default() as graph:
         built = build_step(plan, 0)
     assert built.model_slices == {}

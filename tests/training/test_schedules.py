@@ -229,7 +229,7 @@ def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it(
 def test_each_worker_counts_its_own_images_where_nobody_trains() -> None:
     plan = plan_of(model='resnet50', batch_size=50, num_gpus=2, forward_only=True, **first_worker(2))
     assert (plan.counts.images_of_step, plan.counts.global_batch_size) == (2 * 50, 2 * 2 * 50)
-    assert not make_banner(plan).sync
+    assert not plan.variables.sync
 
 
 def test_a_run_has_100_steps_by_default() -> None:
@@ -259,7 +259,7 @@ def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(
     settings = {'model': 'mnist', 'batch_size': 4, 'data_dir': str(tmp_path), **flags}
     settings |= {'train_dir': str(tmp_path / 'checkpoints')} if 'eval' in flags else {}
     banner = make_banner(plan_of(**settings))
-    assert (banner.num_batches, banner.num_epochs) == (num_batches, pytest.approx(num_epochs))
+    assert f'Num batches: {num_batches or "all"}\nNum epochs:  {num_epochs:.2f}\n' in banner
 
 
 def test_epochs_that_end_with_a_step_add_no_further_step() -> None:

@@ -1,0 +1,74 @@
+"""The facts of a plan are told once: before the run, in the result document, and in its schema."""
+
+from typing import Any
+
+import pytest
+
+from params import make_params
+from planning import schema
+from planning.environment import Environment
+from planning.line import make_plan
+from planning.plan import Plan
+from run.build import make_banner
+
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
+
+
+def plan_of(**flags: Any) -> Plan:
+    plan = make_plan(make_params(model='resnet50', device='cpu', **flags), Environment({}))
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def told(**flags: Any) -> list[str]:
+    """The lines of the banner before those about the machine and the version of TensorFlow."""
+    lines = make_banner(plan_of(**flags)).splitlines()
+    return [line for line in lines if not line.startswith(('TensorFlow:', 'Machine:', 'GPUs:'))]
+
+
+def test_the_banner_of_training() -> None:
+    assert told(batch_size=64, num_gpus=2) == [
+        'Model:       resnet50',
+        'Dataset:     imagenet (synthetic)',
+        'Mode:        training',
+        'SingleSess:  False',
+        'Batch size:  128 global',
+        '             64 per device',
+        'Num batches: 100',
+        'Num epochs:  0.01',
+        "Devices:     ['/cpu:0', '/cpu:1']",
+        'NUMA bind:   False',
+        'Data format: NHWC',
+        'Optimizer:   sgd',
+        'Variables:   parameter_server',
+        'Sync:        True',
+        '==========',
+    ]
+
+
+def test_the_banner_shows_settings_that_are_not_the_defaults() -> None:
+    usual = {'batch_size': 64, 'num_gpus': 2}
+    flags: dict[str, Any] = {'variable_update': 'replicated', 'all_reduce_spec': 'xring', 'precision': 'bf16'}
+    before = told(**usual)
+    assert [line for line in told(**usual, **flags, steps_per_run=2) if line not in before] == [
+        'Steps/run:   2; the time of a step is an equal part of that of its run',
+        'Precision:   bf16',
+        'Variables:   replicated',
+        'AllReduce:   xring',
+    ]
+    forward = told(**usual, forward_only=True, freeze_when_forward_only=True, target_seconds=9)
+    assert [line for line in forward if line not in before] == [
+        'Mode:        forward-only',
+        'Num batches: as many as take 9 seconds',
+        'Num epochs:  unknown',
+        'Weights:     constant, batch norm is folded',
+    ]
+
+
+def test_each_fact_of_the_document_is_in_the_schema_which_is_made_from_the_plan() -> None:
+    text = schema.FILE.read_text(encoding='utf-8')
+    assert text == schema.make_schema(), 'python -m planning.schema writes it'
+    properties = schema.run_schema()['properties']
+    facts = plan_of(eval=True, train_dir='t').run_facts
+    assert facts.keys() == properties.keys() - {'num_skipped_steps', 'kernels_by_products'}
+    assert facts['input_pipeline'] is None
