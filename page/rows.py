@@ -260,12 +260,7 @@ def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> l
         names = [' · '.join(found) for found in parts]
         if len(set(names)) == len(names) and all(len(name) <= _CHARACTERS for name in names):
             return names
-    return [shortened(f'#{position} {name}', _NUMBERED_CHARACTERS) for position, name in enumerate(names, 1)]
-
-
-def shortened(text: str, characters: int) -> str:
-    """A text of at most this many characters."""
-    return text if len(text) <= characters else f'{text[: characters - 1].rstrip()}…'
+    return [_shortened(f'#{position} {name}', _NUMBERED_CHARACTERS) for position, name in enumerate(names, 1)]
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -465,7 +460,12 @@ def _telling(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> l
 
 def _part(column: str, value: str) -> str:
     text = value if column in _PLAIN else f'batch {value}' if column == BATCH_SIZE else f'{column}={value}'
-    return shortened(text, _PART_CHARACTERS)
+    return _shortened(text, _PART_CHARACTERS)
+
+
+def _shortened(text: str, characters: int) -> str:
+    """A text of at most this many characters."""
+    return text if len(text) <= characters else f'{text[: characters - 1].rstrip()}…'
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
