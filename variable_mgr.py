@@ -1,11 +1,6 @@
 """The public names of the variable managers. params/modes.py maps each mode to its class."""
 
-import inspect
 import pkgutil
-from collections.abc import Callable
-from typing import Any
-
-import tensorflow.compat.v1 as tf
 
 from managers.base import TowerVariables, VariableMgr
 from managers.collective import VariableMgrCollectiveAllReduce, VariableMgrDistributedAllReduce
@@ -22,8 +17,10 @@ from managers.local import (
     VariableMgrLocalRelaxedReplicated,
     VariableMgrLocalReplicated,
 )
+from managers.parts import ManagerParts
 
 __all__ = [
+    'ManagerParts',
     'TowerVariables',
     'VariableMgr',
     'VariableMgrCollectiveAllReduce',
@@ -41,15 +38,13 @@ __all__ = [
 ]
 
 
-def make_variable_mgr(manager: str, *, variable_dtype: tf.DType = tf.float32, **parts: Any) -> VariableMgr:
+def make_variable_mgr(manager: str, parts: ManagerParts) -> VariableMgr:
     """Makes the variable manager of a mode.
 
     Args:
       manager: the class as 'module:name', see params.modes.Mode.manager.
-      variable_dtype: the dtype of the trainable variables.
-      parts: constructor arguments of all classes, by name: devices, seed and so on. Each class gets those it declares.
     """
-    make: Callable[..., VariableMgr] = pkgutil.resolve_name(manager)
-    made = make(**{name: parts[name] for name in inspect.signature(make).parameters})
-    made.variable_dtype = variable_dtype
+    kind: type[VariableMgr] = pkgutil.resolve_name(manager)
+    made = kind.of(parts)
+    made.variable_dtype = parts.variable_dtype
     return made

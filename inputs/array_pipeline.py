@@ -9,7 +9,7 @@ from inputs import array_draws
 from inputs.buffers import Held
 from inputs.data_sets import Arrays
 from inputs.each_image import for_each_image
-from inputs.pipeline import Run
+from inputs.pipeline import InputParts, Run
 from inputs.staged import HostBatch, StagedInput
 from inputs.stages import READ, TRANSFER
 
@@ -85,6 +85,21 @@ class ArrayPipeline(StagedInput):
 
         super().__init__(devices, make_host_batches, host_device=host_device, until=until)
         self.buffers.insert(0, Held('copies of the images', 2, images.nbytes + labels.nbytes))
+
+    @classmethod
+    def of(cls, parts: InputParts) -> 'ArrayPipeline':
+        """Adds the pipeline that is made of these parts to the current graph."""
+        assert isinstance(parts.source, Arrays)
+        return cls(
+            parts.source,
+            parts.devices,
+            parts.batch_size,
+            parts.options,
+            normalize_on_device=parts.normalize_on_device,
+            host_device=parts.host_device,
+            shift=parts.shift,
+            until=parts.until,
+        )
 
     def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
         session.run(self._set_position, {self._steps_before: steps_before})

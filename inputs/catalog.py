@@ -3,18 +3,17 @@
 To add a pipeline, write a module in inputs/ and add a row here, see docs/extending.md.
 """
 
-import inspect
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import UnionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from inputs.data_sets import Arrays, Shards
 from inputs.stages import PREPROCESS, READ, STAGES, TRANSFER
 
 if TYPE_CHECKING:
-    from inputs.pipeline import InputPipeline
+    from inputs.pipeline import InputParts, InputPipeline
 
 # The values of --input_pipeline.
 RECORD_INPUT, TF_DATA, DEVICE, FEED_DICT = 'record_input', 'tf_data', 'device', 'feed_dict'
@@ -29,9 +28,7 @@ class InputRow:
     Attributes:
       name: the value of --input_pipeline, or the name in the documentation if it cannot be chosen.
       reads: the type of the source that the pipeline reads, or the union of several.
-      pipeline: the class of the pipeline, as 'module:name'. Its constructor takes some of these keyword arguments:
-        source, devices, batch_size, num_classes, options (preprocessing.ImageOptions), height, width, channels, seed,
-        normalize_on_device, host_device, shift, tf_data (TfDataSettings), until (a stage).
+      pipeline: the class of the pipeline, as 'module:name'; its method `of` makes it of inputs.pipeline.InputParts.
       examples: the function that lists the examples of a source for an evaluation, as 'module:name', see
         inputs.validation; None if evaluations use the first row that reads the source.
       repeatable: whether the seed alone determines the order of the images.
@@ -103,7 +100,7 @@ def input_for(source: Source, name: str | None = None) -> InputRow:
     return next((row for row in rows if row.name == name), rows[0])
 
 
-def make_pipeline(row: InputRow, **parts: Any) -> 'InputPipeline':
-    """Adds the input pipeline of a row to the current graph. Parts that its constructor does not take are ignored."""
-    make: Callable[..., InputPipeline] = pkgutil.resolve_name(row.pipeline)
-    return make(**{name: parts[name] for name in inspect.signature(make).parameters if name in parts})
+def make_pipeline(row: InputRow, parts: 'InputParts') -> 'InputPipeline':
+    """Adds the input pipeline of a row to the current graph."""
+    make: Callable[[InputParts], InputPipeline] = pkgutil.resolve_name(f'{row.pipeline}.of')
+    return make(parts)

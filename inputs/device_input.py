@@ -8,7 +8,7 @@ import preprocessing
 from inputs import array_draws
 from inputs.buffers import Held
 from inputs.data_sets import Arrays
-from inputs.pipeline import Batch, InputPipeline, Run
+from inputs.pipeline import Batch, InputParts, InputPipeline, Run
 
 
 class DeviceInput(InputPipeline):
@@ -69,6 +69,20 @@ class DeviceInput(InputPipeline):
                     batch = preprocessing.shift_and_flip(batch, uniform[tower], index_device=host_device)
                 batch = preprocessing.normalize(batch, options.scale)
                 self._batches.append(Batch(batch, tf.cast(label_store.sparse_read(chosen[tower]), tf.int32)))
+
+    @classmethod
+    def of(cls, parts: InputParts) -> 'DeviceInput':
+        """Adds the pipeline that is made of these parts to the current graph."""
+        assert isinstance(parts.source, Arrays)
+        return cls(
+            parts.source,
+            parts.devices,
+            parts.batch_size,
+            parts.options,
+            normalize_on_device=parts.normalize_on_device,
+            host_device=parts.host_device,
+            shift=parts.shift,
+        )
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]

@@ -10,8 +10,8 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from inputs import array_draws
 from inputs.buffers import Held
-from inputs.data_sets import Arrays
-from inputs.pipeline import Batch, InputPipeline, Run
+from inputs.data_sets import Arrays, Shards
+from inputs.pipeline import Batch, InputParts, InputPipeline, Run
 
 
 class FeedInput(InputPipeline):
@@ -75,6 +75,21 @@ class FeedInput(InputPipeline):
                     if pixels == tf.uint8:
                         image_batch = preprocessing.normalize(image_batch, options.scale)
                     self._batches.append(Batch(image_batch, tf.identity(fed[1])))
+
+    @classmethod
+    def of(cls, parts: InputParts) -> 'FeedInput':
+        """Adds the pipeline that is made of these parts to the current graph."""
+        assert not isinstance(parts.source, Shards)
+        return cls(
+            parts.devices,
+            parts.batch_size,
+            parts.num_classes,
+            parts.options,
+            source=parts.source,
+            normalize_on_device=parts.normalize_on_device,
+            host_device=parts.host_device,
+            shift=parts.shift,
+        )
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]

@@ -8,6 +8,11 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from inputs.buffers import Held
+from inputs.catalog import Source
+from inputs.stages import TRANSFER
+from inputs.tf_data_settings import TfDataSettings
+from params.device_flags import HOST_DEVICE
+from preprocessing import ImageOptions
 
 Run = Callable[[tf.Operation], object]
 
@@ -21,6 +26,37 @@ class Batch:
 
     images: tf.Tensor
     labels: tf.Tensor
+
+
+@dataclass(frozen=True)
+class InputParts:
+    """What the pipelines of all rows need; each class has a method `of` that takes what it needs.
+
+    Attributes:
+      source: what is read; None for synthetic images.
+      devices: those of the towers.
+      batch_size: images per step on each device.
+      num_classes: labels are below this number.
+      options: what is done to each image, and its size.
+      seed: of random images.
+      normalize_on_device: whether uint8 is copied to the device and converted there.
+      host_device: where batches are made.
+      shift: where in the first epoch to begin, in [0, 1): worker w of W begins at w / W.
+      tf_data: the settings of tf.data.
+      until: the last stage to build, see inputs.stages.
+    """
+
+    source: Source
+    devices: Sequence[str]
+    batch_size: int
+    num_classes: int
+    options: ImageOptions
+    seed: int = 0
+    normalize_on_device: bool = False
+    host_device: str = HOST_DEVICE
+    shift: float = 0.0
+    tf_data: TfDataSettings | None = None
+    until: str = TRANSFER
 
 
 class InputPipeline(abc.ABC):

@@ -8,6 +8,7 @@ import preprocessing
 from inputs.buffers import Held
 from inputs.data_sets import Shards
 from inputs.each_image import for_each_image
+from inputs.pipeline import InputParts
 from inputs.staged import HostBatch, StagedInput
 from inputs.stages import DECODE, PARSE, READ, TRANSFER
 
@@ -110,3 +111,19 @@ class RecordPipeline(StagedInput):
             # One op makes all images of a batch, perhaps all at once, before it copies each into the batch.
             pixels = options.height * options.width * options.channels * (4 if normalizes_each else 1)
             self.buffers.append(Held('images in the making', global_batch, pixels))
+
+    @classmethod
+    def of(cls, parts: InputParts) -> 'RecordPipeline':
+        """Adds the pipeline that is made of these parts to the current graph."""
+        assert isinstance(parts.source, Shards)
+        return cls(
+            parts.source,
+            parts.devices,
+            parts.batch_size,
+            parts.num_classes,
+            parts.options,
+            normalize_on_device=parts.normalize_on_device,
+            host_device=parts.host_device,
+            shift=parts.shift,
+            until=parts.until,
+        )

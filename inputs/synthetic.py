@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
-from inputs.pipeline import Batch, InputPipeline
+from inputs.pipeline import Batch, InputParts, InputPipeline
 
 
 class SyntheticInput(InputPipeline):
@@ -34,6 +34,12 @@ class SyntheticInput(InputPipeline):
                 # GPUs hold no variables of 32-bit integers.
                 labels = self._resident(tf.cast(labels, tf.int64)).read_value()
                 self._batches.append(Batch(images, tf.cast(labels, tf.int32)))
+
+    @classmethod
+    def of(cls, parts: InputParts) -> 'SyntheticInput':
+        """Adds the pipeline that is made of these parts to the current graph."""
+        size = parts.options.height, parts.options.width, parts.options.channels
+        return cls(parts.devices, parts.batch_size, *size, parts.num_classes, parts.seed)
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from inputs.buffers import Held
 from inputs.data_sets import Shards
+from inputs.pipeline import InputParts
 from inputs.staged import HostBatch, StagedInput
 from inputs.stages import DECODE, PARSE, READ, TRANSFER
 from inputs.tf_data_settings import TfDataSettings
@@ -104,6 +105,23 @@ class TfDataPipeline(StagedInput):
             pixels = options.height * options.width * options.channels * (1 if normalize_on_device else 4)
             self.buffers.append(Held('batches ahead', num_batches, batch_size * (pixels + 4)))
             self.buffers.append(Held('images in the making', os.cpu_count() or 1, pixels))
+
+    @classmethod
+    def of(cls, parts: InputParts) -> 'TfDataPipeline':
+        """Adds the pipeline that is made of these parts to the current graph."""
+        assert isinstance(parts.source, Shards)
+        return cls(
+            parts.source,
+            parts.devices,
+            parts.batch_size,
+            parts.num_classes,
+            parts.options,
+            normalize_on_device=parts.normalize_on_device,
+            host_device=parts.host_device,
+            shift=parts.shift,
+            tf_data=parts.tf_data,
+            until=parts.until,
+        )
 
 
 def preprocess_numbered(

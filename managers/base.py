@@ -9,7 +9,7 @@ import contextlib
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
@@ -19,6 +19,9 @@ from params.device_flags import HOST_DEVICE
 from training.checkpoints import Slice, whole
 from training.optimizers import OptimizerStep, Slots
 from training.variables import Variable, create_variable
+
+if TYPE_CHECKING:
+    from managers.parts import ManagerParts
 
 Tensor = Any
 
@@ -76,6 +79,11 @@ class VariableMgr(ABC):
         self.synchronous_step: SynchronousStep | None = None
         self.scalars: list[Variable] = []
         self.prologue: list[tf.Operation] = []
+
+    @classmethod
+    def of(cls, parts: 'ManagerParts') -> 'VariableMgr':
+        """Makes the manager of parts, of which each class takes what it needs."""
+        return cls(parts.devices, parts.seed)
 
     @property
     def num_averaged_towers(self) -> int:

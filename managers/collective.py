@@ -7,8 +7,10 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from managers.all_reduce import Algorithm
+from managers.base import VariableMgr
 from managers.buckets import Packing
 from managers.local import VariableMgrLocalReplicated
+from managers.parts import ManagerParts
 from managers.shared_sums import SharedSums, ShareMemory
 from params.device_flags import HOST_DEVICE
 from training.optimizers import OptimizerStep, Slots
@@ -118,6 +120,20 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         self._root = root
         self._transfer = transfer
         self._share = None if on_towers or num_workers == 1 else share
+
+    @classmethod
+    def of(cls, parts: ManagerParts) -> VariableMgr:
+        return cls(
+            parts.devices,
+            parts.seed,
+            parts.packing,
+            worker=parts.worker,
+            num_workers=parts.num_workers,
+            transfer=parts.transfer,
+            on_towers=parts.on_towers,
+            share=parts.share,
+            root=parts.root,
+        )
 
     @property
     def num_averaged_towers(self) -> int:

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr
 from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
+from managers.parts import ManagerParts
 from managers.staged_variables import AppliesGradientsOfStepBefore, StagedValues
 from managers.synchronous_step import SynchronousStep
 from models.layers import Initializer
@@ -59,6 +60,11 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         if self.synchronous_step and servers.is_chief:
             with tf.device(self._shared_device):
                 self.initializers.append(self.synchronous_step.begun.assign(tf.constant(0, tf.int64)))
+
+    @classmethod
+    def of(cls, parts: ManagerParts) -> VariableMgr:
+        assert parts.servers
+        return cls(parts.devices, parts.seed, parts.servers, parts.parameter_devices, sync=parts.sync)
 
     @property
     def num_averaged_towers(self) -> int:
@@ -253,6 +259,11 @@ class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):
         parameter_devices: Sequence[str],
     ) -> None:
         super().__init__(devices, seed, servers, parameter_devices, sync=True)
+
+    @classmethod
+    def of(cls, parts: ManagerParts) -> VariableMgr:
+        assert parts.servers
+        return cls(parts.devices, parts.seed, parts.servers, parts.parameter_devices)
 
     def each_tower_has_variables(self) -> bool:
         return True

@@ -6,9 +6,11 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from managers.all_reduce import Algorithm, compacted
+from managers.base import VariableMgr
 from managers.buckets import Packing
 from managers.collective import bytes_of_ring
 from managers.local import VariableMgrLocalReplicated
+from managers.parts import ManagerParts
 from training.optimizers import Slots
 from training.variables import Variable
 
@@ -62,6 +64,17 @@ class VariableMgrHorovod(VariableMgrLocalReplicated):
         super().__init__(devices, seed, compacted(algorithm, devices, transfer) if transfer else algorithm, packing)
         self._horovod = horovod
         self._transfer = transfer
+
+    @classmethod
+    def of(cls, parts: ManagerParts) -> VariableMgr:
+        return cls(
+            parts.devices,
+            parts.seed,
+            parts.packing,
+            parts.horovod,
+            horovod_device=parts.horovod_device,
+            transfer=parts.transfer,
+        )
 
     @property
     def num_averaged_towers(self) -> int:

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from managers.all_reduce import Algorithm, all_reduce
 from managers.base import VariableMgr
 from managers.buckets import Packing
+from managers.parts import ManagerParts
 from managers.staged_variables import AppliesGradientsOfStepBefore, StagedValues
 from models.layers import Initializer
 from training.optimizers import OptimizerStep, Slots
@@ -73,6 +74,10 @@ class VariableMgrLocalFetchFromPS(VariableMgr):
     def __init__(self, devices: Sequence[str], seed: int, parameter_devices: Sequence[str]) -> None:
         super().__init__(devices, seed)
         self._held_bytes = dict.fromkeys(parameter_devices, 0)
+
+    @classmethod
+    def of(cls, parts: ManagerParts) -> VariableMgr:
+        return cls(parts.devices, parts.seed, parts.parameter_devices)
 
     def each_tower_has_variables(self) -> bool:
         return False
@@ -154,6 +159,10 @@ class VariableMgrLocalReplicated(_OwnVariables):
         super().__init__(devices, seed)
         self._algorithm = algorithm
         self._packing = packing
+
+    @classmethod
+    def of(cls, parts: ManagerParts) -> VariableMgr:
+        return cls(parts.devices, parts.seed, parts.algorithm, parts.packing)
 
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         if self.num_averaged_towers == 1:

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from inputs.catalog import InputRow, Source, input_for, make_pipeline
 from inputs.data_sets import Arrays, Shards
 from inputs.in_memory import hold
-from inputs.pipeline import InputPipeline, WorkersInput
+from inputs.pipeline import InputParts, InputPipeline, WorkersInput
 from inputs.stages import TRANSFER
 from inputs.validation import Share, ValidationInput
 from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
@@ -31,7 +31,7 @@ from run.export import Array, export_saved_model
 from run.step_graph import StepGraph, build_step_graph
 from training.optimizers import Optimizer
 from training.schedules import steps_of
-from variable_mgr import VariableMgr, make_variable_mgr
+from variable_mgr import ManagerParts, VariableMgr, make_variable_mgr
 
 # What each restart adds to the seeds of dropout and of the order of records.
 _SEEDS_OF_RESTART = 1_000_003
@@ -131,9 +131,7 @@ def _make_manager(plan: Plan, root: int, share: ShareMemory | None) -> VariableM
     packing = Packing(variables.num_packets, variables.small_max_bytes, variables.small_max_group)
     transfer = tf.as_dtype(variables.transfer) if variables.transfer else None
     servers = [f'{task.device}/cpu:0' for task in processes.cluster.servers] if processes.cluster else []
-    return make_variable_mgr(
-        variables.manager,
-        variable_dtype=precision.variables,
+    parts = ManagerParts(
         devices=machine.towers,
         seed=plan.step.seed,
         parameter_devices=machine.parameter_devices,
@@ -149,7 +147,9 @@ def _make_manager(plan: Plan, root: int, share: ShareMemory | None) -> VariableM
         share=share,
         horovod=processes.horovod,
         horovod_device=variables.horovod_device,
+        variable_dtype=precision.variables,
     )
+    return make_variable_mgr(variables.manager, parts)
 
 
 def _make_algorithm(plan: Plan, transfer: tf.DType | None) -> Algorithm:
@@ -201,24 +201,20 @@ def _make_share(
         # Reading cannot resume in the middle of an epoch. A continued training reads the records in another order, so
         # that it does not see the first ones more often.
         seed += _SEEDS_OF_RESTART * restart
-    height, width, channels = data.image_shape
-    return make_pipeline(
-        row,
+    parts = InputParts(
         source=source,
         devices=devices,
         batch_size=plan.counts.batch_size,
         num_classes=data.data_set.num_classes,
-        height=height,
-        width=width,
-        channels=channels,
-        seed=seed,
         options=_image_options(plan, training=not plan.step.forward_only, seed=seed),
+        seed=seed,
         normalize_on_device=plan.machine.kind == 'gpu',
         host_device=host_device,
         shift=shift,
         tf_data=data.tf_data,
         until=until,
     )
+    return make_pipeline(row, parts)
 
 
 def _examples_of(plan: Plan, source: Shards | Arrays, options: ImageOptions, share: Share) -> Callable[[], Any]:
@@ -228,10 +224,8 @@ def _examples_of(plan: Plan, source: Shards | Arrays, options: ImageOptions, sha
 
 
 def _make_synthetic(plan: Plan, devices: Sequence[str], batch_size: int, seed: int) -> InputPipeline:
-    height, width, channels = plan.data.image_shape
-    facts: dict[str, Any] = {'height': height, 'width': width, 'channels': channels, 'seed': seed}
-    num_classes = plan.data.data_set.num_classes
-    return make_pipeline(input_for(None), devices=devices, batch_size=batch_size, num_classes=num_classes, **facts)
+    num_classes, options = plan.data.data_set.num_classes, _image_options(plan, training=False)
+    return make_pipeline(input_for(None), InputParts(None, devices, batch_size, num_classes, options, seed))
 
 
 def _image_options(plan: Plan, *, training: bool, seed: int = 0) -> ImageOptions:

@@ -1,6 +1,7 @@
 """The variable manager of a mode, made for small graphs on CPUs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -10,7 +11,7 @@ from managers.all_reduce import Algorithm, by_copies, compacted
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
 from params.modes import MODES, Place
-from variable_mgr import VariableMgr, make_variable_mgr
+from variable_mgr import ManagerParts, VariableMgr, make_variable_mgr
 
 
 def make_manager(
@@ -35,26 +36,22 @@ def make_manager(
       mode: a value of --variable_update that can run in this place.
       algorithm: how the towers of one process sum float32; by default on the first CPU.
       server_devices: one device per parameter server.
-      parts: further arguments of make_variable_mgr, instead of the defaults here.
+      parts: further fields of ManagerParts, instead of the defaults here.
     """
     algorithm = algorithm or by_copies(cpus(1))
     packing = packing or Packing()
-    common = {
-        'devices': devices,
-        'seed': 1,
-        'parameter_devices': cpus(1),
-        'algorithm': compacted(algorithm, devices, transfer) if transfer else algorithm,
-        'packing': packing,
-        'servers': ParameterServers(server_devices, worker, num_workers, packing, transfer),
-        'sync': True,
-        'worker': worker,
-        'num_workers': num_workers,
-        'root': 0,
-        'transfer': transfer,
-        'share': None,
-        'on_towers': 'gpu' in devices[0],
-        'horovod': None,
-        'horovod_device': None,
-    }
+    common = ManagerParts(
+        devices=devices,
+        seed=1,
+        parameter_devices=cpus(1),
+        algorithm=compacted(algorithm, devices, transfer) if transfer else algorithm,
+        packing=packing,
+        servers=ParameterServers(server_devices, worker, num_workers, packing, transfer),
+        worker=worker,
+        num_workers=num_workers,
+        transfer=transfer,
+        on_towers='gpu' in devices[0],
+        variable_dtype=variable_dtype,
+    )
     row = MODES[mode].manager(place, staged=staged, relaxed=relaxed)
-    return make_variable_mgr(row, variable_dtype=variable_dtype, **{**common, **parts})
+    return make_variable_mgr(row, replace(common, **parts))

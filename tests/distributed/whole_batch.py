@@ -13,6 +13,7 @@ from sessions import cpus, open_session
 from inputs.data_sets import DATA_SETS
 from inputs.pipeline import Batch, InputPipeline
 from inputs.synthetic import SyntheticInput
+from managers.all_reduce import by_copies
 from models.registry import MODELS
 from params.device_flags import HOST_DEVICE
 from params.modes import MODES, Place
@@ -20,7 +21,7 @@ from run.step_graph import StepGraph, StepSettings, build_step_graph
 from training.checkpoints import Checkpointer
 from training.optimizers import Optimizer
 from training.schedules import LearningRate
-from variable_mgr import make_variable_mgr
+from variable_mgr import ManagerParts, make_variable_mgr
 
 Tensor = Any
 
@@ -96,7 +97,7 @@ def one_tower_graph(
         seed=SEED,
     )
     manager = MODES['parameter_server'].manager(Place.ALONE, staged=staged)
-    variables = make_variable_mgr(manager, devices=cpus(1), seed=SEED, parameter_devices=cpus(1))
+    variables = make_variable_mgr(manager, ManagerParts(cpus(1), SEED, cpus(1), by_copies(cpus(1))))
     return build_step_graph(settings, optimizer, variables, images)
 
 

@@ -25,8 +25,9 @@ from inputs.catalog import (
     record_pipeline,
 )
 from inputs.data_sets import Arrays, Shards
-from inputs.pipeline import InputPipeline
+from inputs.pipeline import InputParts, InputPipeline
 from inputs.synthetic import SyntheticInput
+from preprocessing import ImageOptions
 
 pytestmark = pytest.mark.unit
 
@@ -96,9 +97,9 @@ def test_the_examples_of_a_row_are_a_function_of_a_source_and_a_share(row: Input
         assert list(parameters) == ['source', 'num_classes', 'options', 'share']
 
 
-def test_a_pipeline_gets_the_parts_that_it_takes_and_no_others() -> None:
-    size = {'height': 4, 'width': 5, 'channels': 3}
+def test_a_pipeline_is_made_of_the_parts_that_it_needs() -> None:
+    options = ImageOptions(height=4, width=5, channels=3, training=True)
     with tf.Graph().as_default():
-        pipeline = make_pipeline(input_for(None), devices=cpus(1), batch_size=2, num_classes=10, shift=0.5, **size)
+        pipeline = make_pipeline(input_for(None), InputParts(None, cpus(1), 2, 10, options, shift=0.5))
         assert isinstance(pipeline, SyntheticInput)
         assert pipeline.tower_batch(0).images.shape == [2, 4, 5, 3]

@@ -1,7 +1,6 @@
 """A pipeline that ends after a stage does the work of the stages up to it, and no more."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from sessions import cpus, open_session
 
 from inputs.catalog import INPUTS, RECORD_INPUT, TF_DATA, input_for, make_pipeline
 from inputs.data_sets import Arrays, Shards, find_shards, shard_name
+from inputs.pipeline import InputParts
 from inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER, stages_up_to
 from preprocessing import ImageOptions
 
@@ -34,9 +34,8 @@ def write(folder: Path, record: bytes) -> Shards:
 def run(source: Shards | Arrays, name: str, until: str, *, towers: int = 1, steps: int = 1) -> list[str]:
     """Takes steps of a pipeline that ends after a stage; returns the types of the ops that a step runs last."""
     with tf.Graph().as_default(), open_session(num_cpus=towers) as session:
-        parts: dict[str, Any] = {'num_classes': 10, 'options': TRAINING, 'normalize_on_device': False, 'until': until}
-        row = input_for(source, name)
-        pipeline = make_pipeline(row, source=source, devices=cpus(towers), batch_size=4, **parts)
+        parts = InputParts(source, cpus(towers), 4, 10, TRAINING, until=until)
+        pipeline = make_pipeline(input_for(source, name), parts)
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
         for _ in range(steps):

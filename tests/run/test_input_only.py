@@ -128,6 +128,7 @@ from examples import encoded, example, write_shard
 from inputs.catalog import input_for, make_pipeline
 from inputs.data_sets import find_shards, shard_name
 from inputs.buffers import most_bytes
+from inputs.pipeline import InputParts
 from preprocessing import ImageOptions
 from sessions import cpus, open_session
 
@@ -142,8 +143,7 @@ for shard in range(4):
 shards = find_shards(str(folder), 'train')
 options = ImageOptions(height=64, width=64, channels=3, training=True, seed=3)
 with tf.Graph().as_default(), open_session() as session:
-    parts = {'num_classes': 10, 'options': options, 'normalize_on_device': False}
-    pipeline = make_pipeline(input_for(shards, name), source=shards, devices=cpus(1), batch_size=16, **parts)
+    pipeline = make_pipeline(input_for(shards, name), InputParts(shards, cpus(1), 16, 10, options))
     before = resident_bytes()
     session.run(pipeline.initializers)
     pipeline.warm_up(session)

@@ -11,7 +11,6 @@ from sessions import cpus, open_session
 
 from inputs.pipeline import Batch, InputPipeline
 from managers.all_reduce import make_algorithm
-from managers.buckets import Packing
 from models.layers import LayerBuilder
 from models.model_facts import Network
 from models.registry import MODELS
@@ -19,7 +18,7 @@ from params.all_reduce_spec import parse_spec
 from params.modes import MODES, Place
 from run.step_graph import StepGraph, StepSettings, build_step_graph
 from training.schedules import LearningRate
-from variable_mgr import VariableMgr, make_variable_mgr
+from variable_mgr import ManagerParts, VariableMgr, make_variable_mgr
 
 pytestmark = pytest.mark.graph
 
@@ -59,12 +58,7 @@ def build(
     towers = cpus(num_towers)
     manager = make_variable_mgr(
         MODES[mode].manager(Place.ALONE, staged=False),
-        devices=towers,
-        seed=7,
-        parameter_devices=cpus(1),
-        algorithm=make_algorithm(parse_spec('psgpu'), towers, cpus(1)[0]),
-        packing=Packing(),
-        transfer=None,
+        ManagerParts(towers, 7, cpus(1), make_algorithm(parse_spec('psgpu'), towers, cpus(1)[0])),
     )
     chosen = StepSettings(**{**settings, **overrides})
     return manager, build_step_graph(chosen, OPTIMIZERS[optimizer].ours, manager, FixedInput(num_towers))
