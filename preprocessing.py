@@ -2,16 +2,35 @@
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from numpy.typing import ArrayLike
 
-from inputs import colors
-from inputs.jpeg import decode_window
-from inputs.shared_constants import shared
+# The constants of each graph, by their names. Tensors would keep their graph.
+_names: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], str]] = weakref.WeakKeyDictionary()
+
+
+def shared(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
+    """Returns the constant of this value in the current graph, which may be a function's.
+
+    The function of an image (inputs/each_image.py) runs its constants for each image, before its other ops, so few are
+    best.
+    """
+    array = np.asarray(value, dtype.as_numpy_dtype)
+    graph = tf.get_default_graph()
+    names = _names.setdefault(graph, {})
+    key = (dtype, array.shape, array.tobytes())
+    if key in names:
+        return graph.get_tensor_by_name(names[key])
+    with tf.control_dependencies(None):
+        made = tf.constant(array, dtype)
+    names[key] = made.name
+    return made
 
 
 def _rounded(pixels: tf.Tensor) -> tf.Tensor:
@@ -63,7 +82,7 @@ class ImageOptions:
 
     Attributes:
       training: whether the augmentation and distortions are applied.
-      distortions: whether training also changes the colours at random. in_yiq: in YIQ, not in HSV, see inputs.colors.
+      distortions: whether training also changes the colours at random. in_yiq: in YIQ, not in HSV, see below.
       resize_method: one of RESIZE_METHODS; round_robin cycles through the methods by the position in the batch.
       scaled_decode: whether the decoder itself scales large images down, to no less than the size of the output, by
         halves. Each pixel is then the mean of several, of which the resize methods but area would read one to sixteen.
@@ -193,7 +212,7 @@ def draw(num_images: int, options: ImageOptions, seeds: tf.Tensor | None = None)
       options: the options of the images.
       seeds: [2] int64, determines the numbers; by default each step draws the next numbers of options.seed.
     """
-    shape = [num_images, 1 + (colors.NUM_DRAWS if options.distortions else 0)]
+    shape = [num_images, 1 + (NUM_DRAWS if options.distortions else 0)]
     seeds_shape, limits = [num_images, 2], tf.int64.limits
     # If both seeds were 0, the ops would choose a random seed.
     if seeds is None:
@@ -258,7 +277,7 @@ def resize_and_distort(
     if options.resize_method == 'round_robin':
         num_ways = len(_RESIZE)
     elif options.training and options.distortions and not options.in_yiq:
-        num_ways = colors.NUM_HSV_ORDERS
+        num_ways = NUM_HSV_ORDERS
     else:
         num_ways = 1
     if isinstance(position, int):
@@ -348,7 +367,7 @@ def normalize(images: tf.Tensor, scale: Scale | None = None) -> tf.Tensor:
 
 def distort_colors(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int, *, in_yiq: bool = True) -> tf.Tensor:
     """Changes the colours of [H, W, 3] float32 in [0, 255] -> uint8. draws: a scalar in [0, 1) for each change."""
-    return colors.distort_in_yiq(image, draws) if in_yiq else colors.distort_in_hsv(image, draws, position)
+    return distort_in_yiq(image, draws) if in_yiq else distort_in_hsv(image, draws, position)
 
 
 def _flip_if(mirrored: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
@@ -356,3 +375,199 @@ def _flip_if(mirrored: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
     # tf.cond is lowered to Switch and Merge; using them directly saves two functions for each image of a batch.
     kept, flipped = tf.raw_ops.Switch(data=image, pred=mirrored)
     return tf.raw_ops.Merge(inputs=[kept, tf.reverse(flipped, shared([1]))])[0]
+
+
+# ---- decoding --------------------------------------------------------------------------------------------------------
+
+# By which factors libjpeg-turbo scales while it decodes: its inverse transforms turn the 8x8 coefficients of a block
+# into 4x4, 2x2 or 1x1 pixels, each the mean of those that it replaces, as nearly as these coefficients say.
+RATIOS = (2, 4, 8)
+
+
+def decode_window(
+    encoded: tf.Tensor, window: tf.Tensor, channels: int, enough: tuple[int, int] | None = None
+) -> tf.Tensor:
+    """Decodes a window of a JPEG file; what is below it is not read, and what is beside it not transformed.
+
+    Args:
+      encoded: scalar string, a JPEG file. Grey and CMYK files are converted to channels, too.
+      window: [4] int32: y, x, height, width, in the pixels of the whole image.
+      enough: scale by the largest of RATIOS that leaves the window this height and width; None: never scale.
+
+    Returns:
+      [h, w, channels] uint8. The step fails with InvalidArgumentError if the file is not a JPEG file or is damaged.
+    """
+    if enough is None:
+        return _decode(encoded, window, channels, 1)
+    fits = tf.reduce_min(tf.slice(window, shared([2]), shared([2])) // shared(enough), axis=shared(0)) >= shared(RATIOS)
+    halvings = tf.reduce_sum(tf.cast(fits, tf.int32), axis=shared(0))
+    scaled = _scaled(window, tf.bitwise.left_shift(shared(1), halvings))
+    # Only the decoder that gets the window runs. tf.switch_case would make a function of each, for each image.
+    images = []
+    for ratio, chosen in reversed(list(zip(RATIOS, tf.unstack(fits), strict=True))):
+        scaled, taken = tf.raw_ops.Switch(data=scaled, pred=chosen)
+        images.append(_decode(encoded, taken, channels, ratio))
+    return tf.raw_ops.Merge(inputs=[*images, _decode(encoded, scaled, channels, 1)])[0]
+
+
+def _scaled(window: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
+    """A window, [4] int32, in the pixels of the image scaled down by ratio, a scalar: its edges rounded to the nearest.
+
+    It is as high and as wide as the window divided by the ratio, or at most one pixel more or less, but never less than
+    the whole part of that.
+    """
+    begin, size = tf.split(window, 2)
+    half = ratio // shared(2)
+    new_begin, new_end = (begin + half) // ratio, (begin + size + half) // ratio
+    return tf.concat([new_begin, new_end - new_begin], shared(0))
+
+
+def _decode(encoded: tf.Tensor, window: tf.Tensor, channels: int, ratio: int) -> tf.Tensor:
+    # The fast DCT would save 3 % of the decoding time but darken every image by 0.8 of 255 levels; fancy upscaling of
+    # the colour planes would cost 6 %, and the resize removes its effect.
+    return tf.raw_ops.DecodeAndCropJpeg(
+        contents=encoded,
+        crop_window=window,
+        channels=channels,
+        ratio=ratio,
+        fancy_upscaling=False,
+        dct_method='INTEGER_ACCURATE',
+    )
+
+
+# ---- colours ---------------------------------------------------------------------------------------------------------
+
+# Random changes of the colours of an image: brightness, saturation, hue and contrast, in as few passes as possible.
+#
+# Howard 2013 (arXiv:1312.5402, section 2.2) changes colours in a random order; the orders and ranges here are those of
+# the published Inception code. Brightness is added to each channel. Contrast stretches each channel about its mean.
+# Saturation and hue are changed in one of two colour spaces:
+#
+# - YIQ: the chromaticity (I, Q) of each pixel is multiplied and rotated. All changes together are one matrix and one
+#   offset for the whole image, whatever their order: those of brightness and contrast keep I and Q or stretch them
+#   about their means, and the matrix keeps grey. Results outside [0, 255] are clipped once, at the end.
+# - HSV: the saturation of each pixel is multiplied and clipped, and the hue is rotated.
+
+# The ranges of the changes: brightness in levels of 255, hue in full turns; the others are factors.
+_RANGES = {'brightness': (-32.0, 32.0), 'saturation': (0.5, 1.5), 'hue': (-0.2, 0.2), 'contrast': (0.5, 1.5)}
+_YIQ_RANGES = {**_RANGES, 'hue': (-0.1, 0.1)}
+_HSV_ORDERS = (
+    ('brightness', 'saturation', 'hue', 'contrast'),
+    ('brightness', 'contrast', 'saturation', 'hue'),
+)
+# The number of random numbers for each image.
+NUM_DRAWS = len(_RANGES)
+NUM_HSV_ORDERS = len(_HSV_ORDERS)
+
+# Y, I, Q from red, green, blue: FCC 1953 (47 CFR 73.682), with the three digits of the I and Q rows that TensorFlow's
+# contrib.image used. I and Q of grey are 0.
+_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
+# How many pixels make a row of the matrix product. Rows of 3 numbers would be three times as slow, and the zeros in the
+# larger matrix cost little: measured for images of 224 pixels, from 1 to 16.
+_PIXELS_IN_ROW = 8
+
+
+def distort_in_yiq(image: tf.Tensor, draws: Sequence[tf.Tensor]) -> tf.Tensor:
+    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8. draws: a scalar in [0, 1) for each change.
+
+    A pixel x becomes c * M x + (1 - c) * M m + b, where m is the mean pixel, c the contrast, b the brightness, and M
+    saturates and rotates.
+    """
+    height, width = image.shape.as_list()[:2]
+    num_pixels, pixels = height * width, tf.reshape(image, shared([-1]))
+    if missing := -num_pixels % _PIXELS_IN_ROW:
+        pixels = tf.pad(pixels, shared([[0, 3 * missing]]))
+    num_rows = (num_pixels + missing) // _PIXELS_IN_ROW
+    rows = tf.reshape(pixels, shared([num_rows, 3 * _PIXELS_IN_ROW]))
+    low, high = np.transpose([*_YIQ_RANGES.values()])
+    changes = tf.stack(draws) * shared(high - low, tf.float32) + shared(low, tf.float32)
+    brightness, saturation, turn, contrast = tf.unstack(changes)
+
+    # The matrix is linear in these three numbers.
+    angle, chroma = turn * shared(2 * np.pi, tf.float32), contrast * saturation
+    parts = tf.stack([[contrast, chroma * tf.cos(angle), chroma * tf.sin(angle)]])
+    matrix = tf.matmul(parts, shared(_parts_of_matrix().reshape([3, -1]), tf.float32))
+    matrix = tf.reshape(matrix, shared([3 * _PIXELS_IN_ROW] * 2))
+
+    # A matrix product sums faster than a reduction does.
+    sums = tf.matmul(shared(np.full([1, num_rows], 1 / num_pixels), tf.float32), rows)
+    mean = tf.matmul(sums, shared(_repeated(np.eye(3)), tf.float32))
+    offset = tf.matmul(mean, matrix) * (tf.math.reciprocal(contrast) - shared(1, tf.float32)) + brightness
+    changed = tf.nn.bias_add(tf.matmul(rows, matrix), tf.reshape(offset, shared([-1])))
+    levels = tf.reshape(to_levels(changed), shared([-1]))
+    if missing:
+        levels = tf.slice(levels, shared([0]), shared([3 * num_pixels]))
+    return tf.reshape(levels, shared([height, width, 3]))
+
+
+def _parts_of_matrix() -> np.ndarray:
+    """[3, K, K]: the matrices, for rows of pixels, that keep Y only, I and Q only, and rotate I and Q by 90 degrees."""
+    inverse = np.linalg.inv(_YIQ)
+    kept, turned = np.diag([0, 1, 1]), np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]])
+    parts = [inverse @ part @ _YIQ for part in (np.diag([1, 0, 0]), kept, turned)]
+    return np.stack([np.kron(np.eye(_PIXELS_IN_ROW), part.T) for part in parts])
+
+
+def _repeated(matrix: np.ndarray) -> np.ndarray:
+    """[3, 3] -> [K, K]: adds what it makes of all pixels of a row, and gives the sum to each of them."""
+    return np.kron(np.ones([_PIXELS_IN_ROW, _PIXELS_IN_ROW]), matrix)
+
+
+def distort_in_hsv(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int) -> tf.Tensor:
+    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8.
+
+    Args:
+      draws: a scalar in [0, 1) for each change, in their order.
+      position: the position in the batch, which determines the order.
+    """
+    height, width = image.shape.as_list()[:2]
+    order = _HSV_ORDERS[position % NUM_HSV_ORDERS]
+    change = {}
+    for name, draw in zip(order, draws, strict=True):
+        low, high = _RANGES[name]
+        change[name] = shared(low, tf.float32) + draw * shared(high - low, tf.float32)
+    contrast, brightness = change['contrast'], change['brightness']
+
+    # Arithmetic on whole planes is vectorised.
+    planes = tf.transpose(tf.reshape(image, shared([height * width, 3])), shared([1, 0]))
+    if order[-1] == 'contrast':
+        changed = _rotated(planes + brightness, change['saturation'], change['hue'])
+        changed = _stretched(changed, contrast, shared(0, tf.float32))
+    else:
+        changed = _rotated(_stretched(planes, contrast, brightness), change['saturation'], change['hue'])
+    return tf.reshape(tf.transpose(to_levels(changed), shared([1, 0])), shared([height, width, 3]))
+
+
+def _stretched(planes: tf.Tensor, contrast: tf.Tensor, brightness: tf.Tensor) -> tf.Tensor:
+    """Stretches each plane of [3, N] about its mean, and adds the brightness."""
+    means = tf.reduce_mean(planes, axis=shared([1]), keepdims=True)
+    return planes * contrast + (means * (shared(1, tf.float32) - contrast) + brightness)
+
+
+def _rotated(planes: tf.Tensor, saturation: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
+    """Changes the saturation and the hue of [3, N]: red, green and blue.
+
+    With value v, the largest of the three, and chroma c, the distance from the smallest to it, saturation is c / v, and
+    a hue h in turns has a red of v - c * min(max(6 |h| - 1, 0), 1), where |h| is the distance from h to the nearest
+    whole number; green is the red of h - 1/3, and blue of h - 2/3 (Smith 1978, Color Gamut Transform Pairs).
+    """
+    zero, one, six = (shared(number, tf.float32) for number in (0, 1, 6))
+    red, green, blue = tf.unstack(planes)
+    value = tf.maximum(tf.maximum(red, green), blue)
+    chroma = value - tf.minimum(tf.minimum(red, green), blue)
+    is_red, is_green = tf.equal(red, value), tf.equal(green, value)
+    difference = tf.where_v2(is_red, green - blue, tf.where_v2(is_green, blue - red, red - green))
+    begin = tf.where_v2(is_red, zero, tf.where_v2(is_green, shared(1 / 3, tf.float32), shared(2 / 3, tf.float32)))
+    # Grey has the hue 0.
+    hue = difference / (six * tf.maximum(chroma, shared(1e-20, tf.float32))) + (begin + turn)
+    # Saturation is at most 1, and 0 in a pixel that brightness or contrast has made negative.
+    chroma = tf.maximum(tf.minimum(chroma * saturation, value), zero)
+    hues = hue - shared(np.array([[0], [1 / 3], [2 / 3]]), tf.float32)
+    distances = tf.abs(hues - tf.round(hues))
+    return value - chroma * tf.raw_ops.ClipByValue(t=six * distances - one, clip_value_min=zero, clip_value_max=one)
+
+
+def to_levels(pixels: tf.Tensor) -> tf.Tensor:
+    """Clips float32 to [0, 255] and rounds it to uint8, in one pass."""
+    low, high = shared(0, tf.float32), shared(255, tf.float32)
+    return tf.bitcast(tf.raw_ops.QuantizeV2(input=pixels, min_range=low, max_range=high, T=tf.quint8).output, tf.uint8)

@@ -29,10 +29,10 @@ from benchmarks.peers.document import NUM_CLASSES, WEIGHT_DECAY
 from benchmarks.peers.plain_networks import NETWORKS
 from benchmarks.standings import Measure, format_report
 from benchmarks.turns import add_flags, take_turns
-from models.layers import Initializer
 from models.networks import build_network
 from models.registry import MODELS
 from params import make_params
+from training.variables import Initializer
 
 
 class Harness:

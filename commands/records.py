@@ -11,7 +11,7 @@ from pathlib import Path
 
 from commands.options import Arguments, Declaration
 from errors import RunError, UsageError, counted, not_installed
-from inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards, shard_name, subset_of
+from inputs.data_sets import DATA_SETS, SUBSETS, Shards, find_shards
 from params.spec import flag
 from records.framing import Fault
 from records.layout import (
@@ -23,6 +23,8 @@ from records.layout import (
     read_facts,
     read_labels,
     scan_folder,
+    shard_name,
+    subset_of,
 )
 from records.parallel import num_cores
 from records.shard_check import check_shards

@@ -16,10 +16,9 @@ from inputs.data_sets import (
     check_shards,
     find_shards,
     list_folder,
-    subset_of,
 )
 from records.framing import count_records
-from records.layout import LABELS_FILE, read_facts, read_labels
+from records.layout import LABELS_FILE, read_facts, read_labels, subset_of
 
 
 @dataclass(frozen=True)

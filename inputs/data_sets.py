@@ -2,12 +2,12 @@
 
 import glob
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import UsageError, counted
+from records.layout import SHARD_NAME, shard_name
 
 if TYPE_CHECKING:
     # NumPy would take longer to import than everything else that parsing a command line needs.
@@ -52,18 +52,6 @@ RECORDS = 'records'
 DATA_NAMES = (*DATA_SETS, RECORDS)
 
 SUBSETS = ('train', 'validation')
-_SHARD = re.compile(r'(?P<subset>[a-z]+)-(?P<index>\d+)-of-(?P<total>\d+)')
-
-
-def shard_name(subset: str, index: int, num_shards: int) -> str:
-    """The file name of a shard: train-00003-of-00128."""
-    return f'{subset}-{index:05d}-of-{num_shards:05d}'
-
-
-def subset_of(file_name: str) -> str | None:
-    """The subset in the file name of a shard; None if the file is not named like a shard."""
-    match = _SHARD.fullmatch(file_name)
-    return match['subset'] if match else None
 
 
 @dataclass(frozen=True)
@@ -163,7 +151,7 @@ def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
     """
     folder = Path(data_dir)
     names = list_folder(data_dir, f'{subset}-*-of-* shards', flag)
-    found = [match for name in names if (match := _SHARD.fullmatch(name))]
+    found = [match for name in names if (match := SHARD_NAME.fullmatch(name))]
     shards = [match for match in found if match['subset'] == subset]
     if not shards:
         others = sorted({match['subset'] for match in found})

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v1 as tf
 
 from managers.synchronous_step import SynchronousStep
-from models.layers import Initializer
 from params.device_flags import HOST_DEVICE
 from training.checkpoints import Slice, whole
 from training.optimizers import OptimizerStep, Slots
-from training.variables import Variable, create_variable
+from training.variables import Initializer, Variable, create_variable
 
 if TYPE_CHECKING:
     from managers.parts import ManagerParts

@@ -12,10 +12,9 @@ from managers.parameter_servers import Pairs, ParameterServers, ParameterServerV
 from managers.parts import ManagerParts
 from managers.staged_variables import AppliesGradientsOfStepBefore, StagedValues
 from managers.synchronous_step import SynchronousStep
-from models.layers import Initializer
 from training.checkpoints import Slice
 from training.optimizers import OptimizerStep, Slots
-from training.variables import Variable, create_variable, num_bytes
+from training.variables import Initializer, Variable, create_variable, num_bytes
 
 Tensor = Any
 

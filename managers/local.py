@@ -11,9 +11,8 @@ from managers.base import VariableMgr
 from managers.buckets import Packing
 from managers.parts import ManagerParts
 from managers.staged_variables import AppliesGradientsOfStepBefore, StagedValues
-from models.layers import Initializer
 from training.optimizers import OptimizerStep, Slots
-from training.variables import Variable, num_bytes
+from training.variables import Initializer, Variable, num_bytes
 
 Tensor = Any
 

@@ -2,16 +2,16 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow.compat.v1 as tf
 
 from models.folding import ConstantNorm
 from models.model_facts import BatchNorm
+from training.variables import Initializer
 
 Tensor = Any  # TensorFlow ships no types
-Initializer = Callable[[Sequence[int], int], Tensor]  # (shape, seed) -> float32 tensor of that shape
 Padding = str | int  # 'SAME', 'VALID', or that many zeros on every side
 
 

@@ -7,8 +7,9 @@ import tensorflow.compat.v1 as tf
 
 from errors import counted
 from models.folding import ConstantNorm
-from models.layers import Initializer, LayerBuilder, Tensor, VariableSource
+from models.layers import LayerBuilder, Tensor, VariableSource
 from models.model_facts import Network
+from training.variables import Initializer
 
 
 class Logits(NamedTuple):

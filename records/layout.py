@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from pathlib import Path
 
 from errors import RunError, UsageError, counted, read_regular
 
+# The file name of a shard.
+SHARD_NAME = re.compile(r'(?P<subset>[a-z]+)-(?P<index>\d+)-of-(?P<total>\d+)')
 LABELS_FILE = 'labels.txt'
 FACTS_FILE = 'dataset.json'
 # That of a JPEG.
@@ -18,6 +21,17 @@ BACKGROUND = 'background'
 # the same limit (Image.MAX_IMAGE_PIXELS, twice).
 MOST_PIXELS = (2**29 - 1) // 3
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png')
+
+
+def shard_name(subset: str, index: int, num_shards: int) -> str:
+    """The file name of a shard: train-00003-of-00128."""
+    return f'{subset}-{index:05d}-of-{num_shards:05d}'
+
+
+def subset_of(file_name: str) -> str | None:
+    """The subset in the file name of a shard; None if the file is not named like a shard."""
+    match = SHARD_NAME.fullmatch(file_name)
+    return match['subset'] if match else None
 
 
 @dataclass(frozen=True)

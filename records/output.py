@@ -8,8 +8,17 @@ from pathlib import Path
 
 from errors import UsageError, counted
 from hardware.atomic import sync
-from inputs.data_sets import shard_name, subset_of
-from records.layout import FACTS_FILE, LABELS_FILE, SubsetFacts, facts_text, labels_text, read_facts, read_labels
+from records.layout import (
+    FACTS_FILE,
+    LABELS_FILE,
+    SubsetFacts,
+    facts_text,
+    labels_text,
+    read_facts,
+    read_labels,
+    shard_name,
+    subset_of,
+)
 from records.parallel import interrupts_held
 
 

@@ -7,11 +7,12 @@ import tensorflow.compat.v1 as tf
 from errors import UsageError
 from managers.base import seed_of
 from models.folding import Array, ConstantNorm, Folded, fold
-from models.layers import Initializer, Tensor, VariableSource
+from models.layers import Tensor, VariableSource
 from models.model_facts import Network
 from models.networks import build_network
 from run.evaluation import FixedVariables
 from training.precision import Precision
+from training.variables import Initializer
 
 # Protocol buffers, of which a graph is one, have at most 2 GB: part of it is for the ops.
 _MOST_BYTES = 2**31 - 2**26

@@ -9,14 +9,13 @@ import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from inputs.pipeline import InputPipeline
-from models.layers import Initializer
 from models.model_facts import Network
 from models.networks import build_network, is_among_best
 from params.device_flags import HOST_DEVICE
 from results.result import Accuracy
 from run.instruments import write_scalars
 from training.checkpoints import Slice, joined, whole
-from training.variables import create_variable
+from training.variables import Initializer, create_variable
 
 Tensor = Any
 

@@ -11,13 +11,14 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from hardware.atomic import move_whole
-from models.layers import Initializer, Tensor
+from models.layers import Tensor
 from models.model_facts import Network
 from models.networks import build_network
 from params.device_flags import HOST_DEVICE
 from run.evaluation import FixedVariables, read_whole
 from run.instruments import writing
 from training.checkpoints import Slice
+from training.variables import Initializer
 
 Array = np.ndarray[Any, Any]
 

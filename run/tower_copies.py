@@ -11,7 +11,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from inputs.pipeline import Batch
-from models.layers import Initializer, VariableSource
+from models.layers import VariableSource
+from training.variables import Initializer
 
 Tensor = Any
 

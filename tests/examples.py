@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from PIL import Image
 
-from inputs.data_sets import shard_name
 from records.framing import masked_checksums
+from records.layout import shard_name
 
 
 def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **options: Any) -> bytes:

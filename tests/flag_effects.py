@@ -30,7 +30,6 @@ from sessions import open_session
 from benchmark_cnn import BenchmarkCNN
 from errors import UsageError
 from hardware.tensorflow_build import TensorFlowBuild
-from inputs.data_sets import shard_name
 from params import make_params
 from planning.environment import Environment
 from planning.line import make_plan
@@ -38,6 +37,7 @@ from planning.plan import Machine, Plan, ServerPlan
 from planning.session import session_config
 from planning.this_process import THIS_PROCESS, ThisProcess
 from planning.threads import Threads
+from records.layout import shard_name
 from results.console import Console
 from results.result import Result
 from results.statistics import summarize

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from models.layers import Initializer
 from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
+from training.variables import Initializer
 
 Weights = dict[str, np.ndarray]
 Slots = dict[str, np.ndarray]

@@ -18,8 +18,8 @@ from warned import check_warning, warnings_in
 
 from benchmark_cnn import BenchmarkCNN
 from cluster.signals import Terminated
-from inputs.data_sets import shard_name
 from params import make_params
+from records.layout import shard_name
 from results.console import Console
 from results.document import Record, read_file
 from results.result import Phase, Result

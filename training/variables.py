@@ -4,13 +4,15 @@ tf.Variable adds ops and Python objects that no step uses. With eight towers tha
 they take seconds to build. The raw resource ops are the same in every supported TensorFlow version.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 Tensor = Any
+# Computes the first value of a variable: (shape, seed) -> float32 tensor of that shape.
+Initializer = Callable[[Sequence[int], int], Tensor]
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ import tensorflow.compat.v1 as tf
 from examples import encoded, example, write_shard
 
 from benchmarks.peers import document
-from inputs.data_sets import shard_name
 from models.costs import read_table
 from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
 from params import make_params
 from params.table import SPECS
+from records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

@@ -22,7 +22,7 @@ from refusals import failed, refused
 
 from commands import records
 from errors import to_install
-from inputs.data_sets import shard_name
+from records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

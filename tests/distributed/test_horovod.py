@@ -25,8 +25,8 @@ from whole_batch import NUM_STEPS, STEP_LINE, TOTAL_LINE, Trained, one_tower, tr
 
 from benchmark_cnn import BenchmarkCNN
 from cluster.launcher import Command
-from inputs.data_sets import shard_name
 from params import make_params, parse_argv
+from records.layout import shard_name
 from training.checkpoint_files import latest_checkpoint
 
 REASON = 'it has no wheel for this TensorFlow; docs/launchers.md tells how to build it'

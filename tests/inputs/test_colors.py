@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from sessions import open_session
 from sklearn.datasets import load_sample_image
 
-from inputs.colors import distort_in_hsv, distort_in_yiq, to_levels
+from preprocessing import distort_in_hsv, distort_in_yiq, to_levels
 
 pytestmark = pytest.mark.graph
 

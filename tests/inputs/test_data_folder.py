@@ -17,11 +17,12 @@ from refusals import check_line, refused
 
 from commands import records
 from inputs.data_folder import Arrays, open_folder, recognise
-from inputs.data_sets import DATA_SETS, DataSet, Shards, shard_name
+from inputs.data_sets import DATA_SETS, DataSet, Shards
 from params import Params, make_params
 from planning.environment import Environment
 from planning.line import check_launch, make_plan
 from planning.plan import Plan
+from records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

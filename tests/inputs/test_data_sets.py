@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
-from inputs.data_sets import Shards, find_shards, shard_name, subset_of
+from inputs.data_sets import Shards, find_shards
+from records.layout import shard_name, subset_of
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 from sessions import open_session
 
 from inputs.each_image import for_each_image
-from inputs.shared_constants import shared
+from preprocessing import shared
 
 pytestmark = pytest.mark.graph
 

@@ -10,13 +10,14 @@ from examples import encoded, example, write_shard
 from sessions import cpus, open_session
 
 from inputs.array_pipeline import ArrayPipeline
-from inputs.data_sets import Arrays, find_shards, shard_name
+from inputs.data_sets import Arrays, find_shards
 from inputs.device_input import DeviceInput
 from inputs.feed_input import FeedInput
 from inputs.in_memory import hold
 from inputs.pipeline import InputPipeline, WorkersInput
 from inputs.validation import Share, array_examples, record_examples
 from preprocessing import ImageOptions, Scale
+from records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

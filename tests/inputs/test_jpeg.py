@@ -15,11 +15,11 @@ from sessions import open_session
 from sklearn.datasets import load_sample_image
 
 from benchmark_cnn import BenchmarkCNN
-from inputs.data_sets import find_shards, shard_name
-from inputs.jpeg import decode_window
+from inputs.data_sets import find_shards
 from inputs.validation import Share, record_examples
 from params import make_params
-from preprocessing import ImageOptions, preprocess
+from preprocessing import ImageOptions, decode_window, preprocess
+from records.layout import shard_name
 from results.result import Result
 
 pytestmark = pytest.mark.graph

@@ -15,9 +15,10 @@ from input_steps import step
 from refusals import refused
 from sessions import cpus, open_session
 
-from inputs.data_sets import Shards, check_shards, find_shards, shard_name
+from inputs.data_sets import Shards, check_shards, find_shards
 from inputs.record_pipeline import RecordPipeline
 from preprocessing import ImageOptions
+from records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

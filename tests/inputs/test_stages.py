@@ -9,10 +9,11 @@ from examples import encoded, example, write_shard
 from sessions import cpus, open_session
 
 from inputs.catalog import INPUTS, RECORD_INPUT, TF_DATA, input_for, make_pipeline
-from inputs.data_sets import Arrays, Shards, find_shards, shard_name
+from inputs.data_sets import Arrays, Shards, find_shards
 from inputs.pipeline import InputParts
 from inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER, stages_up_to
 from preprocessing import ImageOptions
+from records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

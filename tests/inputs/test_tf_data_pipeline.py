@@ -15,11 +15,12 @@ from input_steps import step
 from sessions import cpus, open_session
 
 import preprocessing
-from inputs.data_sets import Shards, find_shards, shard_name
+from inputs.data_sets import Shards, find_shards
 from inputs.record_pipeline import RecordPipeline
 from inputs.tf_data_pipeline import TfDataPipeline, preprocess_numbered
 from inputs.tf_data_settings import TfDataSettings
 from preprocessing import ImageOptions, Scale
+from records.layout import shard_name
 
 pytestmark = pytest.mark.graph
 

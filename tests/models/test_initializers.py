@@ -7,7 +7,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from sessions import open_session
 
-from models.layers import Initializer, constant, glorot_normal, he_normal, he_normal_fan_out, truncated_normal
+from models.layers import constant, glorot_normal, he_normal, he_normal_fan_out, truncated_normal
+from training.variables import Initializer
 
 pytestmark = pytest.mark.graph
 

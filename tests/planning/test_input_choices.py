@@ -16,10 +16,10 @@ from warned import check_warning
 from benchmark_cnn import BenchmarkCNN
 from errors import RunError
 from inputs.catalog import TF_DATA
-from inputs.data_sets import shard_name
 from models.registry import register_model
 from params import make_params
 from params.input_flags import chosen_pipeline
+from records.layout import shard_name
 from results.console import Console
 from results.result import Result
 

@@ -13,8 +13,7 @@ from examples import encoded
 from image_folders import REPOSITORY, content, convert, picture, write_files
 from refusals import failed
 
-from inputs.data_sets import shard_name
-from records.layout import scan_folder
+from records.layout import scan_folder, shard_name
 from records.progress import Monitor
 from records.write import WriteOptions, write_shards
 

@@ -20,7 +20,7 @@ from refusals import check_line
 
 import preprocessing
 import tf_cnn_benchmarks
-from inputs.data_sets import shard_name
+from records.layout import shard_name
 from records.shard_check import check_shards
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

@@ -16,8 +16,7 @@ from image_folders import (
 )
 from refusals import check_line, failed, refused
 
-from inputs.data_sets import shard_name
-from records.layout import FACTS_FILE, read_facts, read_labels, scan_folder
+from records.layout import FACTS_FILE, read_facts, read_labels, scan_folder, shard_name
 from records.output import unfinished_folder
 
 pytestmark = pytest.mark.graph

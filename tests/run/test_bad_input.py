@@ -14,7 +14,7 @@ from examples import claiming, encoded, example, header_of, write_shard
 from refusals import check_line
 
 import tf_cnn_benchmarks
-from inputs.data_sets import shard_name
+from records.layout import shard_name
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 

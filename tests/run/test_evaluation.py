@@ -23,12 +23,13 @@ import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from cluster.signals import Terminated
 from inputs.data_folder import Arrays
-from inputs.data_sets import find_shards, shard_name
+from inputs.data_sets import find_shards
 from inputs.validation import Share, ValidationInput, array_examples, record_examples
 from models.networks import is_among_best
 from models.registry import MODELS, register_model
 from params import make_params, parse_argv
 from preprocessing import ImageOptions
+from records.layout import shard_name
 from results.console import Console
 from results.result import Accuracy, Result
 from run.evaluation import Evaluation, OwnVariables

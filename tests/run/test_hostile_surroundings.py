@@ -25,7 +25,8 @@ from refusals import check_line
 from several_commands import Commands, running
 from test_bad_input import ROOT
 
-from inputs.data_sets import find_shards, shard_name
+from inputs.data_sets import find_shards
+from records.layout import shard_name
 from run.faults import await_loss
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

@@ -126,7 +126,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from examples import encoded, example, write_shard
 from inputs.catalog import input_for, make_pipeline
-from inputs.data_sets import find_shards, shard_name
+from inputs.data_sets import find_shards
+from records.layout import shard_name
 from inputs.buffers import most_bytes
 from inputs.pipeline import InputParts
 from preprocessing import ImageOptions

@@ -18,8 +18,8 @@ import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from errors import RunError
 from hardware.gpus import has_nvidia_gpu
-from inputs.data_sets import shard_name
 from params import make_params
+from records.layout import shard_name
 from results.console import Console
 from results.result import Phase, Result
 from training.checkpoint_files import has_ended, latest_checkpoint

@@ -16,11 +16,12 @@ from refusals import refused
 from sessions import cpus, open_session
 
 from benchmark_cnn import BenchmarkCNN
-from inputs.data_sets import find_shards, shard_name
+from inputs.data_sets import find_shards
 from inputs.record_pipeline import RecordPipeline
 from models.registry import register_model
 from params import make_params
 from preprocessing import ImageOptions
+from records.layout import shard_name
 from results.console import Console
 from results.result import Result
 from run.step_graph import Fetches
