@@ -87,8 +87,8 @@ def by_halves(towers: Sequence[str], leaders: Sequence[tuple[int, int]]) -> Algo
 def by_nccl(towers: Sequence[str]) -> Algorithm:
     """Sums with NCCL, NVIDIA's collective library. The towers must be GPUs, and the dtype not bfloat16.
 
-    The kernels of one sum wait for each other, so a session must run those of all towers: fetching one would hang. A
-    step does, since it updates the variables of every tower.
+    The kernels of one sum wait for each other, so a session must run those of all towers: fetching only one would
+    hang. A training step runs all of them, since it updates the variables of every tower.
     """
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
@@ -154,9 +154,10 @@ def nested(
     """Sums within each worker, then over one tower of each worker, from which its other towers copy the total.
 
     Args:
-      towers: those of all workers, which have equally many.
-      within: the algorithm of each worker. runs_all: whether all its sums must be computed, although one is used.
+      towers: the towers of all workers; each worker has the same number of them.
+      within: the algorithm of each worker.
       make_between: makes the algorithm for one tower of each worker. Successive reductions take successive towers.
+      runs_all: whether all sums of a worker must be computed, although only one is used.
     """
     size = len(towers) // num_workers
     between = [make_between(towers[leader::size]) for leader in range(size)]
@@ -183,7 +184,8 @@ def make_algorithm(
     Args:
       ranges: the algorithm for each range of tensor sizes.
       towers: the devices of the towers.
-      host_device: the CPU. hosts: that of each process that has towers, in their order; by default only this one.
+      host_device: the CPU of this process.
+      hosts: the CPU of each process that has towers, in the order of the towers; by default only this process.
     """
     if len(towers) == 1:
         return lambda tensors, index: list(tensors)
@@ -230,7 +232,7 @@ def make_algorithm(
 def all_reduce(
     gradients: Sequence[Sequence[Tensor]], towers: Sequence[str], algorithm: Algorithm, packing: Packing
 ) -> list[list[Tensor]]:
-    """Sums the gradients of T towers: T x V -> T x V. The sums of the last layers, ready first, are added first."""
+    """Sums the gradients of T towers: T x V -> T x V. Starts with the last layers, whose gradients are ready first."""
     packer = Packer([gradient.shape.as_list() for gradient in gradients[0]], packing)
     packed = []  # T x P
     for tower, tower_gradients in zip(towers, gradients, strict=True):

@@ -61,8 +61,8 @@ class VariableMgr(ABC):
       assignments: the (variable, value) pairs of non-trainable variables that each training step assigns.
       synchronous_step: combines the gradients of several workers on parameter servers; None in other modes.
       scalars: the variables that create_scalar made.
-      prologue: ops that compute what the first step takes from the step before, on one batch; empty in most modes.
-      uses_shared_memory: whether the update of a step goes through memory that the workers share; once it is built.
+      prologue: ops that stage, from one batch, what the first step takes from the step before; empty in most modes.
+      uses_shared_memory: whether the workers sum gradients in memory that they share; known once the update is built.
       variable_dtype: the dtype of the trainable variables. Set it before the first variable is created.
     """
 
@@ -262,6 +262,15 @@ class VariableMgr(ABC):
 
     def _initial_value(self, name: str, shape: Sequence[int], initializer: Initializer) -> Tensor:
         return initializer(shape, seed_of(name, self._seed))
+
+
+def sums_over_towers(device_grads: Sequence[Sequence[Tensor]], devices: Sequence[str]) -> list[Tensor]:
+    """Sums the gradients of T towers for each variable, on a device of its own: T x V -> V."""
+    sums = []
+    for device, gradients in zip(devices, zip(*device_grads, strict=True), strict=True):
+        with tf.device(device):
+            sums.append(tf.add_n(gradients) if len(gradients) > 1 else gradients[0])
+    return sums
 
 
 def seed_of(name: str, seed: int) -> int:

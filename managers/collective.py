@@ -26,14 +26,14 @@ _INITIAL, _STATISTICS, _BARRIERS = 1 << 20, 1 << 21, 1 << 22
 def by_collective(towers: Sequence[str], num_workers: int, transfer: tf.DType | None, *, on_towers: bool) -> Algorithm:
     """Sums over the towers of all workers: TensorFlow's ring between hosts, or NCCL between all GPUs.
 
-    All workers must start their NCCL sums in one order: NCCL does not look at what it adds, so in different orders it
-    waits for ever, or adds the gradients of different variables if they have equal sizes. Therefore each sum names the
-    one that it waits for. It waits until that one has started, not until it is done: sums overlap with the backward
-    pass. A ring between hosts needs no order, since its messages carry the key of their sum.
+    All workers must start their NCCL sums in the same order. NCCL does not check what it adds: in different orders it
+    hangs, or adds the gradients of different variables of equal size. Therefore each sum waits until the one before it
+    has started; it does not wait for its end, so that sums overlap with the backward pass. A ring between hosts needs
+    no order, since its messages carry the key of their sum.
 
     Args:
       transfer: the dtype in which tensors are sent and summed, or None for their own dtype.
-      on_towers: whether every tower takes part, by NCCL; else each worker first sums its towers on its host.
+      on_towers: whether NCCL sums over all towers; if not, each worker first sums its towers on its host.
 
     Raises:
       ValueError: NCCL would have to sum bfloat16. TensorFlow 2.21 hands it to NCCL as float32, which adds garbage.
@@ -95,11 +95,13 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
     Args:
       worker: the index of this worker.
       num_workers: the number of workers.
-      transfer, on_towers: see by_collective.
-      share: makes memory in which the workers then sum gradients, in their own type; None if they cannot share any.
+      transfer: the dtype in which gradients are sent and summed, see by_collective.
+      on_towers: whether NCCL sums over all towers, see by_collective.
+      share: allocates memory in which the workers sum gradients in float32; None if they cannot share memory.
       root: the index of the worker whose initial variables all others copy.
     """
 
+    # Nine arguments: the four of every replicated mode, and what only this mode needs.
     def __init__(
         self,
         devices: Sequence[str],
@@ -180,7 +182,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
         first += [slot for variable in first for slot in slots.get(variable.handle.ref(), {}).values()]
         with tf.device(HOST_DEVICE):
             received = self._receive(first, self._root, _INITIAL)
-        # The other towers copy the received values, which need another read.
+        # Read again, so that the other towers copy the received values.
         with tf.control_dependencies(received):
             copies = [copy.assign(source.read_again()) for copy, source in self._copies(slots)]
         return received + copies
@@ -192,7 +194,7 @@ class VariableMgrCollectiveAllReduce(VariableMgrLocalReplicated):
             return self._receive(statistics, 0, _STATISTICS)
 
     def bytes_of_step(self) -> int:
-        # In shared memory each worker writes and reads what it would send and receive in a ring, in 32 bits.
+        # In shared memory each worker writes and reads as much as it would send and receive in a ring, in 32 bits.
         transfer = None if self.uses_shared_memory else self._transfer
         return bytes_of_ring(self.trainable_variables_on_device(0), self._num_workers, transfer)
 

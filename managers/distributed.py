@@ -1,16 +1,15 @@
 """Variable managers of several processes: workers read and update variables on parameter servers."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from managers.base import VariableMgr
+from managers.base import VariableMgr, sums_over_towers
 from managers.parameter_servers import Pairs, ParameterServers, ParameterServerVariables
 from managers.parts import ManagerParts
-from managers.staged_variables import AppliesGradientsOfStepBefore, StagedValues
+from managers.staged_variables import ComputesWithStagedValues
 from managers.synchronous_step import SynchronousStep
 from training.checkpoints import Slice
 from training.optimizers import OptimizerStep, Slots
@@ -24,14 +23,14 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
 
     ps: v -> worker 0, worker 1 ...; v <- sum of all gradients (--cross_replica_sync), else of each worker on arrival
 
-    A worker receives each variable once, and sends the sum of its towers' gradients. The (gradient, variable) pairs of
-    get_gradients_to_apply are what a worker sends; those of append_apply_gradients_ops are what the servers received,
-    with the parts of variables that they hold. Of workers that take a step together, only the chief appends such ops.
+    A worker receives each variable once, and sends the sum of its towers' gradients. get_gradients_to_apply returns
+    the (gradient, variable) pairs that a worker sends; append_apply_gradients_ops takes those that the servers
+    received, with their parts of the variables. If workers take steps together, only the chief appends such ops.
 
     Args:
       servers: the parameter servers.
-      parameter_devices: the devices of the worker that receive the variables, from which its towers copy them, and that
-        sum the gradients of the towers; each variable has the one with the fewest bytes so far.
+      parameter_devices: the devices of the worker that receive variables for its towers and sum the towers' gradients.
+        Each variable goes to the device with the fewest bytes so far.
       sync: whether the workers take each step together (--cross_replica_sync).
     """
 
@@ -48,7 +47,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         sync: bool,
     ) -> None:
         super().__init__(devices, seed)
-        # Where each trainable variable is received, and its gradients are summed; and the bytes of those of a device.
+        # By variable: the device that receives it and sums its gradients. By device: the bytes of its variables.
         self._homes: dict[str, str] = {}
         self._home_bytes = dict.fromkeys(parameter_devices, 0)
         self.server_variables = ParameterServerVariables(servers, self._server_scope)
@@ -92,11 +91,6 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
     ) -> Variable:
         if device_num > 0 and name in self.variables[0]:
             return self.variables[0][name]
-        return self._create_on_servers(name, shape, initializer, trainable)
-
-    def _create_on_servers(
-        self, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
-    ) -> Variable:
         self.initializers.append(
             self.server_variables.create(name, shape, trainable, lambda: self._initial_value(name, shape, initializer))
         )
@@ -126,12 +120,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             )
 
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        sums = []
-        variables = self.trainable_variables_on_device(0)
-        for variable, gradients in zip(variables, zip(*device_grads, strict=True), strict=True):
-            with tf.device(self._home(variable.name)):
-                sums.append(tf.add_n(gradients) if len(gradients) > 1 else gradients[0])
-        return [sums]
+        homes = [self._home(variable.name) for variable in self.trainable_variables_on_device(0)]
+        return [sums_over_towers(device_grads, homes)]
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
@@ -175,7 +165,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return dict(self.server_variables.parts)
 
     def bytes_of_servers(self) -> dict[str, int]:
-        return dict(self.server_variables.held_bytes)
+        return dict(self.server_variables.server_bytes)
 
     def bytes_of_step(self) -> int:
         # Workers read the variables and send the gradients.
@@ -192,7 +182,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         return read * self._servers.num_workers
 
 
-class VariableMgrDistributedFetchFromStagedPS(AppliesGradientsOfStepBefore, VariableMgrDistributedFetchFromPS):
+class VariableMgrDistributedFetchFromStagedPS(ComputesWithStagedValues, VariableMgrDistributedFetchFromPS):
     """--staged_vars: as above, but reads and updates overlap with the computation of the same step.
 
     step k: compute gradients with the staged values -> staged, for step k + 1
@@ -201,18 +191,6 @@ class VariableMgrDistributedFetchFromStagedPS(AppliesGradientsOfStepBefore, Vari
     The gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1). Workers that take their steps together
     read no variable before the whole step is applied, since a step is applied completely or not at all.
     """
-
-    @functools.cached_property
-    def _staged(self) -> StagedValues:
-        return StagedValues()
-
-    def create(
-        self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
-    ) -> Variable:
-        sources = self._staged.sources
-        if name not in sources:
-            sources[name] = self._create_on_servers(name, shape, initializer, trainable)
-        return self._staged.for_tower(sources[name], self._devices[device_num]) if trainable else sources[name]
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
@@ -231,13 +209,6 @@ class VariableMgrDistributedFetchFromStagedPS(AppliesGradientsOfStepBefore, Vari
             with tf.control_dependencies(after):
                 puts += self._staged.puts(variable.name, self._fetch(variable.name))
         return tf.group(updated, *puts), pairs
-
-    def savable_variables(self) -> dict[str, Variable]:
-        # Not the variables of a tower: their values are the staged ones.
-        return dict(self._staged.sources)
-
-    def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return list(self._staged.first_puts)
 
 
 class VariableMgrDistributedReplicated(VariableMgrDistributedFetchFromPS):

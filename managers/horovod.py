@@ -29,7 +29,7 @@ def by_horovod(horovod: Any, device: str) -> Algorithm:
 
     def reduce(tensors: Sequence[Tensor], index: int) -> list[Tensor]:
         (tensor,) = tensors
-        # Not only device_dense: Horovod leaves some of its ops to the device scope around it.
+        # device_dense alone is not enough: Horovod places some of its ops by the device scope.
         with tf.device(device):
             total = horovod.allreduce(tensor, op=horovod.Sum, device_dense=device, name=f'gradient_{index}')
         total.set_shape(tensor.shape)

@@ -1,16 +1,15 @@
 """Variable managers of one process: towers share the variables, replicate them, or train independent models."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from managers.all_reduce import Algorithm, all_reduce
-from managers.base import VariableMgr
+from managers.base import VariableMgr, sums_over_towers
 from managers.buckets import Packing
 from managers.parts import ManagerParts
-from managers.staged_variables import AppliesGradientsOfStepBefore, StagedValues
+from managers.staged_variables import AppliesGradientsOfStepBefore, ComputesWithStagedValues
 from training.optimizers import OptimizerStep, Slots
 from training.variables import Initializer, Variable, num_bytes
 
@@ -72,7 +71,7 @@ class VariableMgrLocalFetchFromPS(VariableMgr):
 
     def __init__(self, devices: Sequence[str], seed: int, parameter_devices: Sequence[str]) -> None:
         super().__init__(devices, seed)
-        self._held_bytes = dict.fromkeys(parameter_devices, 0)
+        self._device_bytes = dict.fromkeys(parameter_devices, 0)
 
     @classmethod
     def of(cls, parts: ManagerParts) -> VariableMgr:
@@ -86,43 +85,26 @@ class VariableMgrLocalFetchFromPS(VariableMgr):
     ) -> Variable:
         if device_num > 0 and name in self.variables[0]:
             return self.variables[0][name]
-        device = min(self._held_bytes, key=lambda held: self._held_bytes[held])
-        self._held_bytes[device] += num_bytes(shape)
+        device = min(self._device_bytes, key=self._device_bytes.__getitem__)
+        self._device_bytes[device] += num_bytes(shape)
         with tf.device(device):
             value = self._initial_value(name, shape, initializer)
         return self._create('v', device, name, shape, trainable, value)
 
     def preprocess_device_grads(self, device_grads: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        sums = []
-        for variable, gradients in zip(
-            self.trainable_variables_on_device(0), zip(*device_grads, strict=True), strict=True
-        ):
-            with tf.device(variable.device):
-                sums.append(tf.add_n(gradients) if len(gradients) > 1 else gradients[0])
-        return [sums]
+        devices = [variable.device for variable in self.trainable_variables_on_device(0)]
+        return [sums_over_towers(device_grads, devices)]
 
 
-class VariableMgrLocalFetchFromStagedPS(AppliesGradientsOfStepBefore, VariableMgrLocalFetchFromPS):
+class VariableMgrLocalFetchFromStagedPS(ComputesWithStagedValues, VariableMgrLocalFetchFromPS):
     """--variable_update=parameter_server --staged_vars: as above, but reads and updates overlap with the computation.
 
     step k: compute gradients with the staged values -> staged, for step k + 1
             v <- v - r (staged gradients of step k - 1);  v -> staged, for step k + 1
 
-    The gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1). Each variable goes its own way: its
-    update waits for its gradients only, and its read for its update only.
+    The gradients are those of values one update old: v_k+1 = v_k - r g(v_k-1). Variables do not wait for each other:
+    the update of a variable waits only for its gradients, and its read only for its update.
     """
-
-    @functools.cached_property
-    def _staged(self) -> StagedValues:
-        return StagedValues()
-
-    def create(
-        self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
-    ) -> Variable:
-        sources = self._staged.sources
-        if name not in sources:
-            sources[name] = super().create(0, name, shape, initializer, trainable)
-        return self._staged.for_tower(sources[name], self._devices[device_num]) if trainable else sources[name]
 
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
@@ -135,13 +117,6 @@ class VariableMgrLocalFetchFromStagedPS(AppliesGradientsOfStepBefore, VariableMg
                 value = variable.read_again()
             puts += self._staged.puts(variable.name, value)
         return tf.group(updated, *puts), pairs
-
-    def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
-        return list(self._staged.first_puts)
-
-    def savable_variables(self) -> dict[str, Variable]:
-        # Not the variables of a tower: their values are the staged ones.
-        return dict(self._staged.sources)
 
 
 class VariableMgrLocalReplicated(_OwnVariables):

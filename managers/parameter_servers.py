@@ -65,13 +65,17 @@ class ParameterServerVariables:
 
     Args:
       servers: the parameter servers.
-      scope: precedes the names of the variables there.
+      scope: the prefix of the variables' names on the servers.
+
+    Attributes:
+      parts: the parts of each variable, by its name.
+      server_bytes: the bytes of variables on each server, by device.
     """
 
     def __init__(self, servers: ParameterServers, scope: str = 'v') -> None:
         self.parts: dict[str, list[Slice]] = {}
         self._scope = scope
-        self.held_bytes = dict.fromkeys(servers.devices, 0)
+        self.server_bytes = dict.fromkeys(servers.devices, 0)
         self._servers = servers
 
     def create(
@@ -80,7 +84,7 @@ class ParameterServerVariables:
         """Adds a variable and returns its initializer op."""
         parts = []
         for number, (device, offset, size) in enumerate(self._place(list(shape))):
-            self.held_bytes[device] += num_bytes(size)
+            self.server_bytes[device] += num_bytes(size)
             part_name = name if size == list(shape) else f'{name}/part_{number}'
             variable = create_variable(part_name, size, scope=self._scope, device=device, trainable=trainable)
             parts.append(Slice(variable, tuple(offset), tuple(shape)))
@@ -96,9 +100,9 @@ class ParameterServerVariables:
     def _place(self, shape: list[int]) -> list[tuple[str, list[int], list[int]]]:
         """Returns the device, offset and shape of each part."""
         axis = int(np.argmax(shape)) if shape else 0
-        devices = list(self.held_bytes)
+        devices = list(self.server_bytes)
         if num_bytes(shape) <= _LARGEST_WHOLE_BYTES or len(devices) == 1 or shape[axis] < len(devices):
-            device = min(devices, key=lambda held: self.held_bytes[held])
+            device = min(devices, key=self.server_bytes.__getitem__)
             return [(device, [0] * len(shape), shape)]
         placed, start = [], 0
         for device, length in zip(devices, even_sizes(shape[axis], len(devices)), strict=True):
@@ -130,7 +134,7 @@ class ParameterServerVariables:
         """Sends (name, gradient) pairs to the servers of the variables, through the host of this worker."""
         by_device: dict[str, Pairs] = {}
         for name, gradient in gradients:
-            # To 16 bits where it is: a GPU then sends half as much to its host.
+            # Cast on the gradient's device: a GPU then sends half as many bytes to its host.
             with tf.device(gradient.device):
                 sent = self._compact(gradient)
             for part in self.parts[name]:

@@ -12,26 +12,27 @@ from params.device_flags import HOST_DEVICE
 from training.memory_files import PAGE_FLOATS, SharedMemory
 
 Tensor = Any
-# (number of floats) -> memory of that size, the same for all workers, who must all call it; None if it cannot be had.
+# (number of floats) -> memory of that size, shared by all workers, or None if there is none. Every worker must call it.
 ShareMemory = Callable[[int], SharedMemory | None]
 
-# In how many calls a worker writes, and adds: they run in parallel, since NumPy copies and adds without Python's lock.
+# A worker splits its writing, and its adding, into this many calls. They run in parallel, since NumPy copies and adds
+# without Python's lock.
 _CALLS = 4
 
 
 class SharedSums:
-    """Reduces and scatters, then gathers, through memory instead of messages; each worker adds one slice.
+    """Sums gradients in memory instead of by messages: each worker adds one slice, and all read the whole sum.
 
         worker 0: write g0, slice 1 ---+        +-- slice 0 of the sum = g0 + g1 --+        +-- read the sum
                                        barrier                                    barrier
         worker 1: write g1, slice 0 ---+        +-- slice 1 of the sum = g0 + g1 --+        +-- read the sum
 
-    The memory has room for the sum, and after it for the gradients of each worker. Workers overwrite what they wrote
-    for a step only in the next one, after it was added, and the sum after the first barrier of the next step, which no
-    worker reaches before its own step is over. Sums are float32, added in the order of the workers.
+    The memory holds the sum, followed by the gradients of each worker. A worker overwrites its gradients only in the
+    next step, when they have been added. The sum is overwritten only after the first barrier of the next step, which
+    no worker reaches before its own step is over. Sums are float32, added in the order of the workers.
 
     Args:
-      shapes: of the gradients.
+      shapes: the shapes of the gradients.
       worker: the index of this worker.
       num_workers: the number of workers.
 
@@ -63,8 +64,8 @@ class SharedSums:
         """Returns the ops that add this worker's slice of the sums.
 
         Args:
-          gradients: those of this worker, float32.
-          barrier: returns an op that runs once every worker has run the ops given.
+          gradients: the gradients of this worker, float32.
+          barrier: returns an op that runs once every worker has run the given ops.
         """
         areas = memory.all().reshape(1 + self._num_workers, -1)
         first, last = self._bounds[self._worker : self._worker + 2]
@@ -74,9 +75,9 @@ class SharedSums:
                 return self._call(_adder(areas, self._worker), gradients, [(first, last)])
 
     def read(self, memory: SharedMemory) -> list[Tensor]:
-        """Returns the sums, on the host; to be built under a control dependency on all that was added.
+        """Returns the sums, on the host. Call it under a control dependency on the additions of all workers.
 
-        They are the memory itself, which the next step overwrites.
+        The sums are views of the memory, which the next step overwrites.
         """
         area = memory.view(self._size)
 
@@ -91,7 +92,7 @@ class SharedSums:
         return list(sums)
 
     def _call(self, act: 'Act', gradients: Sequence[Tensor], slices: Sequence[tuple[int, int]]) -> list[tf.Operation]:
-        """Returns ops that call act for all parts of gradients in the slices, each op for about as many bytes."""
+        """Returns ops that call act for all parts of gradients in the slices; all ops process about as many bytes."""
         ops = []
         for start, stop in slices:
             bounds = itertools.accumulate(even_sizes(stop - start, _CALLS), initial=start)
@@ -103,14 +104,14 @@ class SharedSums:
         return ops
 
     def _overlaps(self, begin: int, end: int) -> Iterator[tuple[int, slice, slice]]:
-        """Yields the numbers of the tensors in a range, which part of each is in it, and where in an area that is."""
+        """Yields for each tensor in a range: its number, its slice that is in the range, and that slice's place."""
         for number, (start, stop) in enumerate(self._ranges):
             low, high = max(start, begin), min(stop, end)
             if low < high:
                 yield number, slice(low - start, high - start), slice(low, high)
 
 
-# (part of a gradient, flat; where in an area it is)
+# (part of a gradient, flat; the place of the part in an area)
 Act = Callable[[Any, slice], None]
 
 

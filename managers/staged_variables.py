@@ -1,5 +1,6 @@
-"""What a step of staged variables takes from the step before: the values of variables, and gradients to apply."""
+"""Values of variables and gradients that one step stages for the next."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,9 +9,9 @@ import tensorflow.compat.v1 as tf
 
 from managers.base import VariableMgr
 from params.device_flags import HOST_DEVICE
-from training.optimizers import OptimizerStep
+from training.optimizers import OptimizerStep, Slots
 from training.staging import StagingArea
-from training.variables import Variable
+from training.variables import Initializer, Variable
 
 Tensor = Any
 
@@ -19,7 +20,7 @@ class StagedValues:
     """Keeps the values of variables on the towers until the next step computes with them.
 
     Attributes:
-      sources: the variables themselves, by name; towers have them with staged values.
+      sources: the variables themselves, by name; towers read their staged values.
       first_puts: ops that stage the initial values, for the prologue and for the first step.
     """
 
@@ -43,13 +44,13 @@ class StagedValues:
 class StagedGradients:
     """Keeps the gradients of a step on the towers until the next step applies them.
 
-    So a step can send, sum and apply gradients and read the new values from its beginning, while its towers compute:
-    none of this takes time if it takes no longer than they do.
+    So a step can send, sum and apply gradients and read the new values while its towers compute. This costs no time
+    if it takes no longer than the computation.
 
     Args:
       devices: the devices of the T towers.
       device_grads: the gradients of this step, T x V.
-      step: if this process applies gradients: it then unscales them by the loss scale of the step before.
+      step: unscales the gradients, by the loss scale of the step before; None if this process applies none.
 
     Attributes:
       of_step_before: the gradients of the step before, T x V.
@@ -73,9 +74,9 @@ class AppliesGradientsOfStepBefore(VariableMgr):
     def _stage(
         self, step: OptimizerStep, device_grads: Sequence[Sequence[Tensor]], *, applies: bool = True
     ) -> StagedGradients:
-        """Stages the gradients of this step. Its puts assign the moving averages as well.
+        """Stages the gradients of this step. The returned puts also assign the moving averages of this step.
 
-        These need the computation of this step, for which the update does not wait, and belong to its gradients.
+        The update cannot assign them, since it does not wait for the computation of this step.
 
         Args:
           applies: whether this process applies gradients.
@@ -88,3 +89,29 @@ class AppliesGradientsOfStepBefore(VariableMgr):
 
     def _updates_of_step(self) -> list[tf.Operation]:
         return []
+
+
+class ComputesWithStagedValues(AppliesGradientsOfStepBefore):
+    """A manager whose towers also compute with the values of the step before.
+
+    The base class that follows this one among the bases of a manager creates the variables, which all towers share.
+    """
+
+    @functools.cached_property
+    def _staged(self) -> StagedValues:
+        return StagedValues()
+
+    def create(
+        self, device_num: int, name: str, shape: Sequence[int], initializer: Initializer, trainable: bool
+    ) -> Variable:
+        sources = self._staged.sources
+        if name not in sources:
+            sources[name] = super().create(0, name, shape, initializer, trainable)  # type: ignore[safe-super]
+        return self._staged.for_tower(sources[name], self._devices[device_num]) if trainable else sources[name]
+
+    def get_post_init_ops(self, slots: Slots) -> list[tf.Operation]:
+        return list(self._staged.first_puts)
+
+    def savable_variables(self) -> dict[str, Variable]:
+        # The variables of a tower have staged values.
+        return dict(self._staged.sources)

@@ -38,7 +38,7 @@ def test_parameter_servers_hold_about_the_same_bytes(model: str, num_ps: int) ->
     for parts in variables.parts.values():
         for part in parts:
             held[part.variable.device] += bytes_of(part.variable.shape)
-    assert variables.held_bytes == held
+    assert variables.server_bytes == held
     assert len(held) == num_ps
     assert max(held.values()) - min(held.values()) < 4e6
     assert sum(held.values()) == sum(bytes_of(parts[0].full) for parts in variables.parts.values())
@@ -74,7 +74,7 @@ def test_all_workers_look_for_a_variable_on_the_same_server(mode: str) -> None:
     ]
     assert places[0] == places[1]
     assert sum(name.endswith('/moving_mean') for name in places[0]) == 39
-    assert chief.held_bytes == other.held_bytes
+    assert chief.server_bytes == other.server_bytes
 
 
 def test_a_small_variable_goes_to_the_server_that_holds_the_fewest_bytes() -> None:
