@@ -165,7 +165,7 @@ class BenchmarkCNN:
     def _build(self, worker: Worker) -> _Built:
         """Builds the graph and prints the banner."""
         plan, instruments = self.plan, self.plan.instruments
-        if plan.data.input_row.holds and plan.data.images:
+        if plan.data.input_row.in_memory and plan.data.images:
             self._console.progress(f'Reading {counted(plan.data.images.num_images, "image")} into memory')
         else:
             self._console.progress('Building the graph')

@@ -11,15 +11,15 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from numpy.typing import ArrayLike
 
-# The constants of each graph, by their names. Tensors would keep their graph.
+# The names of each graph's constants. The tensors themselves would keep the graph in memory.
 _names: weakref.WeakKeyDictionary[tf.Graph, dict[tuple[object, ...], str]] = weakref.WeakKeyDictionary()
 
 
 def shared(value: ArrayLike, dtype: tf.DType = tf.int32) -> tf.Tensor:
     """Returns the constant of this value in the current graph, which may be a function's.
 
-    The function of an image (inputs/each_image.py) runs its constants for each image, before its other ops, so few are
-    best.
+    The function for one image (inputs/each_image.py) runs its constants for each image, before its other ops. So the
+    fewer, the better.
     """
     array = np.asarray(value, dtype.as_numpy_dtype)
     graph = tf.get_default_graph()
@@ -67,9 +67,11 @@ CENTRAL_FRACTION = 0.875
 
 @dataclass(frozen=True)
 class Scale:
-    """What the pixels of an image, 0 to 255, become: factor * pixel - offset.
+    """How the pixels of an image, 0 to 255, are normalised: factor * pixel - offset. The default gives [-1, 1].
 
-    By default they are in [-1, 1]. offsets are for the channels, or one for all.
+    Attributes:
+      factor: multiplies each pixel.
+      offsets: are subtracted from the product: one for each channel, or one for all.
     """
 
     factor: float = 1 / 127.5
@@ -81,18 +83,22 @@ class ImageOptions:
     """How to convert an encoded image to [height, width, channels].
 
     Attributes:
+      height: the height of the output in pixels.
+      width: the width of the output in pixels.
+      channels: the number of channels of the output.
       training: whether the augmentation and distortions are applied.
-      distortions: whether training also changes the colours at random. in_yiq: in YIQ, not in HSV, see below.
+      distortions: whether training also changes the colours at random.
+      in_yiq: whether colours are changed in YIQ, not in HSV, see below.
       resize_method: one of RESIZE_METHODS; round_robin cycles through the methods by the position in the batch.
-      scaled_decode: whether the decoder itself scales large images down, to no less than the size of the output, by
-        halves. Each pixel is then the mean of several, of which the resize methods but area would read one to sixteen.
+      scaled_decode: whether the decoder halves the size of large images, once or more, but not below the size of the
+        output. Then each pixel is a mean; all resize methods except area read only one to sixteen pixels of the image.
       seed: the seed of all random draws, which also depend on the position in the batch.
       augmentation: 'resized_crop' crops and flips at random in training, and crops centrally otherwise. 'padded_crop'
         and 'none' only crop to the aspect ratio of the output; 'padded_crop' also shifts and flips at random in
         training.
       scale: how the caller normalises the images.
-      shorter_side: the central part is what remains if the shorter side is resized to this many pixels and as many as
-        the output has are cut out of the middle; None: 87.5 % of the sides.
+      shorter_side: the length in pixels to which the shorter side would be resized before the output is cut out of the
+        middle: it determines the central part. With None, that is 87.5 % of the sides.
 
     Raises:
       ValueError: the resize method is unknown, or distortions are requested for images without colours.
@@ -124,7 +130,7 @@ class ImageOptions:
 
     @property
     def central_fraction(self) -> float:
-        """How much of the largest window of the output's shape is used outside training, as a fraction of its sides."""
+        """The part of the largest window of the output's shape that evaluations use, as a fraction of its sides."""
         if self.augmentation != 'resized_crop':
             return 1.0
         if self.shorter_side is None:
@@ -143,7 +149,7 @@ def parse_example(serialized: tf.Tensor, num_classes: int, with_boxes: bool) -> 
     Args:
       serialized: scalar string.
       num_classes: labels are in [0, num_classes).
-      with_boxes: whether to read image/object/bbox/*; if False, K is 0.
+      with_boxes: whether to read image/object/bbox/*; if not, K is 0.
 
     Returns:
       encoded: scalar string, the JPEG file of image/encoded.
@@ -174,13 +180,13 @@ def parse_example(serialized: tf.Tensor, num_classes: int, with_boxes: bool) -> 
 
 
 def _checked_example(serialized: tf.Tensor) -> tf.Tensor:
-    """Returns the scalar string serialized if protobuf reads it as an Example; otherwise the step fails.
+    """Returns the scalar string if protobuf can read it as an Example; otherwise the step fails.
 
-    TensorFlow's own parser of Examples is faster than protobuf, but a record in which the length of a string is 2^31 or
-    more ends the process with signal 11. The check costs 14 microseconds per record of 100 KB; the other work on such
-    a record takes 1,100.
+    TensorFlow's own parser of Examples is faster than protobuf, but crashes the process (signal 11) if a record claims
+    a string of 2^31 bytes or more. The check costs 14 microseconds per record of 100 KB; the other work on such a
+    record takes 1,100.
     """
-    # Only with sanitize does the op read what is nested.
+    # The op reads nested messages only with sanitize.
     sizes = tf.raw_ops.DecodeProtoV2(
         bytes=serialized, message_type='tensorflow.Example', field_names=[], output_types=[], sanitize=True
     ).sizes
@@ -189,10 +195,12 @@ def _checked_example(serialized: tf.Tensor) -> tf.Tensor:
 
 
 class Draws(NamedTuple):
-    """Random numbers for images: those of N images, or without the first axis those of one.
+    """The random numbers of N images, or, without the first axis, of one image.
 
-    mirrored is [N] bool; colors [N, K] float32 in [0, 1), for each image one number for each colour distortion;
-    window_seeds [N, 2] int64 determine the random crop.
+    Attributes:
+      mirrored: [N] bool.
+      colors: [N, K] float32 in [0, 1): one number for each of K colour distortions.
+      window_seeds: [N, 2] int64, determine the random crop.
     """
 
     mirrored: tf.Tensor
@@ -234,9 +242,9 @@ def preprocess(
       encoded: scalar string, a JPEG file. Grey and CMYK files are converted to options.channels, too.
       boxes: [1, K, 4] float32 from parse_example; only used in training.
       options: size, crop, distortions.
-      position: scalar int64 or a number: the position in the batch, on which the method of round_robin and the order of
-        the distortions depend.
-      draws: the random numbers of this image; only used in training, where they are required.
+      position: the position in the batch, a scalar int64 or a number. The method of round_robin and the order of the
+        distortions depend on it.
+      draws: the random numbers of this image; required in training, else not used.
 
     Returns:
       [H, W, C] uint8. The step fails with InvalidArgumentError if the file is not a JPEG file or is damaged.
@@ -246,7 +254,7 @@ def preprocess(
 
 
 def decode(encoded: tf.Tensor, boxes: tf.Tensor, options: ImageOptions, draws: Draws | None = None) -> tf.Tensor:
-    """Decodes the part of a JPEG file that is used: [h, w, C] uint8. Arguments and faults as of preprocess."""
+    """Decodes the part of a JPEG file that is used: [h, w, C] uint8. Arguments and faults are those of preprocess."""
     shape = tf.raw_ops.ExtractJpegShape(contents=encoded)
     if options.uses_boxes:
         assert draws
@@ -263,7 +271,10 @@ def resize_and_distort(
     """[h, w, C] uint8 -> [H, W, C] uint8, with colour distortions in training if the options enable them.
 
     Args:
-      position, draws: as for preprocess.
+      image: the decoded part of the image.
+      options: size, crop, distortions.
+      position: as for preprocess.
+      draws: as for preprocess.
     """
 
     def of_position(number: int) -> tf.Tensor:
@@ -293,6 +304,7 @@ def random_window(shape: tf.Tensor, boxes: tf.Tensor, seeds: tf.Tensor) -> tf.Te
 
     Args:
       shape: [3] int32 (h, w, channels).
+      boxes: [1, K, 4] float32 from parse_example.
       seeds: [2] int64, determines the window.
     """
     begin, size, _ = tf.raw_ops.StatelessSampleDistortedBoundingBox(
@@ -309,10 +321,14 @@ def random_window(shape: tf.Tensor, boxes: tf.Tensor, seeds: tf.Tensor) -> tf.Te
 
 
 def central_window(shape: tf.Tensor, options: ImageOptions) -> tf.Tensor:
-    """Returns the window y, x, height, width ([4] int32) in the centre. shape: [3] int32 (h, w, channels).
+    """Returns the window y, x, height, width ([4] int32) in the centre of an image.
 
     The window has the aspect ratio of the output; its sides are options.central_fraction of those of the largest such
     window.
+
+    Args:
+      shape: [3] int32 (h, w, channels).
+      options: the size of the output, and the central fraction.
     """
     target = shared([options.height, options.width], tf.float32)
     whole = tf.slice(shape, shared([0]), shared([2]))
@@ -356,7 +372,7 @@ def shift_and_flip(images: tf.Tensor, uniform: tf.Tensor, index_device: str | No
 
 
 def normalize(images: tf.Tensor, scale: Scale | None = None) -> tf.Tensor:
-    """uint8 [..., C] -> float32 of the same shape, by default in [-1, 1]. scale: None is Scale()."""
+    """uint8 [..., C] -> float32 of the same shape, in the given scale or by default in [-1, 1]."""
     scale = scale or Scale()
     pixels = tf.cast(images, tf.float32)
     if scale.factor != 1:
@@ -366,7 +382,7 @@ def normalize(images: tf.Tensor, scale: Scale | None = None) -> tf.Tensor:
 
 
 def distort_colors(image: tf.Tensor, draws: Sequence[tf.Tensor], position: int, *, in_yiq: bool = True) -> tf.Tensor:
-    """Changes the colours of [H, W, 3] float32 in [0, 255] -> uint8. draws: a scalar in [0, 1) for each change."""
+    """Changes the colours of [H, W, 3] float32 in [0, 255] -> uint8, by a random scalar in [0, 1) for each change."""
     return distort_in_yiq(image, draws) if in_yiq else distort_in_hsv(image, draws, position)
 
 
@@ -379,20 +395,21 @@ def _flip_if(mirrored: tf.Tensor, image: tf.Tensor) -> tf.Tensor:
 
 # ---- decoding --------------------------------------------------------------------------------------------------------
 
-# By which factors libjpeg-turbo scales while it decodes: its inverse transforms turn the 8x8 coefficients of a block
-# into 4x4, 2x2 or 1x1 pixels, each the mean of those that it replaces, as nearly as these coefficients say.
+# The factors by which libjpeg-turbo can scale down while it decodes: its inverse transforms turn the 8x8 coefficients
+# of a block into 4x4, 2x2 or 1x1 pixels, each approximately the mean of the pixels that it replaces.
 RATIOS = (2, 4, 8)
 
 
 def decode_window(
     encoded: tf.Tensor, window: tf.Tensor, channels: int, enough: tuple[int, int] | None = None
 ) -> tf.Tensor:
-    """Decodes a window of a JPEG file; what is below it is not read, and what is beside it not transformed.
+    """Decodes a window of a JPEG file. The rows below it are not read, and the blocks beside it not transformed.
 
     Args:
-      encoded: scalar string, a JPEG file. Grey and CMYK files are converted to channels, too.
-      window: [4] int32: y, x, height, width, in the pixels of the whole image.
-      enough: scale by the largest of RATIOS that leaves the window this height and width; None: never scale.
+      encoded: scalar string, a JPEG file. Grey and CMYK files are converted to this number of channels, too.
+      window: [4] int32: y, x, height, width, in pixels of the whole image.
+      channels: the number of channels of the result.
+      enough: scale by the largest of RATIOS that leaves the window at least this height and width; None never scales.
 
     Returns:
       [h, w, channels] uint8. The step fails with InvalidArgumentError if the file is not a JPEG file or is damaged.
@@ -402,7 +419,7 @@ def decode_window(
     fits = tf.reduce_min(tf.slice(window, shared([2]), shared([2])) // shared(enough), axis=shared(0)) >= shared(RATIOS)
     halvings = tf.reduce_sum(tf.cast(fits, tf.int32), axis=shared(0))
     scaled = _scaled(window, tf.bitwise.left_shift(shared(1), halvings))
-    # Only the decoder that gets the window runs. tf.switch_case would make a function of each, for each image.
+    # Only the decoder that gets the window runs. tf.switch_case would create a function of each decoder for each image.
     images = []
     for ratio, chosen in reversed(list(zip(RATIOS, tf.unstack(fits), strict=True))):
         scaled, taken = tf.raw_ops.Switch(data=scaled, pred=chosen)
@@ -411,10 +428,10 @@ def decode_window(
 
 
 def _scaled(window: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
-    """A window, [4] int32, in the pixels of the image scaled down by ratio, a scalar: its edges rounded to the nearest.
+    """Converts a window, [4] int32, to pixels of the image scaled down by ratio, a scalar. Edges are rounded.
 
-    It is as high and as wide as the window divided by the ratio, or at most one pixel more or less, but never less than
-    the whole part of that.
+    Its height and width differ by less than one pixel from those of the window divided by the ratio, and are at least
+    their whole part.
     """
     begin, size = tf.split(window, 2)
     half = ratio // shared(2)
@@ -423,8 +440,8 @@ def _scaled(window: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
 
 
 def _decode(encoded: tf.Tensor, window: tf.Tensor, channels: int, ratio: int) -> tf.Tensor:
-    # The fast DCT would save 3 % of the decoding time but darken every image by 0.8 of 255 levels; fancy upscaling of
-    # the colour planes would cost 6 %, and the resize removes its effect.
+    # The fast DCT would save 3 % of the decoding time but darken every image by 0.8 of 255 levels. Fancy upscaling of
+    # the colour planes would take 6 % more time, and the resize removes its effect.
     return tf.raw_ops.DecodeAndCropJpeg(
         contents=encoded,
         crop_window=window,
@@ -468,10 +485,14 @@ _PIXELS_IN_ROW = 8
 
 
 def distort_in_yiq(image: tf.Tensor, draws: Sequence[tf.Tensor]) -> tf.Tensor:
-    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8. draws: a scalar in [0, 1) for each change.
+    """[H, W, 3] float32 in [0, 255] -> [H, W, 3] uint8.
 
     A pixel x becomes c * M x + (1 - c) * M m + b, where m is the mean pixel, c the contrast, b the brightness, and M
     saturates and rotates.
+
+    Args:
+      image: the pixels.
+      draws: a scalar in [0, 1) for each change.
     """
     height, width = image.shape.as_list()[:2]
     num_pixels, pixels = height * width, tf.reshape(image, shared([-1]))
@@ -501,7 +522,7 @@ def distort_in_yiq(image: tf.Tensor, draws: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _parts_of_matrix() -> np.ndarray:
-    """[3, K, K]: the matrices, for rows of pixels, that keep Y only, I and Q only, and rotate I and Q by 90 degrees."""
+    """[3, K, K]: three matrices for rows of pixels: keep only Y; keep only I and Q; rotate I and Q by 90 degrees."""
     inverse = np.linalg.inv(_YIQ)
     kept, turned = np.diag([0, 1, 1]), np.array([[0, 0, 0], [0, 0, -1], [0, 1, 0]])
     parts = [inverse @ part @ _YIQ for part in (np.diag([1, 0, 0]), kept, turned)]
@@ -509,7 +530,7 @@ def _parts_of_matrix() -> np.ndarray:
 
 
 def _repeated(matrix: np.ndarray) -> np.ndarray:
-    """[3, 3] -> [K, K]: adds what it makes of all pixels of a row, and gives the sum to each of them."""
+    """[3, 3] -> [K, K]: transforms all pixels of a row, adds them up, and gives the sum to each of them."""
     return np.kron(np.ones([_PIXELS_IN_ROW, _PIXELS_IN_ROW]), matrix)
 
 

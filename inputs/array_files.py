@@ -55,7 +55,7 @@ def load_arrays(data_set: str, data_dir: str, subset: str) -> tuple[np.ndarray, 
 
 
 def count_images(data_set: str, data_dir: str, subset: str) -> int:
-    """Returns the number of images that load_arrays would load, from the sizes and headers of files that have them.
+    """Returns the number of images that load_arrays would load, read from the sizes and headers of the files.
 
     Raises:
       UsageError: a file is missing, unreadable or truncated, or its header is not that of its format.
@@ -64,7 +64,7 @@ def count_images(data_set: str, data_dir: str, subset: str) -> int:
     return layout.count(paths)
 
 
-def holds(data_set: str, data_dir: str, subset: str) -> bool:
+def has_files(data_set: str, data_dir: str, subset: str) -> bool:
     """Whether a folder contains at least one of the files of a subset."""
     return any(any(_locate(layout, data_dir, subset).values()) for layout in _FORMATS[data_set])
 
@@ -79,9 +79,10 @@ def _locate(layout: '_Format', data_dir: str, subset: str) -> dict[str, str | No
 
 
 def _find(data_set: str, data_dir: str, subset: str) -> tuple['_Format', list[str]]:
-    """Returns the format of which most files of a subset are there, and their paths. Raises UsageError if one is not.
+    """Returns the format that has the most files of a subset in the folder (the first of equals), and their paths.
 
-    Of several complete formats it is the first.
+    Raises:
+      UsageError: a file of that format is missing.
     """
     layouts = _FORMATS[data_set]
     content = ' or '.join(layout.description for layout in layouts)
@@ -162,7 +163,7 @@ def _images_of_planes(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _read_idx(path: str, num_dimensions: int, *, header_only: bool = False) -> tuple[tuple[int, ...], bytes]:
-    """Returns the dimensions of an idx file of unsigned bytes, and its values; with header_only no values."""
+    """Returns the dimensions of an idx file of unsigned bytes, and its values (none with header_only)."""
     header_bytes = 4 * (1 + num_dimensions)
     try:
         if stat.S_ISFIFO(os.stat(path).st_mode):
@@ -241,11 +242,11 @@ class _Format:
     """How a data set is stored.
 
     Attributes:
-      description: for errors.
+      description: names the format in errors.
       files: the file names of each subset.
       count: paths of a subset -> number of images.
       load: paths of a subset -> images [N, H, W, C] uint8, labels [N] uint8.
-      paths_of: folder, file name -> the paths that the file may have.
+      paths_of: folder, file name -> the paths where the file may be.
       folders: the subfolders of --data_dir that may contain the files.
     """
 

@@ -1,4 +1,4 @@
-"""The images of a data set that fits into memory."""
+"""The input pipeline for data sets that fit into memory."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from inputs import array_draws
-from inputs.buffers import Held
+from inputs.buffers import Buffer
 from inputs.data_sets import Arrays
 from inputs.each_image import for_each_image
 from inputs.pipeline import InputParts, Run
@@ -15,12 +15,13 @@ from inputs.stages import READ, TRANSFER
 
 
 class ArrayPipeline(StagedInput):
-    """Draws the images of arrays in random order, preprocesses and stages them. The arrays stay in host memory, and so
-    does their copy in variables.
+    """Draws the images of arrays in random order, preprocesses and stages them.
+
+    Host memory contains the images twice: the arrays, and their copy in variables.
 
     Every image occurs once per epoch. Epochs follow each other without end; a batch may span two. The order within an
-    epoch depends only on the seed and the epoch, the random numbers of a step only on the seed and the position:
-    training that resumes with batches of the same size sees the same images as training without the interruption.
+    epoch depends only on the seed and the epoch, the random numbers of a step only on the seed and the position.
+    Therefore training that resumes with batches of the same size sees the same images as uninterrupted training.
     Images of the model's size, without distortions, are drawn, shifted and normalised as one tensor.
     """
 
@@ -41,8 +42,11 @@ class ArrayPipeline(StagedInput):
         Args:
           source: the images. This process feeds them to variables when these are initialised: constants would be
             saved with the graph, which is limited to 2 GB.
+          devices: the devices of the towers.
           batch_size: images per step on each device.
-          normalize_on_device: as RecordPipeline.
+          options: how images are preprocessed.
+          normalize_on_device: as for RecordPipeline.
+          host_device: the device of stage A.
           shift: where in the order of the first epoch to begin, in [0, 1): worker w of W begins at w / W.
           until: the last stage, see StagedInput.
         """
@@ -65,7 +69,7 @@ class ArrayPipeline(StagedInput):
             if options.distortions or images.shape[1:3] != (options.height, options.width):
                 arguments = [batch, tf.range(global_batch, dtype=tf.int64)]
                 if options.training:
-                    # Seeds that differ from those of the shifts below.
+                    # The seeds differ from those of the shifts below.
                     arguments += preprocessing.draw(
                         global_batch, options, seeds=tf.stack([options.seed, -1 - drawn.end])
                     )
@@ -84,7 +88,7 @@ class ArrayPipeline(StagedInput):
             return list(zip(tf.split(batch, len(devices)), tf.split(batch_labels, len(devices)), strict=True))
 
         super().__init__(devices, make_host_batches, host_device=host_device, until=until)
-        self.buffers.insert(0, Held('copies of the images', 2, images.nbytes + labels.nbytes))
+        self.buffers.insert(0, Buffer('copies of the images', 2, images.nbytes + labels.nbytes))
 
     @classmethod
     def of(cls, parts: InputParts) -> 'ArrayPipeline':

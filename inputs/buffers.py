@@ -5,8 +5,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Held:
-    """A buffer of a pipeline: at most `count` things of on average `bytes_each` bytes. what: their plural."""
+class Buffer:
+    """A buffer of a pipeline.
+
+    Attributes:
+      what: the items in it, in the plural: 'records'.
+      count: how many items it contains at most.
+      bytes_each: the mean size of an item in bytes.
+    """
 
     what: str
     count: int
@@ -17,14 +23,14 @@ class Held:
         return self.count * self.bytes_each
 
 
-def most_bytes(buffers: Sequence[Held]) -> int:
-    """The bytes of all buffers when they are full."""
-    return round(sum(held.num_bytes for held in buffers))
+def most_bytes(buffers: Sequence[Buffer]) -> int:
+    """Returns the bytes of all buffers when they are full."""
+    return round(sum(buffer.num_bytes for buffer in buffers))
 
 
-def format_memory(buffers: Sequence[Held]) -> str:
-    """The bound and what it is made of, in one line."""
-    parts = ', '.join(f'{held.count:,} {held.what} of {_size(held.bytes_each)}' for held in buffers)
+def format_memory(buffers: Sequence[Buffer]) -> str:
+    """Returns one line with the most memory that the buffers take, in all and each."""
+    parts = ', '.join(f'{buffer.count:,} {buffer.what} of {_size(buffer.bytes_each)}' for buffer in buffers)
     return f'input memory: buffers of at most {_size(most_bytes(buffers))} ({parts})'
 
 

@@ -30,12 +30,12 @@ class InputRow:
       reads: the type of the source that the pipeline reads, or the union of several.
       pipeline: the class of the pipeline, as 'module:name'; its method `of` makes it of inputs.pipeline.InputParts.
       examples: the function that lists the examples of a source for an evaluation, as 'module:name', see
-        inputs.validation; None if evaluations use the first row that reads the source.
+        inputs.validation; if None, evaluations take the function of the first row that reads the source.
       repeatable: whether the seed alone determines the order of the images.
-      holds: whether all images are read into memory in the model's size before the first step, see inputs.in_memory.
-        The pipeline gets them as Arrays.
-      on_devices: whether each device then holds all of them.
-      stages: those after which the pipeline can end (`until`), in their order, for --input_only. The last is always
+      in_memory: whether all images are read into memory in the model's size before the first step, see
+        inputs.in_memory. The pipeline gets them as Arrays.
+      on_devices: whether each device then has all of them in its memory.
+      stages: the stages after which the pipeline can end (`until`), in order, for --input_only. The last one is always
         TRANSFER: the whole pipeline.
     """
 
@@ -44,7 +44,7 @@ class InputRow:
     pipeline: str
     examples: str | None
     repeatable: bool = True
-    holds: bool = False
+    in_memory: bool = False
     on_devices: bool = False
     stages: tuple[str, ...] = (TRANSFER,)
 
@@ -53,7 +53,7 @@ _RECORD_EXAMPLES = 'inputs.validation:record_examples'
 _ALL = tuple(STAGES)
 INPUTS = (
     InputRow('synthetic', type(None), 'inputs.synthetic:SyntheticInput', None),
-    # Which of several readers is faster, and when a batch is taken, has its part in the order of RecordInput.
+    # The order of RecordInput also depends on which of its readers is faster, and on when a batch is taken.
     InputRow(
         RECORD_INPUT,
         Shards,
@@ -70,8 +70,8 @@ INPUTS = (
         'inputs.validation:array_examples',
         stages=(READ, PREPROCESS, TRANSFER),
     ),
-    InputRow(DEVICE, Shards | Arrays, 'inputs.device_input:DeviceInput', None, holds=True, on_devices=True),
-    InputRow(FEED_DICT, Shards | Arrays | None, 'inputs.feed_input:FeedInput', None, holds=True),
+    InputRow(DEVICE, Shards | Arrays, 'inputs.device_input:DeviceInput', None, in_memory=True, on_devices=True),
+    InputRow(FEED_DICT, Shards | Arrays | None, 'inputs.feed_input:FeedInput', None, in_memory=True),
 )
 
 
@@ -79,15 +79,15 @@ def _names_of_readers(source: type) -> tuple[str, ...]:
     return tuple(row.name for row in INPUTS if issubclass(source, row.reads))
 
 
-# The names that can be chosen. All read records; the first is the default.
+# The values of --input_pipeline. All of these pipelines read records; the first is the default.
 PIPELINES = _names_of_readers(Shards)
-# Those that have an effect on arrays, and on synthetic images.
+# The values that have an effect on arrays, and on synthetic images.
 PIPELINES_OF_ARRAYS = tuple(name for name in PIPELINES if name in _names_of_readers(Arrays))
 PIPELINES_OF_SYNTHETIC = tuple(name for name in PIPELINES if name in _names_of_readers(type(None)))
 
 
 def record_pipeline(name: str | None, *, deterministic: bool) -> InputRow:
-    """Returns the row of the pipeline for records: that of a name, else the first, or the first repeatable one."""
+    """Returns the row of the pipeline of this name for records; by default the first, or the first repeatable one."""
     rows = [row for row in INPUTS if row.name in PIPELINES]
     if name is not None:
         return next(row for row in rows if row.name == name)
@@ -95,7 +95,7 @@ def record_pipeline(name: str | None, *, deterministic: bool) -> InputRow:
 
 
 def input_for(source: Source, name: str | None = None) -> InputRow:
-    """Returns the row of the pipeline that reads a source: the first of this name, else the first."""
+    """Returns the row of the pipeline that reads a source: that of this name if there is one, else the first."""
     rows = [row for row in INPUTS if isinstance(source, row.reads)]
     return next((row for row in rows if row.name == name), rows[0])
 

@@ -1,8 +1,8 @@
 """Reads CIFAR-10 as it is published for Python, without trusting its pickles. Does not import TensorFlow.
 
 A pickle is a program: it may call any function, and may build values that take forever to hash or print. So a file is
-loaded only after every operation in it was found in the list of those that the published files contain, and loading
-calls nothing: the names of NumPy's functions stand for a _Call, which keeps its arguments.
+loaded only if it contains no operations but those of the published files. Loading calls nothing: each function of
+NumPy is replaced by a _Call, which only keeps its arguments.
 """
 
 import io
@@ -42,7 +42,7 @@ class _Call:
 
     Attributes:
       name: module and function, as in _NAMES.
-      arguments: of the call; empty for the function itself.
+      arguments: the arguments of the call; empty for the function itself.
       state: what the pickle sets on the result.
     """
 
@@ -86,10 +86,10 @@ def _check_operations(path: str, content: bytes) -> None:
                 'and which no file of CIFAR-10 needs; download it again from www.cs.toronto.edu/~kriz/cifar.html'
             )
         if name in ('BINPUT', 'LONG_BINPUT'):
-            if argument > _MANY:  # the unpickler would allocate as many places
+            if argument > _MANY:  # the unpickler would allocate that many places
                 raise _unlike(path, f'a place {argument} for a value')
             (strings.add if previous == 'SHORT_BINSTRING' else strings.discard)(argument)
-        # A tuple that holds the one before twice, 40 times over, would take forever to hash or print.
+        # Tuples that each contain the one before twice, 40 deep, would take forever to hash or print.
         if name in ('BINGET', 'LONG_BINGET') and argument not in strings:
             raise _unlike(path, 'a value other than a short string that is used twice')
         previous = name

@@ -23,10 +23,12 @@ from records.layout import LABELS_FILE, read_facts, read_labels, subset_of
 
 @dataclass(frozen=True)
 class DataFolder:
-    """A folder with a data set. Its facts are those of the folder where they differ from the published ones.
+    """A folder with a data set.
 
     Attributes:
-      shards: those that were found already, by subset.
+      path: the folder.
+      data_set: the facts of the folder, which may differ from the published ones.
+      shards: the shards found so far, by subset.
     """
 
     path: str
@@ -38,7 +40,7 @@ class DataFolder:
         if self.data_set.has_records:
             has_validation = any(subset_of(name) == 'validation' for name in os.listdir(self.path))
         else:
-            has_validation = array_files.holds(self.data_set.name, self.path, 'validation')
+            has_validation = array_files.has_files(self.data_set.name, self.path, 'validation')
         return 'validation' if forward_only and has_validation else 'train'
 
     def check(self, subset: str) -> None:
@@ -88,11 +90,11 @@ class DataFolder:
 
 
 def open_folder(path: str, name: str) -> DataFolder:
-    """Returns the folder with the facts of the data set name in it.
+    """Returns the folder with the facts of the data set that has this name.
 
     Raises:
-      UsageError: the folder does not exist; as read_labels, read_facts and array_files.count_images; or
-        --data_name=records, but `records` did not make this folder.
+      UsageError: the folder does not exist; --data_name=records, but `records` did not make this folder; or as
+        read_labels, read_facts and array_files.count_images.
     """
     if name in array_files.ARRAY_DATA_SETS:
         return DataFolder(path, _facts_of_arrays(path, name))
@@ -111,13 +113,13 @@ def recognise(path: str) -> str | None:
     if any(subset_of(name) for name in names):
         return RECORDS if LABELS_FILE in names else 'imagenet'
     for name in array_files.ARRAY_DATA_SETS:
-        if any(array_files.holds(name, path, subset) for subset in SUBSETS):
+        if any(array_files.has_files(name, path, subset) for subset in SUBSETS):
             return name
     return None
 
 
 def _facts_of_arrays(path: str, name: str) -> DataSet:
-    subsets = [subset for subset in SUBSETS if array_files.holds(name, path, subset)]
+    subsets = [subset for subset in SUBSETS if array_files.has_files(name, path, subset)]
     counts = {subset: array_files.count_images(name, path, subset) for subset in subsets}
     return replace(
         DATA_SETS[name],
@@ -138,13 +140,13 @@ def _open_records(path: str) -> DataFolder:
     present = {found for name in names if (found := subset_of(name))}
     shards = {subset: find_shards(path, subset) for subset in sorted(set(SUBSETS) & present)}
     counts = {}
-    for subset, held in list(shards.items()):
+    for subset, found_shards in list(shards.items()):
         facts = recorded.get(subset)
-        is_current = facts is not None and facts.shards == len(held.paths)
+        is_current = facts is not None and facts.shards == len(found_shards.paths)
         if facts and is_current:
-            # Compared with the shards when their lengths are checked, before the first step.
-            shards[subset] = replace(held, num_recorded=facts.images)
-        counts[subset] = facts.images if facts and is_current else _count(held)
+            # Before the first step this number is compared with the records in the shards.
+            shards[subset] = replace(found_shards, num_recorded=facts.images)
+        counts[subset] = facts.images if facts and is_current else _count(found_shards)
     sizes = {
         (recorded[subset].height, recorded[subset].width) if subset in recorded else (None, None) for subset in counts
     }
@@ -165,5 +167,5 @@ def _count(shards: Shards) -> int:
     try:
         return count_records(shards.paths)
     except RunError as fault:
-        # Found before the run starts, therefore wrong use.
+        # A fault that is found before the run starts counts as wrong use.
         raise UsageError(f'{fault}; see tf_cnn_benchmarks records --check') from fault

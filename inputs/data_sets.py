@@ -21,9 +21,9 @@ class DataSet:
 
     Attributes:
       num_classes: labels are in [0, num_classes).
-      has_records: --data_dir contains TFRecord shards; if False, array_files reads the data set.
+      has_records: whether --data_dir contains TFRecord shards; if not, array_files reads the data set.
       image_size: height and width of all images in pixels; None if they differ or are unknown.
-      augmentation: the customary one for its training images, see preprocessing.ImageOptions.
+      augmentation: how its training images are usually augmented, see preprocessing.ImageOptions.
     """
 
     name: str
@@ -58,8 +58,9 @@ SUBSETS = ('train', 'validation')
 class Shards:
     """The shards of one subset in a folder, in order.
 
-    num_missing is the total in the file names minus the number of files; num_recorded the number of images that
-    dataset.json states for them, or None.
+    Attributes:
+      num_missing: the total in the file names minus the number of files.
+      num_recorded: the number of images that dataset.json states; None if it states none.
     """
 
     subset: str
@@ -86,7 +87,7 @@ class Shards:
 
     @property
     def mean_record_bytes(self) -> float | None:
-        """The mean size of a record in bytes, from a few of the shards; None if that cannot be told."""
+        """The mean size of a record in bytes, from a few of the shards; None if it is unknown."""
         from records.framing import mean_record_bytes
 
         return mean_record_bytes(self.paths)
@@ -100,8 +101,8 @@ class Shards:
     def file_pattern(self) -> str:
         """The pattern by which RecordInput finds exactly these shards: one glob per shard, in order, comma-separated.
 
-        With one glob for all, the file system would determine their order, and the seed alone would not determine
-        which is read first. A comma in a path cannot be escaped and is replaced by `?`, see check_shards.
+        With a single glob, the order would be that of the file system, and the seed alone would not determine which
+        shard is read first. A comma in a path cannot be escaped and is replaced by `?`, see check_shards.
         """
         special = {',': '?'} | {letter: f'\\{letter}' for letter in '*?[]\\'}
         folder = ''.join(special.get(letter, letter) for letter in str(self.folder))
@@ -122,7 +123,12 @@ class Arrays:
 
 
 def list_folder(data_dir: str, content: str, flag: str = '--data_dir') -> list[str]:
-    """Returns the sorted names in a folder. content describes for an error what the folder should contain.
+    """Returns the sorted names in a folder.
+
+    Args:
+      data_dir: the folder.
+      content: what the folder should contain, for an error.
+      flag: the flag that names the folder, for an error.
 
     Raises:
       UsageError: the folder is missing, not a folder, or unreadable.
@@ -143,7 +149,12 @@ def how_to_make(subset: str) -> str:
 
 
 def find_shards(data_dir: str, subset: str, flag: str = '--data_dir') -> Shards:
-    """Finds the shards of a subset ('train' or 'validation'); errors name flag as the source of data_dir.
+    """Finds the shards of a subset ('train' or 'validation').
+
+    Args:
+      data_dir: the folder.
+      subset: the name of the subset.
+      flag: the flag that names the folder, for an error.
 
     Raises:
       UsageError: the folder is missing, not a folder, unreadable, or contains no shard of the subset; or its shards

@@ -1,4 +1,4 @@
-"""Images that stay in the memory of the devices: mini-batches are gathered there."""
+"""The input pipeline whose images stay in the memory of the devices, which gather their batches there."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from inputs import array_draws
-from inputs.buffers import Held
+from inputs.buffers import Buffer
 from inputs.data_sets import Arrays
 from inputs.pipeline import Batch, InputParts, InputPipeline, Run
 
@@ -16,10 +16,10 @@ class DeviceInput(InputPipeline):
 
         host: which images, how shifted  ->  device: gather  ->  shift and flip  ->  normalise  ->  the model
 
-    Only the numbers of the images, and the rows and columns of their shifts, travel in a step: on the host is the only
-    kernel of the random order. The batches are those of ArrayPipeline, bit for bit, in the same order. Every device
-    holds the whole set, so that its part of a batch may be any images; the virtual devices of a CPU share one copy, as
-    they share its memory.
+    A step sends the devices only the numbers of the images, and the rows and columns of their shifts: the op that
+    computes the random order runs only on a CPU. The batches are those of ArrayPipeline, bit for bit, in the same
+    order. Every device has the whole set, so that its part of a batch may be any images; the virtual devices of a CPU
+    share one copy, since they share its memory.
     """
 
     def __init__(
@@ -36,9 +36,12 @@ class DeviceInput(InputPipeline):
         """Builds the ops.
 
         Args:
-          source: images of the size that options give, see inputs.in_memory.
+          source: images of the size in options, see inputs.in_memory.
+          devices: the devices of the towers.
           batch_size: images per step on each device.
-          normalize_on_device: whether the devices are GPUs, which shift no uint8 and gather it from variables only.
+          options: how images are shifted and normalised.
+          normalize_on_device: whether the devices are GPUs, which cannot shift uint8 and gather it only from variables.
+          host_device: the device that draws the images.
           shift: where in the order of the first epoch to begin, in [0, 1): worker w of W begins at w / W.
         """
         super().__init__()
@@ -51,7 +54,7 @@ class DeviceInput(InputPipeline):
             drawn = array_draws.draw(counter, global_batch, num_images, options.seed)
             chosen = tf.split(drawn.chosen, len(devices))
             uniform = tf.split(drawn.uniform, len(devices))
-        self.buffers.append(Held('images', num_images, (source.images.nbytes + source.labels.nbytes) / num_images))
+        self.buffers.append(Buffer('images', num_images, (source.images.nbytes + source.labels.nbytes) / num_images))
         images, labels = array_draws.from_host(source.images), array_draws.from_host(source.labels)
         self._batches = []
         for tower, device in enumerate(devices):
@@ -62,7 +65,7 @@ class DeviceInput(InputPipeline):
                 if normalize_on_device:
                     batch = image_store.sparse_read(chosen[tower])
                 else:
-                    # On a CPU, reading a variable by parts makes a copy of it that no other variable shares.
+                    # On a CPU, sparse_read would give each variable a copy of its own instead of the shared one.
                     batch = tf.gather(image_store.read_value(), chosen[tower])
                 if options.shifts:
                     batch = tf.cast(batch, tf.float32) if normalize_on_device else batch

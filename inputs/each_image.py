@@ -8,11 +8,11 @@ import tensorflow.compat.v1 as tf
 def for_each_image(function: Callable[..., Sequence[tf.Tensor]], arguments: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
     """Returns the results of a function for all images of a batch, stacked.
 
-    One op calls the function for many images at once, each call on one thread. The ops of a single image are so small
-    that sharing each of them among the cores costs more than it gives, and convolutions need the cores: so this is not
-    left to the setting for the whole session. (JPEGs of 100 KB on 2 cores: 1,150 images per second with each op on all
-    cores, 1,480 with --num_intra_threads=1, 2,060 so; decoding alone reaches 2,050.) The graph holds the ops of one
-    image instead of those of a batch.
+    One op calls the function for many images at once, each call on one thread. The ops of one image are so small that
+    splitting them among the cores costs more than it gains. The setting of the session cannot limit their threads,
+    because convolutions need all cores. (JPEGs of 100 KB on 2 cores: 1,150 images per second with each op on all
+    cores, 1,480 with --num_intra_threads=1, 2,060 this way; decoding alone reaches 2,050.) The graph contains the ops
+    of one image instead of those of a batch.
 
     Args:
       function: takes the tensors of one image, and returns tensors of static shape.

@@ -1,4 +1,4 @@
-"""Batches that Python draws, and that each call of the session takes along: the feed_dict of TensorFlow's tutorials."""
+"""The input pipeline that feeds each step a batch of Python's, like the feed_dict of TensorFlow's tutorials."""
 
 import math
 from collections.abc import Sequence
@@ -9,19 +9,19 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from inputs import array_draws
-from inputs.buffers import Held
+from inputs.buffers import Buffer
 from inputs.data_sets import Arrays, Shards
 from inputs.pipeline import Batch, InputParts, InputPipeline, Run
 
 
 class FeedInput(InputPipeline):
-    """NumPy draws, shifts and normalises each batch, and the session takes it as the value of placeholders.
+    """NumPy draws, shifts and normalises each batch, which is fed to placeholders.
 
         NumPy: gather  ->  shift and flip  ->  normalise  ->  placeholder  ->  copy to the device  ->  the model
 
-    Nothing overlaps: Python draws while the device waits, which is why this is here to be measured. The images come in
-    the order in which ArrayPipeline draws them; NumPy's generator shifts them, so that shifts are others. Without
-    a source each step feeds the same random images, as SyntheticInput uses the same in each step.
+    Nothing overlaps: the device waits while Python draws. This pipeline exists to measure that cost. The images come
+    in the order of ArrayPipeline, but their shifts differ, since NumPy draws them. Without a source each step feeds
+    the same random images, like those of SyntheticInput.
     """
 
     def __init__(
@@ -39,9 +39,13 @@ class FeedInput(InputPipeline):
         """Builds the ops.
 
         Args:
+          devices: the devices of the towers.
           batch_size: images per step on each device.
-          source: images of the size that options give, see inputs.in_memory; None: random ones.
-          normalize_on_device: feed uint8 and normalise on the device, as RecordPipeline. Not for random images.
+          num_classes: random labels are in [0, num_classes).
+          options: how images are shifted and normalised.
+          source: images of the size in options, see inputs.in_memory; None for random images.
+          normalize_on_device: whether to feed uint8 and normalise it on the device; has no effect on random images.
+          host_device: the device of the placeholders.
           shift: where in the order of the first epoch to begin, in [0, 1): worker w of W begins at w / W.
         """
         super().__init__()
@@ -58,12 +62,12 @@ class FeedInput(InputPipeline):
         else:
             count = source.num_images
             with tf.device(host_device), tf.name_scope('feed_input'):
-                self._asked_epoch = tf.placeholder(tf.int64, [])
-                positions = self._asked_epoch * count + tf.range(count, dtype=tf.int64)
+                self._epoch_to_order = tf.placeholder(tf.int64, [])
+                positions = self._epoch_to_order * count + tf.range(count, dtype=tf.int64)
                 self._whole_epoch = array_draws.in_random_order(positions, count, options.seed)
-            self.buffers.append(Held('images', count, (source.images.nbytes + source.labels.nbytes) / count))
+            self.buffers.append(Buffer('images', count, (source.images.nbytes + source.labels.nbytes) / count))
         pixels = tf.uint8 if source is not None and normalize_on_device else tf.float32
-        self.buffers.append(Held('images of a batch', self._global_batch, math.prod(shape[1:]) * pixels.size))
+        self.buffers.append(Buffer('images of a batch', self._global_batch, math.prod(shape[1:]) * pixels.size))
         self._batches = []
         for tower, device in enumerate(devices):
             with tf.name_scope(f'feed_input_{tower}'):
@@ -121,7 +125,7 @@ class FeedInput(InputPipeline):
         while self._position < end:
             epoch, first = divmod(self._position, count)
             if epoch != self._epoch:
-                self._epoch, self._order = epoch, self._session.run(self._whole_epoch, {self._asked_epoch: epoch})
+                self._epoch, self._order = epoch, self._session.run(self._whole_epoch, {self._epoch_to_order: epoch})
             parts.append(self._order[first : first + end - self._position])
             self._position += len(parts[-1])
         return np.concatenate(parts)
@@ -133,7 +137,7 @@ class FeedInput(InputPipeline):
 
 
 def _shifted_and_flipped(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """What preprocessing.shift_and_flip does, with the numbers of a generator of NumPy."""
+    """Shifts and flips as preprocessing.shift_and_flip does, with the random numbers of NumPy."""
     count, height, width = images.shape[:3]
     pads = (preprocessing.PADDING, preprocessing.PADDING)
     padded = np.pad(images, [(0, 0), pads, pads, (0, 0)])

@@ -11,19 +11,20 @@ from inputs.data_sets import Arrays, Shards
 from preprocessing import ImageOptions
 
 Dataset = Any
-# In bytes: that of TensorFlow's own tensors on the CPU.
+# In bytes, as TensorFlow aligns tensors on the CPU.
 _ALIGNMENT = 64
 
 
-def hold(
+def read_images(
     source: Shards | Arrays, make_examples: Callable[[], Dataset], options: ImageOptions, config: tf.ConfigProto
 ) -> Arrays:
-    """The images of a source, [N, H, W, C] uint8, as an evaluation reads them: each once, in order.
+    """Returns the images of a source, [N, H, W, C] uint8, as an evaluation reads them: each once, in order.
 
     Args:
+      source: the images.
       make_examples: adds a Dataset of the examples to the graph, see inputs.validation.
-      options: the size that the images are to have.
-      config: the settings of the run's session; here this process computes, on its CPU.
+      options: the size of the images that are returned.
+      config: the settings of the run's session. Images are read in this process, on its CPU.
 
     Raises:
       tf.errors.OpError: as for the pipelines that read the source in steps.
@@ -47,7 +48,7 @@ def hold(
 
 
 def _aligned(shape: Sequence[int]) -> np.ndarray:
-    """An uninitialised array of uint8 whose memory TensorFlow can use as it is, instead of a copy."""
+    """Returns an uninitialised array of uint8 whose memory TensorFlow can use without a copy."""
     size = math.prod(shape)
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % _ALIGNMENT

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from inputs.buffers import Held
+from inputs.buffers import Buffer
 from inputs.catalog import Source
 from inputs.stages import TRANSFER
 from inputs.tf_data_settings import TfDataSettings
@@ -30,17 +30,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class InputParts:
-    """What the pipelines of all rows need; each class has a method `of` that takes what it needs.
+    """The facts from which any pipeline can be made.
 
     Attributes:
-      source: what is read; None for synthetic images.
-      devices: those of the towers.
+      source: the shards or arrays to read; None for synthetic images.
+      devices: the devices of the towers.
       batch_size: images per step on each device.
-      num_classes: labels are below this number.
-      options: what is done to each image, and its size.
-      seed: of random images.
+      num_classes: labels are in [0, num_classes).
+      options: how images are preprocessed, and their size.
+      seed: the seed of random images.
       normalize_on_device: whether uint8 is copied to the device and converted there.
-      host_device: where batches are made.
+      host_device: the device that makes the batches.
       shift: where in the first epoch to begin, in [0, 1): worker w of W begins at w / W.
       tf_data: the settings of tf.data.
       until: the last stage to build, see inputs.stages.
@@ -63,11 +63,11 @@ class InputPipeline(abc.ABC):
     """Gives each tower a batch that is on its device when the step starts.
 
     Attributes:
-      initializers: to be run once, together with those of the model, before warm_up.
-      per_step_ops: to be run in each session.run that uses a batch.
-      drawing_ops: what warm_up runs whose kernels keep what the steps continue: readers, the state of random numbers.
-      fed: placeholders that each session.run that uses a batch feeds with the values of feeds().
-      buffers: what it holds in host memory; empty if that is nothing, or unknown.
+      initializers: ops to run once, together with those of the model, before warm_up.
+      per_step_ops: ops to run in each session.run that uses a batch.
+      drawing_ops: the ops that warm_up runs and whose kernels keep state for the steps, such as readers.
+      fed: the placeholders that each session.run that uses a batch feeds with the values of feeds().
+      buffers: the buffers in host memory; empty if there are none, or they are unknown.
     """
 
     def __init__(self) -> None:
@@ -75,14 +75,14 @@ class InputPipeline(abc.ABC):
         self.per_step_ops: list[tf.Operation] = []
         self.drawing_ops: list[tf.Operation] = []
         self.fed: list[tf.Tensor] = []
-        self.buffers: list[Held] = []
+        self.buffers: list[Buffer] = []
 
     @abc.abstractmethod
     def tower_batch(self, tower: int) -> Batch:
         """The batch of a tower; every call returns the same tensors."""
 
     def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:  # noqa: B027
-        """Prepares the next step, which most pipelines need not. A further call restarts the pipeline.
+        """Prepares the next step; most pipelines need no preparation. A further call restarts the pipeline.
 
         Args:
           steps_before: the number of steps taken so far, including those before a restored checkpoint.
@@ -94,7 +94,7 @@ class InputPipeline(abc.ABC):
         return []
 
     def _resident(self, value: tf.Tensor) -> tf.Variable:
-        # In no collection, so that it is neither trained nor saved, and other initialisers do not wait for it.
+        # In no collection: then it is neither trained nor saved, and other initialisers do not wait for it.
         variable = tf.Variable(value, trainable=False, collections=[], use_resource=True)
         self.initializers.append(variable.initializer)
         return variable

@@ -1,6 +1,6 @@
 """The one table of --input_preprocessor: how pixels become numbers, and which part of an image is evaluated.
 
-Does not import TensorFlow. What a training image is cut to is the same in all of them: see preprocessing.AREA_RANGE.
+Does not import TensorFlow. All of them crop training images in the same way, see preprocessing.AREA_RANGE.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,13 @@ class Preprocessor:
     """One way to preprocess the images of records.
 
     Attributes:
-      name: the value of the flag. summary: for its help.
-      factor, offsets: a pixel of 0 to 255 becomes factor * pixel - offset; offsets are for red, green and blue, or one
-        for all.
-      shorter_side: to how many pixels the shorter side of an image is brought before its centre is evaluated; None: to
-        as many as make that centre 87.5 % of the image.
-      plain: whether images are resized bilinearly and never change colours, whatever the flags.
+      name: the value of the flag.
+      summary: describes it in the flag's help.
+      factor: multiplies a pixel of 0 to 255.
+      offsets: are subtracted from the product: one each for red, green and blue, or one for all.
+      shorter_side: the length in pixels to which the shorter side of an image is resized before its centre is
+        evaluated; None for the length at which the centre is 87.5 % of the image.
+      plain: whether images are resized bilinearly and keep their colours, whatever the flags.
     """
 
     name: str
@@ -48,8 +49,8 @@ PREPROCESSORS: Mapping[str, Preprocessor] = {
         ),
     )
 }
-# The rules of MLPerf Training for ResNet (github.com/mlcommons/training_policies) demand the subtraction too; what is
-# cut out of an image stays as it is.
+# The rules of MLPerf Training for ResNet (github.com/mlcommons/training_policies) demand the subtraction too. Cropping
+# stays as it is by default.
 ML_PERF = Preprocessor('ml_perf', 'pixels less the mean colour', factor=1.0, offsets=_MEANS)
 
 

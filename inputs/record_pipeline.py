@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from inputs.buffers import Held
+from inputs.buffers import Buffer
 from inputs.data_sets import Shards
 from inputs.each_image import for_each_image
 from inputs.pipeline import InputParts
@@ -19,18 +19,18 @@ _RECORDS_OF_READER = 16
 class RecordPipeline(StagedInput):
     """Reads, preprocesses and stages the images of TFRecord shards.
 
-    Stage A is one RecordInput for the batches of all devices (several would each read every record), followed by an op
-    for each device that makes images of the records, many at once. Stage B copies the batches to the devices. Every
+    Stage A is one RecordInput for the batches of all devices (several would each read every record), followed by one op
+    for each device that turns records into images, many at once. Stage B copies the batches to the devices. Every
     record occurs once per epoch, in random order. Epochs follow each other without end; a batch may span two.
 
     Faults in the data fail the step with a TensorFlow error that does not name the file: DataLossError (a record is
     truncated or fails its checksum) or InvalidArgumentError (no Example, no image, no JPEG, a label out of range), or
     with UnicodeDecodeError if TensorFlow's message quotes bytes of the record. RecordInput treats a shard that ends
-    within the 12 bytes of a record's header as complete, and a length of 2^60 ends the process; the caller has to
-    detect both before the first step (records.framing.walk_shards).
+    within the 12 bytes of a record's header as complete, and a length of 2^60 ends the process. The caller must detect
+    both before the first step (records.framing.walk_shards).
 
-    At the start of every epoch a step waits until half of pool_records are read. The buffers take the memory of
-    pool_records + 16 * readers records, and of those of a step; they have 110 KB each in ImageNet.
+    At the start of every epoch a step waits until half of pool_records are read. The buffers contain at most
+    pool_records + 16 * readers records and those of one step; a record of ImageNet has 110 KB.
     """
 
     def __init__(
@@ -51,18 +51,23 @@ class RecordPipeline(StagedInput):
         """Builds the ops.
 
         Args:
+          source: the shards.
+          devices: the devices of the towers.
           batch_size: images per step on each device.
+          num_classes: labels are in [0, num_classes).
+          options: how images are preprocessed.
           normalize_on_device: copy uint8 to the device and convert it to float32 there, which moves a quarter of the
             bytes. If False, convert before the copy, which is less work if the device is the CPU.
+          host_device: the device of stage A.
           shift: where in the list of shards to begin, in [0, 1): worker w of W begins at w / W.
           pool_records: size of the shuffle buffer; by default 512, but at least two sets of batches.
           readers: number of shards that are read at the same time.
-          until: the last stage, see StagedInput. Of what a stage before the last one makes for an image only a number
-            is kept, which depends on all of it.
+          until: the last stage, see StagedInput. A pipeline that ends at PARSE or DECODE keeps only one number for
+            each image, which depends on everything that this stage made.
         """
         global_batch = batch_size * len(devices)
         pool = max(512, 2 * global_batch) if pool_records is None else pool_records
-        # Images that are shifted are normalised afterwards, so that black is 0 in all of them.
+        # Normalise images only after they are shifted, so that the black padding is 0.
         normalizes_each = not normalize_on_device and not options.shifts
 
         def example(record: tf.Tensor, position: tf.Tensor, *drawn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -105,12 +110,12 @@ class RecordPipeline(StagedInput):
         super().__init__(devices, make_host_batches, host_device, options.scale, until)
         if record_bytes := source.mean_record_bytes:
             # Each reader collects records before it adds them to the pool; a step takes its batches out of it.
-            num_held = pool + _RECORDS_OF_READER * readers + global_batch
-            self.buffers.insert(0, Held('records', num_held, record_bytes))
+            num_records = pool + _RECORDS_OF_READER * readers + global_batch
+            self.buffers.insert(0, Buffer('records', num_records, record_bytes))
         if until == TRANSFER:
             # One op makes all images of a batch, perhaps all at once, before it copies each into the batch.
             pixels = options.height * options.width * options.channels * (4 if normalizes_each else 1)
-            self.buffers.append(Held('images in the making', global_batch, pixels))
+            self.buffers.append(Buffer('images in the making', global_batch, pixels))
 
     @classmethod
     def of(cls, parts: InputParts) -> 'RecordPipeline':

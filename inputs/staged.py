@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from inputs.buffers import Held
+from inputs.buffers import Buffer
 from inputs.pipeline import Batch, InputPipeline, Run
 from inputs.stages import TRANSFER
 from training.staging import StagingArea
 
-# The images and the labels of one device; of a pipeline that ends early, what its last stage makes.
+# The images and the labels of one device; in a pipeline that ends early, the tensors of its last stage.
 HostBatch = Sequence[tf.Tensor]
 
 # How many sets of batches are in host memory at most.
@@ -25,7 +25,7 @@ class StagedInput(InputPipeline):
 
     Warm-up runs A0, then A1 and B0. Step k runs C(k), B(k+1), A(k+2) in one session.run, so no stage waits for
     another: between two runs every area holds exactly one set, during a run at most two. Step k raises the errors of
-    A(k+2). In host memory are at most the sets of the steps k, which a CPU computes with, k+1 and k+2.
+    A(k+2). Host memory contains at most three sets: that of step k, if a CPU computes, and those of k+1 and k+2.
     """
 
     def __init__(
@@ -39,12 +39,14 @@ class StagedInput(InputPipeline):
         """Builds the ops of all stages.
 
         Args:
-          make_host_batches: builds stage A on the host device; returns the images and labels of each device. images
-            are [N, H, W, C]: normalised float32, or uint8, which stage C normalises on the device. labels are [N]
+          devices: the devices of the towers.
+          make_host_batches: builds stage A on the host device; returns the images and labels of each device. Images
+            are [N, H, W, C]: normalised float32, or uint8, which stage C normalises on the device. Labels are [N]
             int32.
+          host_device: the device of stage A.
           scale: how stage C normalises; by default to [-1, 1].
-          until: the last stage to build. Before TRANSFER a step only runs what make_host_batches built, whose results
-            are dropped, and towers have no batches.
+          until: the last stage to build. Before TRANSFER a step only runs the ops of make_host_batches and drops their
+            results; towers have no batches.
         """
         super().__init__()
         with tf.name_scope('stage_a'), tf.device(host_device):
@@ -55,7 +57,7 @@ class StagedInput(InputPipeline):
                 self._batches: list[Batch] = []
                 self._clear: list[tf.Operation] = []
                 return
-            self.buffers.append(Held('sets of batches', _NUM_SETS, sum(map(_num_bytes, made))))
+            self.buffers.append(Buffer('sets of batches', _NUM_SETS, sum(map(_num_bytes, made))))
             self.host_area = StagingArea(host_device, made)
             stage_a = self.host_area.put(made)
         self.device_areas = []
@@ -72,7 +74,7 @@ class StagedInput(InputPipeline):
         for area in self.device_areas:
             with tf.name_scope('stage_c'), tf.device(area.device):
                 images, labels = area.get()
-                # Empties the area also in a run that does not use this tower.
+                # The area must be emptied even in a run that does not use this tower.
                 self.per_step_ops.append(labels.op)
                 if images.dtype == tf.uint8:
                     images = preprocessing.normalize(images, scale)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 READ, PARSE, DECODE, PREPROCESS, TRANSFER = 'read', 'parse', 'decode', 'preprocess', 'transfer'
-# What each stage does. This is their order; not every pipeline has all.
+# What each stage does, in order. Not every pipeline has all stages.
 STAGES = {
     READ: 'gets records from the shards, or images from memory',
     PARSE: 'finds the encoded image and the label in a record',
@@ -14,6 +14,6 @@ STAGES = {
 
 
 def stages_up_to(last: str, has: Sequence[str]) -> tuple[str, ...]:
-    """The stages among those that a pipeline has, up to `last`, which it need not have."""
+    """Returns the stages of a pipeline up to `last`, which it need not have."""
     names = list(STAGES)
     return tuple(name for name in has if names.index(name) <= names.index(last))

@@ -1,4 +1,4 @@
-"""The input pipeline for TFRecord shards that is made of tf.data."""
+"""The input pipeline that reads TFRecord shards with tf.data."""
 
 import os
 import uuid
@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from inputs.buffers import Held
+from inputs.buffers import Buffer
 from inputs.data_sets import Shards
 from inputs.pipeline import InputParts
 from inputs.staged import HostBatch, StagedInput
@@ -16,9 +16,9 @@ from inputs.stages import DECODE, PARSE, READ, TRANSFER
 from inputs.tf_data_settings import TfDataSettings
 
 Dataset = Any
-# What Dataset.interleave holds: this many shards ahead for each that is read, and this many records of each of them
+# Dataset.interleave opens this many shards ahead for each that is read, and buffers this many records of each shard
 # (kDefaultCyclePrefetchFactor, kDefaultPerIteratorPrefetchFactor in
-# tensorflow/core/kernels/data/parallel_interleave_dataset_op.cc); parallel_interleave holds as many records.
+# tensorflow/core/kernels/data/parallel_interleave_dataset_op.cc); parallel_interleave buffers as many records.
 _SHARDS_AHEAD = 2
 _RECORDS_OF_SHARD = 2
 # The default buffer_size of TFRecordDataset: tensorflow/python/data/ops/readers.py.
@@ -28,15 +28,15 @@ _FILE_BUFFER_BYTES = 256 * 1024
 class TfDataPipeline(StagedInput):
     """Reads and preprocesses the images of TFRecord shards with tf.data, and stages them.
 
-    The threads of tf.data prepare batches also between the steps. Stage A takes one batch for each device from them,
+    The threads of tf.data prepare batches between the steps too. Stage A takes one batch for each device from them,
     in the order of the devices; stages B and C are those of every staged pipeline. Every record occurs once per epoch,
     in random order; epochs follow each other without end, and a batch may span two.
 
     The order of the records and the random changes of each image depend on the seed alone, unless settings.sloppy is
-    true: the k-th image of a run always has the same random numbers. Reading cannot begin in the middle of an epoch: a
-    continued training needs another seed.
+    true: the k-th image of a run always has the same random numbers. Reading cannot begin in the middle of an epoch,
+    so training that is continued needs another seed.
 
-    Faults in the data fail the step with the TensorFlow errors that RecordPipeline has.
+    Faults in the data fail the step with the same TensorFlow errors as in RecordPipeline.
     """
 
     def __init__(
@@ -57,9 +57,17 @@ class TfDataPipeline(StagedInput):
         """Builds the ops.
 
         Args:
-          batch_size, normalize_on_device, shift, pool_records, until: as RecordPipeline. Batches are made in each case,
-            of numbers if the pipeline ends early.
+          source: the shards.
+          devices: the devices of the towers.
+          batch_size: images per step on each device.
+          num_classes: labels are in [0, num_classes).
+          options: how images are preprocessed.
+          normalize_on_device: as for RecordPipeline.
+          host_device: the device of stage A.
+          shift: as for RecordPipeline.
+          pool_records: as for RecordPipeline.
           tf_data: the settings of tf.data; by default those of the flags' defaults.
+          until: as for RecordPipeline. The numbers of a pipeline that ends early are put in batches, too.
         """
         settings = tf_data or TfDataSettings()
         pool = max(512, 2 * batch_size * len(devices)) if pool_records is None else pool_records
@@ -91,7 +99,7 @@ class TfDataPipeline(StagedInput):
             initializers.append(iterator.initializer)
             host_batches: list[HostBatch] = []
             for _ in devices:
-                # Ops without such an order would take the batches in any.
+                # Without these dependencies the devices would take the batches in any order.
                 with tf.control_dependencies([tensor for batch in host_batches[-1:] for tensor in batch]):
                     host_batches.append(list(iterator.get_next()))
             return host_batches
@@ -100,11 +108,11 @@ class TfDataPipeline(StagedInput):
         self.initializers += initializers
         self.buffers[:0] = _buffers(source, settings, pool)
         if until == TRANSFER:
-            # Besides those that are staged: those that wait, and the one that is being made.
+            # The batches that wait to be staged, and the one that is being made.
             num_batches = settings.prefetched_batches + settings.batches_per_device * len(devices) + 1
             pixels = options.height * options.width * options.channels * (1 if normalize_on_device else 4)
-            self.buffers.append(Held('batches ahead', num_batches, batch_size * (pixels + 4)))
-            self.buffers.append(Held('images in the making', os.cpu_count() or 1, pixels))
+            self.buffers.append(Buffer('batches ahead', num_batches, batch_size * (pixels + 4)))
+            self.buffers.append(Buffer('images in the making', os.cpu_count() or 1, pixels))
 
     @classmethod
     def of(cls, parts: InputParts) -> 'TfDataPipeline':
@@ -130,11 +138,14 @@ def preprocess_numbered(
     """As preprocessing.preprocess, with shift_and_flip too; the random numbers depend on options.seed and number only.
 
     Args:
-      number: scalar int64: which image of the run it is, from 0.
+      encoded: scalar string, a JPEG file.
+      boxes: [1, K, 4] float32 from parse_example.
+      options: how images are preprocessed.
+      number: scalar int64, the number of the image in the run, from 0.
     """
     image = preprocessing.preprocess(encoded, boxes, options, number, draws_of(number, options))
     if options.shifts:
-        # Each kind of number has seeds of its own.
+        # These seeds differ from those of draws_of.
         uniform = tf.random.stateless_uniform([1, 3], tf.stack([options.seed, -1 - number]))
         [image] = tf.unstack(preprocessing.shift_and_flip(image[tf.newaxis], uniform))
     return image
@@ -148,7 +159,7 @@ def draws_of(number: tf.Tensor, options: preprocessing.ImageOptions) -> preproce
 
 
 def _shuffled_records(paths: Sequence[str], seed: int, shift: float, pool: int, settings: TfDataSettings) -> Dataset:
-    """The records of all shards, scalar strings, without end; each epoch in another order."""
+    """Returns an endless Dataset of the records of all shards, scalar strings; each epoch has another order."""
     count = len(paths)
     files = tf.data.Dataset.from_tensor_slices(list(paths)).shuffle(count, seed)
     if first := int(shift * count):
@@ -159,7 +170,7 @@ def _shuffled_records(paths: Sequence[str], seed: int, shift: float, pool: int, 
             tf.data.TFRecordDataset, cycle_length, num_parallel_calls=cycle_length, deterministic=not settings.sloppy
         )
     else:
-        # Dataset.interleave, which is to replace it, opens as many shards ahead as it thinks best.
+        # Its successor, Dataset.interleave, decides itself how many shards it opens ahead.
         parallel = tf.data.experimental.parallel_interleave(
             tf.data.TFRecordDataset,
             cycle_length,
@@ -171,26 +182,26 @@ def _shuffled_records(paths: Sequence[str], seed: int, shift: float, pool: int, 
         return records.take(1).cache().repeat()
     if settings.caches:
         records = records.cache()
-    # Repeated after the shuffling, so that no record of the next epoch comes before the last of this one.
+    # Repeat after the shuffle, so that no record of the next epoch comes before the last one of this epoch.
     return records.shuffle(pool, seed).repeat()
 
 
-def _buffers(source: Shards, settings: TfDataSettings, pool: int) -> list[Held]:
-    """What the records of a pipeline take."""
+def _buffers(source: Shards, settings: TfDataSettings, pool: int) -> list[Buffer]:
+    """Returns the buffers of records."""
     record_bytes = source.mean_record_bytes
     if not record_bytes:
         return []
     if settings.repeats_one:
-        return [Held('record', 1, record_bytes)]
+        return [Buffer('record', 1, record_bytes)]
     cycle_length = min(settings.cycle_length, len(source.paths))
     ahead = _SHARDS_AHEAD * cycle_length if settings.prefetched_shards is None else settings.prefetched_shards
     num_open = min(cycle_length + ahead, len(source.paths))
     buffers = [
-        Held('records', pool + _RECORDS_OF_SHARD * num_open, record_bytes),
-        Held('open shards', num_open, _FILE_BUFFER_BYTES),
+        Buffer('records', pool + _RECORDS_OF_SHARD * num_open, record_bytes),
+        Buffer('open shards', num_open, _FILE_BUFFER_BYTES),
     ]
     if settings.caches:
-        buffers.append(Held('cached shards', len(source.paths), source.num_bytes / len(source.paths)))
+        buffers.append(Buffer('cached shards', len(source.paths), source.num_bytes / len(source.paths)))
     return buffers
 
 

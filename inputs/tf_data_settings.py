@@ -8,14 +8,14 @@ class TfDataSettings:
     """How tf.data reads records and prepares batches.
 
     Attributes:
-      cycle_length: how many shards are read at the same time. sloppy: whether a record may overtake those of slower
-        shards; the seed then does not determine the order of the records.
-      prefetched_shards: how many shards beyond cycle_length are opened ahead; None: tf.data decides.
+      cycle_length: how many shards are read at the same time.
+      sloppy: whether a record may overtake those of slower shards; then the seed does not determine their order.
+      prefetched_shards: how many shards beyond cycle_length are opened ahead; None lets tf.data decide.
       caches: whether the records are read once and then kept in memory.
-      repeats_one: whether the first record is used for every image: the work of a step without its reading.
-      prefetched_batches: how many batches are prepared ahead; 0: none.
-      batches_per_device: how many batches wait on the host for each device, besides these.
-      private_threads: the number of threads for the pipeline alone; None: it shares those of the session.
+      repeats_one: whether every image is that of the first record: a step has all of its work except reading.
+      prefetched_batches: how many batches are prepared ahead.
+      batches_per_device: how many more batches wait on the host for each device.
+      private_threads: the number of threads of the pipeline; with None it shares the threads of the session.
     """
 
     cycle_length: int = 16

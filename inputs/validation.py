@@ -20,9 +20,13 @@ Dataset = Any
 
 @dataclass(frozen=True)
 class Share:
-    """The examples that one process evaluates: every count-th from the index-th on, among the first num_examples.
+    """The examples that one process evaluates: every count-th one from the index-th on.
 
-    The examples repeat if num_examples exceeds their number. None means each example once.
+    Attributes:
+      index: the first of its examples.
+      count: the number of processes.
+      num_examples: how many examples all processes evaluate, repeating some if there are fewer; None for each example
+        once.
     """
 
     index: int = 0
@@ -41,7 +45,8 @@ class ValidationInput(InputPipeline):
     Every batch is full, so that its shape is static, and each example occurs once, whatever their number.
 
     Args:
-      devices: one for each tower; batch k of a step goes to the k-th.
+      devices: the devices of the towers; batch k of a step goes to the k-th.
+      batch_size: images per step on each device.
       make_examples: adds a Dataset to the graph: pairs of an image [H, W, C] uint8 and its label, a scalar int32.
       scale: how the images are normalised; by default to [-1, 1].
     """
@@ -72,9 +77,9 @@ class ValidationInput(InputPipeline):
 
 
 def record_examples(source: Shards, num_classes: int, options: preprocessing.ImageOptions, share: Share) -> Dataset:
-    """The images of TFRecord shards, in the order of the shards and of the records in each.
+    """Returns a Dataset of the images of TFRecord shards, in the order of the shards and of the records in each.
 
-    Faults in the data fail the step with a TensorFlow error, as in record_pipeline.RecordPipeline.
+    Faults in the data fail the step with the same TensorFlow errors as in record_pipeline.RecordPipeline.
     """
 
     def example(number: Any, record: Any) -> tuple[Any, Any]:
@@ -86,7 +91,7 @@ def record_examples(source: Shards, num_classes: int, options: preprocessing.Ima
 
 
 def array_examples(source: Arrays, num_classes: int, options: preprocessing.ImageOptions, share: Share) -> Dataset:
-    """The images of arrays, in order, resized if options give another size. The graph does not contain them."""
+    """Returns a Dataset of the images of arrays, in order, resized to the size in options; not a part of the graph."""
     del num_classes  # the labels were checked when the arrays were read
     images, labels = source.images, source.labels
 

@@ -1,4 +1,4 @@
-"""What variable managers are made of."""
+"""The facts from which variable managers are made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,25 +14,25 @@ from managers.shared_sums import ShareMemory
 
 @dataclass(frozen=True)
 class ManagerParts:
-    """What the managers of all modes need; VariableMgr.of takes what its class needs.
+    """The facts from which the manager of any mode can be made; VariableMgr.of takes those that its class needs.
 
     Attributes:
       devices: the devices of the T towers.
-      seed: of the initial values.
-      parameter_devices: where the variables of one process live, or those of parameter servers are received.
+      seed: the seed of the initial values.
+      parameter_devices: the devices of the variables of one process, or those that receive variables from servers.
       algorithm: how the towers of a process sum gradients.
       packing: how gradients are packed before they are summed.
       servers: the parameter servers; None if there are none.
       sync: whether the workers take their steps together.
-      worker: the number of this worker.
-      num_workers: how many workers there are.
-      root: the worker whose variables the others copy at the start.
-      transfer: the dtype in which gradients are sent; None: their own.
-      on_towers: whether workers sum on the towers' devices, by NCCL, rather than on the host.
-      share: makes memory that the workers share; None if they cannot.
+      worker: the index of this worker.
+      num_workers: the number of workers.
+      root: the index of the worker whose initial variables all others copy.
+      transfer: the dtype in which gradients are sent, or None for their own dtype.
+      on_towers: whether NCCL sums over all towers; if not, each worker first sums its towers on its host.
+      share: allocates memory that the workers share; None if they cannot share memory.
       horovod: the module horovod.tensorflow; None without Horovod.
-      horovod_device: 'cpu' or 'gpu', where Horovod sums; None: on the towers.
-      variable_dtype: of the trainable variables.
+      horovod_device: the kind of device on which Horovod sums, cpu or gpu; None for the device of the tower.
+      variable_dtype: the dtype of the trainable variables.
     """
 
     devices: Sequence[str]

@@ -169,7 +169,7 @@ def holds_all_images(params: 'Params') -> bool:
     return (
         params.data_dir is not None
         and not params.eval
-        and record_pipeline(params.input_pipeline, deterministic=False).holds
+        and record_pipeline(params.input_pipeline, deterministic=False).in_memory
     )
 
 

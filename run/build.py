@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from inputs.catalog import InputRow, Source, input_for, make_pipeline
 from inputs.data_sets import Arrays, Shards
-from inputs.in_memory import hold
+from inputs.in_memory import read_images
 from inputs.pipeline import InputParts, InputPipeline, WorkersInput
 from inputs.stages import TRANSFER
 from inputs.validation import Share, ValidationInput
@@ -169,9 +169,9 @@ def make_input(plan: Plan, until: str) -> InputPipeline:
 
 def _make_pipeline(plan: Plan, devices: Sequence[str], restart: int, until: str = TRANSFER) -> InputPipeline:
     hosts, row, source = plan.machine.hosts, plan.data.input_row, plan.data.images
-    if row.holds and source is not None:
+    if row.in_memory and source is not None:
         options = _image_options(plan, training=False)
-        source = hold(source, _examples_of(plan, source, options, Share()), options, plan.session.config)
+        source = read_images(source, _examples_of(plan, source, options, Share()), options, plan.session.config)
     first, count = plan.processes.index, plan.processes.num_trainers * len(hosts)
     size = len(devices) // len(hosts)
     shares = [

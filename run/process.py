@@ -77,13 +77,13 @@ class Process:
         # Now, when the other tasks learn why this one fails, and before TensorFlow reads a length that is wrong.
         self._check_lengths()
         # Shards that are read before the first step alone are not missed later.
-        if (shards := self._plan.data.shards) and not self._plan.data.input_row.holds:
+        if (shards := self._plan.data.shards) and not self._plan.data.input_row.in_memory:
             threading.Thread(target=self._watch_shards, args=[shards], name='shards', daemon=True).start()
         return worker
 
     def _check_lengths(self, *, after_steps: bool = False) -> None:
         data = self._plan.data
-        of_steps = None if after_steps and data.input_row.holds else data.shards
+        of_steps = None if after_steps and data.input_row.in_memory else data.shards
         for shards in (of_steps, data.validation_shards):
             check_lengths(shards, self._shard_sizes, self._console.warning)
 

@@ -14,7 +14,7 @@ import tensorflow.compat.v1 as tf
 from errors import counted
 from hardware.meters import Disturbances, EnergyMeter, host_peak_bytes
 from hardware.surroundings import available_memory
-from inputs.buffers import Held, most_bytes
+from inputs.buffers import Buffer, most_bytes
 from inputs.data_sets import DATA_SETS
 from models.costs import read_table
 from models.counting import network_cost
@@ -49,7 +49,7 @@ class Recording:
     def __init__(self, plan: Plan, invocation: Invocation) -> None:
         self.transfer = Transfer()
         self.peak_flops: float | None = None
-        self.input_buffers: Sequence[Held] = ()
+        self.input_buffers: Sequence[Buffer] = ()
         self.input_stages: Sequence[Mapping[str, Any]] | None = None
         self._plan = plan
         self._invocation = invocation
@@ -243,8 +243,8 @@ class Recording:
         return {name: resolved.get(name, value) for name, value in vars(params).items() if name != 'given'}
 
     def _input_memory(self) -> dict[str, Any] | None:
-        held = list(map(asdict, self.input_buffers))
-        return {'most_bytes': most_bytes(self.input_buffers), 'buffers': held} if held else None
+        buffers = list(map(asdict, self.input_buffers))
+        return {'most_bytes': most_bytes(self.input_buffers), 'buffers': buffers} if buffers else None
 
     def _cluster(self) -> dict[str, Any]:
         shape, cluster = self._plan.processes.shape, self._plan.processes.cluster

@@ -14,7 +14,7 @@ import pytest
 from array_writers import python2_pickle, write_cifar, write_cifar_pickles
 from refusals import check_line, refused
 
-from inputs.array_files import count_images, holds, load_arrays
+from inputs.array_files import count_images, has_files, load_arrays
 from inputs.cifar_pickles import read_batch
 from inputs.data_folder import recognise
 
@@ -102,7 +102,7 @@ def test_the_binary_version_is_preferred_and_each_subset_may_have_its_own(tmp_pa
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     write_cifar_pickles(tmp_path, IMAGES, LABELS)
     (tmp_path / 'data_batch_3').unlink()
-    assert holds('cifar10', str(tmp_path), 'train')
+    assert has_files('cifar10', str(tmp_path), 'train')
     with refused(f'--data_dir={tmp_path}', 'data_batch_3', 'binary', 'Python'):
         load_arrays('cifar10', str(tmp_path), 'train')
 

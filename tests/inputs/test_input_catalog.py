@@ -91,7 +91,7 @@ def test_the_pipeline_of_a_row_needs_no_more_than_it_is_given(row: InputRow) -> 
 @by_row
 def test_the_examples_of_a_row_are_a_function_of_a_source_and_a_share(row: InputRow) -> None:
     # Who reads nothing evaluates with the pipeline itself, and who holds images as the first row that reads them.
-    assert (row.examples is None) == (row.reads is type(None) or row.holds)
+    assert (row.examples is None) == (row.reads is type(None) or row.in_memory)
     if row.examples is not None:
         parameters = inspect.signature(pkgutil.resolve_name(row.examples)).parameters
         assert list(parameters) == ['source', 'num_classes', 'options', 'share']

@@ -13,7 +13,7 @@ from inputs.array_pipeline import ArrayPipeline
 from inputs.data_sets import Arrays, find_shards
 from inputs.device_input import DeviceInput
 from inputs.feed_input import FeedInput
-from inputs.in_memory import hold
+from inputs.in_memory import read_images
 from inputs.pipeline import InputPipeline, WorkersInput
 from inputs.validation import Share, array_examples, record_examples
 from preprocessing import ImageOptions, Scale
@@ -134,11 +134,11 @@ def test_several_workers_in_one_session_are_fed_their_own_batches() -> None:
 def test_images_of_another_size_are_held_in_that_of_the_model() -> None:
     with tf.Graph().as_default():
         options = replace(AS_THEY_ARE, height=12, width=12, resize_method='nearest', training=False)
-        held = hold(SOURCE, lambda: array_examples(SOURCE, 10, options, Share()), options, tf.ConfigProto())
-    np.testing.assert_array_equal(held.images, IMAGES.repeat(2, 1).repeat(2, 2))
-    np.testing.assert_array_equal(held.labels, SOURCE.labels)
+        arrays = read_images(SOURCE, lambda: array_examples(SOURCE, 10, options, Share()), options, tf.ConfigProto())
+    np.testing.assert_array_equal(arrays.images, IMAGES.repeat(2, 1).repeat(2, 2))
+    np.testing.assert_array_equal(arrays.labels, SOURCE.labels)
     same = replace(options, height=6, width=6)
-    assert hold(SOURCE, lambda: pytest.fail('nothing is read'), same, tf.ConfigProto()) is SOURCE
+    assert read_images(SOURCE, lambda: pytest.fail('nothing is read'), same, tf.ConfigProto()) is SOURCE
 
 
 def test_records_are_decoded_once_in_their_order(tmp_path: Any) -> None:
@@ -147,7 +147,7 @@ def test_records_are_decoded_once_in_their_order(tmp_path: Any) -> None:
     for number, part in enumerate((records[:2], records[2:])):
         write_shard(tmp_path / shard_name('train', number, 2), part)
     source, options = find_shards(str(tmp_path), 'train'), replace(AS_THEY_ARE, training=False)
-    held = hold(source, lambda: record_examples(source, 10, options, Share()), options, tf.ConfigProto())
-    assert held.images.shape == (5, 6, 6, 3)
-    np.testing.assert_allclose(held.images.mean(axis=(1, 2)), colors, atol=3)
-    assert held.labels.tolist() == [0, 1, 2, 3, 4]
+    arrays = read_images(source, lambda: record_examples(source, 10, options, Share()), options, tf.ConfigProto())
+    assert arrays.images.shape == (5, 6, 6, 3)
+    np.testing.assert_allclose(arrays.images.mean(axis=(1, 2)), colors, atol=3)
+    assert arrays.labels.tolist() == [0, 1, 2, 3, 4]
