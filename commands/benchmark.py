@@ -1,5 +1,7 @@
-"""What the program does without a subcommand: runs one benchmark, or is one process of a cluster. Without TensorFlow
-until the flags are checked."""
+"""The program without a subcommand: runs one benchmark, alone or as one process of a cluster.
+
+Does not import TensorFlow until the flags are checked.
+"""
 
 import contextlib
 import io
@@ -44,11 +46,11 @@ def main(argv: Sequence[str]) -> int:
                 check_file('result_file', path)
             for line in parsed.warnings:
                 console.warning(line)
-            _tell_of_default_model(console, parsed.params)
+            _note_default_model(console, parsed.params)
             return repeat(argv, parsed.params, console)
         console.phase('Importing TensorFlow')
         plan = make_plan(parsed.params, Environment())
-        # Only now, so that wrong use is one line.
+        # Not earlier: an error about the flags is then a single line.
         for line in parsed.warnings:
             console.warning(line)
         if isinstance(plan, ServerPlan):
@@ -74,13 +76,13 @@ def main(argv: Sequence[str]) -> int:
         else:
             from benchmark_cnn import BenchmarkCNN
 
-            _tell_of_default_model(console, parsed.params)
+            _note_default_model(console, parsed.params)
             _show_start(console, parsed.params)
             BenchmarkCNN(plan, console, invocation).run()
     return 0
 
 
-def _tell_of_default_model(console: Console, params: Params) -> None:
+def _note_default_model(console: Console, params: Params) -> None:
     if 'model' not in params.given and not params.input_only:
         console.note(
             f'{spelled("model", params.model)} is the default and no real network: it does the least that a step can '
@@ -89,19 +91,19 @@ def _tell_of_default_model(console: Console, params: Params) -> None:
 
 
 def _show_start(console: Console, params: Params) -> None:
-    """Shows what matters of what TensorFlow has printed so far."""
+    """Shows the important lines that TensorFlow has printed so far."""
     console.close()
     quiet.started(expects_gpu=params.device != 'cpu')
 
 
 @contextlib.contextmanager
 def _own_stdout() -> Iterator[TextIO]:
-    """Keeps standard output for results: everything else that writes to it, native code too, goes to standard error."""
+    """Reserves standard output for results: all other output to it, also of native code, goes to standard error."""
     sys.stdout.flush()
     try:
         descriptor = sys.stdout.fileno()
     except io.UnsupportedOperation:
-        # sys.stdout is no file of the operating system, for example because a Python program captures it.
+        # sys.stdout has no file descriptor, for example because a Python program captures it.
         out = sys.stdout
         with contextlib.redirect_stdout(sys.stderr):
             yield out
@@ -112,6 +114,6 @@ def _own_stdout() -> Iterator[TextIO]:
         yield out
     finally:
         os.dup2(out.fileno(), descriptor)
-        # Each line was flushed. Only a line that could not be written is left, and its error was reported.
+        # Each line was flushed. Only a line that failed to be written can remain, and its error was reported.
         with contextlib.suppress(OSError):
             out.close()

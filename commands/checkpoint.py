@@ -12,7 +12,7 @@ from commands.options import Arguments, Declaration, Positional
 from comparison.tables import Table, TableColumn
 from params.spec import flag
 
-# Of the table where standard output is no terminal: wide enough for the names of all models.
+# The width of the table if standard output is not a terminal: enough for the names of all models.
 _COLUMNS = 160
 
 
@@ -44,7 +44,12 @@ DECLARATION = Declaration(
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of a checkpoint; size is its number of elements."""
+    """A tensor of a checkpoint.
+
+    Attributes:
+      group: one of training.contents.GROUPS.
+      size: the number of elements.
+    """
 
     name: str
     group: str
@@ -90,7 +95,7 @@ def _list(arguments: Arguments[CheckpointOptions]) -> int:
 
 
 def _read(prefix: str) -> tuple[int | None, list[Entry]]:
-    """The global step, or None if the checkpoint has none, and all tensors, sorted by group and name."""
+    """Returns the global step (None if the checkpoint has none), and all tensors, sorted by group and name."""
     import tensorflow.compat.v1 as tf
 
     from training.contents import GROUPS, group_of, open_checkpoint, read_contents

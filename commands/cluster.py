@@ -36,7 +36,11 @@ _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """The flags of the subcommand. ps is None where the mode decides."""
+    """The flags of the subcommand.
+
+    Attributes:
+      ps: None if the mode decides.
+    """
 
     ps: int | None = flag(None, 'Parameter servers; by default 1 in modes that need them.', lower_bound=0)
     workers: int = flag(2, 'Workers.', lower_bound=1)
@@ -97,7 +101,7 @@ def _start(arguments: Arguments[ClusterOptions]) -> int:
     environ: Mapping[str, str] = os.environ
     if num_gpus and params.gpu_indices and has_visible_gpus(environ):
         environ = with_selected(chosen_gpus(params.gpu_indices), environ)
-        # A worker takes all GPUs of its share.
+        # Each worker uses all GPUs of its share.
         run_flags = (*run_flags, '--gpu_indices=')
     gpus = shares_of_workers(num_gpus, options.workers, environ)
     with reserved_addresses(num_controllers + num_ps + options.workers) as addresses:
@@ -136,18 +140,20 @@ def make_commands(
 
     Args:
       run_flags: the flags that all processes get, without those that describe the cluster.
-      ps_hosts: the HOST:PORT of each parameter server. worker_hosts: of each worker; the first worker is the chief.
-      controller_hosts: of the controller, or empty; a controller is the chief, and then the workers are servers.
-      environment: what the processes inherit, except the variables that describe another cluster.
+      ps_hosts: the HOST:PORT of each parameter server.
+      worker_hosts: the HOST:PORT of each worker; the first worker is the chief.
+      environment: the variables that the processes inherit, except those that describe another cluster.
       cores: the cores to divide among the workers, see share_cores; None lets each worker use all. Parameter servers
-        and the controller always use all cores: they work briefly in each step, while the workers wait, so cores
-        reserved for them would idle for the rest of it.
+        and the controller always use all cores: they work only briefly in each step, while the workers wait, so
+        reserved cores would be idle most of the time.
+      controller_hosts: the HOST:PORT of the controller, or empty. A controller is the chief, and then the workers are
+        servers.
       gpus: the CUDA_VISIBLE_DEVICES of each worker; parameter servers then see no GPU. A controller hides them itself,
-        since their presence decides its default of --device. None: this machine has no GPUs.
+        since its default of --device depends on whether there are any. None if this machine has no GPUs.
     """
-    kept = without_clusters(environment)
+    inherited = without_clusters(environment)
     # If http_proxy is set, gRPC would try to reach this machine through the proxy, and wait forever.
-    kept['no_grpc_proxy'] = _LOOPBACK
+    inherited['no_grpc_proxy'] = _LOOPBACK
     shares: Sequence[tuple[int, ...] | None] = (
         [None] * len(worker_hosts) if cores is None else share_cores(cores, len(worker_hosts))
     )
@@ -157,13 +163,13 @@ def make_commands(
 
     def command(job: str, index: int, share: tuple[int, ...] | None, own_gpus: str | None = None) -> Command:
         is_chief = (job, index) == chief
-        # A later flag wins, and an empty value means that the flag is not given.
+        # The last value of a flag counts, and an empty one means that the flag is not given.
         unset = [] if is_chief else [f'--{name}=' for name in _FLAGS_OF_ONE_WRITER]
         role = [spelled('job_name', job), spelled('task_index', index)]
         return Command(
             name=f'{job} {index}',
             argv=(sys.executable, _PROGRAM, *run_flags, *unset, *role, *hosts),
-            env=kept if own_gpus is None else {**kept, VISIBLE: own_gpus},
+            env=inherited if own_gpus is None else {**inherited, VISIBLE: own_gpus},
             cores=share,
             gpus=own_gpus,
             is_server=job != chief[0],
@@ -178,7 +184,7 @@ def make_commands(
 
 
 def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:
-    """Returns the cores of each worker: equally many neighbours in the given order; cores left over stay unused.
+    """Returns the cores of each worker: the same number of consecutive ones for each; the remaining ones stay unused.
 
     With fewer cores than workers, each worker gets one core, in turn.
     """
@@ -207,9 +213,9 @@ def _usable_cores() -> list[int]:
 def reserved_addresses(count: int) -> Iterator[list[str]]:
     """Reserves free loopback addresses, HOST:PORT each, while the block lasts.
 
-    The ports stay bound, so the kernel gives them to no other launcher and no connection. The process that an address
-    is meant for can still bind to it, also after a restart: both sockets set SO_REUSEADDR, as every gRPC server does,
-    and only one of them listens (socket(7)). Another program that also sets it can still take such a port by number.
+    The ports stay bound, so that the kernel gives them to no other launcher or connection. The process that gets an
+    address can still bind to it, also after a restart: both sockets set SO_REUSEADDR, as every gRPC server does, and
+    only one of them listens (socket(7)). A program that sets it too can still take such a port by its number.
 
     Raises:
       RunError: there are fewer than `count` free ports.
@@ -218,20 +224,20 @@ def reserved_addresses(count: int) -> Iterator[list[str]]:
         addresses: list[str] = []
         for _ in range(count):
             try:
-                holder = stack.enter_context(socket.socket())
-                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                holder.bind((_LOOPBACK, 0))
+                reserving = stack.enter_context(socket.socket())
+                reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                reserving.bind((_LOOPBACK, 0))
             except OSError as error:
                 reason = f'{error.strerror} for port {len(addresses) + 1} of {count} on {_LOOPBACK}'
                 raise RunError(f'there are too few free ports: {reason}; start fewer processes') from error
-            addresses.append(f'{_LOOPBACK}:{holder.getsockname()[1]}')
+            addresses.append(f'{_LOOPBACK}:{reserving.getsockname()[1]}')
         yield addresses
 
 
 def _run_params(run_flags: Sequence[str]) -> Params:
     """Reads and checks the flags of the run; raises UsageError if they are wrong or describe the cluster."""
     arguments = list(run_flags)
-    # Include the flags of a --flagfile; parse_argv reports one without a name.
+    # Include the flags of a --flagfile; parse_argv reports a --flagfile without a name.
     check_flag_files(arguments)
     with contextlib.suppress(flags.Error):
         arguments = flags.FlagValues().read_flags_from_files(arguments, force_gnu=True)

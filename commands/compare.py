@@ -29,9 +29,9 @@ from results.history import read_setting
 from sweeps.runner import Starter, take_turns
 from sweeps.settings import Settings
 
-# Of the table where standard output is no terminal: each row is one line, for grep and the like.
+# The width of the table if standard output is not a terminal: each row stays one line, for grep and the like.
 _COLUMNS = 10_000
-# Flags of a process that waits for others.
+# The flags of a process that waits for others.
 _OF_CLUSTERS = ('job_name', 'ps_hosts', 'worker_hosts', 'controller_host')
 
 
@@ -132,23 +132,23 @@ def main(argv: Sequence[str]) -> int:
 
 def _compare(arguments: Arguments[CompareOptions]) -> int:
     options = arguments.options
-    of_runs = sorted(arguments.given & {'rounds', 'until_interval', 'for_secs', 'output'})
+    only_with_run = sorted(arguments.given & {'rounds', 'until_interval', 'for_secs', 'output'})
     if options.run is not None:
         if arguments.positional or options.against is not None:
             other = arguments.positional[0] if arguments.positional else spelled('against', options.against)
             raise UsageError(f'--run clashes with {other}: it compares the runs that it makes; leave one out')
         return _run(options.run.split(NEXT), options)
-    if of_runs:
-        raise UsageError(f'--{of_runs[0]}: it is about runs; write --run twice, each with the flags of a run')
+    if only_with_run:
+        raise UsageError(f'--{only_with_run[0]}: it is about runs; write --run twice, each with the flags of a run')
     if not arguments.positional:
         raise UsageError('compare: it takes at least 1 RESULT, or --run twice, none was given; see compare --help')
     sides = [read_side(argument) for argument in arguments.positional]
     if options.against is not None:
         return _judge(sides, options, options.against)
     if len(sides) == 1 and len(sides[0].groups) < 2:
-        held = 'one setting' if sides[0].groups else 'no result with a throughput'
+        content = 'one setting' if sides[0].groups else 'no result with a throughput'
         raise UsageError(
-            f'{sides[0].argument}: it holds {held}, and compare takes at least two; '
+            f'{sides[0].argument}: it holds {content}, and compare takes at least two; '
             'write the baseline and then the others, or --against=HISTORY'
         )
     _check_distinct(sides)
@@ -159,7 +159,8 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
     """Runs two commands in turns, and prints how they compare; returns the exit code.
 
     Raises:
-      UsageError: the flags are wrong, or measure different work. RunError: a run failed.
+      UsageError: the flags are wrong, or measure different work.
+      RunError: a run failed.
     """
     if len(texts) != 2:
         raise UsageError(f'--run={texts[0]}: it was given {counted(len(texts), "time")}; give it twice, A and B')
@@ -183,7 +184,7 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
         so_far = changes.format_ratio(ratio)
         print(f'round {len(done[0])}: A {first:.1f}, B {second:.1f} images/sec; {so_far}', file=sys.stderr, flush=True)
         is_over = options.for_secs is not None and time.monotonic() - begin > options.for_secs
-        # That of single runs is an interval of their steps, and says nothing about the next runs.
+        # The interval of single runs is that of their steps, which does not predict further runs.
         half = ratio.plus_minus if ratio and ratio.basis == 'runs' else None
         return is_over or (half is not None and half <= (narrow.interval_share or 0.0))
 
@@ -200,7 +201,7 @@ def _run(texts: Sequence[str], options: CompareOptions) -> int:
 
 
 def _flags_of(text: str) -> list[str]:
-    """The words of a --run, checked as far as they can be before a run."""
+    """Returns the words of a --run, checked as far as possible before a run."""
     try:
         argv = shlex.split(text)
     except ValueError as error:
@@ -234,11 +235,11 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
 
 
 def _check_distinct(sides: Sequence[Side]) -> None:
-    """Raises UsageError if a side holds the same runs as an earlier one; warns if it holds some of them."""
+    """Raises UsageError if two sides have the same runs; warns if they have some of them in common."""
     runs = [{record.document['id']: record for group in side.groups for record in group.records} for side in sides]
     for number, (side, own) in enumerate(zip(sides, runs, strict=True)):
         for other, others in zip(sides[:number], runs[:number], strict=True):
-            # Copies of a file that were edited have its id.
+            # An edited copy of a file has the same id.
             same = [id_ for id_ in own.keys() & others.keys() if own[id_].document == others[id_].document]
             what = f'{other.argument} and {side.argument}: they hold the same {counted(len(same), "run")}'
             if same and len(same) == len(own) == len(others):
@@ -248,7 +249,7 @@ def _check_distinct(sides: Sequence[Side]) -> None:
 
 
 def _judge(sides: Sequence[Side], options: CompareOptions, history: str) -> int:
-    """Judges each setting of each side by a history, and prints that."""
+    """Judges each setting of each side by a history, prints the result, and returns the exit code."""
     for side in sides:
         for group in side.groups:
             if group.first.machine.get('fingerprint') is None:
@@ -276,7 +277,7 @@ def _judge(sides: Sequence[Side], options: CompareOptions, history: str) -> int:
 
 
 def _print(form: str, table: Table, notes: Sequence[str], document: Mapping[str, Any]) -> None:
-    """Prints a table and the notes below it, or in another form the document or its rows."""
+    """Prints a table and the notes below it; as JSON the document, as CSV its rows."""
     if form == 'json':
         print(json.dumps(document, indent=2))
     elif form == 'csv':
@@ -289,7 +290,7 @@ def _print(form: str, table: Table, notes: Sequence[str], document: Mapping[str,
 
 
 def _exit_code(ratios: Mapping[str, float], unread: Sequence[str], fail_below: float | None) -> int:
-    """1 if one of the significant ratios is below --fail_below, or a file could not be read; which is then printed."""
+    """Returns 1, and prints why, if a significant ratio is below --fail_below or a file could not be read; else 0."""
     if fail_below is None:
         return 0
     if unread:

@@ -1,6 +1,6 @@
 """`tf_cnn_benchmarks.py completion`: prints a script with which a shell completes flags and values. Without TensorFlow.
 
-Libraries for this, such as argcomplete, start the program at each press of the key and need its parser to be theirs.
+Libraries for this, such as argcomplete, start the program at each press of the key and need a parser of their own kind.
 """
 
 import importlib
@@ -32,7 +32,7 @@ DECLARATION = Declaration(
     examples=tuple(SHELLS),
     positional=Positional('SHELL', f'One of {", ".join(SHELLS)}.'),
 )
-# Not a flag of a run: absl reads the file.
+# It is not in the table of flags, since absl reads the file.
 _FLAGFILE = FlagSpec('flagfile', str, help='File with flags, one on each line.')
 
 

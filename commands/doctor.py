@@ -21,7 +21,7 @@ from hardware.surroundings import environment_facts
 from params.spec import flag
 from results.live import LiveLine, can_redraw
 
-# Of the table where its stream is no terminal.
+# The width of the table if its stream is not a terminal.
 _COLUMNS = 120
 
 
@@ -100,7 +100,7 @@ def _check(arguments: Arguments[DoctorOptions], argv: Sequence[str]) -> int:
                 progress.ended(finding)
         is_complete = True
     finally:
-        # After Ctrl-C or SIGTERM, too, what was found until then is printed.
+        # The findings so far are printed even after Ctrl-C or SIGTERM.
         _print_table(findings, time.monotonic() - started, options)
         if options.json:
             environment = environment_facts(os.environ)
@@ -140,7 +140,7 @@ def _print_table(findings: Sequence[Finding], seconds: float, options: DoctorOpt
 
 
 def _circumstances(options: DoctorOptions) -> Iterator[str]:
-    """The flags that change what a check finds."""
+    """Yields the given flags that change what a check finds."""
     if options.device is not None:
         yield spelled('device', options.device)
     if options.time_limit != 1:
@@ -148,7 +148,7 @@ def _circumstances(options: DoctorOptions) -> Iterator[str]:
 
 
 class _Progress:
-    """What is being checked: a line on a terminal that is drawn again and again; else a line for each check."""
+    """Shows what is being checked: on a terminal in one line that is redrawn, elsewhere in a line for each check."""
 
     def __init__(self, stream: TextIO, total: int) -> None:
         self._stream = stream
@@ -158,8 +158,8 @@ class _Progress:
         self._last = ''
 
     def show(self, name: str, doing: str) -> None:
-        """Tells that a check has begun, or what it is doing."""
-        # One check may come along that was not asked for.
+        """Shows that a check has begun, or what it is doing."""
+        # tensorflow/devices may run although it was not requested.
         self._total = max(self._total, self._done + 1)
         if can_redraw(self._stream):
             self._live.phase(f'{self._done + 1} of {self._total}: {name}{f", {doing}" if doing else ""}')

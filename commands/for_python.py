@@ -1,9 +1,9 @@
-"""What Python code imports as `from tf_cnn_benchmarks import NAME`, in a checkout and installed."""
+"""The names that Python code imports as `from tf_cnn_benchmarks import NAME`, in a checkout and installed."""
 
 import importlib
 from typing import Any
 
-# By name: the module that has it.
+# The module that defines each name.
 NAMES = {
     'BenchmarkCNN': 'benchmark_cnn',
     'BenchmarkError': 'errors',
@@ -15,10 +15,10 @@ NAMES = {
 
 
 def find(name: str) -> Any:
-    """Imports the module of a name, and returns what has the name.
+    """Imports the module of a name, and returns the object of this name.
 
     Raises:
-      AttributeError: the name is none of NAMES.
+      AttributeError: NAMES does not contain the name.
     """
     if name not in NAMES:
         raise AttributeError(f"module 'tf_cnn_benchmarks' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`tf_cnn_benchmarks.py help`: prints --help, or all about one flag or one subcommand. Without TensorFlow."""
+"""`tf_cnn_benchmarks.py help`: prints --help, or the description of one flag or subcommand. Without TensorFlow."""
 
 import importlib
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def show(argv: Sequence[str]) -> int:
-    """Prints what the words --help or --help=NAME of a command line without a subcommand ask for."""
+    """Prints the help that --help or --help=NAME in a command line without a subcommand requests."""
     name = asked_for_help(argv)
     return _print(Arguments(HelpOptions(), frozenset(), (name,) if name else (), ()))
 

@@ -12,7 +12,7 @@ from models.costs import ModelCost, list_costs
 from models.registry import MODELS, load_model_file
 from params.spec import flag
 
-# Of the table where standard output is no terminal: as wide as its longest row.
+# The width of the table if standard output is not a terminal: that of its longest row.
 _COLUMNS = 100
 
 
@@ -73,12 +73,12 @@ def _as_object(cost: ModelCost) -> dict[str, object]:
         'dataset': cost.facts.data_set,
         'parameters': cost.parameters,
         'gflops_per_image': cost.gflops,
-        # As in the tables of papers, not two operations each.
+        # As in the tables of papers: a multiply-add counts once, not as two operations.
         'gflops_unit': '10^9 multiply-adds',
         'image_size': cost.facts.image_size,
         'default_batch_size': cost.facts.batch_size,
         'default_learning_rate': cost.facts.learning_rate,
-        # The images per update that the rate is for; None if it does not depend on them.
+        # The number of images per update for which the rate is right; None if it does not depend on them.
         'learning_rate_images': cost.facts.schedule.per_images,
     }
 

@@ -1,4 +1,4 @@
-"""The one way in which a subcommand declares its options, reads them and prints its --help. Without TensorFlow.
+"""How every subcommand declares its options, reads them and prints its --help. Without TensorFlow.
 
 A module of commands/ declares a frozen dataclass of params.spec.flag() fields and a Declaration:
 
@@ -41,8 +41,10 @@ class Positional:
     """The arguments that are not flags.
 
     Attributes:
-      name: what stands for one in the usage line, in capitals. help: what it is; ends with a full stop.
-      at_least, at_most: how many there may be; at_most is None if there is no limit.
+      name: the name of one of them in the usage line, in capitals.
+      help: describes it; ends with a full stop.
+      at_least: how many there must be.
+      at_most: how many there may be; None if there is no limit.
       is_path: whether they are paths, in which ~ is expanded.
     """
 
@@ -54,7 +56,7 @@ class Positional:
 
     @property
     def usage(self) -> str:
-        """As in the usage line: 'PATH', '[PATTERN]', 'FILE FILE ...'."""
+        """Their part of the usage line: 'PATH', '[PATTERN]', 'FILE FILE ...'."""
         if self.at_most is None:
             repeated = ' '.join([self.name] * max(self.at_least, 1) + ['...'])
             return repeated if self.at_least else f'[{repeated}]'
@@ -73,7 +75,12 @@ class Positional:
 
 @dataclass(frozen=True)
 class Rest:
-    """What follows --, which the subcommand passes on: its name in the usage line, and what it is, a plural."""
+    """The arguments after --, which the subcommand passes on.
+
+    Attributes:
+      name: their name in the usage line.
+      what: describes them, in the plural.
+    """
 
     name: str
     what: str
@@ -84,8 +91,10 @@ class Arguments(Generic[OptionsT]):
     """The arguments of a subcommand, read.
 
     Attributes:
-      options: the values of all flags. given: the names of those that were written.
-      positional: the arguments that are not flags. rest: those that follow --, unread; empty without a Rest.
+      options: the values of all flags.
+      given: the names of the flags that were written.
+      positional: the arguments that are not flags.
+      rest: the arguments after --, unread; empty without a Rest.
     """
 
     options: OptionsT
@@ -94,19 +103,22 @@ class Arguments(Generic[OptionsT]):
     rest: tuple[str, ...]
 
 
-# Between the values of a flag that may be given more than once: see join_repeated.
+# Separates the values of a flag that may be given more than once, see join_repeated.
 NEXT = '\n'
 
 
 @dataclass(frozen=True)
 class Declaration(Generic[OptionsT]):
-    """All that is known about the arguments of a subcommand.
+    """Describes the arguments of a subcommand.
 
     Attributes:
-      name: the subcommand. options: a dataclass of params.spec.flag() fields.
-      description: the first paragraph of its --help. details: what follows the examples there, blank lines between
-        paragraphs.
+      name: the subcommand.
+      options: a dataclass of params.spec.flag() fields.
+      description: the first paragraph of its --help.
       examples: command lines, without the program and the subcommand.
+      details: the paragraphs after the examples in its --help, with blank lines between them.
+      positional: the arguments that are not flags; None if it takes none.
+      rest: the arguments after --; None if it takes none.
     """
 
     name: str
@@ -119,7 +131,7 @@ class Declaration(Generic[OptionsT]):
 
     @property
     def usage(self) -> str:
-        """What may follow the subcommand's name; the table in tf_cnn_benchmarks.py repeats it."""
+        """The arguments in the usage line; the table in commands/subcommands.py repeats them."""
         parts = [
             self.positional.usage if self.positional else None,
             '[--flag=value ...]' if specs_of(self.options) else None,
@@ -128,7 +140,7 @@ class Declaration(Generic[OptionsT]):
         return ' '.join(part for part in parts if part)
 
     def run(self, argv: Sequence[str], command: Callable[[Arguments[OptionsT]], int]) -> int:
-        """Prints the help if argv asks for it, else runs command with what parse returns; returns the exit code."""
+        """Prints the help if argv requests it, else runs command with the arguments; returns the exit code."""
         own = argv[: argv.index('--')] if '--' in argv else argv
         if asks_for_help(own):
             print(self.format_help())
@@ -152,21 +164,21 @@ class Declaration(Generic[OptionsT]):
         if self.positional and self.positional.is_path:
             positional = tuple(map(expand, positional))
         if not words.mistakes:
-            # Beside an unknown flag, a word may be its value.
+            # If a flag is unknown, a word after it may be its value.
             with refusals.collecting():
                 self._check_count(positional)
         read: dict[str, Value] = {}
         for name, text in words.texts.items():
             with refusals.collecting():
-                # The errors are the same as for the flags of a run.
+                # This gives the same errors as for the flags of a run.
                 read[name] = specs[name].read(text)
         refusals.raise_all()
-        # Each value was read by the spec of its field, which mypy cannot see.
+        # mypy cannot see that the spec of each field read its value.
         return Arguments(self.options(**read), frozenset(read), positional, rest)
 
     def format_help(self) -> str:
-        """The text of --help: usage, description, examples, details, and each argument; at most 100 columns."""
-        # It knows every flag of a run, which only the help needs.
+        """Returns the text of --help: usage, description, examples, details, each argument; at most 100 columns."""
+        # Imported here because only the help needs this module, which loads every flag of a run.
         from params.help_text import format_flag
 
         parts = [f'usage: {_PROGRAM} {self.name} {self.usage}'.rstrip(), _filled(self.description)]
@@ -184,7 +196,7 @@ class Declaration(Generic[OptionsT]):
         return f'see {self.name} --help'
 
     def _split(self, argv: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-        """Returns the subcommand's own arguments, and those that follow -- if there is a Rest."""
+        """Returns the subcommand's own arguments, and those after -- if there is a Rest."""
         if not self.rest or '--' not in argv:
             return list(argv), ()
         if argv.count('--') > 1:
@@ -224,12 +236,12 @@ def _number(count: int) -> str:
 
 
 def _filled(text: str, columns: int = 0) -> str:
-    """A paragraph in lines of at most 100 columns, indented."""
+    """Wraps a paragraph at 100 columns, and indents it."""
     return textwrap.fill(text, _COLUMNS, initial_indent=' ' * columns, subsequent_indent=' ' * columns)
 
 
 def join_repeated(argv: Sequence[str], name: str) -> list[str]:
-    """Joins the values of all flags of this name before -- into one, with NEXT between."""
+    """Joins the values of all flags of this name before -- into one value, separated by NEXT."""
     end = list(argv).index('--') if '--' in argv else len(argv)
     kept, values = [], []
     words = iter(argv[:end])

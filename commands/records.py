@@ -172,7 +172,14 @@ def _passed_over_lines(folder: ImageFolder) -> list[str]:
 
 @dataclass
 class _Tally:
-    """What a check of one subset found: the first faults, and the number of faults of each kind."""
+    """What a check of one subset found.
+
+    Attributes:
+      image_bytes: the size of each encoded image.
+      labels: the labels that occur.
+      kinds: the number of faults of each kind.
+      first_faults: the first faults, to be printed.
+    """
 
     image_bytes: list[int] = field(default_factory=list)
     labels: set[int] = field(default_factory=set)
@@ -205,7 +212,7 @@ def _check(data_dir: str, subsets: list[str], num_threads: int) -> int:
 
 
 def _find_subsets(data_dir: str, subsets: list[str]) -> list[Shards]:
-    """The shards of each subset that the folder has. Raises UsageError if it has none of them."""
+    """Returns the shards of these subsets in the folder; raises UsageError if there are none."""
     present = {subset_of(name) for name in os.listdir(data_dir)} if Path(data_dir).is_dir() else set()
     return [find_shards(data_dir, subset, '--check') for subset in subsets if subset in present] or [
         find_shards(data_dir, subsets[0], '--check')

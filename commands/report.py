@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from page.html_page import Page
 
 _NEEDED = ('jinja2', 'matplotlib')
-_MOST_TOLD = 5
+# How many unreadable results are named; the page lists all.
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def _report(arguments: Arguments[ReportOptions]) -> int:
         history=past.records,
     )
     _write(page, output, options.plots)
-    _tell_problems([*collection.problems, *past.problems])
+    _warn_of_problems([*collection.problems, *past.problems])
     size = output.stat().st_size / 1000
     results, plots = counted(len(collection.records), 'result'), counted(len(page.plots), 'plot')
     print(f'{output}: {results} in {plots}, {size:.0f} kB')
@@ -91,7 +92,7 @@ def _check_installed() -> None:
 
 
 def _check_output(output: Path) -> None:
-    """Refuses a file that cannot be written, before the work is done."""
+    """Raises UsageError, before the work is done, if the file cannot be written."""
     if output.is_dir():
         raise UsageError(f'{spelled("output", output)}: it is a folder; write the name of a file in it')
     _make_folder('output', output.parent)
@@ -124,9 +125,9 @@ def _write(page: 'Page', output: Path, folder: str | None) -> None:
         raise RunError(f'{error.filename or folder}: it could not be written ({error.strerror or error})') from None
 
 
-def _tell_problems(problems: Sequence[str]) -> None:
-    told = list(problems[:_MOST_TOLD])
-    if (others := len(problems) - len(told)) > 0:
-        told.append(f'{counted(others, "more result")} could not be read; the page lists them')
-    for line in told:
+def _warn_of_problems(problems: Sequence[str]) -> None:
+    lines = list(problems[:_MOST_NAMED])
+    if (others := len(problems) - len(lines)) > 0:
+        lines.append(f'{counted(others, "more result")} could not be read; the page lists them')
+    for line in lines:
         print(format_warning(line), file=sys.stderr)

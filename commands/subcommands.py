@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Subcommand:
-    """A row of the table. The subcommand NAME is the function main(argv) -> exit code of the module commands.NAME.
+    """A row of the table. The subcommand NAME is the function main(argv) -> exit code in the module commands.NAME.
 
     Attributes:
-      usage: what may follow the name; the module's DECLARATION.usage, repeated so that --help imports no module.
+      usage: the arguments after the name. Repeats DECLARATION.usage, so that --help imports no module.
       purpose: what it does.
     """
 

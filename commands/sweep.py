@@ -29,7 +29,7 @@ from sweeps.sweep_file import find_file, read_file, shipped
 
 @dataclass(frozen=True)
 class SweepOptions(Settings):
-    """The flags of the subcommand; those of Settings are also keys of a file."""
+    """The flags of the subcommand. Those of Settings may also stand in a sweep file."""
 
     grid: str | None = flag(
         None,
@@ -87,7 +87,7 @@ def _sweep(arguments: Arguments[SweepOptions]) -> int:
     if options.list:
         _print_shipped()
         return 0
-    plan, folder = _resumed(arguments) if _is_of_folder(arguments) else _planned(arguments)
+    plan, folder = _resumed(arguments) if _names_a_folder(arguments) else _planned(arguments)
     starter = Starter(PROGRAM, environment=without_clusters(os.environ), limits=limits_of(plan.settings))
     if options.dry_run:
         _print_plan(plan, folder)
@@ -119,7 +119,7 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
         columns, rows = rows_of(plan, sweep.outcomes)
         table = format_results(columns, rows)
         try:
-            # Before it is written, as the disk may be full.
+            # Print it before it is written, since the disk may be full.
             print(table, flush=True)
         finally:
             folder.write(folder.path / 'table.md', table)
@@ -127,12 +127,12 @@ def run_plan(plan: SweepPlan, folder: Folder, starter: Starter) -> int:
     return int(any(row.problem for row in rows))
 
 
-def _is_of_folder(arguments: Arguments[SweepOptions]) -> bool:
+def _names_a_folder(arguments: Arguments[SweepOptions]) -> bool:
     return arguments.options.resume and bool(arguments.positional) and Path(arguments.positional[0]).is_dir()
 
 
 def _resumed(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
-    """The plan of the folder that is named instead of a file."""
+    """Returns the plan in the folder that was given instead of a file, and the folder."""
     folder = Folder(Path(arguments.positional[0]))
     others = sorted(arguments.given - {'resume', 'dry_run'}) or (['flags after --'] if arguments.rest else [])
     if others:
@@ -142,7 +142,7 @@ def _resumed(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
 
 
 def _planned(arguments: Arguments[SweepOptions]) -> tuple[SweepPlan, Folder]:
-    """The plan that the file, or --grid, and the flags describe."""
+    """Returns the plan that the file (or --grid) and the flags describe, and the folder for its results."""
     options = arguments.options
     if bool(arguments.positional) == bool(options.grid):
         what = f'{arguments.positional[0]} and --grid' if arguments.positional else 'neither a FILE nor --grid'

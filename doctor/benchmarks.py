@@ -12,16 +12,16 @@ from errors import counted
 from hardware.gpus import gpu_facts, visible
 from params.modes import MODES
 
-# A few steps of a small network, whose losses differ by rounding only: with a larger learning rate or more steps,
-# training multiplies what rounding has begun.
+# A few steps of a small network, whose losses differ only by rounding. More steps or a larger learning rate would
+# amplify the differences.
 _FEW_STEPS = ('--model=resnet20', '--batch_size=16', '--init_learning_rate=0.01', '--num_batches=3')
 _ONE_WARM_UP = '--num_warmup_batches=1'
 _TOLERANCE = 2e-3
 _SECS = 120.0
-# Of the compute capability.
+# The major number of the first compute capability with TF32.
 _FIRST_MAJOR_WITH_TF32 = 8
 _MEASURE_SECS = 270.0
-# The codes of a result's warnings that say why this machine was slower than it can be.
+# The codes of the warnings in a result that explain why this machine was slower than it can be.
 _DISTURBED = ('machine_loaded', 'steal', 'cpu_quota', 'thermal_throttling', 'powersave')
 # On a CPU a step of ResNet-50 takes seconds; a GPU needs some steps until its clock is steady.
 _PACES = {
@@ -31,7 +31,7 @@ _PACES = {
 
 
 def losses(context: Context) -> Verdict:
-    """Whether a GPU trains as the CPU does, computing in float32 proper."""
+    """Checks that a GPU trains as the CPU does, in full float32 (without TF32)."""
     found = {}
     for device in ('gpu', 'cpu'):
         context.doing(f'training on the {device}')
@@ -41,9 +41,9 @@ def losses(context: Context) -> Verdict:
 
 
 def two_processes(context: Context) -> Verdict:
-    """Whether two processes with a device each take the steps that one of them takes alone, on the same images.
+    """Checks that two processes with one device each train exactly as one process does on the same images.
 
-    The sums of their gradients, divided by two, are then its gradients.
+    Then the averages of their gradients are the gradients of the single process.
     """
     device = 'gpu' if context.num_gpus > 1 else 'cpu'
     mode = next(mode for mode in MODES.values() if mode.is_for_peers)
@@ -57,10 +57,10 @@ def two_processes(context: Context) -> Verdict:
 
 
 def compare_processes(device: str, alone: Sequence[float], first: Sequence[float], second: Sequence[float]) -> Verdict:
-    """The verdict about the losses of two processes with a device each, beside those of one that trains alone.
+    """Compares the losses of two processes, with one device each, to those of a process that trains alone.
 
-    Equal sums make equal variables. The losses of two GPUs differ by rounding even then: each process times the
-    algorithms of cuDNN for itself, and takes the fastest.
+    Equal sums of gradients give equal variables. Even then the losses of two GPUs differ by rounding: each process
+    chooses the fastest algorithms of cuDNN by its own measurement.
     """
     if first != second and (device == 'cpu' or not _difference(first, second) <= _TOLERANCE):
         return wrong(
@@ -91,12 +91,12 @@ def _difference(found: Sequence[float], expected: Sequence[float]) -> float:
 
 
 def _listed(values: Sequence[float]) -> str:
-    """With all digits of float32."""
+    """Formats values with all digits of float32."""
     return ', '.join(f'{value:.9g}' for value in values)
 
 
 def throughput(context: Context, flags: Sequence[str]) -> Verdict:
-    """The images/sec of a run with these flags, on one device."""
+    """Measures the images/sec of a run with these flags, on one device."""
     if '--tf32' in flags and (why := lacks_tf32(gpu_facts()[0], os.environ)):
         return skipped(why)
     context.doing('running')
@@ -106,10 +106,11 @@ def throughput(context: Context, flags: Sequence[str]) -> Verdict:
 
 
 def lacks_tf32(gpus: Sequence[Mapping[str, Any]], environ: Mapping[str, str]) -> str | None:
-    """Why a run with --tf32 would compute as one without it on the first visible GPU; None if it would not.
+    """Returns why --tf32 has no effect on the first visible GPU; None if it has one.
 
     Args:
-      gpus: as gpu_facts() has them.
+      gpus: the GPUs that gpu_facts() returns.
+      environ: the environment variables of the run.
     """
     if environ.get('NVIDIA_TF32_OVERRIDE') == '0':
         return 'NVIDIA_TF32_OVERRIDE=0 turns TF32 off'
@@ -121,8 +122,8 @@ def lacks_tf32(gpus: Sequence[Mapping[str, Any]], environ: Mapping[str, str]) ->
 
 
 def real_data(context: Context, flags: Sequence[str]) -> Verdict:
-    """The images/sec of a run that reads and decodes JPEGs of 500 x 375 pixels, and whether its steps wait for them."""
-    # It needs TensorFlow.
+    """Measures a run that decodes JPEGs of 500 x 375 pixels: its images/sec, and whether its steps wait for images."""
+    # Imported here because it imports TensorFlow.
     from doctor.photographs import write_shards
 
     with tempfile.TemporaryDirectory() as folder:
@@ -141,7 +142,14 @@ def real_data(context: Context, flags: Sequence[str]) -> Verdict:
 
 
 def _judged(document: dict[str, Any], more: str, codes: Sequence[str], command: str) -> Verdict:
-    """The verdict about a throughput: its rate, and more; a warning if the result has one with one of these codes."""
+    """Returns the verdict on a throughput: a warning if the result has a warning with one of these codes.
+
+    Args:
+      document: the document of the result.
+      more: follows the rate in the verdict.
+      codes: the codes of warnings.
+      command: the command that was run.
+    """
     measured, run = document['throughput'], document['run']
     shown = f'{measured["images_per_second"]:.1f} images/sec'
     if measured['standard_error'] is not None:

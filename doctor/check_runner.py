@@ -20,9 +20,9 @@ from doctor.verdicts import Finding, Outcome, Verdict, verdict_of, wrong
 from errors import RunError
 
 _PROCESS = str(Path(__file__).resolve().parent / 'one_process.py')
-# Of standard error, for a verdict that is not ok.
+# How many lines of standard error are kept for a verdict that is not ok.
 _NUM_LOG_LINES = 40
-# How long a process may take to print where it waits, to end after its last verdict, and to die.
+# How long a process may take to print its stacks, to end after its last verdict, and to die after SIGKILL.
 _ABORT_SECS, _END_SECS, _KILL_SECS = 5.0, 30.0, 10.0
 _REPORT = 'report it with the output of doctor --json, whose log has the stacks of all threads'
 _ADVICE_FOR_SIGNALS: Mapping[int, str] = {
@@ -40,14 +40,17 @@ def run_checks(
     patience: float = 1.0,
     show: Callable[[str, str], None] = lambda name, doing: None,
 ) -> Iterator[Finding]:
-    """Runs checks one after the other, and yields what each has found.
+    """Runs checks one after the other, and yields the finding of each.
 
     Successive checks with the same `shares` run in one process until one of them is wrong; the others then get a new
-    process. To be called from the main thread, since the kernel kills a process when the thread that started it ends.
+    process. Call it from the main thread, since the kernel kills a process when the thread that started it ends.
 
     Args:
-      num_gpus: how many GPUs compute. hides_gpus: whether the processes shall see none.
-      time_limit: a factor for all time limits, of the user. patience: one more, which the GPUs call for.
+      checks: the checks, in order.
+      num_gpus: how many GPUs compute.
+      hides_gpus: whether GPUs are hidden from the processes.
+      time_limit: the user's factor for all time limits.
+      patience: another factor for all time limits, for GPUs whose kernels must be compiled first.
       show: called with the name of a check, and with what it is doing.
 
     Raises:
@@ -75,12 +78,12 @@ def _started(
     environment: Mapping[str, str],
     show: Callable[[str, str], None],
 ) -> Iterator['_Process']:
-    """The process of successive checks; it and what it started have ended when the block does."""
+    """Starts the process of successive checks. It and its descendants have ended when the block ends."""
     listed = [{'name': check.name, 'run': check.run, 'arguments': dict(check.arguments)} for check in checks]
     with contextlib.ExitStack() as stack:
         try:
             log = stack.enter_context(tempfile.TemporaryFile())
-            # Of a process that is killed, too, no file is left behind.
+            # A folder of its own for temporary files, so that even a killed process leaves none behind.
             folder = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-doctor-', ignore_cleanup_errors=True)
             )
@@ -98,11 +101,15 @@ def _started(
 
 
 class _Process:
-    """A process that examines successive checks.
+    """A process that runs successive checks.
 
     Args:
-      time_limit: the factor of all limits. slower: what to do if they are too short. show: see run_checks.
-      child: the process. log: its standard error.
+      checks: the checks, in order.
+      time_limit: the factor for all time limits.
+      slower: the advice for a machine on which the limits are too short.
+      show: as for run_checks.
+      child: the process.
+      log: its standard error.
     """
 
     def __init__(
@@ -120,13 +127,13 @@ class _Process:
         self._show = show
         self._child = child
         self._log = log
-        # Where the lines of the check that runs now begin.
+        # Where in the log the lines of the current check begin.
         self._log_end = 0
         self._messages: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         child.read_lines(self._read, closed=lambda: self._messages.put(None))
 
     def findings(self) -> Iterator[Finding]:
-        """What the checks find, in their order, up to the first that is wrong: it is the last of this process."""
+        """Yields the findings in order, up to the first that is wrong, after which the process ends."""
         for check in self._checks:
             started, log_start = time.monotonic(), self._log_end
             self._show(check.name, '')
@@ -139,7 +146,7 @@ class _Process:
                 return
 
     def _verdict(self, check: Check, deadline: float) -> Verdict:
-        """Waits for the verdict of a check, or for the end of the process or of its time."""
+        """Waits for the verdict of a check, until its time is over or the process has ended."""
         doing = ''
         while True:
             try:
@@ -162,7 +169,7 @@ class _Process:
                 return verdict_of(message['verdict'])
 
     def _end(self, check: Check, verdict: Verdict) -> Verdict:
-        """Waits for the end of the process; returns the verdict, or a wrong one if it crashes or hangs at its end."""
+        """Waits for the end of the process. Returns the verdict, or a wrong one if the process crashes or hangs."""
         if verdict.outcome is Outcome.WRONG:
             return verdict
         if not self._child.wait(_END_SECS * self._time_limit):
@@ -173,7 +180,7 @@ class _Process:
         return verdict
 
     def _crashed(self, check: Check, before: str, after: str = '', figures: Mapping[str, Any] = {}) -> Verdict:
-        """The verdict about a process that has closed its output, or ended; before and after stand around how."""
+        """Returns the verdict on a process that has closed its output or ended: `before`, how it ended, `after`."""
         if not self._child.wait(_END_SECS):
             return wrong(f'{before} closed its output and did not end{after}', _REPORT, **figures)
         code = self._child.exit_code()
@@ -184,24 +191,24 @@ class _Process:
         return wrong(f'{before} {how}{after}', advice, **figures)
 
     def _read(self, line: str) -> None:
-        # A process that is killed may have written half a line.
+        # A process that was killed may have written an incomplete line.
         with contextlib.suppress(json.JSONDecodeError):
             self._messages.put(json.loads(line))
 
     def _log_lines(self, start: int) -> Sequence[str]:
-        """The last lines that the process has written to standard error since it had written `start` bytes."""
+        """Returns the last lines of standard error after its byte `start`."""
         return tuple(end_of(self._log, start).splitlines()[-_NUM_LOG_LINES:])
 
 
 def _environment(hides_gpus: bool) -> dict[str, str]:
     environment = {
         'TF_CPP_MIN_LOG_LEVEL': '1',
-        # NCCL says why it fails only if it is asked.
+        # Without this NCCL does not say why it fails.
         'NCCL_DEBUG': 'WARN',
-        # 4 GiB, the most: each check finds the kernels that the driver has compiled for those before it.
+        # 4 GiB, the maximum: the driver keeps the kernels that it compiled for earlier checks.
         'CUDA_CACHE_MAXSIZE': '4294967296',
         **without_clusters(os.environ),
-        # Stacks of all threads for every signal that ends a process.
+        # Prints the stacks of all threads if a signal ends the process.
         'PYTHONFAULTHANDLER': '1',
     }
     return {**environment, 'CUDA_VISIBLE_DEVICES': ''} if hides_gpus else environment

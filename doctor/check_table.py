@@ -26,9 +26,12 @@ class Check:
     """A row of the table.
 
     Attributes:
-      name: FAMILY/WHAT. asks: the question that it answers, in a few words.
-      run: 'module:function', which is called with a doctor.verdicts.Context and the arguments, and returns a Verdict.
-      limit_secs: after which it counts as hung.
+      name: FAMILY/WHAT.
+      asks: the question that it answers, in a few words.
+      run: 'module:function'. The function takes a doctor.verdicts.Context and the arguments, and returns a Verdict.
+      arguments: the keyword arguments of the function.
+      needs: where the check applies.
+      limit_secs: the time in seconds after which it counts as hung.
       is_long: whether --quick leaves it out: it measures a rate, starts processes, or varies another check.
       shares: successive checks with the same value run in one process as long as none is wrong.
       remedy: what to do if it hangs or crashes.
@@ -46,13 +49,13 @@ class Check:
 
 
 DEVICES = 'tensorflow/devices'
-# Checks that need TensorFlow and one process, which starts once for all.
+# The checks that share one process with TensorFlow.
 _SESSIONS = 'sessions'
 ARCHITECTURE = 'gpu/architecture'
 RESNET50 = 'resnet50/'
 _NCCL = 'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then --all_reduce_spec=xring'
 _DTYPES = {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}
-# A mode of several processes may be another one when it is alone.
+# Maps each manager of a single process to the first mode that uses it: two modes may be the same there.
 _ALONE: dict[Manager, str] = {}
 for _name, _mode in MODES.items():
     if isinstance(_manager := _mode.runs[Place.ALONE], Manager):

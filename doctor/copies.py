@@ -13,18 +13,18 @@ from hardware.peak import measure_peak
 _BYTES = 2**28
 _NUM_RUNS = 12
 _GIGA, _TERA = 1e9, 1e12
-# PCI Express 3.0 with 4 lanes moves 3.9 GB/s, and memory of the host that is not pinned is copied once more on the way.
-# A GPU for training has 16 lanes.
+# PCI Express 3.0 with 4 lanes moves 3.9 GB/s, and host memory that is not pinned is copied once more on the way. A GPU
+# for training has 16 lanes.
 _SLOWEST_GB_PER_SECOND = 2.5
 _PEAK_SECS = 2.0
-# Of the fastest GPU of the same name.
+# A GPU is slow if it reaches less than this part of the rate of the fastest GPU of the same name.
 _SLOWEST_SHARE = 0.9
 
 
 def bandwidth(context: Context, source: str, target: str) -> Verdict:
-    """The rate of copies of 256 MiB from one device to another: the median of several.
+    """Measures copies of 256 MiB from one device to another: the median rate of several.
 
-    A copy from or to the host begins or ends in a tensor of TensorFlow, as in a run.
+    On the host a copy begins or ends in a tensor of TensorFlow, as in a run.
     """
     context.doing(f'copying from {source} to {target}')
     with tf.Graph().as_default() as graph:
@@ -32,11 +32,11 @@ def bandwidth(context: Context, source: str, target: str) -> Verdict:
             data = tf.get_variable('data', [_BYTES // 4], initializer=tf.ones_initializer(), use_resource=True)
             value = data.read_value()
         with tf.device(target):
-            # One element of the copy, so that the copy has to be whole; on a GPU the slice is made there.
+            # One element of the copy: TensorFlow copies the whole tensor first, and on a GPU slices it there.
             last = tf.slice(tf.identity(value), [_BYTES // 4 - 1], [1])
     config = tf.ConfigProto(allow_soft_placement=False)
     config.gpu_options.allow_growth = True
-    # No pass shall take the element before the copy.
+    # Otherwise an optimization pass might take the element before the copy.
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     seconds = []
     with tf.Session(graph=graph, config=config) as session:
@@ -59,7 +59,7 @@ def bandwidth(context: Context, source: str, target: str) -> Verdict:
 
 
 def matrix_products(context: Context) -> Verdict:
-    """The FLOP/s of products of large matrices on each GPU alone, and whether equal GPUs are equally fast."""
+    """Measures the FLOP/s of products of large matrices on each GPU alone; equal GPUs should be equally fast."""
     gpus = tf.config.list_physical_devices('GPU')
     names = [tf.config.experimental.get_device_details(gpu).get('device_name', 'GPU') for gpu in gpus]
     rates: dict[str, list[float]] = {}
@@ -93,7 +93,7 @@ _PRECISIONS = {
 
 
 def slow_gpus(names: list[str], rates: dict[str, list[float]]) -> list[int]:
-    """The GPUs that are clearly slower than another of the same name, in any precision."""
+    """Returns the indices of the GPUs that are clearly slower than another of the same name, in any precision."""
     slow = set()
     for found in rates.values():
         for index, name in enumerate(names):

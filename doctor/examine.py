@@ -1,4 +1,4 @@
-"""Which checks apply to this machine, and what they find."""
+"""Chooses the checks that apply to this machine, and runs them."""
 
 import fnmatch
 import functools
@@ -10,24 +10,24 @@ from doctor.check_table import ARCHITECTURE, CHECKS, DEVICES, Check, Needs
 from doctor.verdicts import NO_GPU, Finding, Outcome, skipped
 from hardware.gpus import has_nvidia_gpu
 
-# Compiling all kernels takes the driver half an hour, on one core; the shortest limit of a check that uses a GPU is a
-# minute, the usual one two to five.
+# The driver needs half an hour, on one core, to compile all kernels. The shortest limit of a check that uses a GPU is
+# one minute; most have two to five.
 _PATIENCE = 8.0
 
 
 def matching(pattern: str | None, *, with_long: bool) -> list[Check]:
-    """The checks whose names match one of the patterns, in the order of the table.
+    """Returns the checks whose names match one of the patterns, in the order of the table.
 
     Args:
-      pattern: shell wildcards, several with commas between; a family alone ('host') stands for all in it; None: all.
-      with_long: whether those that take long belong to them.
+      pattern: shell wildcards, separated by commas. A family ('host') stands for all checks in it, None for all checks.
+      with_long: whether to include checks that take long.
     """
     words = _words(pattern)
     return [check for check in CHECKS if _fits(check, words) and (with_long or not check.is_long)]
 
 
 def unknown_names(pattern: str | None) -> list[str]:
-    """Those among the patterns that match no check at all."""
+    """Returns the patterns that match no check at all."""
     return [word for word in _words(pattern) if not any(_fits(check, [word]) for check in CHECKS)]
 
 
@@ -48,13 +48,15 @@ def examine(
     time_limit: float = 1.0,
     show: Callable[[str, str], None] = lambda name, doing: None,
 ) -> Iterator[Finding]:
-    """Runs the checks that apply, and yields what each has found; for the others, why they do not apply.
+    """Runs the checks that apply, and yields the finding of each; for the others, why they do not apply.
 
-    On a machine with GPUs, the check of TensorFlow's devices always comes along, since the others depend on it.
+    On a machine with GPUs, it always runs the check of TensorFlow's devices, since the others depend on it.
 
     Args:
-      checks: in the order of the table. device: cpu or gpu, what shall compute; None: gpu where there is one.
-      time_limit, show: as for run_checks.
+      checks: the checks, in the order of the table.
+      device: what computes, cpu or gpu; None for gpu where there is one.
+      time_limit: as for run_checks.
+      show: as for run_checks.
 
     Raises:
       RunError: no process can be started.
@@ -77,12 +79,14 @@ def examine(
 
 
 def patience(time_limit: float = 1.0, show: Callable[[str, str], None] = lambda name, doing: None) -> float:
-    """The factor of all time limits with these GPUs: a large one if the driver has to compile kernels for one of them.
+    """Returns the factor of all time limits for these GPUs: large if the driver must compile kernels for one of them.
 
-    Any check may be the first to use a kernel. A check tells, since this process itself must not wait for a driver.
+    Any check may be the first to use a kernel. A check in a process of its own finds this out, since this process must
+    not wait for a driver.
 
     Args:
-      time_limit, show: as for run_checks.
+      time_limit: as for run_checks.
+      show: as for run_checks.
     """
     asks_driver = next(check for check in CHECKS if check.name == ARCHITECTURE)
     (finding,) = run_checks([asks_driver], time_limit=time_limit, show=show)
@@ -100,9 +104,11 @@ def _skipped(checks: Sequence[Check], device: str | None, num_gpus: int) -> Iter
 
 
 def why_not(needs: Needs, device: str | None, num_gpus: int) -> str | None:
-    """Why a check that needs this does not apply; None if it does.
+    """Returns why a check that needs this does not apply; None if it does.
 
     Args:
+      needs: what the check needs.
+      device: what computes, cpu or gpu; None for gpu where there is one.
       num_gpus: how many GPUs TensorFlow sees.
     """
     if needs is Needs.NOTHING:

@@ -1,4 +1,4 @@
-"""What `doctor` prints: a table of verdicts for people, a document for a bug report. Does not import TensorFlow."""
+"""The output of `doctor`: a table of verdicts, and a document for a bug report. Does not import TensorFlow."""
 
 import math
 from collections import Counter
@@ -18,7 +18,7 @@ _COLORS = {Outcome.OK: 'green', Outcome.WARNING: 'yellow', Outcome.WRONG: 'bold 
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """1 if something is wrong, else 0."""
+    """Returns 1 if something is wrong, else 0."""
     return int(any(finding.verdict.outcome is Outcome.WRONG for finding in findings))
 
 
@@ -30,11 +30,14 @@ def make_document(
     is_complete: bool,
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The document of --json, described by doctor/report.schema.json.
+    """Returns the document of --json, which doctor/report.schema.json describes.
 
     Args:
-      started_at: '2025-01-31T23:59:59Z'. argv: the arguments of the subcommand.
-      is_complete: whether all checks have ended. environment: variables that change how libraries compute.
+      findings: the findings so far.
+      started_at: the time of the start, such as '2025-01-31T23:59:59Z'.
+      argv: the arguments of the subcommand.
+      is_complete: whether all checks have ended.
+      environment: the variables that change how libraries compute.
     """
     return {
         'schema': SCHEMA,
@@ -59,9 +62,9 @@ def make_document(
 
 
 def make_table(findings: Sequence[Finding]) -> Table:
-    """The verdicts in the order of the table of checks: outcome, name, what was found and what to do.
+    """Returns the verdicts in the order of the checks: outcome, name, what was found and what to do.
 
-    Checks that were skipped for the same reason are one row.
+    Checks that were skipped for the same reason share a row.
     """
     columns = (TableColumn('verdict'), TableColumn('check'), TableColumn('what was found, and what to do', wraps=True))
     return Table(
@@ -78,7 +81,7 @@ def make_table(findings: Sequence[Finding]) -> Table:
 
 
 def rows_of(findings: Sequence[Finding]) -> list[tuple[Outcome, str, str, str | None]]:
-    """(outcome, name, found, advice) of each row of the table."""
+    """Returns (outcome, name, found, advice) for each row of the table."""
     order = {check.name: index for index, check in enumerate(CHECKS)}
     shown = sorted(findings, key=lambda finding: order.get(finding.name, len(order)))
     rows: list[tuple[Outcome, str, str, str | None]] = [
@@ -98,7 +101,7 @@ def rows_of(findings: Sequence[Finding]) -> list[tuple[Outcome, str, str, str | 
 
 
 def format_summary(findings: Sequence[Finding], seconds: float) -> str:
-    """Such as '12 checks in 93 s: 10 ok, 1 warning, 1 wrong; 9 more do not apply here'."""
+    """Returns one line, such as '12 checks in 93 s: 10 ok, 1 warning, 1 wrong; 9 more do not apply here'."""
     counts = Counter(finding.verdict.outcome for finding in findings)
     num_skipped = counts.pop(Outcome.SKIPPED, 0)
     listed = ', '.join(f'{counts[outcome]} {outcome.value}' for outcome in Outcome if counts[outcome])
@@ -107,10 +110,11 @@ def format_summary(findings: Sequence[Finding], seconds: float) -> str:
 
 
 def format_again(findings: Sequence[Finding], flags: Sequence[str] = ()) -> str | None:
-    """How to get the logs of what is wrong; None if nothing is.
+    """Returns the command that shows the logs of the checks that are wrong; None if none is.
 
     Args:
-      flags: those of this run under which the others were wrong, such as ['--device=cpu'].
+      findings: the findings.
+      flags: the flags of this run that change what a check finds, such as ['--device=cpu'].
     """
     names = [finding.name for finding in findings if finding.verdict.outcome is Outcome.WRONG]
     if not names:
@@ -120,7 +124,7 @@ def format_again(findings: Sequence[Finding], flags: Sequence[str] = ()) -> str 
 
 
 def format_fastest(findings: Sequence[Finding]) -> str | None:
-    """How to train ResNet-50 fastest on one device here, and how much faster than in fp32; None if nobody measured."""
+    """Returns the fastest way to train ResNet-50 on one device here, beside fp32; None if it was not measured."""
     rates = {
         finding.name: finding.verdict.figures
         for finding in findings
@@ -136,7 +140,7 @@ def format_fastest(findings: Sequence[Finding]) -> str | None:
 
 
 def _shortened(names: Sequence[str]) -> list[str]:
-    """Names, with the checks of a whole group as one: 'resnet50/fp32/*'. A group is what precedes the last slash."""
+    """Replaces the names of a whole group by one: 'resnet50/fp32/*'. A group is the part before the last slash."""
     groups: dict[str, set[str]] = {}
     for check in CHECKS:
         groups.setdefault(check.name.rpartition('/')[0], set()).add(check.name)
@@ -145,7 +149,7 @@ def _shortened(names: Sequence[str]) -> list[str]:
 
 
 def _finite(value: Any) -> Any:
-    """The value, with numbers that JSON does not have (NaN, infinity) as text."""
+    """Replaces numbers that JSON does not have (NaN, infinity) by text."""
     if isinstance(value, Mapping):
         return {str(key): _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -14,18 +14,19 @@ from hardware.kernel_files import read
 from hardware.surroundings import is_container
 from hardware.tensorflow_build import PARTLY_COMPILED, runs_on, tensorflow_build
 
-# Of PCI: NVIDIA, and the classes of display controllers.
+# In PCI's numbering: the vendor NVIDIA, and the first byte of the classes of display controllers.
 _NVIDIA, _DISPLAY = '0x10de', '0x03'
-# The driver of devices that a virtual machine has.
-_PASSED_ON = 'vfio-pci'
+# The driver of devices that are passed through to a virtual machine.
+_PASSED_THROUGH = 'vfio-pci'
 _GUIDE = 'see docs/gpu.md'
 
 
 def driver(context: Context, root: str = '/', environ: Mapping[str, str] = os.environ) -> Verdict:
-    """Whether the driver is loaded and starts, drives all GPUs that are on the bus, and fits TensorFlow.
+    """Checks that the driver is loaded and starts, drives all GPUs on the bus, and fits TensorFlow.
 
     Args:
-      root: the folder that holds proc/, dev/, sys/, run/ and usr/.
+      root: the folder with proc/, dev/, sys/, run/ and usr/.
+      environ: the environment variables of this process.
     """
     folder = Path(root)
     on_bus = gpus_on_bus(folder)
@@ -53,7 +54,7 @@ def driver(context: Context, root: str = '/', environ: Mapping[str, str] = os.en
     if found.cuda_version:
         shown += f' for CUDA {".".join(map(str, found.cuda_version))}'
     shown += f'; {list_gpus(gpus)}' if gpus else ''
-    if lost := _lost(len(gpus), on_bus, folder, environ):
+    if lost := _describe_lost(len(gpus), on_bus, folder, environ):
         advice = 'look for Xid errors in dmesg, and restart, unless something keeps the others from this process'
         return warning(f'{shown}, but {lost}', advice, **figures)
     if not gpus and not has_nvml_package():
@@ -65,14 +66,17 @@ def driver(context: Context, root: str = '/', environ: Mapping[str, str] = os.en
     return ok(shown, **figures)
 
 
-def _lost(num_listed: int, on_bus: int, root: Path, environ: Mapping[str, str]) -> str | None:
-    """Which GPUs the driver has lost; None if none.
+def _describe_lost(num_listed: int, on_bus: int, root: Path, environ: Mapping[str, str]) -> str | None:
+    """Describes the GPUs that the driver has lost; None if it has lost none.
 
-    /sys and /proc show all GPUs of the host also where a container or a job may use some of them only (Slurm's
-    ConstrainDevices): there, nothing follows from the numbers.
+    In containers and jobs that may use only some GPUs (Slurm's ConstrainDevices), /sys and /proc show all GPUs of the
+    host, so that the numbers prove nothing.
 
     Args:
       num_listed: how many GPUs NVML lists; 0 without NVML.
+      on_bus: how many GPUs are on the PCI bus.
+      root: the folder with proc/.
+      environ: the environment variables of this process.
     """
     if is_container(root) or 'SLURM_JOB_ID' in environ:
         return None
@@ -85,7 +89,7 @@ def _lost(num_listed: int, on_bus: int, root: Path, environ: Mapping[str, str]) 
 
 
 def libraries(context: Context) -> Verdict:
-    """Whether every library that TensorFlow opens for GPUs can be opened here."""
+    """Checks that every library that TensorFlow opens for GPUs can be opened here."""
     context.doing('opening the libraries of CUDA')
     found = check_libraries()
     if not found:
@@ -105,7 +109,7 @@ def libraries(context: Context) -> Verdict:
 
 
 def architecture(context: Context) -> Verdict:
-    """Whether TensorFlow has machine code for every GPU that CUDA_VISIBLE_DEVICES leaves."""
+    """Checks that TensorFlow has machine code for every GPU that CUDA_VISIBLE_DEVICES shows."""
     context.doing('starting the driver')
     capabilities = check_driver().capabilities
     build = tensorflow_build()
@@ -135,20 +139,20 @@ def architecture(context: Context) -> Verdict:
 
 
 def gpus_on_bus(root: Path) -> int:
-    """How many GPUs of NVIDIA are on the PCI bus, whether or not a driver is there.
+    """Returns how many GPUs of NVIDIA are on the PCI bus, with or without a driver.
 
-    Those that are passed to virtual machines (vfio-pci) do not count.
+    GPUs that are passed through to virtual machines (vfio-pci) do not count.
     """
     return sum(
         read(folder / 'vendor') == _NVIDIA
         and read(folder / 'class').startswith(_DISPLAY)
-        and (folder / 'driver').resolve().name != _PASSED_ON
+        and (folder / 'driver').resolve().name != _PASSED_THROUGH
         for folder in (root / 'sys/bus/pci/devices').glob('*')
     )
 
 
 def list_gpus(gpus: Sequence[dict[str, Any]]) -> str:
-    """Such as '8 x NVIDIA A100-SXM4-40GB (compute capability 8.0, 39.6 GiB)'."""
+    """Returns text such as '8 x NVIDIA A100-SXM4-40GB (compute capability 8.0, 39.6 GiB)'."""
     shown = []
     for gpu in gpus:
         memory = f', {gpu["memory_bytes"] / 2**30:.1f} GiB' if gpu['memory_bytes'] else ''

@@ -1,4 +1,4 @@
-"""Checks of the host: what it leaves to this process. Does not import TensorFlow."""
+"""Checks of the host: how much of it this process may use. Does not import TensorFlow."""
 
 import os
 import resource
@@ -21,19 +21,19 @@ _FEWEST_BYTES = 5 * _GIBIBYTE
 _FEWEST_SHARED_BYTES = _GIBIBYTE
 # Libraries, shards, and sockets to all tasks of a cluster: some hundreds.
 _FEWEST_FILES = 1024
-# Of the usable cores, what others may use.
+# The share of the usable cores that other processes may use without a warning.
 _LARGEST_SHARE = 0.1
-# For so long others are watched.
+# How long other processes are watched.
 _WATCH_SECS = 1.5
-# What TensorFlow takes its default numbers of threads from. The first two count for each pool, the last one for oneDNN.
+# The variables that set TensorFlow's default numbers of threads: in each pool (the first two), and in oneDNN.
 _THREADS = ('TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS', 'OMP_NUM_THREADS')
 
 
 def cores(context: Context, root: str = '/', environ: Mapping[str, str] = os.environ) -> Verdict:
-    """Whether this process may use as many cores as TensorFlow starts threads.
+    """Checks that this process may use as many cores as TensorFlow starts threads.
 
-    TensorFlow's default is a thread for each core of the affinity (tsl::port::MaxParallelism). It does not know the
-    CPU quotas of control groups, with which containers are limited: those stop all threads for the rest of a period.
+    By default TensorFlow starts a thread for each core of the affinity (tsl::port::MaxParallelism). It ignores the CPU
+    quotas of control groups, which limit containers: when a quota is used up, all threads stop until the next period.
     """
     del context
     facts = processor_facts(Path(root))
@@ -65,7 +65,7 @@ def cores(context: Context, root: str = '/', environ: Mapping[str, str] = os.env
 
 
 def load(context: Context, root: str = '/') -> Verdict:
-    """Whether other processes, or other machines on the same hardware, use the cores."""
+    """Checks that no other processes, or virtual machines on the same hardware, use the cores."""
     del context
     disturbances = Disturbances(root=Path(root))
     disturbances.start()
@@ -90,7 +90,7 @@ def load(context: Context, root: str = '/') -> Verdict:
 
 
 def memory(context: Context, root: str = '/') -> Verdict:
-    """Whether there is enough memory for a usual run."""
+    """Checks that there is enough memory for a usual run."""
     del context
     rows = read_table(Path(root) / 'proc/meminfo')
     total, available = (int(rows[name].split()[0]) * _KIBIBYTE for name in ('MemTotal', 'MemAvailable'))
@@ -106,7 +106,7 @@ def memory(context: Context, root: str = '/') -> Verdict:
 
 
 def shared_memory(context: Context, folder: str = '/dev/shm') -> Verdict:
-    """Whether /dev/shm is large enough for NCCL, which moves data between GPUs through it where they have no link."""
+    """Checks that /dev/shm is large enough for NCCL, which uses it to move data between GPUs without a link."""
     try:
         found = os.statvfs(folder)
     except OSError as error:
@@ -124,7 +124,7 @@ def shared_memory(context: Context, folder: str = '/dev/shm') -> Verdict:
 
 
 def open_files(context: Context) -> Verdict:
-    """Whether a process may open enough files and sockets."""
+    """Checks that a process may open enough files and sockets."""
     del context
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     figures = {'soft': soft, 'hard': hard}
@@ -140,14 +140,14 @@ def open_files(context: Context) -> Verdict:
 
 
 def clock(context: Context, root: str = '/') -> Verdict:
-    """Whether the processor may run at its full clock."""
+    """Checks that the processor may run at its full clock rate."""
     del context
     governor = processor_facts(Path(root))['governor']
     if governor is None:
         return ok('the kernel does not set the clock of the cores here')
     folder = Path(root) / 'sys/devices/system/cpu/cpufreq'
     drivers = {read(path) for path in folder.glob('policy*/scaling_driver')}
-    # With these, powersave means that the processor chooses its clock.
+    # With these drivers, powersave means that the processor chooses its clock rate.
     if 'powersave' in governor and not drivers & {'intel_pstate', 'amd-pstate-epp'}:
         return warning(
             f'the cores run at their lowest clock (governor {governor})',

@@ -11,7 +11,7 @@ import numpy as np
 from doctor.verdicts import Context, Verdict, ok
 from hardware.peak import measure_peak
 
-# Each of three arrays: several times the last-level cache of any processor but the largest servers' ones.
+# The size of each of three arrays: several times the last-level cache of all processors except those of large servers.
 _ARRAY_BYTES = 2**28
 _NUM_ROUNDS = 8
 _GIGA = 1e9
@@ -20,11 +20,11 @@ _PEAK_SECS = 1.5
 
 
 def memory_bandwidth(context: Context) -> Verdict:
-    """The rate at which all cores read and write memory, by two kernels of STREAM (McCalpin 1995).
+    """Measures how fast all cores read and write memory, by two kernels of STREAM (McCalpin 1995).
 
-    Copy is c = a, and Add is c = a + b; NumPy has each as one loop over the arrays, but not Scale and Triad. As STREAM
-    does, it counts the bytes that the program reads and writes, not those that caches fetch before they write, and
-    takes the best of several rounds. One thread for each usable core works on its own part of the arrays.
+    Copy is c = a, and Add is c = a + b; NumPy computes these in one loop over the arrays, but not Scale and Triad. As
+    in STREAM, only the bytes that the program reads and writes count, not those that caches fetch before a write, and
+    the best of several rounds is the result. One thread for each usable core works on its own part of the arrays.
     """
     del context
     num_threads = len(os.sched_getaffinity(0))
@@ -54,7 +54,7 @@ def memory_bandwidth(context: Context) -> Verdict:
 
 
 def matrix_products(context: Context) -> Verdict:
-    """The FLOP/s of products of large matrices on the CPU, in each precision."""
+    """Measures the FLOP/s of products of large matrices on the CPU, in each precision."""
     import tensorflow.compat.v1 as tf
 
     config = tf.ConfigProto(device_count={'GPU': 0})

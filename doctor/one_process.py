@@ -1,9 +1,9 @@
-"""The process of one or several checks: `one_process.py REQUEST`, started by doctor/check_runner.py.
+"""Runs checks in a process of their own: `one_process.py REQUEST`, started by doctor/check_runner.py.
 
-REQUEST is an object of JSON: checks (a list of name, run, arguments), num_gpus and time_limit. The process writes
-lines of JSON to its standard output, for each check {"doing": TEXT} any number of times and then {"end": NAME,
-"verdict": ..., "log_end": how many bytes are in standard error, a file}. It ends after the first verdict that is wrong,
-since what failed may disturb the other checks. All else that it and its libraries print goes to standard error.
+REQUEST is a JSON object: checks (a list of name, run, arguments), num_gpus and time_limit. The process writes lines of
+JSON to its standard output: for each check {"doing": TEXT} any number of times, and then {"end": NAME, "verdict": ...,
+"log_end": the size of the log, a file that is its standard error}. It ends after the first verdict that is wrong, since
+that failure may disturb the other checks. All other output of it and its libraries goes to standard error.
 """
 
 import json
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 def main() -> None:
     """Runs the checks of the request."""
     folder = Path(__file__).resolve().parent
-    # The program, in place of the folder of this file.
+    # Import from the folder of the program instead of that of this file.
     sys.path[:] = [str(folder.parent), *(path for path in sys.path if path != str(folder))]
     from doctor.verdicts import Context
 
-    # A crash is expected here, and its stack is in the log.
+    # Write no core dump: crashes are expected here, and the log contains their stacks.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     out = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)
     request = json.loads(sys.argv[1])
 
     def doing(text: str) -> None:
-        _tell(out, doing=text)
+        _send(out, doing=text)
 
     context = Context(request['num_gpus'], request['time_limit'], doing)
     for check in request['checks']:
         verdict = _examine(context, check)
         sys.stderr.flush()
-        _tell(out, end=check['name'], verdict=verdict, log_end=os.fstat(2).st_size)
+        _send(out, end=check['name'], verdict=verdict, log_end=os.fstat(2).st_size)
         if verdict['outcome'] == 'wrong':
             return
 
@@ -61,7 +61,7 @@ def _examine(context: 'Context', check: Mapping[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _tell(out: TextIO, **message: Any) -> None:
+def _send(out: TextIO, **message: Any) -> None:
     print(json.dumps(message, default=str), file=out, flush=True)
 
 

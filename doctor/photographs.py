@@ -1,4 +1,4 @@
-"""Makes shards of JPEGs on which the input pipeline works as on photographs."""
+"""Makes shards of JPEGs that are as much work for the input pipeline as photographs."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 _NUM_SHARDS, _IMAGES_PER_SHARD = 4, 48
 # The most frequent size in ImageNet.
 _HEIGHT, _WIDTH = 375, 500
-# Of the grid of random colours behind a picture: with some noise, the JPEGs have the 110 KB of those of ImageNet.
+# The distance in pixels between the random colours of a picture. With some noise, JPEGs have 110 KB, as in ImageNet.
 _COARSE = 24
 _NOISE = 9.0
 _QUALITY = 95
@@ -18,8 +18,8 @@ _NUM_CLASSES = 1000
 def write_shards(folder: str) -> None:
     """Writes shards of TFRecords in the layout of ImageNet, with labels from 1 to 1000.
 
-    A session without GPUs makes the JPEGs. Eager ops would open every GPU and keep its memory until this process ends,
-    so that a run in another process would find none.
+    A session without GPUs makes the JPEGs: eager ops would open every GPU and keep its memory until this process ends,
+    and a run in another process would find none.
 
     Raises:
       OSError: the disk is full.

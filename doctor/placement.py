@@ -18,13 +18,14 @@ _NUM_SHOWN = 6
 
 
 def step(context: Context, flags: Mapping[str, Any]) -> Verdict:
-    """Trains two steps, and compares the devices of the graph as built with those of the graph that ran.
+    """Trains two steps, and compares the devices in the graph as built with those in the graph that ran.
 
-    Where the graph names no device, any will do. Ops that TensorFlow adds (transfers) or fuses have no counterpart in
-    the graph as built.
+    An op whose device the graph does not name may run anywhere. Ops that TensorFlow adds (transfers) or fuses have no
+    counterpart in the graph as built.
 
     Args:
-      flags: settings of the run, as make_params takes them.
+      context: the context of the check.
+      flags: the settings of the run, as make_params takes them.
     """
     params = {
         'batch_size': 4,
@@ -40,9 +41,9 @@ def step(context: Context, flags: Mapping[str, Any]) -> Verdict:
         files = {'graph_file': graph_file, 'partitioned_graph_file_prefix': prefix}
         BenchmarkCNN(make_params(**params, **files)).run()
         context.doing('comparing the devices')
-        asked = tf.GraphDef.FromString(Path(graph_file).read_bytes())
+        built = tf.GraphDef.FromString(Path(graph_file).read_bytes())
         ran = [text_format.Parse(path.read_text(), tf.GraphDef()) for path in sorted(Path(folder).glob('part*'))]
-    moved = list_moved(asked.node, (node for part in ran for node in part.node))
+    moved = list_moved(built.node, (node for part in ran for node in part.node))
     counts = Counter(_kind(node.device) for part in ran for node in part.node)
     listed = ', '.join(f'{number} on {device}' for device, number in sorted(counts.items()))
     figures = {'ops_by_device': dict(counts), 'moved': moved, 'flags': params}
@@ -56,23 +57,24 @@ def step(context: Context, flags: Mapping[str, Any]) -> Verdict:
     return warning(found, 'they hold whole numbers or text only, so steps are hardly slower; report it', **figures)
 
 
-def list_moved(asked: Iterable[Any], ran: Iterable[Any]) -> list[dict[str, Any]]:
-    """The ops that ran on another device than asked for: name, op, dtype, asked, ran, is_floating.
+def list_moved(built: Iterable[Any], ran: Iterable[Any]) -> list[dict[str, Any]]:
+    """Returns the ops that ran on another device than the graph names: name, op, dtype, asked, ran, is_floating.
 
     Args:
-      asked: the nodes of the graph as built. ran: those of the graphs of all devices.
+      built: the nodes of the graph as built.
+      ran: the nodes of the graphs of all devices.
     """
-    wanted = {node.name: node.device for node in asked}
+    devices = {node.name: node.device for node in built}
     moved = []
     for node in ran:
-        if wanted.get(node.name) and _kind(wanted[node.name]) != _kind(node.device):
+        if devices.get(node.name) and _kind(devices[node.name]) != _kind(node.device):
             dtypes = [value.type for name, value in sorted(node.attr.items()) if value.type]
             moved.append(
                 {
                     'name': node.name,
                     'op': node.op,
                     'dtype': ', '.join(tf.as_dtype(dtype).name for dtype in dtypes) or 'no type',
-                    'asked': _kind(wanted[node.name]),
+                    'asked': _kind(devices[node.name]),
                     'ran': _kind(node.device),
                     'is_floating': any(tf.as_dtype(dtype).is_floating for dtype in dtypes),
                 }
@@ -81,6 +83,6 @@ def list_moved(asked: Iterable[Any], ran: Iterable[Any]) -> list[dict[str, Any]]
 
 
 def _kind(device: str) -> str:
-    """'GPU:0' for '/job:localhost/replica:0/task:0/device:GPU:0' and for '/gpu:0'."""
+    """Returns 'GPU:0' for '/job:localhost/replica:0/task:0/device:GPU:0' and for '/gpu:0'."""
     spec = tf.DeviceSpec.from_string(device)
     return f'{spec.device_type or "any device"}:{spec.device_index or 0}'

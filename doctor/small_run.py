@@ -14,27 +14,28 @@ from errors import RunError
 from sweeps.limited_process import explain
 
 _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
-# To print where it waits.
+# How long a process may take to print its stacks, and to die after SIGKILL.
 _ABORT_SECS = 5.0
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """What a user would write."""
+    """Returns the command as a user would write it."""
     return ' '.join(['tf_cnn_benchmarks', *arguments])
 
 
 def run_program(flags: Sequence[str], secs: float, launcher: Sequence[str] = ()) -> dict[str, Any]:
-    """Runs the program with these flags to its end; its standard error goes to that of this process.
+    """Runs the program with these flags, and copies its output to the standard error of this process.
 
     Args:
-      secs: how long it may take.
-      launcher: what stands before the flags, such as ('cluster', '--workers=2', '--').
+      flags: the flags of the run.
+      secs: the time limit in seconds.
+      launcher: the arguments before the flags, such as ('cluster', '--workers=2', '--').
 
     Returns:
       The document of --result_file.
 
     Raises:
-      RunError: the program failed, or took longer; its last line says why.
+      RunError: the program failed (the error quotes its last line), or took longer than secs.
     """
     arguments = [*launcher, *flags]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
@@ -56,5 +57,5 @@ def run_program(flags: Sequence[str], secs: float, launcher: Sequence[str] = ())
 
 
 def losses_of(document: dict[str, Any]) -> list[list[float]]:
-    """The losses of all steps, of each worker."""
+    """Returns the losses of all steps, for each worker."""
     return [worker['steps']['loss'] for worker in document['workers']]

@@ -12,17 +12,18 @@ from hardware.surroundings import environment_facts
 from hardware.tensorflow_import import import_tensorflow
 
 _SIZE = 256
-# TensorFlow ignores GPUs with fewer multiprocessors than this says; by default with fewer than 8, unless all have fewer
-# (GetMinGPUMultiprocessorCount in gpu_device.cc).
+# TensorFlow ignores GPUs with fewer multiprocessors than this variable says, by default 8 or as many as the largest GPU
+# has (GetMinGPUMultiprocessorCount in gpu_device.cc).
 _FEWEST_MULTIPROCESSORS = 'TF_MIN_GPU_MULTIPROCESSOR_COUNT'
 
 
 def devices(context: Context, expects_gpu: bool = False) -> Verdict:
-    """Whether TensorFlow can be imported, sees as many GPUs as the driver shows it, and multiplies on each device.
+    """Checks that TensorFlow can be imported, sees all GPUs that the driver shows it, and computes on each device.
 
-    The other checks go by num_gpus of its figures.
+    The other checks depend on num_gpus in its figures.
 
     Args:
+      context: the context of the check.
       expects_gpu: whether --device=gpu was written.
     """
     context.doing('importing TensorFlow')
@@ -56,10 +57,14 @@ def devices(context: Context, expects_gpu: bool = False) -> Verdict:
 def compare_counts(
     shown: str, num_gpus: int, expected: int, environ: Mapping[str, str], figures: Mapping[str, Any]
 ) -> Verdict:
-    """The verdict about a TensorFlow that computes on each GPU that it sees.
+    """Returns the verdict on a TensorFlow that computes on each GPU that it sees.
 
     Args:
-      shown: what it does. num_gpus: how many GPUs it sees. expected: how many the driver shows it.
+      shown: describes what it does.
+      num_gpus: how many GPUs it sees.
+      expected: how many GPUs the driver shows it.
+      environ: the environment variables of this process.
+      figures: the figures of the verdict.
     """
     if num_gpus >= expected:
         return ok(shown, **figures)

@@ -1,4 +1,4 @@
-"""Checks that the sums of every all-reduce algorithm are exact, on any number of devices and in any type."""
+"""Checks that the sums of every all-reduce algorithm are exact, for any number of devices and any dtype."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +12,16 @@ from managers.collective import by_collective
 from params.all_reduce_spec import NCCL_TRANSFER_DTYPES, parse_spec
 from params.device_flags import HOST_DEVICE
 
-# The sums of --variable_update=collective_all_reduce, beside the algorithms of --all_reduce_spec.
+# The algorithm of --variable_update=collective_all_reduce; the others are those of --all_reduce_spec.
 COLLECTIVE = 'collective'
-# Between GPUs.
+# The algorithms that use NCCL between GPUs.
 _BY_NCCL = ('nccl', COLLECTIVE)
-# NCCL has other protocols for short and for long tensors. The others are not divisible by the number of devices.
+# NCCL has different protocols for short and long tensors. Most of these sizes are not divisible by the number of
+# devices.
 _SIZES = (1, 5, 4097, 2**20 + 1)
 _VIRTUAL_CPUS = (2, 4)
 _NUM_RUNS = 3
-# No sum of up to 64 devices is larger than 160: whole numbers up to 256 are exact in bfloat16 too, in any order.
+# No sum over up to 64 devices exceeds 160: whole numbers up to 256 are exact even in bfloat16, in any order.
 _LARGEST_FACTOR = 4
 
 
@@ -28,7 +29,9 @@ def exact_sums(context: Context, algorithm: str, dtype: str) -> Verdict:
     """Sums tensors of small whole numbers over 2, 3 ... all GPUs, or over virtual CPUs, and compares every element.
 
     Args:
-      algorithm: one of --all_reduce_spec, or COLLECTIVE. dtype: of the tensors.
+      context: the context of the check.
+      algorithm: an algorithm of --all_reduce_spec, or COLLECTIVE.
+      dtype: the dtype of the tensors.
     """
     if context.num_gpus > 1 and algorithm in _BY_NCCL and dtype not in ('float32', *NCCL_TRANSFER_DTYPES):
         return skipped(f'NCCL sums no {dtype} in TensorFlow; a run sums such gradients in float32')
@@ -48,7 +51,7 @@ def exact_sums(context: Context, algorithm: str, dtype: str) -> Verdict:
 
 
 def list_faults(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -> list[str]:
-    """What is wrong with the sums over these towers, a line for each tensor on each of them."""
+    """Returns the faults of the sums over these towers, a line for each tensor on each tower."""
     with tf.Graph().as_default() as graph:
         sums = []
         for index, size in enumerate(_SIZES):
@@ -65,7 +68,7 @@ def list_faults(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -> li
     expected = [np.sum([_values(size, tower) for tower in range(len(towers))], 0) for size in _SIZES]
     with tf.Session(graph=graph, config=config) as session:
         for _ in range(_NUM_RUNS):
-            # All at once, as a step sums its gradients: by NCCL they need an order that all devices share.
+            # All sums at once, as in a step: with NCCL all devices must start them in the same order.
             for right, totals in zip(expected, session.run(sums), strict=True):
                 for device, total in zip(towers, totals, strict=True):
                     differing = np.flatnonzero(total != right)
@@ -79,14 +82,14 @@ def list_faults(towers: Sequence[str], reduce: Algorithm, dtype: tf.DType) -> li
 
 
 def _values(size: int, tower: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Whole numbers from -4 to 4, which differ between towers and between neighbours: float32 [size]."""
+    """Returns float32 [size]: whole numbers from -4 to 4, which differ between towers and between neighbours."""
     return ((np.arange(size) % 3 - 1) * (tower % _LARGEST_FACTOR + 1)).astype(np.float32)
 
 
 def algorithm_over(towers: Sequence[str], name: str) -> Algorithm:
-    """The sums of --all_reduce_spec=name, or those of a worker of collective_all_reduce on GPUs.
+    """Returns the algorithm of --all_reduce_spec=name, or that of a worker of collective_all_reduce on GPUs.
 
-    On CPUs TensorFlow takes its ring for the latter, in the same order as NCCL on GPUs.
+    On CPUs TensorFlow replaces NCCL by its ring, with the same order of the sums.
     """
     if name == COLLECTIVE:
         return by_collective(towers, 1, None, on_towers=True)

@@ -1,4 +1,4 @@
-"""What a check is told, and what it found. Does not import TensorFlow."""
+"""What a check gets, and what it returns. Does not import TensorFlow."""
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +11,12 @@ NO_GPU = 'this machine has no GPU of NVIDIA'
 
 @dataclass(frozen=True)
 class Context:
-    """What every check is told.
+    """The facts that every check gets.
 
     Attributes:
-      num_gpus: how many GPUs of this machine compute; 0 where the CPU does.
+      num_gpus: how many GPUs of this machine compute; 0 if the CPU computes.
       time_limit: the factor of --time_limit, for the processes that a check starts itself.
-      doing: to be called with a few words before each part of a check that takes long, or may never end.
+      doing: a function that a check calls with a few words before each part that takes long or may hang.
     """
 
     num_gpus: int = 0
@@ -35,12 +35,13 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
-      found: one line with what was measured; for a skipped check, why.
-      advice: what to do, one line; None where there is nothing to do.
-      figures: everything that was measured, for a bug report; values that JSON can hold.
+      outcome: how it ended.
+      found: one line with what was measured; for a skipped check, the reason.
+      advice: one line that says what to do; None if there is nothing to do.
+      figures: everything that was measured, for a bug report; values that JSON can represent.
     """
 
     outcome: Outcome
@@ -49,7 +50,7 @@ class Verdict:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
     def as_document(self) -> dict[str, Any]:
-        """The verdict as an object of JSON."""
+        """Returns the verdict as a JSON object."""
         return {
             'outcome': self.outcome.value,
             'found': self.found,
@@ -59,27 +60,27 @@ class Verdict:
 
 
 def verdict_of(document: Mapping[str, Any]) -> Verdict:
-    """The verdict that as_document() made this object of."""
+    """Returns the verdict from which as_document() made this object."""
     return Verdict(Outcome(document['outcome']), document['found'], document['advice'], document['figures'])
 
 
 def ok(found: str, **figures: Any) -> Verdict:
-    """All is as it should be."""
+    """Returns the verdict that nothing is wrong."""
     return Verdict(Outcome.OK, found, None, figures)
 
 
 def warning(found: str, advice: str, **figures: Any) -> Verdict:
-    """Runs work, but slower or less predictably than they could."""
+    """Returns the verdict that runs work, but slower or less predictably than they could."""
     return Verdict(Outcome.WARNING, found, advice, figures)
 
 
 def wrong(found: str, advice: str | None = None, **figures: Any) -> Verdict:
-    """Some runs fail, or compute something wrong."""
+    """Returns the verdict that some runs fail, or compute something wrong."""
     return Verdict(Outcome.WRONG, found, advice, figures)
 
 
 def skipped(why: str) -> Verdict:
-    """The check does not apply."""
+    """Returns the verdict of a check that does not apply."""
     return Verdict(Outcome.SKIPPED, why)
 
 
@@ -88,7 +89,10 @@ class Finding:
     """A check that has ended.
 
     Attributes:
-      name, asks: of the check. seconds: how long it took; 0 if it was skipped.
+      name: the name of the check.
+      asks: the question that the check answers.
+      verdict: the result.
+      seconds: how long it took; 0 if it was skipped.
       log: the last lines of its standard error; kept only for a verdict that is not ok.
     """
 
