@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import encoded, example, write_shard
-from refusals import failed, refused
-from warned import check_warning, warnings_in
 
 from benchmark_cnn import BenchmarkCNN
 from cluster.signals import Terminated
@@ -23,6 +20,9 @@ from records.layout import shard_name
 from results.console import Console
 from results.document import Record, read_file
 from results.result import Phase, Result
+from tests.support.examples import encoded, example, write_shard
+from tests.support.refusals import failed, refused
+from tests.support.warned import check_warning, warnings_in
 from training.checkpoint_files import has_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

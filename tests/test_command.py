@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from refusals import check_line
-from terminals import terminal
-from warned import check_warning, warnings_in
 
 import tf_cnn_benchmarks
+from tests.support.refusals import check_line
+from tests.support.terminals import terminal
+from tests.support.warned import check_warning, warnings_in
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 SMALL_RUN = ('--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=3', '--num_warmup_batches=1')

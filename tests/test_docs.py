@@ -12,10 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import smaller
-from documents import PAGES, ROOT, ShellLine, shell_lines
-from examples import write_noise
-from image_folders import write_photos
 
 import tf_cnn_benchmarks
 from commands.options import Declaration
@@ -26,6 +22,10 @@ from params import Params, RunFacts, find_idle, parse_argv
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan, ServerPlan
+from tests.support import smaller
+from tests.support.documents import PAGES, ROOT, ShellLine, shell_lines
+from tests.support.examples import write_noise
+from tests.support.image_folders import write_photos
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 

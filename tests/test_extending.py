@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from array_writers import write_mnist
+
+from tests.support.array_writers import write_mnist
 
 pytestmark = pytest.mark.distributed
 

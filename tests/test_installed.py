@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from refusals import check_line
+
+from tests.support.refusals import check_line
 
 pytestmark = pytest.mark.distributed
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from array_writers import write_mnist
-from output_scripts import Read, read_output
-from several_commands import running
+
+from tests.support.array_writers import write_mnist
+from tests.support.output_scripts import Read, read_output
+from tests.support.several_commands import running
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

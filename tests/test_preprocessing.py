@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import skimage.data
 import tensorflow.compat.v1 as tf
-from examples import encoded, example
 from PIL import Image
-from refusals import check_line, refused
-from sessions import open_session
 from sklearn.datasets import load_sample_image
 
 from inputs.each_image import for_each_image
 from params import make_params
 from preprocessing import RESIZE_METHODS, ImageOptions, draw, normalize, parse_example, preprocess
 from preprocessing import random_window as random_window_of
+from tests.support.examples import encoded, example
+from tests.support.refusals import check_line, refused
+from tests.support.sessions import open_session
 
 pytestmark = pytest.mark.graph
 

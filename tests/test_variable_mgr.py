@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from mode_managers import make_manager
-from oracles import OPTIMIZERS, Fed, Weights
-from sessions import cpus, open_session
 
 from managers.all_reduce import Algorithm, by_halves, make_algorithm
 from managers.buckets import Packing
 from models.layers import LayerBuilder, VariableSource, truncated_normal, zeros
 from params.all_reduce_spec import parse_spec
+from tests.support.mode_managers import make_manager
+from tests.support.oracles import OPTIMIZERS, Fed, Weights
+from tests.support.sessions import cpus, open_session
 from training.optimizers import OptimizerStep
 from variable_mgr import VariableMgr
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import encoded, example, write_shard
 
 from benchmarks.peers import document
 from models.costs import read_table
@@ -20,6 +19,7 @@ from models.registry import MODELS
 from params import make_params
 from params.table import SPECS
 from records.layout import shard_name
+from tests.support.examples import encoded, example, write_shard
 
 pytestmark = pytest.mark.graph
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
-from sample_results import sample_document
 
 from benchmarks.command_runs import Results, RunFailedError, run_command, take_runs
 from benchmarks.peers.measuring import run_steps
@@ -22,13 +21,14 @@ from comparison.sides import read_side
 from hardware.meters import Disturbances
 from results import document as record
 from results.document import Record, read_file
+from tests.support.sample_results import sample_document
 
 pytestmark = pytest.mark.unit
 
 SECONDS = Measure[float]('s', lambda seconds: seconds, is_cost=True, is_paired=True)
 RATE = Measure[float]('images/sec', lambda seconds: 1 / seconds, is_paired=True)
 SCHEMA = jsonschema.Draft202012Validator(json.loads(Path(record.__file__).with_name('result.schema.json').read_text()))
-FAKE = Path(__file__).resolve().parent.parent / 'fake_benchmark.py'
+FAKE = Path(__file__).resolve().parent.parent / 'support' / 'fake_benchmark.py'
 
 
 def as_turns(values: list[float]) -> list[Turn[float]]:

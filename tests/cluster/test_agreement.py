@@ -3,13 +3,13 @@
 import dataclasses
 
 import pytest
-from refusals import check_line
 
 from cluster.agreement import find_difference, settings_of
 from cluster.topology import Cluster
 from params import make_params
 from params.shared_flags import flags_to_agree_on
 from params.table import SPECS
+from tests.support.refusals import check_line
 
 pytestmark = pytest.mark.unit
 

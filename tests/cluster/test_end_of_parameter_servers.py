@@ -6,7 +6,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 import pytest
-from local_cluster import (
+
+from cluster.serve import serve
+from cluster.topology import Timeout
+from tests.support.local_cluster import (
     DEADLINE_SECS,
     PATIENT,
     PATIENT_PEER,
@@ -19,10 +22,7 @@ from local_cluster import (
     begin,
     result,
 )
-from refusals import check_line, failed
-
-from cluster.serve import serve
-from cluster.topology import Timeout
+from tests.support.refusals import check_line, failed
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

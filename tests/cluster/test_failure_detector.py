@@ -5,7 +5,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
-from local_cluster import (
+
+from cluster.failure_detector import FailureDetector, PeerFailure
+from cluster.health import Health
+from cluster.topology import Task, Timeout
+from tests.support.local_cluster import (
     DEADLINE_SECS,
     PATIENT_PEER,
     PEER,
@@ -15,11 +19,7 @@ from local_cluster import (
     join_all,
     result,
 )
-from refusals import check_line
-
-from cluster.failure_detector import FailureDetector, PeerFailure
-from cluster.health import Health
-from cluster.topology import Task, Timeout
+from tests.support.refusals import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

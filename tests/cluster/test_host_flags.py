@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from cluster_environments import (
+
+from cluster.topology import Cluster
+from tests.support.cluster_environments import (
     COLLECTIVE,
     CONTROLLED,
     FLAGS,
@@ -20,9 +22,7 @@ from cluster_environments import (
     slurm_step,
     tf_config,
 )
-from refusals import refused
-
-from cluster.topology import Cluster
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.unit
 

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from local_cluster import DEADLINE_SECS, LocalCluster
 
 from cluster.key_value_store import KeyValueStore, StoreError
+from tests.support.local_cluster import DEADLINE_SECS, LocalCluster
 
 pytestmark = pytest.mark.graph
 

@@ -1,12 +1,21 @@
 """A process that Slurm, Open MPI or PMIx started finds its cluster and its role in the environment."""
 
 import pytest
-from cluster_environments import COLLECTIVE, find, found, open_mpi, open_mpi_in_slurm, pmix, slurm_batch, slurm_step
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused
 
 from cluster.topology import Cluster
+from tests.support.cluster_environments import (
+    COLLECTIVE,
+    find,
+    found,
+    open_mpi,
+    open_mpi_in_slurm,
+    pmix,
+    slurm_batch,
+    slurm_step,
+)
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.unit
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
-from programs import CORES, Watched, check_error, check_warning, program, run, without_starts
-from refusals import check_line, failed
-from terminals import terminal
 
 from cluster.launcher import Command, launch
 from commands import cluster as cluster_command
+from tests.support.programs import CORES, Watched, check_error, check_warning, program, run, without_starts
+from tests.support.refusals import check_line, failed
+from tests.support.terminals import terminal
 
 pytestmark = pytest.mark.distributed
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from programs import STARTED, Watched, check_error, program, run
 
 from cluster.launcher import Command
 from commands import cluster as cluster_command
+from tests.support.programs import STARTED, Watched, check_error, program, run
 
 pytestmark = pytest.mark.distributed
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from cluster_environments import FLAGS, HOSTS, PS, WORKERS, find, found, open_mpi
-from refusals import refused
 
 from cluster.discovery import Cluster, check_mode
 from params import Params
+from tests.support.cluster_environments import FLAGS, HOSTS, PS, WORKERS, find, found, open_mpi
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.unit
 

@@ -6,12 +6,12 @@ from concurrent.futures import Future
 
 import pytest
 import tensorflow.compat.v1 as tf
-from local_cluster import PATIENT, SOON, LocalCluster, Member, assert_waits, begin, join_all, result
-from refusals import failed, refused
 
 from cluster.agreement import settings_of
 from cluster.rendezvous import Generation, Rendezvous, TrainingOverError
 from cluster.topology import Cluster
+from tests.support.local_cluster import PATIENT, SOON, LocalCluster, Member, assert_waits, begin, join_all, result
+from tests.support.refusals import failed, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

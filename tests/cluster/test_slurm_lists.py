@@ -5,9 +5,9 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused
 
 from cluster.environments import expand_counts, expand_nodes
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.unit
 

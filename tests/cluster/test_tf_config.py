@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from cluster_environments import COLLECTIVE, FLAGS, HOSTS, TF_JOB, find, found, replicas, tf_config
-from refusals import check_line, refused
 
 from cluster.discovery import as_evaluator, find_cluster
 from params import Params, make_params
+from tests.support.cluster_environments import COLLECTIVE, FLAGS, HOSTS, TF_JOB, find, found, replicas, tf_config
+from tests.support.refusals import check_line, refused
 
 pytestmark = pytest.mark.unit
 

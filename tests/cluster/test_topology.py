@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from cluster_environments import (
+
+from cluster.topology import Cluster, Task, public_hosts
+from tests.support.cluster_environments import (
     FLAGS,
     PS,
     WORKERS,
     controlled,
 )
-
-from cluster.topology import Cluster, Task, public_hosts
 
 pytestmark = pytest.mark.unit
 

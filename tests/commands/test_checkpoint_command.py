@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from refusals import check_line
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from params import make_params
+from tests.support.refusals import check_line
 
 pytestmark = pytest.mark.graph
 

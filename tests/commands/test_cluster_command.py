@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from programs import CORES, STARTED, run
-from refusals import check_line, failed, refused
 
 from cluster.discovery import find_cluster
 from cluster.launcher import Command
 from commands import cluster as cluster_command
 from commands.cluster import make_commands, reserved_addresses, share_cores
 from params import parse_argv
+from tests.support.programs import CORES, STARTED, run
+from tests.support.refusals import check_line, failed, refused
 
 ROOT = Path(cluster_command.__file__).resolve().parent.parent
 

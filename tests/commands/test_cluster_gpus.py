@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from fake_nvml import use_pynvml, write_pynvml
-from refusals import refused
 
 from commands import cluster as cluster_command
 from commands.cluster import make_commands
+from tests.support.fake_nvml import use_pynvml, write_pynvml
+from tests.support.refusals import refused
 
 PROGRAM = """
 import os, sys

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import check_line
-from sample_results import sample_document, sample_failure, write_sample
-from sweeping import assert_ended, sizes_in, starter
 
 import commands.compare
 import tf_cnn_benchmarks
 from results import history
+from tests.support.refusals import check_line
+from tests.support.sample_results import sample_document, sample_failure, write_sample
+from tests.support.sweeping import assert_ended, sizes_in, starter
 
 pytestmark = pytest.mark.unit
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from refusals import check_line
-from terminals import terminal
 
 import tf_cnn_benchmarks
 from commands.subcommands import SUBCOMMANDS
@@ -18,6 +16,8 @@ from params import SPECS
 from params.all_reduce_spec import ALGORITHMS
 from params.completion_script import SHELLS
 from params.modes import MODES
+from tests.support.refusals import check_line
+from tests.support.terminals import terminal
 
 pytestmark = pytest.mark.unit
 

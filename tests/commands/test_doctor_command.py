@@ -12,12 +12,12 @@ from typing import Any
 
 import jsonschema
 import pytest
-from refusals import check_line
-from terminals import terminal
 
 import doctor
 import tf_cnn_benchmarks
 from doctor.check_table import CHECKS
+from tests.support.refusals import check_line
+from tests.support.terminals import terminal
 
 pytestmark = pytest.mark.distributed
 

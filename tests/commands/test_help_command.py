@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from refusals import check_line
 
 import tf_cnn_benchmarks
 from commands import records
@@ -13,6 +12,7 @@ from commands.subcommands import SUBCOMMANDS
 from params.descriptions import find_story
 from params.flags_page import format_page
 from params.help_text import format_help, format_story
+from tests.support.refusals import check_line
 
 pytestmark = pytest.mark.unit
 

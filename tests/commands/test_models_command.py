@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from model_docs import DOC_COMMANDS, EXAMPLE, REPOSITORY
-from refusals import check_line
 
 import tf_cnn_benchmarks
 from models.registry import MODELS
 from params import parse_argv
+from tests.support.model_docs import DOC_COMMANDS, EXAMPLE, REPOSITORY
+from tests.support.refusals import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
 

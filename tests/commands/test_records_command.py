@@ -7,7 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from image_folders import (
+
+from commands import records
+from errors import to_install
+from records.layout import shard_name
+from tests.support.image_folders import (
     REPOSITORY,
     content,
     convert,
@@ -18,11 +22,7 @@ from image_folders import (
     write_photos,
     write_shards_of,
 )
-from refusals import failed, refused
-
-from commands import records
-from errors import to_install
-from records.layout import shard_name
+from tests.support.refusals import failed, refused
 
 pytestmark = pytest.mark.graph
 

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from refusals import check_line, failed, refused
-from sample_results import write_sample
 
 import tf_cnn_benchmarks
 from commands import report
 from errors import to_install
+from tests.support.refusals import check_line, failed, refused
+from tests.support.sample_results import write_sample
 
 pytestmark = pytest.mark.unit
 

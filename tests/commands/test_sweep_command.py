@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from refusals import check_line, refused
-from sweeping import FAKE, created, environment, plan_of, starter
 
 import commands.sweep
 from commands.sweep import main, run_plan
 from sweeps.sweep_file import shipped
+from tests.support.refusals import check_line, refused
+from tests.support.sweeping import FAKE, created, environment, plan_of, starter
 
 ROOT = Path(commands.sweep.__file__).resolve().parent.parent
 GRIDS = ('--grid=--variable_update=replicated,parameter_server', '--grid', 'shape=1*1,2*1+1')

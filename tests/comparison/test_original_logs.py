@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from refusals import refused
 
 from comparison.original_logs import read_logs
 from comparison.ratios import Clock, compare, estimate
 from results.console import IN_TF32
 from results.document import Record
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.unit
 

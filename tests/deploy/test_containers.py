@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import smaller
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 from cluster.discovery import find_cluster
 from params import Params, parse_argv
+from tests.support import smaller
 
 pytestmark = pytest.mark.unit
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from milestones import UNDER_WAY
-from oracles import MOMENTUM, Weights
-from processes import DEADLINE_SECS, Process, Processes, await_line, make_cluster
-from refusals import check_line
-from sessions import open_session
-from whole_batch import SEED, WholeBatch, one_tower_graph, values_of
 
+from tests.distributed.milestones import UNDER_WAY
+from tests.distributed.processes import DEADLINE_SECS, Process, Processes, await_line, make_cluster
+from tests.distributed.whole_batch import SEED, WholeBatch, one_tower_graph, values_of
+from tests.support.oracles import MOMENTUM, Weights
+from tests.support.refusals import check_line
+from tests.support.sessions import open_session
 from training.optimizers import Momentum
 
 # NUM_STEPS are all steps of a run, warm-up included. Where workers do not wait for each other there are more, so that

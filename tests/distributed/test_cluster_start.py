@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import tensorflow.compat.v1 as tf
-from milestones import WAITING
-from processes import DEADLINE_SECS, await_line
-from refusals import failed
-from scenarios import (
+
+from cluster.server import start_server
+from cluster.topology import Cluster
+from tests.distributed.milestones import WAITING
+from tests.distributed.processes import DEADLINE_SECS, await_line
+from tests.distributed.scenarios import (
     ENDLESS,
     FAILED,
     MODES,
@@ -21,11 +23,9 @@ from scenarios import (
     others_of,
     scenarios,
 )
-from sessions import open_session
-from whole_batch import STEP_LINE
-
-from cluster.server import start_server
-from cluster.topology import Cluster
+from tests.distributed.whole_batch import STEP_LINE
+from tests.support.refusals import failed
+from tests.support.sessions import open_session
 
 pytestmark = pytest.mark.distributed
 

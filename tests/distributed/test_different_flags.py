@@ -3,11 +3,19 @@
 from pathlib import Path
 
 import pytest
-from processes import DEADLINE_SECS, await_line
-from refusals import check_line
-from scenarios import ENDLESS, PATIENT, assert_all_end, cluster_of, errors_of, others_of, start_under_way
 
 from commands.cluster import reserved_addresses
+from tests.distributed.processes import DEADLINE_SECS, await_line
+from tests.distributed.scenarios import (
+    ENDLESS,
+    PATIENT,
+    assert_all_end,
+    cluster_of,
+    errors_of,
+    others_of,
+    start_under_way,
+)
+from tests.support.refusals import check_line
 
 pytestmark = pytest.mark.distributed
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from processes import DEADLINE_SECS, make_cluster
 
 from benchmark_cnn import BenchmarkCNN
 from params import make_params
+from tests.distributed.processes import DEADLINE_SECS, make_cluster
 
 pytestmark = pytest.mark.distributed
 

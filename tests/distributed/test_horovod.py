@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import encoded, example, write_shard
-from milestones import SKIPPED, UNDER_WAY
-from processes import DEADLINE_SECS, Process, Processes, await_line
-from whole_batch import NUM_STEPS, STEP_LINE, TOTAL_LINE, Trained, one_tower, train_flags
 
 from benchmark_cnn import BenchmarkCNN
 from cluster.launcher import Command
 from params import make_params, parse_argv
 from records.layout import shard_name
+from tests.distributed.milestones import SKIPPED, UNDER_WAY
+from tests.distributed.processes import DEADLINE_SECS, Process, Processes, await_line
+from tests.distributed.whole_batch import NUM_STEPS, STEP_LINE, TOTAL_LINE, Trained, one_tower, train_flags
+from tests.support.examples import encoded, example, write_shard
 from training.checkpoint_files import latest_checkpoint
 
 REASON = 'it has no wheel for this TensorFlow; docs/launchers.md tells how to build it'

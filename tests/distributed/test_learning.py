@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 import tensorflow.compat.v1 as tf
-from milestones import EVALUATED
-from processes import DEADLINE_SECS, Process, await_line, environment
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from cluster.launcher import Command
 from params import parse_argv
+from tests.distributed.milestones import EVALUATED
+from tests.distributed.processes import DEADLINE_SECS, Process, await_line, environment
 from training.checkpoint_files import latest_checkpoint, step_of
 
 pytestmark = pytest.mark.distributed

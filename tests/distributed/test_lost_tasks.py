@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
-from milestones import FIRST_STEP
-from processes import Processes, await_line
-from scenarios import (
+
+from results.document import Record, read_file
+from tests.distributed.milestones import FIRST_STEP
+from tests.distributed.processes import Processes, await_line
+from tests.distributed.scenarios import (
     ENDLESS,
     FAILED,
     IMPATIENT,
@@ -30,8 +32,6 @@ from scenarios import (
     scenarios,
     undisturbed,
 )
-
-from results.document import Record, read_file
 
 pytestmark = pytest.mark.distributed
 

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from milestones import GOING_ON
-from oracles import Weights
-from output_scripts import read_output
-from processes import DEADLINE_SECS, Process, Processes, make_cluster
-from whole_batch import (
+
+from benchmark_cnn import BenchmarkCNN
+from params import parse_argv
+from tests.distributed.milestones import GOING_ON
+from tests.distributed.processes import DEADLINE_SECS, Process, Processes, make_cluster
+from tests.distributed.whole_batch import (
     NUM_STEPS,
     NUM_TOWERS,
     NUM_WORKERS,
@@ -30,9 +31,8 @@ from whole_batch import (
     one_tower,
     train_flags,
 )
-
-from benchmark_cnn import BenchmarkCNN
-from params import parse_argv
+from tests.support.oracles import Weights
+from tests.support.output_scripts import read_output
 from training.checkpoint_files import latest_checkpoint
 
 pytestmark = pytest.mark.distributed

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import tensorflow.compat.v1 as tf
-from milestones import SKIPPED
-from processes import DEADLINE_SECS, Processes, make_cluster
+
+from tests.distributed.milestones import SKIPPED
+from tests.distributed.processes import DEADLINE_SECS, Processes, make_cluster
 
 pytestmark = pytest.mark.distributed
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from examples import write_noise
-from milestones import EVALUATING, STOPPING
-from processes import DEADLINE_SECS, Processes, make_cluster
 
 from benchmark_cnn import BenchmarkCNN
 from params import parse_argv
 from records.layout import LABELS_FILE
 from results.result import Accuracy
+from tests.distributed.milestones import EVALUATING, STOPPING
+from tests.distributed.processes import DEADLINE_SECS, Processes, make_cluster
+from tests.support.examples import write_noise
 from training.checkpoint_files import latest_checkpoint, step_of
 
 pytestmark = pytest.mark.distributed

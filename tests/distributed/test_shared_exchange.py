@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from processes import DEADLINE_SECS, make_cluster
-from whole_batch import STEP_LINE
+
+from tests.distributed.processes import DEADLINE_SECS, make_cluster
+from tests.distributed.whole_batch import STEP_LINE
 
 pytestmark = pytest.mark.distributed
 

@@ -6,9 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from milestones import INCOMPLETE, UNDER_WAY, WARMING_UP
-from processes import DEADLINE_SECS, await_line
-from scenarios import (
+
+from tests.distributed.milestones import INCOMPLETE, UNDER_WAY, WARMING_UP
+from tests.distributed.processes import DEADLINE_SECS, await_line
+from tests.distributed.scenarios import (
     ENDLESS,
     FAILED,
     KILLED,
@@ -25,7 +26,7 @@ from scenarios import (
     scenarios,
     start_under_way,
 )
-from whole_batch import STEP_LINE, TOTAL_LINE
+from tests.distributed.whole_batch import STEP_LINE, TOTAL_LINE
 
 pytestmark = pytest.mark.distributed
 

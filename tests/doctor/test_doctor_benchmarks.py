@@ -4,10 +4,10 @@ import math
 from pathlib import Path
 
 import pytest
-from fake_nvml import use_pynvml, write_pynvml
 
 from doctor.benchmarks import compare_processes, lacks_tf32, throughput
 from doctor.verdicts import Context, Outcome
+from tests.support.fake_nvml import use_pynvml, write_pynvml
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from captured_machines import CONTAINER_V2, epyc_2_sockets, write_files
 
 from doctor import host, photographs, start, sums
 from doctor.check_table import CHECKS, Check
@@ -19,6 +18,7 @@ from doctor.placement import list_moved
 from doctor.verdicts import Context, Outcome
 from managers.all_reduce import by_copies
 from params import parse_argv
+from tests.support.captured_machines import CONTAINER_V2, epyc_2_sockets, write_files
 
 pytestmark = pytest.mark.graph
 

@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
-from captured_machines import write_files
-from compiled_libraries import NEEDED, compile_driver, compile_library, folder_with
-from fake_nvml import use_pynvml, without_pynvml, write_pynvml
 
 from doctor import copies
 from doctor import gpu_checks as gpus
 from doctor.examine import patience
 from doctor.verdicts import Context, Outcome, Verdict
 from hardware.cuda_libraries import check_libraries
+from tests.support.captured_machines import write_files
+from tests.support.compiled_libraries import NEEDED, compile_driver, compile_library, folder_with
+from tests.support.fake_nvml import use_pynvml, without_pynvml, write_pynvml
 
 pytestmark = [pytest.mark.unit, *NEEDED]
 

@@ -6,14 +6,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import failing_checks
 import pytest
-from failing_checks import check
-from programs import Watched
 
 from doctor.check_runner import run_checks
 from doctor.check_table import Check
 from doctor.verdicts import Finding, Outcome
+from tests.support import failing_checks
+from tests.support.failing_checks import check
+from tests.support.programs import Watched
 
 pytestmark = pytest.mark.unit
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from compiled_libraries import NEEDED, compile_library, folder_with
-from refusals import check_line
 
 from hardware.cuda_libraries import DRIVER, check_libraries, describe_missing
 from hardware.tensorflow_build import TensorFlowBuild, runs_on
+from tests.support.compiled_libraries import NEEDED, compile_library, folder_with
+from tests.support.refusals import check_line
 
 pytestmark = [pytest.mark.unit, *NEEDED]
 

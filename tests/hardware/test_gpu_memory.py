@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_nvml import write_pynvml
-from refusals import check_line
 
 import tf_cnn_benchmarks
+from tests.support.fake_nvml import write_pynvml
+from tests.support.refusals import check_line
 
 pytestmark = pytest.mark.distributed
 

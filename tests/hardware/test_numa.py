@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from captured_machines import write_files
-from refusals import check_line, refused
 
 from hardware.numa import choose_node, gpu_nodes, nodes_of
 from params import make_params
@@ -19,6 +17,8 @@ from planning.numa_binding import NumaBinding, choose_binding
 from planning.plan import Machine
 from planning.processes import find_processes
 from planning.this_process import THIS_PROCESS, ProcessSettings
+from tests.support.captured_machines import write_files
+from tests.support.refusals import check_line, refused
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from captured_machines import BATCH_JOB, CONTAINER_V1, CONTAINER_V2, epyc_2_sockets, graviton, write_files
-from fake_nvml import use_pynvml, without_pynvml, write_pynvml
 
 import errors
 from hardware import cgroups
@@ -18,6 +16,8 @@ from hardware.gpus import driver_version, gpu_facts, has_nvidia_gpu, visible
 from hardware.processors import processor_facts
 from hardware.surroundings import environment_facts, fingerprint, free_memory, git_commit, machine_facts
 from results.summary import format_machine
+from tests.support.captured_machines import BATCH_JOB, CONTAINER_V1, CONTAINER_V2, epyc_2_sockets, graviton, write_files
+from tests.support.fake_nvml import use_pynvml, without_pynvml, write_pynvml
 
 pytestmark = pytest.mark.unit
 
@@ -277,7 +277,7 @@ def test_what_a_gpu_does_not_know_is_none(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.skipif(shutil.which('cc') is None, reason='no C compiler is here')
 def test_gpus_and_their_energy_are_found_with_nvml(tmp_path: Path) -> None:
     pytest.importorskip('pynvml', reason='the [cuda] extra is not installed')
-    source = ROOT / 'tests/nvml_stand_in.c'
+    source = ROOT / 'tests/support/nvml_stand_in.c'
     library = tmp_path / 'libnvidia-ml.so.1'
     subprocess.run(['cc', '-shared', '-fPIC', '-o', str(library), str(source)], check=True, timeout=60)
     code = (

@@ -11,15 +11,15 @@ from unittest import mock
 
 import pytest
 import tensorflow.compat.v1 as tf
-from cluster_environments import COLLECTIVE, CONTROLLED, found, open_mpi, slurm_step
-from fake_nvml import use_pynvml, without_pynvml, write_pynvml
-from refusals import refused
 
 import tf_cnn_benchmarks
 from cluster.environments import find_place_on_host
 from hardware.gpus import count_gpus, listed_gpus
 from hardware.visible_gpus import choose_visible, own_gpus, shares_of_workers
 from planning.this_process import THIS_PROCESS, StartSettings, VisibleGpus
+from tests.support.cluster_environments import COLLECTIVE, CONTROLLED, found, open_mpi, slurm_step
+from tests.support.fake_nvml import use_pynvml, without_pynvml, write_pynvml
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.unit
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from array_writers import idx, write_cifar, write_mnist
-from refusals import check_line, refused
 
 from inputs.array_files import count_images, load_arrays
+from tests.support.array_writers import idx, write_cifar, write_mnist
+from tests.support.refusals import check_line, refused
 
 pytestmark = pytest.mark.unit
 

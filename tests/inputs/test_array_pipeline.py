@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from sessions import cpus, open_session
 
 from inputs.array_pipeline import ArrayPipeline
 from inputs.data_folder import Arrays
 from preprocessing import ImageOptions, shift_and_flip
+from tests.support.sessions import cpus, open_session
 
 pytestmark = pytest.mark.graph
 

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from array_writers import python2_pickle, write_cifar, write_cifar_pickles
-from refusals import check_line, refused
 
 from inputs.array_files import count_images, has_files, load_arrays
 from inputs.cifar_pickles import read_batch
 from inputs.data_folder import recognise
+from tests.support.array_writers import python2_pickle, write_cifar, write_cifar_pickles
+from tests.support.refusals import check_line, refused
 
 pytestmark = pytest.mark.unit
 

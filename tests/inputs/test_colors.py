@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from sessions import open_session
 from sklearn.datasets import load_sample_image
 
 from preprocessing import distort_in_hsv, distort_in_yiq, to_levels
+from tests.support.sessions import open_session
 
 pytestmark = pytest.mark.graph
 

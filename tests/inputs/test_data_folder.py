@@ -10,10 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from array_writers import write_cifar, write_mnist
-from examples import encoded, example, write_shard
 from PIL import Image
-from refusals import check_line, refused
 
 from commands import records
 from inputs.data_folder import Arrays, open_folder, recognise
@@ -23,6 +20,9 @@ from planning.environment import Environment
 from planning.line import check_launch, make_plan
 from planning.plan import Plan
 from records.layout import shard_name
+from tests.support.array_writers import write_cifar, write_mnist
+from tests.support.examples import encoded, example, write_shard
+from tests.support.refusals import check_line, refused
 
 pytestmark = pytest.mark.graph
 

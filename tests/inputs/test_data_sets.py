@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from refusals import refused
 
 from inputs.data_sets import Shards, find_shards
 from records.layout import shard_name, subset_of
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.unit
 

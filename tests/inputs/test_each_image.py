@@ -6,10 +6,10 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from sessions import open_session
 
 from inputs.each_image import for_each_image
 from preprocessing import shared
+from tests.support.sessions import open_session
 
 pytestmark = pytest.mark.graph
 

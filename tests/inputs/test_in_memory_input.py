@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import encoded, example, write_shard
-from sessions import cpus, open_session
 
 from inputs.array_pipeline import ArrayPipeline
 from inputs.data_sets import Arrays, find_shards
@@ -18,6 +16,8 @@ from inputs.pipeline import InputPipeline, WorkersInput
 from inputs.validation import Share, array_examples, record_examples
 from preprocessing import ImageOptions, Scale
 from records.layout import shard_name
+from tests.support.examples import encoded, example, write_shard
+from tests.support.sessions import cpus, open_session
 
 pytestmark = pytest.mark.graph
 

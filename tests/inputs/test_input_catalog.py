@@ -7,7 +7,6 @@ import typing
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from sessions import cpus
 
 from inputs.catalog import (
     DEVICE,
@@ -28,6 +27,7 @@ from inputs.data_sets import Arrays, Shards
 from inputs.pipeline import InputParts, InputPipeline
 from inputs.synthetic import SyntheticInput
 from preprocessing import ImageOptions
+from tests.support.sessions import cpus
 
 pytestmark = pytest.mark.unit
 

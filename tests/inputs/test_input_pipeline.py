@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from input_steps import step
-from sessions import cpus, open_session
 
 from inputs.staged import HostBatch, StagedInput
 from inputs.synthetic import SyntheticInput
+from tests.support.input_steps import step
+from tests.support.sessions import cpus, open_session
 
 pytestmark = pytest.mark.graph
 

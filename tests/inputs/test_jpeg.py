@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import encoded, example, write_shard
 from PIL import Image
-from sessions import open_session
 from sklearn.datasets import load_sample_image
 
 from benchmark_cnn import BenchmarkCNN
@@ -21,6 +19,8 @@ from params import make_params
 from preprocessing import ImageOptions, decode_window, preprocess
 from records.layout import shard_name
 from results.result import Result
+from tests.support.examples import encoded, example, write_shard
+from tests.support.sessions import open_session
 
 pytestmark = pytest.mark.graph
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import encoded
 from PIL import Image
-from sessions import cpus, open_session
 
 from inputs.preprocessors import ML_PERF, PREPROCESSORS, Preprocessor
 from inputs.validation import ValidationInput
 from preprocessing import ImageOptions, Scale, normalize, preprocess
+from tests.support.examples import encoded
+from tests.support.sessions import cpus, open_session
 
 pytestmark = pytest.mark.graph
 

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import encoded, example, write_shard
-from input_steps import step
-from refusals import refused
-from sessions import cpus, open_session
 
 from inputs.data_sets import Shards, check_shards, find_shards
 from inputs.record_pipeline import RecordPipeline
 from preprocessing import ImageOptions
 from records.layout import shard_name
+from tests.support.examples import encoded, example, write_shard
+from tests.support.input_steps import step
+from tests.support.refusals import refused
+from tests.support.sessions import cpus, open_session
 
 pytestmark = pytest.mark.graph
 

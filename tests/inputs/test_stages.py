@@ -5,8 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import encoded, example, write_shard
-from sessions import cpus, open_session
 
 from inputs.catalog import INPUTS, RECORD_INPUT, TF_DATA, input_for, make_pipeline
 from inputs.data_sets import Arrays, Shards, find_shards
@@ -14,6 +12,8 @@ from inputs.pipeline import InputParts
 from inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER, stages_up_to
 from preprocessing import ImageOptions
 from records.layout import shard_name
+from tests.support.examples import encoded, example, write_shard
+from tests.support.sessions import cpus, open_session
 
 pytestmark = pytest.mark.graph
 

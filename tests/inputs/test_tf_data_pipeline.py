@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import encoded, example, write_shard
-from input_steps import step
-from sessions import cpus, open_session
 
 import preprocessing
 from inputs.data_sets import Shards, find_shards
@@ -21,6 +18,9 @@ from inputs.tf_data_pipeline import TfDataPipeline, preprocess_numbered
 from inputs.tf_data_settings import TfDataSettings
 from preprocessing import ImageOptions, Scale
 from records.layout import shard_name
+from tests.support.examples import encoded, example, write_shard
+from tests.support.input_steps import step
+from tests.support.sessions import cpus, open_session
 
 pytestmark = pytest.mark.graph
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from refusals import refused
-from sessions import cpus, open_session
 
 from managers.all_reduce import Algorithm, all_reduce, by_copies, by_halves, by_ring, compacted, make_algorithm
 from managers.buckets import Packing
 from params.all_reduce_spec import Range, parse_spec
+from tests.support.refusals import refused
+from tests.support.sessions import cpus, open_session
 
 pytestmark = pytest.mark.graph
 

@@ -5,8 +5,12 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from sessions import cpus
-from small_networks import (
+
+from managers.all_reduce import make_algorithm
+from managers.buckets import Packing
+from params.all_reduce_spec import parse_spec
+from tests.support.sessions import cpus
+from tests.support.small_networks import (
     COLLECTIVE,
     CONTROLLED,
     NUM_SERVERS,
@@ -23,10 +27,6 @@ from small_networks import (
     task,
     wide,
 )
-
-from managers.all_reduce import make_algorithm
-from managers.buckets import Packing
-from params.all_reduce_spec import parse_spec
 
 pytestmark = pytest.mark.graph
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from sessions import cpus
-from small_networks import COLLECTIVE, NUM_TOWERS, NUM_WORKERS, build, needed_by
+
+from tests.support.sessions import cpus
+from tests.support.small_networks import COLLECTIVE, NUM_TOWERS, NUM_WORKERS, build, needed_by
 
 pytestmark = pytest.mark.graph
 

@@ -7,9 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from oracles import OPTIMIZERS
-from sessions import cpus, open_session
-from small_networks import (
+
+from commands.cluster import reserved_addresses
+from models.layers import zeros
+from planning.plan import Instruments
+from results.result import Phase
+from run.instruments import StepTracer
+from run.session import Stepper
+from run.step_graph import build_step_graph
+from tests.support.oracles import OPTIMIZERS
+from tests.support.sessions import cpus, open_session
+from tests.support.small_networks import (
     DEADLINE_SECS,
     NUM_SERVERS,
     NUM_STEPS,
@@ -34,15 +42,7 @@ from small_networks import (
     waiting,
     wide,
 )
-from worker_sessions import Member, WorkerSessions, starting
-
-from commands.cluster import reserved_addresses
-from models.layers import zeros
-from planning.plan import Instruments
-from results.result import Phase
-from run.instruments import StepTracer
-from run.session import Stepper
-from run.step_graph import build_step_graph
+from tests.support.worker_sessions import Member, WorkerSessions, starting
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
 from training.precision import Precision
 

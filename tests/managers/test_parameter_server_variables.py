@@ -5,13 +5,13 @@ from collections import Counter
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from sessions import cpus
-from small_networks import NUM_WORKERS, PS, REPLICATED, bytes_of, manager_of, servers
 
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers, ParameterServerVariables
 from models.networks import build_network
 from models.registry import MODELS
+from tests.support.sessions import cpus
+from tests.support.small_networks import NUM_WORKERS, PS, REPLICATED, bytes_of, manager_of, servers
 
 pytestmark = pytest.mark.graph
 

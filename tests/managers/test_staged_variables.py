@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from mode_managers import make_manager
-from oracles import OPTIMIZERS, Weights
-from sessions import cpus, open_session
-from small_networks import LEARNING_RATE, NUM_TOWERS, SEED, assert_close
 
 from models.layers import truncated_normal
+from tests.support.mode_managers import make_manager
+from tests.support.oracles import OPTIMIZERS, Weights
+from tests.support.sessions import cpus, open_session
+from tests.support.small_networks import LEARNING_RATE, NUM_TOWERS, SEED, assert_close
 from training.optimizers import OptimizerStep
 
 pytestmark = pytest.mark.graph

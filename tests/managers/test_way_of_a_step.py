@@ -6,9 +6,9 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from gpu_graphs import WAYS, build_on_gpus
 
 import variable_mgr
+from tests.support.gpu_graphs import WAYS, build_on_gpus
 from variable_mgr import VariableMgr
 
 pytestmark = pytest.mark.graph

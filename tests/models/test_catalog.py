@@ -1,11 +1,11 @@
 """Models are found by name, pattern and data set, and the catalog refuses to hold one twice."""
 
 import pytest
-from refusals import refused
 
 from inputs.data_sets import DATA_SETS
 from models.model_facts import ModelFacts, Network
 from models.registry import MODELS, Registry
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.unit
 

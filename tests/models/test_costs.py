@@ -1,10 +1,10 @@
 """The stored table of costs agrees with the catalog, with the docs and with what is counted."""
 
 import pytest
-from model_docs import DOC
 
 from models import costs
 from models.registry import MODELS
+from tests.support.model_docs import DOC
 
 pytestmark = pytest.mark.graph
 

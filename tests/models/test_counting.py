@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from single_tower import one_tower
 
 from inputs.data_sets import DATA_SETS
 from models.counting import Cost, cost_of, network_cost
@@ -14,6 +13,7 @@ from models.layers import LayerBuilder
 from models.model_facts import Network
 from models.networks import build_network
 from models.registry import MODELS
+from tests.support.single_tower import one_tower
 
 pytestmark = pytest.mark.graph
 

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from sessions import open_session
-from single_tower import one_tower, random_images
-from warned import check_warning
 
 from benchmark_cnn import BenchmarkCNN
 from models.networks import build_network
 from models.registry import MODELS, register_model
 from params import make_params
 from results.console import Console
+from tests.support.sessions import open_session
+from tests.support.single_tower import one_tower, random_images
+from tests.support.warned import check_warning
 
 pytestmark = pytest.mark.graph
 

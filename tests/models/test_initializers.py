@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from sessions import open_session
 
 from models.layers import constant, glorot_normal, he_normal, he_normal_fan_out, truncated_normal
+from tests.support.sessions import open_session
 from training.variables import Initializer
 
 pytestmark = pytest.mark.graph

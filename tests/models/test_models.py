@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conformance import CONFORMANCE, Case, build, count, give_weights
-from keras_networks import published
-from sessions import DATA_FORMATS, open_session
-from single_tower import load, one_tower, random_images, relative_error
 
 from inputs.data_sets import DATA_SETS
 from models.counting import cost_of
 from models.registry import MODELS
+from tests.support.conformance import CONFORMANCE, Case, build, count, give_weights
+from tests.support.keras_networks import published
+from tests.support.sessions import DATA_FORMATS, open_session
+from tests.support.single_tower import load, one_tower, random_images, relative_error
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

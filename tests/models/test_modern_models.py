@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conformance import build, count
-from sessions import open_session
-from single_tower import BATCH, one_tower, random_images
 
 from models.densenet import densenet
 from models.layers import LayerBuilder
+from tests.support.conformance import build, count
+from tests.support.sessions import open_session
+from tests.support.single_tower import BATCH, one_tower, random_images
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from array_writers import write_cifar
-from model_docs import EXAMPLE
-from refusals import check_line, refused
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
@@ -19,6 +16,9 @@ from models.layers import BatchNorm, LayerBuilder
 from models.model_facts import ModelFacts, Network
 from models.registry import MODELS, load_model_file, register_model
 from params import make_params
+from tests.support.array_writers import write_cifar
+from tests.support.model_docs import EXAMPLE
+from tests.support.refusals import check_line, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
 

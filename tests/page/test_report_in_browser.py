@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import pytest
-from browser import Browser, open_browser
-from sample_results import sample_document, sample_failure
 from selenium.webdriver.common.keys import Keys
 
 from page.html_page import make_page
 from page.plots import WIDTH
 from results.collection import collect
+from tests.support.browser import Browser, open_browser
+from tests.support.sample_results import sample_document, sample_failure
 
 pytestmark = pytest.mark.unit
 

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 from matplotlib.patches import Rectangle
-from refusals import check_line
-from sample_results import sample_document, sample_failure, sample_record, write_sample
-from sweeping import plan_of
 
 from commands.sweep import run_plan
 from page import plots
@@ -22,6 +19,9 @@ from results.collection import Collection, collect
 from results.document import Failure, Record
 from sweeps.folder import Folder
 from sweeps.runner import Starter
+from tests.support.refusals import check_line
+from tests.support.sample_results import sample_document, sample_failure, sample_record, write_sample
+from tests.support.sweeping import plan_of
 
 pytestmark = pytest.mark.unit
 

@@ -4,13 +4,13 @@ import math
 from typing import Any
 
 import pytest
-from sample_results import sample_document, sample_failure, sample_record
 
 from comparison.ratios import estimate
 from page.findings import flag_differences, machine_cards, machine_differences, warning_groups
 from page.rows import Summary, names_of, number, summarize_collection
 from results.collection import Collection
 from results.document import Failure, Record
+from tests.support.sample_results import sample_document, sample_failure, sample_record
 
 pytestmark = pytest.mark.unit
 

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import smaller
-from array_writers import write_cifar
-from examples import write_noise
 
 import tf_cnn_benchmarks
 from errors import UsageError
@@ -18,6 +15,9 @@ from params import parse_argv
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan, ServerPlan
+from tests.support import smaller
+from tests.support.array_writers import write_cifar
+from tests.support.examples import write_noise
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 

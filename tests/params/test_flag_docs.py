@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from refusals import refused
 
 import tf_cnn_benchmarks
 from params import SPECS
@@ -18,6 +17,7 @@ from params.flags_page import format_page
 from params.help_text import format_story
 from params.original import TABLE, Fate
 from params.original_meanings import DIFFERENCES, MEANINGS, OF_OTHER_VERSIONS, WORKING_OF_OTHER_VERSIONS
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.unit
 

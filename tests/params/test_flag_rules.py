@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import refused
 
 from models.registry import MODELS
 from params import RunFacts, check_run, make_params, parse_argv
 from planning.environment import Environment
 from planning.line import make_plan
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.unit
 

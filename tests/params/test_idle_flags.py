@@ -1,11 +1,11 @@
 """Flags that have no effect in a run: each is named in a warning, with the flag that decides so."""
 
 import pytest
-from refusals import check_line
 
 from models.registry import MODELS
 from params import SPECS, RunFacts, find_idle, parse_argv
 from params.modes import MODES
+from tests.support.refusals import check_line
 
 pytestmark = pytest.mark.unit
 

@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from refusals import check_line, refused
 
 from inputs.preprocessors import DEFAULT, ML_PERF, PREPROCESSORS, preprocessor_for
 from inputs.tf_data_settings import TfDataSettings
 from params import RunFacts, find_idle, parse_argv
 from params.all_rules import check_run
 from params.input_flags import chosen_pipeline, tf_data_settings
+from tests.support.refusals import check_line, refused
 
 pytestmark = pytest.mark.unit
 

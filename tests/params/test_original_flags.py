@@ -4,10 +4,10 @@ import csv
 from pathlib import Path
 
 import pytest
-from refusals import check_line, refused
 
 from params import SPECS, Params, parse_argv
 from params.original import NAMES, TABLE, Fate
+from tests.support.refusals import check_line, refused
 
 pytestmark = pytest.mark.unit
 

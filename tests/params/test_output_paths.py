@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import refused
 
 from params import Params
 from planning.output_checks import check_outputs
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.unit
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import check_line, refused
 
 from errors import UsageError
 from inputs.stages import STAGES
 from models.registry import MODELS
 from params import SPECS, Params, make_params, parse_argv
 from params.file_flags import OUTPUTS
+from tests.support.refusals import check_line, refused
 
 pytestmark = pytest.mark.unit
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from examples import write_noise
-from flag_words import ALL_FLAGS, ENVIRONMENTS, right_words, wrong_words
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -30,6 +28,8 @@ from params.words import split_words
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan, ServerPlan
+from tests.support.examples import write_noise
+from tests.support.flag_words import ALL_FLAGS, ENVIRONMENTS, right_words, wrong_words
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

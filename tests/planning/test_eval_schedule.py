@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
-from refusals import check_line
 
 from planning.plan import EvalSchedule
+from tests.support.refusals import check_line
 
 pytestmark = pytest.mark.unit
 

@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import write_noise
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from params import make_params, parse_argv
 from records.layout import LABELS_FILE
+from tests.support.examples import write_noise
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

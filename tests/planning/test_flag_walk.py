@@ -1,6 +1,6 @@
 """Each flag of the original that works here changes what it should: one row for each, compared without and with it.
 
-To add a flag: a row with a value, and what to look at (tests/flag_effects.py) under which other flags.
+To add a flag: a row with a value, and what to look at (tests/support/flag_effects.py) under which other flags.
 """
 
 import functools
@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from flag_effects import (
+
+from params.original import TABLE, Fate
+from tests.support.flag_effects import (
     SERVERS,
     WORKERS,
     Flags,
@@ -39,8 +41,6 @@ from flag_effects import (
     words_in,
     work,
 )
-
-from params.original import TABLE, Fate
 
 pytestmark = pytest.mark.graph
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from refusals import check_line, refused
 
 from hardware.missing_gpu import explain_missing_gpu
 from params import RunFacts, find_idle, make_params
@@ -19,6 +18,7 @@ from planning.line import make_plan
 from planning.plan import Plan
 from planning.this_process import THIS_PROCESS
 from run.build import make_banner
+from tests.support.refusals import check_line, refused
 
 pytestmark = pytest.mark.graph
 

@@ -8,10 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from array_writers import write_cifar_pickles
-from examples import encoded, example, write_noise, write_shard
-from refusals import check_line, refused
-from warned import check_warning
 
 from benchmark_cnn import BenchmarkCNN
 from errors import RunError
@@ -22,6 +18,10 @@ from params.input_flags import chosen_pipeline
 from records.layout import shard_name
 from results.console import Console
 from results.result import Result
+from tests.support.array_writers import write_cifar_pickles
+from tests.support.examples import encoded, example, write_noise, write_shard
+from tests.support.refusals import check_line, refused
+from tests.support.warned import check_warning
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from refusals import check_line, refused
 
 import tf_cnn_benchmarks
 from hardware.missing_gpu import explain_missing_gpu
@@ -22,6 +21,7 @@ from planning.plan import Machine, Processes
 from planning.processes import find_processes
 from planning.session import describe_session
 from planning.this_process import StartSettings
+from tests.support.refusals import check_line, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('same_environment')]
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from refusals import refused
 
 from params import make_params, parse_argv
 from params.all_reduce_spec import parse_spec
@@ -11,6 +10,7 @@ from params.modes import MODES
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan, VariableFacts
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.graph
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refusals import check_line
 
 from params import Params, make_params
 from planning.environment import Environment
@@ -13,6 +12,7 @@ from planning.plan import Machine
 from planning.this_process import INTRA, ThisProcess
 from planning.threads import Threads, choose_threads
 from results.summary import format_summary
+from tests.support.refusals import check_line
 
 pytestmark = pytest.mark.unit
 

@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import claiming, encoded, header_of, write_shard
-from image_folders import (
+
+from commands import records
+from inputs.data_folder import open_folder
+from inputs.data_sets import Shards
+from records.framing import WalkedShards, walk_shards
+from records.shard_check import first_fault
+from run.faults import check_lengths
+from tests.support.examples import claiming, encoded, header_of, write_shard
+from tests.support.image_folders import (
     content,
     flip_a_bit,
     picture,
@@ -19,14 +26,7 @@ from image_folders import (
     write_photos,
     write_shards_of,
 )
-from refusals import check_line, failed, refused
-
-from commands import records
-from inputs.data_folder import open_folder
-from inputs.data_sets import Shards
-from records.framing import WalkedShards, walk_shards
-from records.shard_check import first_fault
-from run.faults import check_lengths
+from tests.support.refusals import check_line, failed, refused
 
 pytestmark = pytest.mark.graph
 

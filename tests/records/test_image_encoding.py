@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import claiming, encoded
-from image_folders import picture, pixels
 from PIL import Image, ImageOps
-from refusals import check_line
 
 from records.images import EncodedImage, Undecodable, encode_image
+from tests.support.examples import claiming, encoded
+from tests.support.image_folders import picture, pixels
+from tests.support.refusals import check_line
 
 pytestmark = pytest.mark.graph
 

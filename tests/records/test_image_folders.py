@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
-from examples import encoded
-from image_folders import convert, picture, read_examples, write_files, write_photos
-from refusals import refused
 
 from records.layout import label_names, read_labels, scan_folder
+from tests.support.examples import encoded
+from tests.support.image_folders import convert, picture, read_examples, write_files, write_photos
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.graph
 

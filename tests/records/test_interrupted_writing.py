@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from examples import encoded
-from image_folders import REPOSITORY, content, convert, picture, write_files
-from refusals import failed
 
 from records.layout import scan_folder, shard_name
 from records.progress import Monitor
 from records.write import WriteOptions, write_shards
+from tests.support.examples import encoded
+from tests.support.image_folders import REPOSITORY, content, convert, picture, write_files
+from tests.support.refusals import failed
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

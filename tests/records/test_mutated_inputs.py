@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import encoded, example, write_shard
 from PIL import Image
-from refusals import check_line
 
 import preprocessing
 import tf_cnn_benchmarks
 from records.layout import shard_name
 from records.shard_check import check_shards
+from tests.support.examples import encoded, example, write_shard
+from tests.support.refusals import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from image_folders import REPOSITORY, convert, read_examples
+
+from tests.support.image_folders import REPOSITORY, convert, read_examples
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
-from examples import encoded
-from image_folders import (
+
+from records.layout import FACTS_FILE, read_facts, read_labels, scan_folder, shard_name
+from records.output import unfinished_folder
+from tests.support.examples import encoded
+from tests.support.image_folders import (
     content,
     convert,
     picture,
@@ -14,10 +17,7 @@ from image_folders import (
     write_photos,
     write_shards_of,
 )
-from refusals import check_line, failed, refused
-
-from records.layout import FACTS_FILE, read_facts, read_labels, scan_folder, shard_name
-from records.output import unfinished_folder
+from tests.support.refusals import check_line, failed, refused
 
 pytestmark = pytest.mark.graph
 

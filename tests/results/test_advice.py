@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sample_results import sample_document
 
 from results import advice
 from results.advice import advise, usable_cores
 from results.statistics import describe
+from tests.support.sample_results import sample_document
 
 pytestmark = pytest.mark.unit
 

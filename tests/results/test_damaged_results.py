@@ -15,8 +15,6 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import check_line
-from sample_results import sample_document, sample_failure, sample_record, write_sample
 
 from comparison.changes import make_document, make_notes, make_rows, make_table
 from comparison.ratios import Clock
@@ -28,6 +26,8 @@ from page.rows import summarize_collection
 from results import document as record
 from results.collection import Collection, collect
 from results.document import FAILURE, Failure, Record, read_document
+from tests.support.refusals import check_line
+from tests.support.sample_results import sample_document, sample_failure, sample_record, write_sample
 
 pytestmark = pytest.mark.unit
 

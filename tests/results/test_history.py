@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from refusals import check_line, failed, refused
-from sample_results import sample_document, sample_record
 
 from comparison.regression import MULTIPLES, expectation, judge
 from results.document import Record
 from results.history import add, read, read_setting, setting_key
+from tests.support.refusals import check_line, failed, refused
+from tests.support.sample_results import sample_document, sample_record
 
 pytestmark = pytest.mark.unit
 

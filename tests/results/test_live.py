@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from terminals import Terminal, terminal
 
 import tf_cnn_benchmarks
 from results.console import Console
 from results.live import LiveLine, format_duration
+from tests.support.terminals import Terminal, terminal
 
 pytestmark = pytest.mark.unit
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import check_line
 
 from errors import format_error, format_warning
 from params import Params
 from results import console
 from results.result import Cause, Phase, Result, Step, StepValues, Transfer
 from results.statistics import Rate, jitter, standard_error, step_rates, summarize, throughput
+from tests.support.refusals import check_line
 
 pytestmark = pytest.mark.unit
 

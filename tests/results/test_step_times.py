@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_results import sample_document
 from scipy import stats
 
 from results.statistics import describe, drift_deviations, outliers, spread
+from tests.support.sample_results import sample_document
 
 pytestmark = pytest.mark.unit
 

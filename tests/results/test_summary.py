@@ -1,9 +1,9 @@
 """The lines that name the machine and those that end a run, whole: people read them, scripts may."""
 
 import pytest
-from sample_results import sample_document
 
 from results.summary import format_machine, format_summary
+from tests.support.sample_results import sample_document
 
 pytestmark = pytest.mark.unit
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from array_writers import write_cifar
-from examples import claiming, encoded, example, header_of, write_shard
-from refusals import check_line
 
 import tf_cnn_benchmarks
 from records.layout import shard_name
+from tests.support.array_writers import write_cifar
+from tests.support.examples import claiming, encoded, example, header_of, write_shard
+from tests.support.refusals import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from refusals import check_line, failed, refused
-from warned import check_warning
 
 from benchmark_cnn import BenchmarkCNN
 from params import make_params
@@ -18,6 +16,8 @@ from params.all_rules import find_idle
 from params.rules import RunFacts
 from results.benchmark_log import BenchmarkLog, run_info
 from results.console import Console
+from tests.support.refusals import check_line, failed, refused
+from tests.support.warned import check_warning
 
 pytestmark = pytest.mark.graph
 

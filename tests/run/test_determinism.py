@@ -6,17 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import deterministic_runs
 import numpy as np
 import pytest
-from array_writers import write_cifar
-from examples import write_noise
-from refusals import check_line, refused
 
 from errors import UsageError
 from params import make_params
 from params.all_rules import check_run
 from params.rules import RunFacts
+from tests.support import deterministic_runs
+from tests.support.array_writers import write_cifar
+from tests.support.examples import write_noise
+from tests.support.refusals import check_line, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -29,7 +29,7 @@ def test_two_processes_compute_the_same_losses_bit_for_bit(tmp_path: Path) -> No
     (tmp_path / 'records').mkdir()
     write_noise(tmp_path / 'records', 12)
     script = Path(deterministic_runs.__file__)
-    environ = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(script.parent.parent), *sys.path])}
+    environ = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(script.parents[2]), *sys.path])}
     processes = [
         subprocess.Popen(
             [sys.executable, script, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ

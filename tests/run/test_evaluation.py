@@ -14,10 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import encoded, example, write_noise, write_shard
-from refusals import failed
-from sessions import cpus, open_session
-from warned import check_warning, warnings_in
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
@@ -33,6 +29,10 @@ from records.layout import shard_name
 from results.console import Console
 from results.result import Accuracy, Result
 from run.evaluation import Evaluation, OwnVariables
+from tests.support.examples import encoded, example, write_noise, write_shard
+from tests.support.refusals import failed
+from tests.support.sessions import cpus, open_session
+from tests.support.warned import check_warning, warnings_in
 from training.checkpoint_files import has_ended
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

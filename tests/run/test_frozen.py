@@ -8,10 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from refusals import check_line, refused
-from sessions import DATA_FORMATS, open_session
-from single_tower import random_images
-from warned import check_warning
 
 import run.constant_weights
 from benchmark_cnn import BenchmarkCNN
@@ -29,6 +25,10 @@ from results.console import Console
 from run.build import build_step, make_banner
 from run.constant_weights import FrozenNetwork
 from run.evaluation import FixedVariables
+from tests.support.refusals import check_line, refused
+from tests.support.sessions import DATA_FORMATS, open_session
+from tests.support.single_tower import random_images
+from tests.support.warned import check_warning
 
 pytestmark = pytest.mark.graph
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from examples import encoded
-from image_folders import write_files
-from refusals import check_line, failed
-from sample_results import write_sample
-from test_bad_input import run_command, the_error
+from tests.run.test_bad_input import run_command, the_error
 
 from run.instruments import write_scalars
+from tests.support.examples import encoded
+from tests.support.image_folders import write_files
+from tests.support.refusals import check_line, failed
+from tests.support.sample_results import write_sample
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 

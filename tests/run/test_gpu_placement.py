@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from gpu_graphs import (
+
+from params.modes import Place
+from params.optimizer_table import OPTIMIZERS as ROWS
+from run.step_graph import build_step_graph
+from tests.support.gpu_graphs import (
     WAYS,
     GpuGraph,
     Horovod,
@@ -17,13 +21,9 @@ from gpu_graphs import (
     signals,
     strangers_of_resources,
 )
-from mode_managers import make_manager
-from oracles import OPTIMIZERS
-from small_networks import FixedInput, needed_by, normalised, settings
-
-from params.modes import Place
-from params.optimizer_table import OPTIMIZERS as ROWS
-from run.step_graph import build_step_graph
+from tests.support.mode_managers import make_manager
+from tests.support.oracles import OPTIMIZERS
+from tests.support.small_networks import FixedInput, needed_by, normalised, settings
 from training.variables import num_bytes
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

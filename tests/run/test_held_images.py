@@ -7,11 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from array_writers import write_mnist
-from examples import write_noise
-from gpu_graphs import build_on_gpus, ops_without_device, ops_without_kernel, signals, strangers_of_resources
-from refusals import check_line, refused
-from warned import check_warning
 
 from benchmark_cnn import BenchmarkCNN
 from hardware.surroundings import free_memory
@@ -22,6 +17,17 @@ from planning.line import make_plan
 from planning.plan import Plan
 from results.console import Console
 from results.result import Result
+from tests.support.array_writers import write_mnist
+from tests.support.examples import write_noise
+from tests.support.gpu_graphs import (
+    build_on_gpus,
+    ops_without_device,
+    ops_without_kernel,
+    signals,
+    strangers_of_resources,
+)
+from tests.support.refusals import check_line, refused
+from tests.support.warned import check_warning
 
 pytestmark = pytest.mark.graph
 

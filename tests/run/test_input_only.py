@@ -11,10 +11,6 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from array_writers import write_cifar
-from examples import write_noise
-from refusals import refused
-from warned import check_warning, warnings_in
 
 from benchmark_cnn import BenchmarkCNN
 from inputs.stages import DECODE, PARSE, READ, STAGES
@@ -22,6 +18,10 @@ from params import make_params
 from results import result as results
 from results.console import Console
 from run.input_stages import StageTime, format_stages, rows_of
+from tests.support.array_writers import write_cifar
+from tests.support.examples import write_noise
+from tests.support.refusals import refused
+from tests.support.warned import check_warning, warnings_in
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -124,14 +124,14 @@ import sys
 from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
-from examples import encoded, example, write_shard
+from tests.support.examples import encoded, example, write_shard
 from inputs.catalog import input_for, make_pipeline
 from inputs.data_sets import find_shards
 from records.layout import shard_name
 from inputs.buffers import most_bytes
 from inputs.pipeline import InputParts
 from preprocessing import ImageOptions
-from sessions import cpus, open_session
+from tests.support.sessions import cpus, open_session
 
 def resident_bytes():
     return 4096 * int(Path('/proc/self/statm').read_text().split()[1])

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from google.protobuf import text_format  # type: ignore[import-untyped]  # protobuf ships no types
-from refusals import failed, refused
 from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
-from warned import check_warning, warnings_in
 
 from benchmark_cnn import BenchmarkCNN
 from params import make_params
 from results.console import Console
 from results.result import Result
 from run.instruments import write_scalars
+from tests.support.refusals import failed, refused
+from tests.support.warned import check_warning, warnings_in
 
 pytestmark = pytest.mark.graph
 

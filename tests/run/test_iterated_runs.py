@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import example, write_shard
-from refusals import failed, refused
-from warned import check_warning, warnings_in
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
@@ -22,6 +19,9 @@ from params import make_params
 from records.layout import shard_name
 from results.console import Console
 from results.result import Phase, Result
+from tests.support.examples import example, write_shard
+from tests.support.refusals import failed, refused
+from tests.support.warned import check_warning, warnings_in
 from training.checkpoint_files import has_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

@@ -7,7 +7,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from refusals import failed, refused
 
 from benchmark_cnn import BenchmarkCNN
 from commands import benchmark
@@ -17,6 +16,7 @@ from results import result as results
 from results.console import Console
 from results.document import Record, read_file
 from results.result import Phase
+from tests.support.refusals import failed, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -12,10 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from array_writers import write_mnist
-from oracles import Weights
-from refusals import failed
-from sessions import DATA_FORMATS
 
 from benchmark_cnn import BenchmarkCNN
 from cluster.worker import OneProcess
@@ -30,6 +26,10 @@ from planning.plan import Plan
 from run.build import build_step
 from run.state import RunState
 from run.step_graph import StepGraph
+from tests.support.array_writers import write_mnist
+from tests.support.oracles import Weights
+from tests.support.refusals import failed
+from tests.support.sessions import DATA_FORMATS
 from training.checkpoint_files import latest_checkpoint
 
 pytestmark = pytest.mark.graph

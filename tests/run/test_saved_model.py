@@ -8,10 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conformance import CONFORMANCE, Case, give_weights
-from refusals import failed
-from sessions import cpus, open_session
-from single_tower import random_images, relative_error
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from benchmark_cnn import BenchmarkCNN
@@ -21,6 +17,10 @@ from params import make_params
 from preprocessing import normalize
 from run.evaluation import OwnVariables
 from run.export import ModelValues, export_saved_model
+from tests.support.conformance import CONFORMANCE, Case, give_weights
+from tests.support.refusals import failed
+from tests.support.sessions import cpus, open_session
+from tests.support.single_tower import random_images, relative_error
 from training.checkpoint_files import latest_checkpoint
 from training.checkpoints import Checkpointer
 

@@ -1,9 +1,9 @@
 """Which steps a process takes, and where its variables come from: every situation, as a table."""
 
 import pytest
-from refusals import failed
 
 from run.schedule import Origin, Schedule, StartFacts, choose_origin, make_schedule
+from tests.support.refusals import failed
 
 pytestmark = pytest.mark.unit
 

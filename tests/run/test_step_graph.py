@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from oracles import OPTIMIZERS
-from sessions import cpus, open_session
 
 from inputs.pipeline import Batch, InputPipeline
 from managers.all_reduce import make_algorithm
@@ -17,6 +15,8 @@ from models.registry import MODELS
 from params.all_reduce_spec import parse_spec
 from params.modes import MODES, Place
 from run.step_graph import StepGraph, StepSettings, build_step_graph
+from tests.support.oracles import OPTIMIZERS
+from tests.support.sessions import cpus, open_session
 from training.schedules import LearningRate
 from variable_mgr import ManagerParts, VariableMgr, make_variable_mgr
 

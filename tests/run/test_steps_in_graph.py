@@ -9,11 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from array_writers import write_mnist
-from examples import encoded, example, write_noise, write_shard
-from gpu_graphs import build_on_gpus, is_on_gpu
-from refusals import refused
-from sessions import cpus, open_session
 
 from benchmark_cnn import BenchmarkCNN
 from inputs.data_sets import find_shards
@@ -26,6 +21,11 @@ from results.console import Console
 from results.result import Result
 from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph
+from tests.support.array_writers import write_mnist
+from tests.support.examples import encoded, example, write_noise, write_shard
+from tests.support.gpu_graphs import build_on_gpus, is_on_gpu
+from tests.support.refusals import refused
+from tests.support.sessions import cpus, open_session
 from training.checkpoint_files import latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from refusals import check_line, refused
 
 from hardware.gpu_memory import GpuMemory
 from hardware.tensorflow_build import TensorFlowBuild
@@ -20,6 +19,7 @@ from planning.processes import find_processes
 from planning.session import describe_session
 from planning.start import choose_start
 from planning.this_process import ProcessSettings, StartSettings, ThisProcess, VisibleGpus
+from tests.support.refusals import check_line, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 

@@ -11,10 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from array_writers import write_cifar, write_mnist
 from PIL import Image
-from refusals import refused
-from warned import check_warning
 
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
@@ -27,6 +24,9 @@ from planning.plan import Plan
 from results.console import Console
 from results.result import Result
 from run.build import build_step
+from tests.support.array_writers import write_cifar, write_mnist
+from tests.support.refusals import refused
+from tests.support.warned import check_warning
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from examples import write_noise
-from sessions import cpus, open_session
 
 from inputs.data_folder import Arrays
 from inputs.data_sets import find_shards
 from inputs.validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
 from preprocessing import RESIZE_METHODS, ImageOptions
+from tests.support.examples import write_noise
+from tests.support.sessions import cpus, open_session
 
 pytestmark = pytest.mark.graph
 

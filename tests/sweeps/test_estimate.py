@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from sweeping import plan_of
 
 from sweeps.estimate import estimate
+from tests.support.sweeping import plan_of
 
 pytestmark = pytest.mark.unit
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from refusals import check_line, failed, refused
-from sweeping import FAKE, assert_ended, created, environment, plan_of, sizes_in, starter
 
 from commands.sweep import run_plan
 from sweeps.configurations import SweepPlan
 from sweeps.folder import Folder, difference
+from tests.support.refusals import check_line, failed, refused
+from tests.support.sweeping import FAKE, assert_ended, created, environment, plan_of, sizes_in, starter
 
 pytestmark = pytest.mark.distributed
 

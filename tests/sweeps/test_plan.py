@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import pytest
-from refusals import check_line, refused
-from sweeping import plan_of
 
 from cluster.shape import Shape
 from params import Params
@@ -12,6 +10,8 @@ from params.modes import MODES
 from sweeps.configurations import make_plan
 from sweeps.flags import on_cpu, override, read_grid
 from sweeps.sweep_file import find_file, read_file, shipped
+from tests.support.refusals import check_line, refused
+from tests.support.sweeping import plan_of
 
 pytestmark = pytest.mark.unit
 

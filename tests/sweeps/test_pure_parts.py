@@ -5,13 +5,13 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused
 
 from sweeps.batch_size import LARGEST, largest_size, next_size
 from sweeps.durations import format_seconds, seconds_left
 from sweeps.limited_process import ERROR, MEMORY, explain
 from sweeps.order import order_of_round
 from sweeps.settings import Settings
+from tests.support.refusals import refused
 
 pytestmark = pytest.mark.unit
 

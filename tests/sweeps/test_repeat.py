@@ -8,9 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from refusals import failed, refused
-from sample_results import sample_document
-from sweeping import starter
 
 from commands.benchmark import main
 from params import parse_argv
@@ -18,6 +15,9 @@ from results.console import Console
 from results.document import Record, read_file
 from results.repeats import far_from_others
 from sweeps.repeat import repeat
+from tests.support.refusals import failed, refused
+from tests.support.sample_results import sample_document
+from tests.support.sweeping import starter
 
 pytestmark = pytest.mark.unit
 

@@ -6,9 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from refusals import check_line, failed
-from sample_results import sample_document
-from sweeping import FAKE, assert_ended, created, environment, plan_of, runs_in, sizes_in, starter
 
 from results.collection import collect
 from results.document import Failure, Record
@@ -17,6 +14,9 @@ from sweeps.limited_process import MEMORY, TIMEOUT, Limits, run_process
 from sweeps.progress_line import Progress
 from sweeps.runner import Starter, Sweep, describe, is_narrow, run_repeats
 from sweeps.search import Search
+from tests.support.refusals import check_line, failed
+from tests.support.sample_results import sample_document
+from tests.support.sweeping import FAKE, assert_ended, created, environment, plan_of, runs_in, sizes_in, starter
 
 pytestmark = pytest.mark.distributed
 

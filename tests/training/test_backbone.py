@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from oracles import Weights
-from refusals import check_line, failed, refused
-from warned import check_warning, warnings_in
 
 from benchmark_cnn import BenchmarkCNN
 from params import make_params
 from results.console import Console
+from tests.support.oracles import Weights
+from tests.support.refusals import check_line, failed, refused
+from tests.support.warned import check_warning, warnings_in
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

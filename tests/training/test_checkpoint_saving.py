@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from refusals import failed
-from saved_numbers import DATA, Model, damage, file_size_limit, files_of, open_model, restored
-from sessions import cpus, open_session
 
+from tests.support.refusals import failed
+from tests.support.saved_numbers import DATA, Model, damage, file_size_limit, files_of, open_model, restored
+from tests.support.sessions import cpus, open_session
 from training.checkpoint_files import latest_checkpoint
 
 pytestmark = pytest.mark.graph

@@ -10,11 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from oracles import OPTIMIZERS, Fed, Weights
-from refusals import failed
-from sessions import open_session
-from small_networks import assert_close
-from small_steps import (
+
+from models.model_facts import Network
+from models.networks import build_network
+from results.console import Console
+from results.result import Result
+from tests.support.oracles import OPTIMIZERS, Fed, Weights
+from tests.support.refusals import failed
+from tests.support.sessions import open_session
+from tests.support.small_networks import assert_close
+from tests.support.small_steps import (
     FP16,
     LEARNING_RATE,
     NUM_CLASSES,
@@ -31,12 +36,7 @@ from small_steps import (
     train,
     zero,
 )
-from warned import check_warning
-
-from models.model_facts import Network
-from models.networks import build_network
-from results.console import Console
-from results.result import Result
+from tests.support.warned import check_warning
 from training.precision import FP32, Precision
 
 pytestmark = pytest.mark.graph

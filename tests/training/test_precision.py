@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from sessions import DATA_FORMATS, open_session
-from single_tower import one_tower, random_images
-from small_networks import assert_close
-from small_steps import (
+
+from models.model_facts import Network
+from models.networks import build_network
+from models.registry import MODELS
+from tests.support.sessions import DATA_FORMATS, open_session
+from tests.support.single_tower import one_tower, random_images
+from tests.support.small_networks import assert_close
+from tests.support.small_steps import (
     BF16,
     FP16,
     UNIT,
@@ -22,10 +26,6 @@ from small_steps import (
     state_of,
     train,
 )
-
-from models.model_facts import Network
-from models.networks import build_network
-from models.registry import MODELS
 from training.precision import FP32, Precision
 
 pytestmark = pytest.mark.graph

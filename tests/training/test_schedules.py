@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from array_writers import write_mnist
-from refusals import check_line
-from sessions import open_session
 
 from benchmark_cnn import BenchmarkCNN
 from models.model_facts import ModelFacts
@@ -20,6 +17,9 @@ from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan
 from run.build import make_banner
+from tests.support.array_writers import write_mnist
+from tests.support.refusals import check_line
+from tests.support.sessions import open_session
 from training.schedules import LearningRate, parse_piecewise
 
 pytestmark = pytest.mark.graph

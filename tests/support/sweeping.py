@@ -8,14 +8,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sample_results import sample_document
-
 from params import Params
 from sweeps.configurations import SweepPlan, make_plan
 from sweeps.flags import override
 from sweeps.folder import Folder
 from sweeps.runner import Starter, limits_of
 from sweeps.sweep_file import read_file
+from tests.support.sample_results import sample_document
 
 _DEADLINE_SECS = 60
 FAKE = (sys.executable, '-I', '-S', str(Path(__file__).with_name('fake_benchmark.py')))

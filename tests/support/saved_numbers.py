@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from sessions import cpus, open_session
 
+from tests.support.sessions import cpus, open_session
 from training.checkpoint_files import latest_checkpoint
 from training.checkpoints import Checkpointer, Slice, whole
 from training.variables import create_variable

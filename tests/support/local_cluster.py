@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import tensorflow.compat.v1 as tf
-from relay import Relay
 
 from cluster.failure_detector import FailureDetector
 from cluster.rendezvous import Generation, Rendezvous
 from cluster.topology import Cluster, Task, Timeout
+from tests.support.relay import Relay
 
 DEADLINE_SECS = 60.0
 # How long a test waits to see that something does not happen.

@@ -2,7 +2,7 @@
 
 import re
 
-from refusals import check_line
+from tests.support.refusals import check_line
 
 _START = 'tf_cnn_benchmarks: warning: '
 # What is said of short runs, as tests make them, and of runs on a busy machine.

@@ -10,7 +10,6 @@ from typing import Any
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
-from small_networks import needed_by
 from tensorflow.python.framework import kernels
 
 from params import make_params
@@ -20,6 +19,7 @@ from planning.plan import Plan
 from run.build import build_evaluation, build_step
 from run.evaluation import SavedVariables
 from run.step_graph import StepGraph
+from tests.support.small_networks import needed_by
 
 Flags = Mapping[str, Any]
 

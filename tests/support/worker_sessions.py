@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow.compat.v1 as tf
-from oracles import Weights
-from small_networks import DEADLINE_SECS, NUM_WORKERS, Built, build
 
 from managers.synchronous_step import SynchronousStep
+from tests.support.oracles import Weights
+from tests.support.small_networks import DEADLINE_SECS, NUM_WORKERS, Built, build
 
 
 @dataclass(frozen=True)

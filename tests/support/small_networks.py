@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from mode_managers import make_manager
-from oracles import OPTIMIZERS, Weights
-from sessions import cpus, open_session
-from step_settings import training_step
 
 from inputs.pipeline import Batch, InputPipeline
 from models.layers import LayerBuilder
 from models.model_facts import Build
 from params.modes import MODES, Place
 from run.step_graph import StepGraph, StepSettings, build_step_graph
+from tests.support.mode_managers import make_manager
+from tests.support.oracles import OPTIMIZERS, Weights
+from tests.support.sessions import cpus, open_session
+from tests.support.step_settings import training_step
 from training.precision import FP32, Precision
 from variable_mgr import VariableMgr
 

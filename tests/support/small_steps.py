@@ -6,10 +6,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from mode_managers import make_manager
-from oracles import OPTIMIZERS, Weights
-from sessions import cpus, open_session
-from step_settings import training_step
 
 from benchmark_cnn import BenchmarkCNN
 from inputs.pipeline import Batch, InputPipeline
@@ -21,6 +17,10 @@ from params.all_reduce_spec import parse_spec
 from results.console import Console
 from results.result import Result
 from run.step_graph import build_step_graph
+from tests.support.mode_managers import make_manager
+from tests.support.oracles import OPTIMIZERS, Weights
+from tests.support.sessions import cpus, open_session
+from tests.support.step_settings import training_step
 from training.precision import Precision
 
 FP16, BF16 = Precision('fp16'), Precision('bf16')

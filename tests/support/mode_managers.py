@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
-from sessions import cpus
 
 from managers.all_reduce import Algorithm, by_copies, compacted
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers
 from params.modes import MODES, Place
+from tests.support.sessions import cpus
 from variable_mgr import ManagerParts, VariableMgr, make_variable_mgr
 
 

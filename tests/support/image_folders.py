@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from examples import encoded
 from PIL import Image
 
 import tf_cnn_benchmarks
 from commands import records
+from tests.support.examples import encoded
 
 REPOSITORY = Path(tf_cnn_benchmarks.__file__).resolve().parent
 

@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from keras_networks import (
+
+from inputs.data_sets import DATA_SETS
+from models.model_facts import ModelFacts
+from models.networks import Logits, build_network
+from models.registry import MODELS
+from tests.support.keras_networks import (
     Naming,
     convnext_names,
     densenet_names,
@@ -35,13 +40,8 @@ from keras_networks import (
     weight_name,
     weighted_layers,
 )
-from oracles import Weights
-from single_tower import random_weight
-
-from inputs.data_sets import DATA_SETS
-from models.model_facts import ModelFacts
-from models.networks import Logits, build_network
-from models.registry import MODELS
+from tests.support.oracles import Weights
+from tests.support.single_tower import random_weight
 from variable_mgr import VariableMgr
 
 

@@ -7,9 +7,8 @@ import select
 import sys
 from typing import Any
 
-from refusals import check_line
-
 from cluster.launcher import Command, launch
+from tests.support.refusals import check_line
 
 PREAMBLE = """
 import json, os, signal, subprocess, sys, threading

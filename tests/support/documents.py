@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 # Without the page of flags, which may have been made; test_flag_docs.py checks it.
 PAGES = [ROOT / 'README.md', *sorted({*(ROOT / 'docs').glob('*.md')} - {ROOT / 'docs' / 'flags.md'})]
 # The first words of shell lines, which may stand after variables. In a block of sh or bash every line is one.

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from oracles import Weights
-from sessions import cpus
 
+from tests.support.oracles import Weights
+from tests.support.sessions import cpus
 from variable_mgr import VariableMgr, VariableMgrIndependent
 
 BATCH = 2

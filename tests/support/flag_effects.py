@@ -22,10 +22,6 @@ from unittest import mock
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from array_writers import write_cifar
-from examples import write_noise
-from gpu_graphs import GpuGraph, Horovod, build_on_gpus
-from sessions import open_session
 
 from benchmark_cnn import BenchmarkCNN
 from errors import UsageError
@@ -41,6 +37,10 @@ from records.layout import shard_name
 from results.console import Console
 from results.result import Result
 from results.statistics import summarize
+from tests.support.array_writers import write_cifar
+from tests.support.examples import write_noise
+from tests.support.gpu_graphs import GpuGraph, Horovod, build_on_gpus
+from tests.support.sessions import open_session
 
 Flags = Mapping[str, Any]
 Look = Callable[[Flags], Any]
