@@ -20,9 +20,8 @@ from records.layout import shard_name
 from results.console import Console
 from results.document import Record, read_file
 from results.result import Phase, Result
-from tests.support.examples import encoded, example, write_shard
-from tests.support.refusals import failed, refused
-from tests.support.warned import check_warning, warnings_in
+from tests.support.images import encoded, example, write_shard
+from tests.support.outputs import check_warning, failed, refused, warnings_in
 from training.checkpoint_files import has_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

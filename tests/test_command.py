@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 import tf_cnn_benchmarks
-from tests.support.refusals import check_line
-from tests.support.terminals import terminal
-from tests.support.warned import check_warning, warnings_in
+from tests.support.outputs import check_line, check_warning, warnings_in
+from tests.support.programs import terminal
 
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 SMALL_RUN = ('--model=lenet', '--device=cpu', '--batch_size=2', '--num_batches=3', '--num_warmup_batches=1')

@@ -24,8 +24,7 @@ from planning.line import make_plan
 from planning.plan import Plan, ServerPlan
 from tests.support import smaller
 from tests.support.documents import PAGES, ROOT, ShellLine, shell_lines
-from tests.support.examples import write_noise
-from tests.support.image_folders import write_photos
+from tests.support.images import write_noise, write_photos
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 

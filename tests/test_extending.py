@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.array_writers import write_mnist
+from tests.support.images import write_mnist
 
 pytestmark = pytest.mark.distributed
 

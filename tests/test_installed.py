@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.refusals import check_line
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.distributed
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.support.array_writers import write_mnist
-from tests.support.output_scripts import Read, read_output
+from tests.support.images import write_mnist
+from tests.support.outputs import Read, read_output
 from tests.support.several_commands import running
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

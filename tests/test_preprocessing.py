@@ -15,9 +15,9 @@ from inputs.each_image import for_each_image
 from params import make_params
 from preprocessing import RESIZE_METHODS, ImageOptions, draw, normalize, parse_example, preprocess
 from preprocessing import random_window as random_window_of
-from tests.support.examples import encoded, example
-from tests.support.refusals import check_line, refused
-from tests.support.sessions import open_session
+from tests.support.graphs import open_session
+from tests.support.images import encoded, example
+from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.graph
 

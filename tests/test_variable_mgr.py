@@ -13,9 +13,9 @@ from managers.all_reduce import Algorithm, by_halves, make_algorithm
 from managers.buckets import Packing
 from models.layers import LayerBuilder, VariableSource, truncated_normal, zeros
 from params.all_reduce_spec import parse_spec
-from tests.support.mode_managers import make_manager
+from tests.support.graphs import cpus, open_session
+from tests.support.networks import make_manager
 from tests.support.oracles import OPTIMIZERS, Fed, Weights
-from tests.support.sessions import cpus, open_session
 from training.optimizers import OptimizerStep
 from variable_mgr import VariableMgr
 

@@ -19,7 +19,7 @@ from models.registry import MODELS
 from params import make_params
 from params.table import SPECS
 from records.layout import shard_name
-from tests.support.examples import encoded, example, write_shard
+from tests.support.images import encoded, example, write_shard
 
 pytestmark = pytest.mark.graph
 

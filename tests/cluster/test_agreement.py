@@ -9,7 +9,7 @@ from cluster.topology import Cluster
 from params import make_params
 from params.shared_flags import flags_to_agree_on
 from params.table import SPECS
-from tests.support.refusals import check_line
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.unit
 

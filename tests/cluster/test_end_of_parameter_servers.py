@@ -22,7 +22,7 @@ from tests.support.local_cluster import (
     begin,
     result,
 )
-from tests.support.refusals import check_line, failed
+from tests.support.outputs import check_line, failed
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -19,7 +19,7 @@ from tests.support.local_cluster import (
     join_all,
     result,
 )
-from tests.support.refusals import check_line
+from tests.support.outputs import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cluster.topology import Cluster
-from tests.support.cluster_environments import (
+from tests.support.machines import (
     COLLECTIVE,
     CONTROLLED,
     FLAGS,
@@ -22,7 +22,7 @@ from tests.support.cluster_environments import (
     slurm_step,
     tf_config,
 )
-from tests.support.refusals import refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 

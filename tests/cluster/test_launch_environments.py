@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.topology import Cluster
-from tests.support.cluster_environments import (
+from tests.support.machines import (
     COLLECTIVE,
     find,
     found,
@@ -15,7 +15,7 @@ from tests.support.cluster_environments import (
     slurm_batch,
     slurm_step,
 )
-from tests.support.refusals import refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 

@@ -21,9 +21,8 @@ import pytest
 
 from cluster.launcher import Command, launch
 from commands import cluster as cluster_command
-from tests.support.programs import CORES, Watched, check_error, check_warning, program, run, without_starts
-from tests.support.refusals import check_line, failed
-from tests.support.terminals import terminal
+from tests.support.outputs import check_line, failed
+from tests.support.programs import CORES, Watched, check_error, check_warning, program, run, terminal, without_starts
 
 pytestmark = pytest.mark.distributed
 

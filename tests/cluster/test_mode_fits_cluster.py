@@ -6,8 +6,8 @@ import pytest
 
 from cluster.discovery import Cluster, check_mode
 from params import Params
-from tests.support.cluster_environments import FLAGS, HOSTS, PS, WORKERS, find, found, open_mpi
-from tests.support.refusals import refused
+from tests.support.machines import FLAGS, HOSTS, PS, WORKERS, find, found, open_mpi
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ from cluster.agreement import settings_of
 from cluster.rendezvous import Generation, Rendezvous, TrainingOverError
 from cluster.topology import Cluster
 from tests.support.local_cluster import PATIENT, SOON, LocalCluster, Member, assert_waits, begin, join_all, result
-from tests.support.refusals import failed, refused
+from tests.support.outputs import failed, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.environments import expand_counts, expand_nodes
-from tests.support.refusals import refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 

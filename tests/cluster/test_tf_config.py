@@ -8,8 +8,8 @@ import pytest
 
 from cluster.discovery import as_evaluator, find_cluster
 from params import Params, make_params
-from tests.support.cluster_environments import COLLECTIVE, FLAGS, HOSTS, TF_JOB, find, found, replicas, tf_config
-from tests.support.refusals import check_line, refused
+from tests.support.machines import COLLECTIVE, FLAGS, HOSTS, TF_JOB, find, found, replicas, tf_config
+from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.unit
 

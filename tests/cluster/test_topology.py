@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.topology import Cluster, Task, public_hosts
-from tests.support.cluster_environments import (
+from tests.support.machines import (
     FLAGS,
     PS,
     WORKERS,

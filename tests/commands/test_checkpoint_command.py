@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from params import make_params
-from tests.support.refusals import check_line
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.graph
 

@@ -17,8 +17,8 @@ from cluster.launcher import Command
 from commands import cluster as cluster_command
 from commands.cluster import make_commands, reserved_addresses, share_cores
 from params import parse_argv
+from tests.support.outputs import check_line, failed, refused
 from tests.support.programs import CORES, STARTED, run
-from tests.support.refusals import check_line, failed, refused
 
 ROOT = Path(cluster_command.__file__).resolve().parent.parent
 

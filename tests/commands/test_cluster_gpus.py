@@ -7,8 +7,8 @@ import pytest
 
 from commands import cluster as cluster_command
 from commands.cluster import make_commands
-from tests.support.fake_nvml import use_pynvml, write_pynvml
-from tests.support.refusals import refused
+from tests.support.machines import use_pynvml, write_pynvml
+from tests.support.outputs import refused
 
 PROGRAM = """
 import os, sys

@@ -18,9 +18,8 @@ import pytest
 import commands.compare
 import tf_cnn_benchmarks
 from results import history
-from tests.support.refusals import check_line
-from tests.support.sample_results import sample_document, sample_failure, write_sample
-from tests.support.sweeping import assert_ended, sizes_in, starter
+from tests.support.outputs import check_line
+from tests.support.results import assert_ended, sample_document, sample_failure, sizes_in, starter, write_sample
 
 pytestmark = pytest.mark.unit
 

@@ -16,8 +16,8 @@ from params import SPECS
 from params.all_reduce_spec import ALGORITHMS
 from params.completion_script import SHELLS
 from params.modes import MODES
-from tests.support.refusals import check_line
-from tests.support.terminals import terminal
+from tests.support.outputs import check_line
+from tests.support.programs import terminal
 
 pytestmark = pytest.mark.unit
 

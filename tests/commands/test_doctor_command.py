@@ -16,8 +16,8 @@ import pytest
 import doctor
 import tf_cnn_benchmarks
 from doctor.check_table import CHECKS
-from tests.support.refusals import check_line
-from tests.support.terminals import terminal
+from tests.support.outputs import check_line
+from tests.support.programs import terminal
 
 pytestmark = pytest.mark.distributed
 

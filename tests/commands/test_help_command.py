@@ -12,7 +12,7 @@ from commands.subcommands import SUBCOMMANDS
 from params.descriptions import find_story
 from params.flags_page import format_page
 from params.help_text import format_help, format_story
-from tests.support.refusals import check_line
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.unit
 

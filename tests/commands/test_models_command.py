@@ -10,8 +10,8 @@ import pytest
 import tf_cnn_benchmarks
 from models.registry import MODELS
 from params import parse_argv
-from tests.support.model_docs import DOC_COMMANDS, EXAMPLE, REPOSITORY
-from tests.support.refusals import check_line
+from tests.support.documents import DOC_COMMANDS, EXAMPLE, REPOSITORY
+from tests.support.outputs import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
 

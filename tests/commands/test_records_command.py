@@ -11,7 +11,7 @@ import pytest
 from commands import records
 from errors import to_install
 from records.layout import shard_name
-from tests.support.image_folders import (
+from tests.support.images import (
     REPOSITORY,
     content,
     convert,
@@ -22,7 +22,7 @@ from tests.support.image_folders import (
     write_photos,
     write_shards_of,
 )
-from tests.support.refusals import failed, refused
+from tests.support.outputs import failed, refused
 
 pytestmark = pytest.mark.graph
 

@@ -10,8 +10,8 @@ import pytest
 import tf_cnn_benchmarks
 from commands import report
 from errors import to_install
-from tests.support.refusals import check_line, failed, refused
-from tests.support.sample_results import write_sample
+from tests.support.outputs import check_line, failed, refused
+from tests.support.results import write_sample
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from comparison.original_logs import read_logs
 from comparison.ratios import Clock, compare, estimate
 from results.console import IN_TF32
 from results.document import Record
-from tests.support.refusals import refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 

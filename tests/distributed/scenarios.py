@@ -15,9 +15,9 @@ import tensorflow.compat.v1 as tf
 from tests.distributed.milestones import UNDER_WAY
 from tests.distributed.processes import DEADLINE_SECS, Process, Processes, await_line, make_cluster
 from tests.distributed.whole_batch import SEED, WholeBatch, one_tower_graph, values_of
+from tests.support.graphs import open_session
 from tests.support.oracles import MOMENTUM, Weights
-from tests.support.refusals import check_line
-from tests.support.sessions import open_session
+from tests.support.outputs import check_line
 from training.optimizers import Momentum
 
 # NUM_STEPS are all steps of a run, warm-up included. Where workers do not wait for each other there are more, so that

@@ -24,8 +24,8 @@ from tests.distributed.scenarios import (
     scenarios,
 )
 from tests.distributed.whole_batch import STEP_LINE
-from tests.support.refusals import failed
-from tests.support.sessions import open_session
+from tests.support.graphs import open_session
+from tests.support.outputs import failed
 
 pytestmark = pytest.mark.distributed
 

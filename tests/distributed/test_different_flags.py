@@ -15,7 +15,7 @@ from tests.distributed.scenarios import (
     others_of,
     start_under_way,
 )
-from tests.support.refusals import check_line
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.distributed
 

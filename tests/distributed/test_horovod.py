@@ -26,7 +26,7 @@ from records.layout import shard_name
 from tests.distributed.milestones import SKIPPED, UNDER_WAY
 from tests.distributed.processes import DEADLINE_SECS, Process, Processes, await_line
 from tests.distributed.whole_batch import NUM_STEPS, STEP_LINE, TOTAL_LINE, Trained, one_tower, train_flags
-from tests.support.examples import encoded, example, write_shard
+from tests.support.images import encoded, example, write_shard
 from training.checkpoint_files import latest_checkpoint
 
 REASON = 'it has no wheel for this TensorFlow; docs/launchers.md tells how to build it'

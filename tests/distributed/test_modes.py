@@ -32,7 +32,7 @@ from tests.distributed.whole_batch import (
     train_flags,
 )
 from tests.support.oracles import Weights
-from tests.support.output_scripts import read_output
+from tests.support.outputs import read_output
 from training.checkpoint_files import latest_checkpoint
 
 pytestmark = pytest.mark.distributed

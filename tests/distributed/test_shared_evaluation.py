@@ -13,7 +13,7 @@ from records.layout import LABELS_FILE
 from results.result import Accuracy
 from tests.distributed.milestones import EVALUATING, STOPPING
 from tests.distributed.processes import DEADLINE_SECS, Processes, make_cluster
-from tests.support.examples import write_noise
+from tests.support.images import write_noise
 from training.checkpoint_files import latest_checkpoint, step_of
 
 pytestmark = pytest.mark.distributed

@@ -16,8 +16,8 @@ from models.registry import MODELS
 from params.device_flags import HOST_DEVICE
 from params.modes import MODES, Place
 from run.step_graph import StepGraph, StepSettings, build_step_graph
+from tests.support.graphs import cpus, open_session
 from tests.support.oracles import BETAS, DECAY, EPSILON, ETA, MOMENTUM, OPTIMIZERS, WEIGHT_DECAY, Weights
-from tests.support.sessions import cpus, open_session
 from training.checkpoints import Checkpointer
 from training.optimizers import Optimizer
 from training.schedules import LearningRate

@@ -7,7 +7,7 @@ import pytest
 
 from doctor.benchmarks import compare_processes, lacks_tf32, throughput
 from doctor.verdicts import Context, Outcome
-from tests.support.fake_nvml import use_pynvml, write_pynvml
+from tests.support.machines import use_pynvml, write_pynvml
 
 pytestmark = pytest.mark.unit
 

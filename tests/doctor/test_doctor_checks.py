@@ -18,7 +18,7 @@ from doctor.placement import list_moved
 from doctor.verdicts import Context, Outcome
 from managers.all_reduce import by_copies
 from params import parse_argv
-from tests.support.captured_machines import CONTAINER_V2, epyc_2_sockets, write_files
+from tests.support.machines import CONTAINER_V2, epyc_2_sockets, write_files
 
 pytestmark = pytest.mark.graph
 

@@ -9,9 +9,16 @@ from doctor import gpu_checks as gpus
 from doctor.examine import patience
 from doctor.verdicts import Context, Outcome, Verdict
 from hardware.cuda_libraries import check_libraries
-from tests.support.captured_machines import write_files
-from tests.support.compiled_libraries import NEEDED, compile_driver, compile_library, folder_with
-from tests.support.fake_nvml import use_pynvml, without_pynvml, write_pynvml
+from tests.support.machines import (
+    NEEDED,
+    compile_driver,
+    compile_library,
+    folder_with,
+    use_pynvml,
+    without_pynvml,
+    write_files,
+    write_pynvml,
+)
 
 pytestmark = [pytest.mark.unit, *NEEDED]
 

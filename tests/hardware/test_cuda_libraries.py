@@ -6,8 +6,8 @@ import pytest
 
 from hardware.cuda_libraries import DRIVER, check_libraries, describe_missing
 from hardware.tensorflow_build import TensorFlowBuild, runs_on
-from tests.support.compiled_libraries import NEEDED, compile_library, folder_with
-from tests.support.refusals import check_line
+from tests.support.machines import NEEDED, compile_library, folder_with
+from tests.support.outputs import check_line
 
 pytestmark = [pytest.mark.unit, *NEEDED]
 

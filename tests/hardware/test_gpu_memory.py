@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import tf_cnn_benchmarks
-from tests.support.fake_nvml import write_pynvml
-from tests.support.refusals import check_line
+from tests.support.machines import write_pynvml
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.distributed
 

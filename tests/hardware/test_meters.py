@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hardware.meters import Disturbances, EnergyMeter, host_peak_bytes, wait_for_idle
-from tests.support.captured_machines import CONTAINER_V2, graviton, write_files
+from tests.support.machines import CONTAINER_V2, graviton, write_files
 
 pytestmark = pytest.mark.unit
 

@@ -9,9 +9,8 @@ from hardware.cuda_driver import Driver, check_driver, describe_driver_fault
 from hardware.cuda_libraries import check_libraries
 from hardware.missing_gpu import explain_missing_gpu
 from hardware.tensorflow_build import TensorFlowBuild
-from tests.support.captured_machines import write_files
-from tests.support.compiled_libraries import BUILD, NEEDED, compile_driver, compile_library, folder_with
-from tests.support.refusals import check_line
+from tests.support.machines import BUILD, NEEDED, compile_driver, compile_library, folder_with, write_files
+from tests.support.outputs import check_line
 
 pytestmark = [pytest.mark.unit, *NEEDED]
 

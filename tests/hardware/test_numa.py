@@ -17,8 +17,8 @@ from planning.numa_binding import NumaBinding, choose_binding
 from planning.plan import Machine
 from planning.processes import find_processes
 from planning.this_process import THIS_PROCESS, ProcessSettings
-from tests.support.captured_machines import write_files
-from tests.support.refusals import check_line, refused
+from tests.support.machines import write_files
+from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.unit
 

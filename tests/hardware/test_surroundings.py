@@ -16,8 +16,17 @@ from hardware.gpus import driver_version, gpu_facts, has_nvidia_gpu, visible
 from hardware.processors import processor_facts
 from hardware.surroundings import environment_facts, fingerprint, free_memory, git_commit, machine_facts
 from results.summary import format_machine
-from tests.support.captured_machines import BATCH_JOB, CONTAINER_V1, CONTAINER_V2, epyc_2_sockets, graviton, write_files
-from tests.support.fake_nvml import use_pynvml, without_pynvml, write_pynvml
+from tests.support.machines import (
+    BATCH_JOB,
+    CONTAINER_V1,
+    CONTAINER_V2,
+    epyc_2_sockets,
+    graviton,
+    use_pynvml,
+    without_pynvml,
+    write_files,
+    write_pynvml,
+)
 
 pytestmark = pytest.mark.unit
 

@@ -17,9 +17,17 @@ from cluster.environments import find_place_on_host
 from hardware.gpus import count_gpus, listed_gpus
 from hardware.visible_gpus import choose_visible, own_gpus, shares_of_workers
 from planning.this_process import THIS_PROCESS, StartSettings, VisibleGpus
-from tests.support.cluster_environments import COLLECTIVE, CONTROLLED, found, open_mpi, slurm_step
-from tests.support.fake_nvml import use_pynvml, without_pynvml, write_pynvml
-from tests.support.refusals import refused
+from tests.support.machines import (
+    COLLECTIVE,
+    CONTROLLED,
+    found,
+    open_mpi,
+    slurm_step,
+    use_pynvml,
+    without_pynvml,
+    write_pynvml,
+)
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 

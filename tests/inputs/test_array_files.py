@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from inputs.array_files import count_images, load_arrays
-from tests.support.array_writers import idx, write_cifar, write_mnist
-from tests.support.refusals import check_line, refused
+from tests.support.images import idx, write_cifar, write_mnist
+from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.unit
 

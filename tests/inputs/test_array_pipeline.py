@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from inputs.array_pipeline import ArrayPipeline
 from inputs.data_folder import Arrays
 from preprocessing import ImageOptions, shift_and_flip
-from tests.support.sessions import cpus, open_session
+from tests.support.graphs import cpus, open_session
 
 pytestmark = pytest.mark.graph
 

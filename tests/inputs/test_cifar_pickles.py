@@ -15,8 +15,8 @@ import pytest
 from inputs.array_files import count_images, has_files, load_arrays
 from inputs.cifar_pickles import read_batch
 from inputs.data_folder import recognise
-from tests.support.array_writers import python2_pickle, write_cifar, write_cifar_pickles
-from tests.support.refusals import check_line, refused
+from tests.support.images import python2_pickle, write_cifar, write_cifar_pickles
+from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.unit
 

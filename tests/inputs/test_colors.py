@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from sklearn.datasets import load_sample_image
 
 from preprocessing import distort_in_hsv, distort_in_yiq, to_levels
-from tests.support.sessions import open_session
+from tests.support.graphs import open_session
 
 pytestmark = pytest.mark.graph
 

@@ -20,9 +20,8 @@ from planning.environment import Environment
 from planning.line import check_launch, make_plan
 from planning.plan import Plan
 from records.layout import shard_name
-from tests.support.array_writers import write_cifar, write_mnist
-from tests.support.examples import encoded, example, write_shard
-from tests.support.refusals import check_line, refused
+from tests.support.images import encoded, example, write_cifar, write_mnist, write_shard
+from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.graph
 

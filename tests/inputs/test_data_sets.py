@@ -10,7 +10,7 @@ import pytest
 
 from inputs.data_sets import Shards, find_shards
 from records.layout import shard_name, subset_of
-from tests.support.refusals import refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from inputs.each_image import for_each_image
 from preprocessing import shared
-from tests.support.sessions import open_session
+from tests.support.graphs import open_session
 
 pytestmark = pytest.mark.graph
 

@@ -16,8 +16,8 @@ from inputs.pipeline import InputPipeline, WorkersInput
 from inputs.validation import Share, array_examples, record_examples
 from preprocessing import ImageOptions, Scale
 from records.layout import shard_name
-from tests.support.examples import encoded, example, write_shard
-from tests.support.sessions import cpus, open_session
+from tests.support.graphs import cpus, open_session
+from tests.support.images import encoded, example, write_shard
 
 pytestmark = pytest.mark.graph
 

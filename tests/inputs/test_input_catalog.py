@@ -27,7 +27,7 @@ from inputs.data_sets import Arrays, Shards
 from inputs.pipeline import InputParts, InputPipeline
 from inputs.synthetic import SyntheticInput
 from preprocessing import ImageOptions
-from tests.support.sessions import cpus
+from tests.support.graphs import cpus
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from inputs.staged import HostBatch, StagedInput
 from inputs.synthetic import SyntheticInput
-from tests.support.input_steps import step
-from tests.support.sessions import cpus, open_session
+from tests.support.graphs import cpus, open_session, step
 
 pytestmark = pytest.mark.graph
 

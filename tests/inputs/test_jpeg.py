@@ -19,8 +19,8 @@ from params import make_params
 from preprocessing import ImageOptions, decode_window, preprocess
 from records.layout import shard_name
 from results.result import Result
-from tests.support.examples import encoded, example, write_shard
-from tests.support.sessions import open_session
+from tests.support.graphs import open_session
+from tests.support.images import encoded, example, write_shard
 
 pytestmark = pytest.mark.graph
 

@@ -8,8 +8,8 @@ from PIL import Image
 from inputs.preprocessors import ML_PERF, PREPROCESSORS, Preprocessor
 from inputs.validation import ValidationInput
 from preprocessing import ImageOptions, Scale, normalize, preprocess
-from tests.support.examples import encoded
-from tests.support.sessions import cpus, open_session
+from tests.support.graphs import cpus, open_session
+from tests.support.images import encoded
 
 pytestmark = pytest.mark.graph
 

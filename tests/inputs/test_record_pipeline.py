@@ -15,10 +15,9 @@ from inputs.data_sets import Shards, check_shards, find_shards
 from inputs.record_pipeline import RecordPipeline
 from preprocessing import ImageOptions
 from records.layout import shard_name
-from tests.support.examples import encoded, example, write_shard
-from tests.support.input_steps import step
-from tests.support.refusals import refused
-from tests.support.sessions import cpus, open_session
+from tests.support.graphs import cpus, open_session, step
+from tests.support.images import encoded, example, write_shard
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.graph
 

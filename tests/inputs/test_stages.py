@@ -12,8 +12,8 @@ from inputs.pipeline import InputParts
 from inputs.stages import DECODE, PARSE, PREPROCESS, READ, STAGES, TRANSFER, stages_up_to
 from preprocessing import ImageOptions
 from records.layout import shard_name
-from tests.support.examples import encoded, example, write_shard
-from tests.support.sessions import cpus, open_session
+from tests.support.graphs import cpus, open_session
+from tests.support.images import encoded, example, write_shard
 
 pytestmark = pytest.mark.graph
 

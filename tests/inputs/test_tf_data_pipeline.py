@@ -18,9 +18,8 @@ from inputs.tf_data_pipeline import TfDataPipeline, preprocess_numbered
 from inputs.tf_data_settings import TfDataSettings
 from preprocessing import ImageOptions, Scale
 from records.layout import shard_name
-from tests.support.examples import encoded, example, write_shard
-from tests.support.input_steps import step
-from tests.support.sessions import cpus, open_session
+from tests.support.graphs import cpus, open_session, step
+from tests.support.images import encoded, example, write_shard
 
 pytestmark = pytest.mark.graph
 

@@ -11,8 +11,8 @@ import tensorflow.compat.v1 as tf
 from managers.all_reduce import Algorithm, all_reduce, by_copies, by_halves, by_ring, compacted, make_algorithm
 from managers.buckets import Packing
 from params.all_reduce_spec import Range, parse_spec
-from tests.support.refusals import refused
-from tests.support.sessions import cpus, open_session
+from tests.support.graphs import cpus, open_session
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.graph
 

@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 from managers.all_reduce import make_algorithm
 from managers.buckets import Packing
 from params.all_reduce_spec import parse_spec
-from tests.support.sessions import cpus
-from tests.support.small_networks import (
+from tests.support.graphs import cpus
+from tests.support.networks import (
     COLLECTIVE,
     CONTROLLED,
     NUM_SERVERS,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.sessions import cpus
-from tests.support.small_networks import COLLECTIVE, NUM_TOWERS, NUM_WORKERS, build, needed_by
+from tests.support.graphs import cpus
+from tests.support.networks import COLLECTIVE, NUM_TOWERS, NUM_WORKERS, build, needed_by
 
 pytestmark = pytest.mark.graph
 

@@ -15,9 +15,8 @@ from results.result import Phase
 from run.instruments import StepTracer
 from run.session import Stepper
 from run.step_graph import build_step_graph
-from tests.support.oracles import OPTIMIZERS
-from tests.support.sessions import cpus, open_session
-from tests.support.small_networks import (
+from tests.support.graphs import cpus, open_session
+from tests.support.networks import (
     DEADLINE_SECS,
     NUM_SERVERS,
     NUM_STEPS,
@@ -42,6 +41,7 @@ from tests.support.small_networks import (
     waiting,
     wide,
 )
+from tests.support.oracles import OPTIMIZERS
 from tests.support.worker_sessions import Member, WorkerSessions, starting
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
 from training.precision import Precision

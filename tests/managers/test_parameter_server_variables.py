@@ -10,8 +10,8 @@ from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers, ParameterServerVariables
 from models.networks import build_network
 from models.registry import MODELS
-from tests.support.sessions import cpus
-from tests.support.small_networks import NUM_WORKERS, PS, REPLICATED, bytes_of, manager_of, servers
+from tests.support.graphs import cpus
+from tests.support.networks import NUM_WORKERS, PS, REPLICATED, bytes_of, manager_of, servers
 
 pytestmark = pytest.mark.graph
 

@@ -5,10 +5,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.layers import truncated_normal
-from tests.support.mode_managers import make_manager
+from tests.support.graphs import cpus, open_session
+from tests.support.networks import LEARNING_RATE, NUM_TOWERS, SEED, assert_close, make_manager
 from tests.support.oracles import OPTIMIZERS, Weights
-from tests.support.sessions import cpus, open_session
-from tests.support.small_networks import LEARNING_RATE, NUM_TOWERS, SEED, assert_close
 from training.optimizers import OptimizerStep
 
 pytestmark = pytest.mark.graph

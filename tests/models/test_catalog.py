@@ -5,7 +5,7 @@ import pytest
 from inputs.data_sets import DATA_SETS
 from models.model_facts import ModelFacts, Network
 from models.registry import MODELS, Registry
-from tests.support.refusals import refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 

@@ -4,7 +4,7 @@ import pytest
 
 from models import costs
 from models.registry import MODELS
-from tests.support.model_docs import DOC
+from tests.support.documents import DOC
 
 pytestmark = pytest.mark.graph
 

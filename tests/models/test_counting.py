@@ -13,7 +13,7 @@ from models.layers import LayerBuilder
 from models.model_facts import Network
 from models.networks import build_network
 from models.registry import MODELS
-from tests.support.single_tower import one_tower
+from tests.support.networks import one_tower
 
 pytestmark = pytest.mark.graph
 

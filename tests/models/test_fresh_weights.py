@@ -12,9 +12,9 @@ from models.networks import build_network
 from models.registry import MODELS, register_model
 from params import make_params
 from results.console import Console
-from tests.support.sessions import open_session
-from tests.support.single_tower import one_tower, random_images
-from tests.support.warned import check_warning
+from tests.support.graphs import open_session
+from tests.support.networks import one_tower, random_images
+from tests.support.outputs import check_warning
 
 pytestmark = pytest.mark.graph
 

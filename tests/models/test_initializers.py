@@ -7,7 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.layers import constant, glorot_normal, he_normal, he_normal_fan_out, truncated_normal
-from tests.support.sessions import open_session
+from tests.support.graphs import open_session
 from training.variables import Initializer
 
 pytestmark = pytest.mark.graph

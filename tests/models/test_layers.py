@@ -11,9 +11,9 @@ import tensorflow.compat.v1 as tf
 
 from models.layers import BatchNorm, LayerBuilder
 from models.registry import MODELS
+from tests.support.graphs import DATA_FORMATS, open_session
+from tests.support.networks import BATCH, load, one_tower, random_images, random_weight, relative_error
 from tests.support.oracles import Weights
-from tests.support.sessions import DATA_FORMATS, open_session
-from tests.support.single_tower import BATCH, load, one_tower, random_images, random_weight, relative_error
 from training.optimizers import GradientDescent, OptimizerStep
 from variable_mgr import TowerVariables
 

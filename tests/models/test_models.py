@@ -11,10 +11,9 @@ import tensorflow.compat.v1 as tf
 from inputs.data_sets import DATA_SETS
 from models.counting import cost_of
 from models.registry import MODELS
-from tests.support.conformance import CONFORMANCE, Case, build, count, give_weights
-from tests.support.keras_networks import published
-from tests.support.sessions import DATA_FORMATS, open_session
-from tests.support.single_tower import load, one_tower, random_images, relative_error
+from tests.support.graphs import DATA_FORMATS, open_session
+from tests.support.keras_networks import CONFORMANCE, Case, build, count, give_weights, published
+from tests.support.networks import load, one_tower, random_images, relative_error
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -6,9 +6,9 @@ import tensorflow.compat.v1 as tf
 
 from models.densenet import densenet
 from models.layers import LayerBuilder
-from tests.support.conformance import build, count
-from tests.support.sessions import open_session
-from tests.support.single_tower import BATCH, one_tower, random_images
+from tests.support.graphs import open_session
+from tests.support.keras_networks import build, count
+from tests.support.networks import BATCH, one_tower, random_images
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

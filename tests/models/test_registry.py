@@ -16,9 +16,9 @@ from models.layers import BatchNorm, LayerBuilder
 from models.model_facts import ModelFacts, Network
 from models.registry import MODELS, load_model_file, register_model
 from params import make_params
-from tests.support.array_writers import write_cifar
-from tests.support.model_docs import EXAMPLE
-from tests.support.refusals import check_line, refused
+from tests.support.documents import EXAMPLE
+from tests.support.images import write_cifar
+from tests.support.outputs import check_line, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
 

@@ -16,8 +16,7 @@ from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan, ServerPlan
 from tests.support import smaller
-from tests.support.array_writers import write_cifar
-from tests.support.examples import write_noise
+from tests.support.images import write_cifar, write_noise
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 

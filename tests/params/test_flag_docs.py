@@ -17,7 +17,7 @@ from params.flags_page import format_page
 from params.help_text import format_story
 from params.original import TABLE, Fate
 from params.original_meanings import DIFFERENCES, MEANINGS, OF_OTHER_VERSIONS, WORKING_OF_OTHER_VERSIONS
-from tests.support.refusals import refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ from models.registry import MODELS
 from params import RunFacts, check_run, make_params, parse_argv
 from planning.environment import Environment
 from planning.line import make_plan
-from tests.support.refusals import refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 

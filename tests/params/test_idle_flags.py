@@ -5,7 +5,7 @@ import pytest
 from models.registry import MODELS
 from params import SPECS, RunFacts, find_idle, parse_argv
 from params.modes import MODES
-from tests.support.refusals import check_line
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ from inputs.tf_data_settings import TfDataSettings
 from params import RunFacts, find_idle, parse_argv
 from params.all_rules import check_run
 from params.input_flags import chosen_pipeline, tf_data_settings
-from tests.support.refusals import check_line, refused
+from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ import pytest
 
 from params import SPECS, Params, parse_argv
 from params.original import NAMES, TABLE, Fate
-from tests.support.refusals import check_line, refused
+from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.unit
 

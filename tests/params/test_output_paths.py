@@ -8,7 +8,7 @@ import pytest
 
 from params import Params
 from planning.output_checks import check_outputs
-from tests.support.refusals import refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 

@@ -16,7 +16,7 @@ from inputs.stages import STAGES
 from models.registry import MODELS
 from params import SPECS, Params, make_params, parse_argv
 from params.file_flags import OUTPUTS
-from tests.support.refusals import check_line, refused
+from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.unit
 

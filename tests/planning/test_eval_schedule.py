@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from planning.plan import EvalSchedule
-from tests.support.refusals import check_line
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.unit
 

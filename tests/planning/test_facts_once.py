@@ -16,7 +16,7 @@ import tf_cnn_benchmarks
 from benchmark_cnn import BenchmarkCNN
 from params import make_params, parse_argv
 from records.layout import LABELS_FILE
-from tests.support.examples import write_noise
+from tests.support.images import write_noise
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -18,7 +18,7 @@ from planning.line import make_plan
 from planning.plan import Plan
 from planning.this_process import THIS_PROCESS
 from run.build import make_banner
-from tests.support.refusals import check_line, refused
+from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.graph
 

@@ -18,10 +18,8 @@ from params.input_flags import chosen_pipeline
 from records.layout import shard_name
 from results.console import Console
 from results.result import Result
-from tests.support.array_writers import write_cifar_pickles
-from tests.support.examples import encoded, example, write_noise, write_shard
-from tests.support.refusals import check_line, refused
-from tests.support.warned import check_warning
+from tests.support.images import encoded, example, write_cifar_pickles, write_noise, write_shard
+from tests.support.outputs import check_line, check_warning, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

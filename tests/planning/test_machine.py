@@ -21,7 +21,7 @@ from planning.plan import Machine, Processes
 from planning.processes import find_processes
 from planning.session import describe_session
 from planning.this_process import StartSettings
-from tests.support.refusals import check_line, refused
+from tests.support.outputs import check_line, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('same_environment')]
 

@@ -10,7 +10,7 @@ from params.modes import MODES
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan, VariableFacts
-from tests.support.refusals import refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.graph
 

@@ -12,7 +12,7 @@ from planning.plan import Machine
 from planning.this_process import INTRA, ThisProcess
 from planning.threads import Threads, choose_threads
 from results.summary import format_summary
-from tests.support.refusals import check_line
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.unit
 

@@ -15,18 +15,21 @@ from inputs.data_sets import Shards
 from records.framing import WalkedShards, walk_shards
 from records.shard_check import first_fault
 from run.faults import check_lengths
-from tests.support.examples import claiming, encoded, header_of, write_shard
-from tests.support.image_folders import (
+from tests.support.images import (
+    claiming,
     content,
+    encoded,
     flip_a_bit,
+    header_of,
     picture,
     read_examples,
     shard_paths,
     write_files,
     write_photos,
+    write_shard,
     write_shards_of,
 )
-from tests.support.refusals import check_line, failed, refused
+from tests.support.outputs import check_line, failed, refused
 
 pytestmark = pytest.mark.graph
 

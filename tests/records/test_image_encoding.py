@@ -11,9 +11,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from records.images import EncodedImage, Undecodable, encode_image
-from tests.support.examples import claiming, encoded
-from tests.support.image_folders import picture, pixels
-from tests.support.refusals import check_line
+from tests.support.images import claiming, encoded, picture, pixels
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.graph
 

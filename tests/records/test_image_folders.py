@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from records.layout import label_names, read_labels, scan_folder
-from tests.support.examples import encoded
-from tests.support.image_folders import convert, picture, read_examples, write_files, write_photos
-from tests.support.refusals import refused
+from tests.support.images import convert, encoded, picture, read_examples, write_files, write_photos
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.graph
 

@@ -13,9 +13,8 @@ import pytest
 from records.layout import scan_folder, shard_name
 from records.progress import Monitor
 from records.write import WriteOptions, write_shards
-from tests.support.examples import encoded
-from tests.support.image_folders import REPOSITORY, content, convert, picture, write_files
-from tests.support.refusals import failed
+from tests.support.images import REPOSITORY, content, convert, encoded, picture, write_files
+from tests.support.outputs import failed
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -20,8 +20,8 @@ import preprocessing
 import tf_cnn_benchmarks
 from records.layout import shard_name
 from records.shard_check import check_shards
-from tests.support.examples import encoded, example, write_shard
-from tests.support.refusals import check_line
+from tests.support.images import encoded, example, write_shard
+from tests.support.outputs import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.image_folders import REPOSITORY, convert, read_examples
+from tests.support.images import REPOSITORY, convert, read_examples
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

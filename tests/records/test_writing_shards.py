@@ -6,10 +6,10 @@ import pytest
 
 from records.layout import FACTS_FILE, read_facts, read_labels, scan_folder, shard_name
 from records.output import unfinished_folder
-from tests.support.examples import encoded
-from tests.support.image_folders import (
+from tests.support.images import (
     content,
     convert,
+    encoded,
     picture,
     pixels,
     read_examples,
@@ -17,7 +17,7 @@ from tests.support.image_folders import (
     write_photos,
     write_shards_of,
 )
-from tests.support.refusals import check_line, failed, refused
+from tests.support.outputs import check_line, failed, refused
 
 pytestmark = pytest.mark.graph
 

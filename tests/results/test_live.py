@@ -12,7 +12,7 @@ import pytest
 import tf_cnn_benchmarks
 from results.console import Console
 from results.live import LiveLine, format_duration
-from tests.support.terminals import Terminal, terminal
+from tests.support.programs import Terminal, terminal
 
 pytestmark = pytest.mark.unit
 

@@ -17,7 +17,7 @@ from params import Params
 from results import console
 from results.result import Cause, Phase, Result, Step, StepValues, Transfer
 from results.statistics import Rate, jitter, standard_error, step_rates, summarize, throughput
-from tests.support.refusals import check_line
+from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.unit
 

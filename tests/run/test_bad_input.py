@@ -12,9 +12,8 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from records.layout import shard_name
-from tests.support.array_writers import write_cifar
-from tests.support.examples import claiming, encoded, example, header_of, write_shard
-from tests.support.refusals import check_line
+from tests.support.images import claiming, encoded, example, header_of, write_cifar, write_shard
+from tests.support.outputs import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 

@@ -16,8 +16,7 @@ from params.all_rules import find_idle
 from params.rules import RunFacts
 from results.benchmark_log import BenchmarkLog, run_info
 from results.console import Console
-from tests.support.refusals import check_line, failed, refused
-from tests.support.warned import check_warning
+from tests.support.outputs import check_line, check_warning, failed, refused
 
 pytestmark = pytest.mark.graph
 

@@ -14,9 +14,8 @@ from params import make_params
 from params.all_rules import check_run
 from params.rules import RunFacts
 from tests.support import deterministic_runs
-from tests.support.array_writers import write_cifar
-from tests.support.examples import write_noise
-from tests.support.refusals import check_line, refused
+from tests.support.images import write_cifar, write_noise
+from tests.support.outputs import check_line, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -29,10 +29,9 @@ from records.layout import shard_name
 from results.console import Console
 from results.result import Accuracy, Result
 from run.evaluation import Evaluation, OwnVariables
-from tests.support.examples import encoded, example, write_noise, write_shard
-from tests.support.refusals import failed
-from tests.support.sessions import cpus, open_session
-from tests.support.warned import check_warning, warnings_in
+from tests.support.graphs import cpus, open_session
+from tests.support.images import encoded, example, write_noise, write_shard
+from tests.support.outputs import check_warning, failed, warnings_in
 from training.checkpoint_files import has_ended
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

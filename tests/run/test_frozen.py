@@ -25,10 +25,9 @@ from results.console import Console
 from run.build import build_step, make_banner
 from run.constant_weights import FrozenNetwork
 from run.evaluation import FixedVariables
-from tests.support.refusals import check_line, refused
-from tests.support.sessions import DATA_FORMATS, open_session
-from tests.support.single_tower import random_images
-from tests.support.warned import check_warning
+from tests.support.graphs import DATA_FORMATS, open_session
+from tests.support.networks import random_images
+from tests.support.outputs import check_line, check_warning, refused
 
 pytestmark = pytest.mark.graph
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.run.test_bad_input import run_command, the_error
 
 from run.instruments import write_scalars
-from tests.support.examples import encoded
-from tests.support.image_folders import write_files
-from tests.support.refusals import check_line, failed
-from tests.support.sample_results import write_sample
+from tests.run.test_bad_input import run_command, the_error
+from tests.support.images import encoded, write_files
+from tests.support.outputs import check_line, failed
+from tests.support.results import write_sample
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 

@@ -21,9 +21,8 @@ from tests.support.gpu_graphs import (
     signals,
     strangers_of_resources,
 )
-from tests.support.mode_managers import make_manager
+from tests.support.networks import FixedInput, make_manager, needed_by, normalised, settings
 from tests.support.oracles import OPTIMIZERS
-from tests.support.small_networks import FixedInput, needed_by, normalised, settings
 from training.variables import num_bytes
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

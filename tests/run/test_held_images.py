@@ -17,8 +17,6 @@ from planning.line import make_plan
 from planning.plan import Plan
 from results.console import Console
 from results.result import Result
-from tests.support.array_writers import write_mnist
-from tests.support.examples import write_noise
 from tests.support.gpu_graphs import (
     build_on_gpus,
     ops_without_device,
@@ -26,8 +24,8 @@ from tests.support.gpu_graphs import (
     signals,
     strangers_of_resources,
 )
-from tests.support.refusals import check_line, refused
-from tests.support.warned import check_warning
+from tests.support.images import write_mnist, write_noise
+from tests.support.outputs import check_line, check_warning, refused
 
 pytestmark = pytest.mark.graph
 

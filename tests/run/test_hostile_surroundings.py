@@ -19,14 +19,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tests.run.test_bad_input import ROOT
 
 from inputs.data_sets import find_shards
 from records.layout import shard_name
 from run.faults import await_loss
-from tests.support.examples import encoded, example, write_shard
-from tests.support.image_folders import write_files
-from tests.support.refusals import check_line
+from tests.run.test_bad_input import ROOT
+from tests.support.images import encoded, example, write_files, write_shard
+from tests.support.outputs import check_line
 from tests.support.several_commands import Commands, running
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

@@ -18,10 +18,8 @@ from params import make_params
 from results import result as results
 from results.console import Console
 from run.input_stages import StageTime, format_stages, rows_of
-from tests.support.array_writers import write_cifar
-from tests.support.examples import write_noise
-from tests.support.refusals import refused
-from tests.support.warned import check_warning, warnings_in
+from tests.support.images import write_cifar, write_noise
+from tests.support.outputs import check_warning, refused, warnings_in
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -124,14 +122,14 @@ import sys
 from pathlib import Path
 import numpy as np
 import tensorflow.compat.v1 as tf
-from tests.support.examples import encoded, example, write_shard
+from tests.support.images import encoded, example, write_shard
 from inputs.catalog import input_for, make_pipeline
 from inputs.data_sets import find_shards
 from records.layout import shard_name
 from inputs.buffers import most_bytes
 from inputs.pipeline import InputParts
 from preprocessing import ImageOptions
-from tests.support.sessions import cpus, open_session
+from tests.support.graphs import cpus, open_session
 
 def resident_bytes():
     return 4096 * int(Path('/proc/self/statm').read_text().split()[1])

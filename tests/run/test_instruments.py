@@ -17,8 +17,7 @@ from params import make_params
 from results.console import Console
 from results.result import Result
 from run.instruments import write_scalars
-from tests.support.refusals import failed, refused
-from tests.support.warned import check_warning, warnings_in
+from tests.support.outputs import check_warning, failed, refused, warnings_in
 
 pytestmark = pytest.mark.graph
 

@@ -19,9 +19,8 @@ from params import make_params
 from records.layout import shard_name
 from results.console import Console
 from results.result import Phase, Result
-from tests.support.examples import example, write_shard
-from tests.support.refusals import failed, refused
-from tests.support.warned import check_warning, warnings_in
+from tests.support.images import example, write_shard
+from tests.support.outputs import check_warning, failed, refused, warnings_in
 from training.checkpoint_files import has_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

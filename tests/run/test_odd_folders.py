@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.run.test_bad_input import run_command
 
-from tests.support.refusals import check_line
+from tests.run.test_bad_input import run_command
+from tests.support.outputs import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 

@@ -16,7 +16,7 @@ from results import result as results
 from results.console import Console
 from results.document import Record, read_file
 from results.result import Phase
-from tests.support.refusals import failed, refused
+from tests.support.outputs import failed, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

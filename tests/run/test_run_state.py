@@ -26,10 +26,10 @@ from planning.plan import Plan
 from run.build import build_step
 from run.state import RunState
 from run.step_graph import StepGraph
-from tests.support.array_writers import write_mnist
+from tests.support.graphs import DATA_FORMATS
+from tests.support.images import write_mnist
 from tests.support.oracles import Weights
-from tests.support.refusals import failed
-from tests.support.sessions import DATA_FORMATS
+from tests.support.outputs import failed
 from training.checkpoint_files import latest_checkpoint
 
 pytestmark = pytest.mark.graph

@@ -17,10 +17,10 @@ from params import make_params
 from preprocessing import normalize
 from run.evaluation import OwnVariables
 from run.export import ModelValues, export_saved_model
-from tests.support.conformance import CONFORMANCE, Case, give_weights
-from tests.support.refusals import failed
-from tests.support.sessions import cpus, open_session
-from tests.support.single_tower import random_images, relative_error
+from tests.support.graphs import cpus, open_session
+from tests.support.keras_networks import CONFORMANCE, Case, give_weights
+from tests.support.networks import random_images, relative_error
+from tests.support.outputs import failed
 from training.checkpoint_files import latest_checkpoint
 from training.checkpoints import Checkpointer
 

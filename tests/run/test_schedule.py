@@ -3,7 +3,7 @@
 import pytest
 
 from run.schedule import Origin, Schedule, StartFacts, choose_origin, make_schedule
-from tests.support.refusals import failed
+from tests.support.outputs import failed
 
 pytestmark = pytest.mark.unit
 

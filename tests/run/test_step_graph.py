@@ -15,8 +15,8 @@ from models.registry import MODELS
 from params.all_reduce_spec import parse_spec
 from params.modes import MODES, Place
 from run.step_graph import StepGraph, StepSettings, build_step_graph
+from tests.support.graphs import cpus, open_session
 from tests.support.oracles import OPTIMIZERS
-from tests.support.sessions import cpus, open_session
 from training.schedules import LearningRate
 from variable_mgr import ManagerParts, VariableMgr, make_variable_mgr
 

@@ -21,11 +21,10 @@ from results.console import Console
 from results.result import Result
 from run.step_graph import Fetches
 from run.steps_in_graph import StepsInGraph
-from tests.support.array_writers import write_mnist
-from tests.support.examples import encoded, example, write_noise, write_shard
 from tests.support.gpu_graphs import build_on_gpus, is_on_gpu
-from tests.support.refusals import refused
-from tests.support.sessions import cpus, open_session
+from tests.support.graphs import cpus, open_session
+from tests.support.images import encoded, example, write_mnist, write_noise, write_shard
+from tests.support.outputs import refused
 from training.checkpoint_files import latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]

@@ -19,7 +19,7 @@ from planning.processes import find_processes
 from planning.session import describe_session
 from planning.start import choose_start
 from planning.this_process import ProcessSettings, StartSettings, ThisProcess, VisibleGpus
-from tests.support.refusals import check_line, refused
+from tests.support.outputs import check_line, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 

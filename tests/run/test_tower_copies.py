@@ -9,10 +9,9 @@ import tensorflow.compat.v1 as tf
 from inputs.pipeline import Batch, InputPipeline
 from models.layers import LayerBuilder
 from run.step_graph import StepGraph, build_step_graph
-from tests.support.mode_managers import make_manager
+from tests.support.graphs import cpus, training_step
+from tests.support.networks import make_manager
 from tests.support.oracles import OPTIMIZERS
-from tests.support.sessions import cpus
-from tests.support.step_settings import training_step
 from training.precision import FP32, Precision
 
 pytestmark = pytest.mark.graph

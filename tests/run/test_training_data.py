@@ -24,9 +24,8 @@ from planning.plan import Plan
 from results.console import Console
 from results.result import Result
 from run.build import build_step
-from tests.support.array_writers import write_cifar, write_mnist
-from tests.support.refusals import refused
-from tests.support.warned import check_warning
+from tests.support.images import write_cifar, write_mnist
+from tests.support.outputs import check_warning, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -13,8 +13,8 @@ from inputs.data_folder import Arrays
 from inputs.data_sets import find_shards
 from inputs.validation import NO_IMAGE, Share, ValidationInput, array_examples, record_examples
 from preprocessing import RESIZE_METHODS, ImageOptions
-from tests.support.examples import write_noise
-from tests.support.sessions import cpus, open_session
+from tests.support.graphs import cpus, open_session
+from tests.support.images import write_noise
 
 pytestmark = pytest.mark.graph
 

@@ -37,10 +37,9 @@ from records.layout import shard_name
 from results.console import Console
 from results.result import Result
 from results.statistics import summarize
-from tests.support.array_writers import write_cifar
-from tests.support.examples import write_noise
 from tests.support.gpu_graphs import GpuGraph, Horovod, build_on_gpus
-from tests.support.sessions import open_session
+from tests.support.graphs import open_session
+from tests.support.images import write_cifar, write_noise
 
 Flags = Mapping[str, Any]
 Look = Callable[[Flags], Any]

@@ -19,7 +19,7 @@ from planning.plan import Plan
 from run.build import build_evaluation, build_step
 from run.evaluation import SavedVariables
 from run.step_graph import StepGraph
-from tests.support.small_networks import needed_by
+from tests.support.networks import needed_by
 
 Flags = Mapping[str, Any]
 

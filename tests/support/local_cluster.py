@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from cluster.failure_detector import FailureDetector
 from cluster.rendezvous import Generation, Rendezvous
 from cluster.topology import Cluster, Task, Timeout
-from tests.support.relay import Relay
+from tests.support.programs import Relay
 
 DEADLINE_SECS = 60.0
 # How long a test waits to see that something does not happen.

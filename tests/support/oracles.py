@@ -1,4 +1,4 @@
-"""Each optimizer three times: ours, TensorFlow's if it has one, and rebuilt in NumPy; variables as placeholders."""
+"""What others compute: optimizers and schedules in NumPy, batches in PIL."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,9 @@ import tensorflow.compat.v1 as tf
 
 from training.optimizers import Adam, GradientDescent, Lars, Momentum, Optimizer, RmsProp
 from training.variables import Initializer
+
+# ---- oracles ---------------------------------------------------------------------------------------------------------
+# Each optimizer three times: ours, TensorFlow's if it has one, and rebuilt in NumPy; variables as placeholders.
 
 Weights = dict[str, np.ndarray]
 Slots = dict[str, np.ndarray]

@@ -17,10 +17,9 @@ from params.all_reduce_spec import parse_spec
 from results.console import Console
 from results.result import Result
 from run.step_graph import build_step_graph
-from tests.support.mode_managers import make_manager
+from tests.support.graphs import cpus, open_session, training_step
+from tests.support.networks import make_manager
 from tests.support.oracles import OPTIMIZERS, Weights
-from tests.support.sessions import cpus, open_session
-from tests.support.step_settings import training_step
 from training.precision import Precision
 
 FP16, BF16 = Precision('fp16'), Precision('bf16')

@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from managers.synchronous_step import SynchronousStep
+from tests.support.networks import DEADLINE_SECS, NUM_WORKERS, Built, build
 from tests.support.oracles import Weights
-from tests.support.small_networks import DEADLINE_SECS, NUM_WORKERS, Built, build
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sweeps.estimate import estimate
-from tests.support.sweeping import plan_of
+from tests.support.results import plan_of
 
 pytestmark = pytest.mark.unit
 

@@ -10,8 +10,8 @@ from params.modes import MODES
 from sweeps.configurations import make_plan
 from sweeps.flags import on_cpu, override, read_grid
 from sweeps.sweep_file import find_file, read_file, shipped
-from tests.support.refusals import check_line, refused
-from tests.support.sweeping import plan_of
+from tests.support.outputs import check_line, refused
+from tests.support.results import plan_of
 
 pytestmark = pytest.mark.unit
 

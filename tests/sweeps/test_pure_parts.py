@@ -11,7 +11,7 @@ from sweeps.durations import format_seconds, seconds_left
 from sweeps.limited_process import ERROR, MEMORY, explain
 from sweeps.order import order_of_round
 from sweeps.settings import Settings
-from tests.support.refusals import refused
+from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 

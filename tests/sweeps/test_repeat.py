@@ -15,9 +15,8 @@ from results.console import Console
 from results.document import Record, read_file
 from results.repeats import far_from_others
 from sweeps.repeat import repeat
-from tests.support.refusals import failed, refused
-from tests.support.sample_results import sample_document
-from tests.support.sweeping import starter
+from tests.support.outputs import failed, refused
+from tests.support.results import sample_document, starter
 
 pytestmark = pytest.mark.unit
 

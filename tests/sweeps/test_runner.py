@@ -14,9 +14,18 @@ from sweeps.limited_process import MEMORY, TIMEOUT, Limits, run_process
 from sweeps.progress_line import Progress
 from sweeps.runner import Starter, Sweep, describe, is_narrow, run_repeats
 from sweeps.search import Search
-from tests.support.refusals import check_line, failed
-from tests.support.sample_results import sample_document
-from tests.support.sweeping import FAKE, assert_ended, created, environment, plan_of, runs_in, sizes_in, starter
+from tests.support.outputs import check_line, failed
+from tests.support.results import (
+    FAKE,
+    assert_ended,
+    created,
+    environment,
+    plan_of,
+    runs_in,
+    sample_document,
+    sizes_in,
+    starter,
+)
 
 pytestmark = pytest.mark.distributed
 

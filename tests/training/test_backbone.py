@@ -13,8 +13,7 @@ from benchmark_cnn import BenchmarkCNN
 from params import make_params
 from results.console import Console
 from tests.support.oracles import Weights
-from tests.support.refusals import check_line, failed, refused
-from tests.support.warned import check_warning, warnings_in
+from tests.support.outputs import check_line, check_warning, failed, refused, warnings_in
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from tests.support.graphs import DATA, Model, cpus, damage, files_of, open_model, open_session
 from tests.support.oracles import OPTIMIZERS
-from tests.support.refusals import check_line, failed
-from tests.support.saved_numbers import DATA, Model, damage, files_of, open_model
-from tests.support.sessions import cpus, open_session
+from tests.support.outputs import check_line, failed
 from training.checkpoint_files import latest_checkpoint
 from training.checkpoints import Checkpointer, Slice, whole
 from training.variables import Variable, create_variable

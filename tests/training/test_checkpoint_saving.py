@@ -14,9 +14,18 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.refusals import failed
-from tests.support.saved_numbers import DATA, Model, damage, file_size_limit, files_of, open_model, restored
-from tests.support.sessions import cpus, open_session
+from tests.support.graphs import (
+    DATA,
+    Model,
+    cpus,
+    damage,
+    file_size_limit,
+    files_of,
+    open_model,
+    open_session,
+    restored,
+)
+from tests.support.outputs import failed
 from training.checkpoint_files import latest_checkpoint
 
 pytestmark = pytest.mark.graph

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.refusals import failed
-from tests.support.saved_numbers import DATA, Model, files_of, open_model, restored
-from tests.support.sessions import cpus, open_session
+from tests.support.graphs import DATA, Model, cpus, files_of, open_model, open_session, restored
+from tests.support.outputs import failed
 from training.checkpoint_files import latest_checkpoint, step_of
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

@@ -15,10 +15,10 @@ from models.model_facts import Network
 from models.networks import build_network
 from results.console import Console
 from results.result import Result
+from tests.support.graphs import open_session
+from tests.support.networks import assert_close
 from tests.support.oracles import OPTIMIZERS, Fed, Weights
-from tests.support.refusals import failed
-from tests.support.sessions import open_session
-from tests.support.small_networks import assert_close
+from tests.support.outputs import check_warning, failed
 from tests.support.small_steps import (
     FP16,
     LEARNING_RATE,
@@ -36,7 +36,6 @@ from tests.support.small_steps import (
     train,
     zero,
 )
-from tests.support.warned import check_warning
 from training.precision import FP32, Precision
 
 pytestmark = pytest.mark.graph

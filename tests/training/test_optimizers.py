@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from tests.support.graphs import cpus, open_session
 from tests.support.oracles import OPTIMIZERS, PLAIN_MOMENTUM, Weights
-from tests.support.sessions import cpus, open_session
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep, RmsProp
 from training.variables import Variable, create_variable
 

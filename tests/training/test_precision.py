@@ -11,9 +11,8 @@ import tensorflow.compat.v1 as tf
 from models.model_facts import Network
 from models.networks import build_network
 from models.registry import MODELS
-from tests.support.sessions import DATA_FORMATS, open_session
-from tests.support.single_tower import one_tower, random_images
-from tests.support.small_networks import assert_close
+from tests.support.graphs import DATA_FORMATS, open_session
+from tests.support.networks import assert_close, one_tower, random_images
 from tests.support.small_steps import (
     BF16,
     FP16,

@@ -17,9 +17,9 @@ from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan
 from run.build import make_banner
-from tests.support.array_writers import write_mnist
-from tests.support.refusals import check_line
-from tests.support.sessions import open_session
+from tests.support.graphs import open_session
+from tests.support.images import write_mnist
+from tests.support.outputs import check_line
 from training.schedules import LearningRate, parse_piecewise
 
 pytestmark = pytest.mark.graph

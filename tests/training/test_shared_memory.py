@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.sessions import open_session
+from tests.support.graphs import open_session
 from training.memory_files import NoMemoryError, create_memory, open_memory
 from training.variables import create_variable
 

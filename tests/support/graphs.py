@@ -1,4 +1,4 @@
-"""A small model whose variables all hold the same number, for tests of checkpoints, and faults of checkpoint files."""
+"""Sessions, settings and inputs of small graphs, and what checkpoints hold."""
 
 import contextlib
 import resource
@@ -9,10 +9,79 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from tests.support.sessions import cpus, open_session
+from inputs.pipeline import InputPipeline
+from models.model_facts import Build, Network
+from run.step_graph import StepSettings
 from training.checkpoint_files import latest_checkpoint
 from training.checkpoints import Checkpointer, Slice, whole
+from training.schedules import LearningRate
 from training.variables import create_variable
+
+# ---- sessions --------------------------------------------------------------------------------------------------------
+# Sessions for small graphs.
+
+DATA_FORMATS = ('NHWC', 'NCHW')
+
+
+@contextlib.contextmanager
+def open_session(num_cpus: int = 1, *, has_nchw: bool = False) -> Iterator[Any]:
+    """A session of the current graph, with the devices /device:CPU:0 ... of one CPU.
+
+    Graphs run without graph passes, which take longer than the tests. Only has_nchw enables the layout pass, for ops
+    whose CPU kernels support NHWC only.
+    """
+    config = tf.ConfigProto(device_count={'CPU': num_cpus})
+    rewrites = config.graph_options.rewrite_options
+    if has_nchw:
+        rewrites.optimizers.append('layout')
+        rewrites.cpu_layout_conversion = rewrites.NCHW_TO_NHWC
+    else:
+        rewrites.disable_meta_optimizer = True
+    with tf.Session(config=config) as session:
+        yield session
+
+
+def cpus(count: int) -> list[str]:
+    """The names of that many devices of one CPU."""
+    return [f'/device:CPU:{number}' for number in range(count)]
+
+
+# ---- step settings ---------------------------------------------------------------------------------------------------
+# The settings of a small training step.
+
+
+def training_step(
+    network: Network | Build, num_classes: int, *, seed: int, learning_rate: float, **more: Any
+) -> StepSettings:
+    """Settings of a step that trains the network, which may be given as a build function. more overrides settings."""
+    settings = {
+        'data_format': 'NHWC',
+        'forward_only': False,
+        'with_accuracy': False,
+        'loss_type_to_report': 'total_loss',
+        'weight_decay': 0.01,
+        'gradient_clip': None,
+        'learning_rate': LearningRate((learning_rate,)),
+        'seed': seed,
+    }
+    if not isinstance(network, Network):
+        network = Network(network)
+    return StepSettings(network=network, num_classes=num_classes, **{**settings, **more})
+
+
+# ---- input steps -----------------------------------------------------------------------------------------------------
+# The images and labels that an input pipeline gives the model in a step.
+
+
+def step(session: Any, pipeline: InputPipeline, towers: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Runs a step, and returns the images and labels of each tower in `towers`."""
+    batches = [pipeline.tower_batch(tower) for tower in towers]
+    fetched = session.run([*pipeline.per_step_ops, *((batch.images, batch.labels) for batch in batches)])
+    return fetched[len(pipeline.per_step_ops) :]
+
+
+# ---- saved numbers ---------------------------------------------------------------------------------------------------
+# A small model whose variables all hold the same number, for tests of checkpoints, and faults of checkpoint files.
 
 DATA = 'data-00000-of-00001'
 

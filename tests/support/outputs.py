@@ -1,8 +1,81 @@
-"""What people's scripts read from standard output, read as they do it: awk's last field, sed, grep, line starts."""
+"""Checks what the program prints: errors and warnings in one line, and what scripts read from standard output."""
 
+import contextlib
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import pytest
+
+from errors import BenchmarkError, RunError, UsageError
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+# Checks errors as users see them: one line, an exit code, and the flag, value, file or host concerned.
+
+
+def check_line(line: object, *facts: object) -> str:
+    """Returns the text of an error or a warning; fails unless it is one line that names all of the facts."""
+    text = str(line)
+    assert len(text.splitlines()) == 1, text
+    missing = [str(fact) for fact in facts if str(fact) not in text]
+    assert not missing, f'{missing} not in: {text}'
+    return text
+
+
+@contextlib.contextmanager
+def refused(*facts: object) -> Iterator[pytest.ExceptionInfo[UsageError]]:
+    """Checks that the block raises UsageError, with exit code 2 and one line that names all of the facts."""
+    with _raised(UsageError, 2, facts) as caught:
+        yield caught
+
+
+@contextlib.contextmanager
+def failed(*facts: object) -> Iterator[pytest.ExceptionInfo[RunError]]:
+    """Checks that the block raises RunError, with exit code 1 and one line that names all of the facts."""
+    with _raised(RunError, 1, facts) as caught:
+        yield caught
+
+
+@contextlib.contextmanager
+def _raised(kind: type[BenchmarkError], exit_code: int, facts: tuple[object, ...]) -> Iterator[pytest.ExceptionInfo]:
+    with pytest.raises(kind) as caught:
+        yield caught
+    assert caught.value.exit_code == exit_code
+    check_line(caught.value, *facts)
+
+
+# ---- warned ----------------------------------------------------------------------------------------------------------
+# Checks warnings as users see them: lines of standard error with a fixed beginning and the facts concerned.
+
+_START = 'tf_cnn_benchmarks: warning: '
+# What is said of short runs, as tests make them, and of runs on a busy machine.
+_NOISE = re.compile(
+    r'timed, too few for the noise|the first \w+ .*times the median|outliers? among|steps spread by|'
+    r'the second half of the timed steps|passed between the steps|other processes used|\(steal\)|the CPU quota of|'
+    r'slowed down'
+)
+
+
+def warnings_in(err: str) -> list[str]:
+    """The warnings among the lines of a standard error, without their fixed beginning and those of noise."""
+    return [line for line in _all_warnings(err) if not _NOISE.search(line)]
+
+
+def check_warning(err: str, *facts: object) -> str:
+    """Returns the only warning that names all of the facts; fails unless there is exactly one."""
+    lines = _all_warnings(err)
+    found = [line for line in lines if all(str(fact) in line for fact in facts)]
+    assert len(found) == 1, f'{[str(fact) for fact in facts]} not in just one of: {lines}'
+    return check_line(found[0], *facts)
+
+
+def _all_warnings(err: str) -> list[str]:
+    return [line.removeprefix(_START) for line in err.splitlines() if line.startswith(_START)]
+
+
+# ---- output scripts --------------------------------------------------------------------------------------------------
+# What people's scripts read from standard output, read as they do it: awk's last field, sed, grep, line starts.
 
 _RULE = '-' * 64
 _LABEL = re.compile(r'(\w[\w ]*):\s+(\S.*)')

@@ -1,23 +1,28 @@
-"""Small networks, and the graph that a worker of a cluster builds from one in each mode."""
+"""Small networks, their steps on one tower, and the variable managers of every mode."""
 
+import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from inputs.pipeline import Batch, InputPipeline
+from managers.all_reduce import Algorithm, by_copies, compacted
+from managers.buckets import Packing
+from managers.parameter_servers import ParameterServers
 from models.layers import LayerBuilder
 from models.model_facts import Build
 from params.modes import MODES, Place
 from run.step_graph import StepGraph, StepSettings, build_step_graph
-from tests.support.mode_managers import make_manager
+from tests.support.graphs import cpus, open_session, training_step
 from tests.support.oracles import OPTIMIZERS, Weights
-from tests.support.sessions import cpus, open_session
-from tests.support.step_settings import training_step
 from training.precision import FP32, Precision
-from variable_mgr import VariableMgr
+from variable_mgr import ManagerParts, VariableMgr, VariableMgrIndependent, make_variable_mgr
+
+# ---- small networks --------------------------------------------------------------------------------------------------
+# Small networks, and the graph that a worker of a cluster builds from one in each mode.
 
 SEED, LEARNING_RATE, NUM_STEPS = 5, 0.1, 3
 NUM_WORKERS, NUM_TOWERS, NUM_SERVERS, BATCH = 2, 2, 2, 2
@@ -166,3 +171,91 @@ def needed_by(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
         found |= before
         new += before
     return found
+
+
+# ---- single tower ----------------------------------------------------------------------------------------------------
+# A single tower, with random images and weights for it.
+
+BATCH = 2
+
+
+def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Weights that keep activations from vanishing or exploding, so that every layer affects the logits."""
+    random = np.random.default_rng(zlib.crc32(name.encode()))
+    if name.endswith('kernel'):
+        is_depthwise = len(shape) == 4 and shape[-1] == 1
+        scale = np.sqrt(2 / np.prod(shape[: 2 if is_depthwise else -1]))
+        return random.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+    if name.endswith(('gamma', 'moving_variance')):
+        return random.uniform(0.5, 1.5, shape).astype(np.float32)
+    return random.normal(0, 0.2, shape).astype(np.float32)
+
+
+def random_images(shape: tuple[int, ...]) -> np.ndarray:
+    """[BATCH, H, W, C] float32 of small patches, since networks that average cannot distinguish plain noise."""
+    height, width, channels = shape
+    patches = np.random.default_rng(0).normal(size=(BATCH, height // 14 + 1, width // 14 + 1, channels))
+    return patches.repeat(14, 1).repeat(14, 2)[:, :height, :width].astype(np.float32)
+
+
+def one_tower() -> VariableMgr:
+    return VariableMgrIndependent(cpus(1), seed=1)
+
+
+def load(session: Any, manager: VariableMgr, weights: Weights) -> None:
+    variables = manager.savable_variables()
+    values = {name: tf.placeholder(tf.float32, variable.shape) for name, variable in variables.items()}
+    assigned = [variable.assign(values[name]) for name, variable in variables.items()]
+    session.run(assigned, {value: weights[name] for name, value in values.items()})
+
+
+def relative_error(values: np.ndarray, expected: np.ndarray) -> float:
+    assert values.shape == expected.shape
+    return float(np.abs(values - expected).max() / np.abs(expected).max())
+
+
+# ---- mode managers ---------------------------------------------------------------------------------------------------
+# The variable manager of a mode, made for small graphs on CPUs.
+
+
+def make_manager(
+    mode: str,
+    devices: Sequence[str],
+    *,
+    place: Place = Place.ALONE,
+    staged: bool = False,
+    relaxed: bool = False,
+    variable_dtype: tf.DType = tf.float32,
+    algorithm: Algorithm | None = None,
+    packing: Packing | None = None,
+    transfer: tf.DType | None = None,
+    server_devices: Sequence[str] = (),
+    worker: int = 0,
+    num_workers: int = 1,
+    **parts: Any,
+) -> VariableMgr:
+    """The variable manager of towers on these devices.
+
+    Args:
+      mode: a value of --variable_update that can run in this place.
+      algorithm: how the towers of one process sum float32; by default on the first CPU.
+      server_devices: one device per parameter server.
+      parts: further fields of ManagerParts, instead of the defaults here.
+    """
+    algorithm = algorithm or by_copies(cpus(1))
+    packing = packing or Packing()
+    common = ManagerParts(
+        devices=devices,
+        seed=1,
+        parameter_devices=cpus(1),
+        algorithm=compacted(algorithm, devices, transfer) if transfer else algorithm,
+        packing=packing,
+        servers=ParameterServers(server_devices, worker, num_workers, packing, transfer),
+        worker=worker,
+        num_workers=num_workers,
+        transfer=transfer,
+        on_towers='gpu' in devices[0],
+        variable_dtype=variable_dtype,
+    )
+    row = MODES[mode].manager(place, staged=staged, relaxed=relaxed)
+    return make_variable_mgr(row, replace(common, **parts))

@@ -1,0 +1,330 @@
+"""Machines that are not here: their files as Linux has them, their job schedulers, GPUs and libraries."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cluster.discovery import Cluster, find_cluster
+from hardware.tensorflow_build import tensorflow_build
+from params import Params
+
+# ---- captured machines -----------------------------------------------------------------------------------------------
+# The files in which Linux describes some machines, as captured there, for tests that read them.
+
+EPYC_FLAGS = (
+    'fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 ht syscall nx '
+    'mmxext fxsr_opt pdpe1gb rdtscp lm constant_tsc rep_good nopl nonstop_tsc cpuid extd_apicid amd_dcm aperfmperf pni '
+    'pclmulqdq monitor ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt aes xsave avx f16c rdrand lahf_lm cmp_legacy svm abm '
+    'sse4a misalignsse 3dnowprefetch topoext fsgsbase bmi1 avx2 smep bmi2 rdseed adx smap clflushopt sha_ni xsaveopt'
+)
+GRAVITON_FEATURES = (
+    'fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs'
+)
+# Version 2 in a container has a namespace of its own; version 1 shows the groups of the host.
+CONTAINER_V2 = {
+    'proc/self/cgroup': '0::/\n',
+    'proc/self/mountinfo': (
+        '612 611 0:53 / / rw,relatime - overlay overlay rw,lowerdir=/l\n'
+        '620 612 0:27 / /sys/fs/cgroup ro,nosuid,nodev,noexec,relatime - cgroup2 cgroup rw,nsdelegate\n'
+    ),
+    'sys/fs/cgroup/cpu.max': '150000 100000\n',
+    'sys/fs/cgroup/memory.max': '4294967296\n',
+    'sys/fs/cgroup/cpu.stat': 'usage_usec 5000000\nnr_periods 100\nnr_throttled 40\nthrottled_usec 2500000\n',
+}
+CONTAINER_V1 = {
+    'proc/self/cgroup': (
+        '12:memory:/docker/4f2a\n11:cpuset:/docker/4f2a\n4:cpu,cpuacct:/docker/4f2a\n1:name=systemd:/docker/4f2a\n0::/\n'
+    ),
+    'proc/self/mountinfo': (
+        '801 800 0:30 /docker/4f2a /sys/fs/cgroup/systemd ro - cgroup cgroup rw,xattr,name=systemd\n'
+        '804 800 0:33 /docker/4f2a /sys/fs/cgroup/cpu,cpuacct ro,nosuid - cgroup cgroup rw,cpu,cpuacct\n'
+        '807 800 0:36 /docker/4f2a /sys/fs/cgroup/memory ro,nosuid master:19 - cgroup cgroup rw,memory\n'
+    ),
+    'sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us': '150000\n',
+    'sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us': '100000\n',
+    'sys/fs/cgroup/cpu,cpuacct/cpu.stat': 'nr_periods 100\nnr_throttled 40\nthrottled_time 2500000000\n',
+    'sys/fs/cgroup/cpu,cpuacct/cpuacct.usage': '5000000000\n',
+    'sys/fs/cgroup/memory/memory.limit_in_bytes': '4294967296\n',
+}
+# A batch system limits the job, and the process is in a group of its step, which has no limit of its own.
+BATCH_JOB = {
+    'proc/self/cgroup': '0::/system.slice/job_7/step_0\n',
+    'proc/self/mountinfo': '34 23 0:29 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n',
+    'sys/fs/cgroup/system.slice/cpu.max': 'max 100000\n',
+    'sys/fs/cgroup/system.slice/job_7/cpu.max': '400000 100000\n',
+    'sys/fs/cgroup/system.slice/job_7/memory.max': '8589934592\n',
+    'sys/fs/cgroup/system.slice/job_7/cpu.stat': 'usage_usec 9000000\nthrottled_usec 700000\n',
+    'sys/fs/cgroup/system.slice/job_7/step_0/cpu.max': 'max 100000\n',
+    'sys/fs/cgroup/system.slice/job_7/step_0/memory.max': 'max\n',
+    'sys/fs/cgroup/system.slice/job_7/step_0/cpu.stat': 'usage_usec 8000000\nthrottled_usec 0\n',
+}
+
+
+def write_files(root: Path, files: Mapping[str, str]) -> Path:
+    """Writes texts to these paths under a folder, and returns the folder."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding='utf-8')
+    return root
+
+
+def epyc_2_sockets() -> dict[str, str]:
+    """A server with two AMD EPYC 7451, 24 cores with two threads each."""
+    files = _common('epyc', 263_846_044, '0-95') | {
+        'proc/cpuinfo': ''.join(
+            f'processor\t: {i}\nvendor_id\t: AuthenticAMD\ncpu family\t: 23\nmodel\t\t: 1\n'
+            f'model name\t: AMD EPYC 7451 24-Core Processor\nphysical id\t: {i // 24 % 2}\nsiblings\t: 48\n'
+            f'core id\t\t: {i % 24}\ncpu cores\t: 24\nflags\t\t: {EPYC_FLAGS}\nbogomips\t: 4590.83\n\n'
+            for i in range(96)
+        ),
+        'sys/class/dmi/id/sys_vendor': 'Supermicro\n',
+        'sys/class/dmi/id/product_name': 'AS -2023US-TR4\n',
+    }
+    for i in range(96):
+        topology = f'sys/devices/system/cpu/cpu{i}/topology'
+        files[f'{topology}/thread_siblings_list'] = f'{i % 48},{i % 48 + 48}\n'
+        files[f'{topology}/core_siblings_list'] = '0-23,48-71\n' if i % 48 < 24 else '24-47,72-95\n'
+        files[f'sys/devices/system/cpu/cpufreq/policy{i}/scaling_governor'] = 'performance\n'
+    return files
+
+
+def graviton() -> dict[str, str]:
+    """A virtual machine with 16 cores of AWS Graviton2, an ARM processor."""
+    files = _common('ip-172-31-4-9', 65_094_204, '0-15') | {
+        'proc/cpuinfo': ''.join(
+            f'processor\t: {i}\nBogoMIPS\t: 243.75\nFeatures\t: {GRAVITON_FEATURES}\nCPU implementer\t: 0x41\n'
+            'CPU architecture: 8\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\nCPU revision\t: 1\n\n'
+            for i in range(16)
+        ),
+        'sys/class/dmi/id/sys_vendor': 'Amazon EC2\n',
+        'sys/class/dmi/id/product_name': 'm6g.4xlarge\n',
+    }
+    for i in range(16):
+        topology = f'sys/devices/system/cpu/cpu{i}/topology'
+        files[f'{topology}/thread_siblings_list'] = f'{i}\n'
+        files[f'{topology}/core_siblings_list'] = '0-15\n'
+    return files
+
+
+def _common(hostname: str, kibibytes: int, cores: str) -> dict[str, str]:
+    return {
+        'etc/os-release': 'NAME="Ubuntu"\nVERSION_ID="22.04"\nPRETTY_NAME="Ubuntu 22.04.4 LTS"\nID=ubuntu\n',
+        'proc/meminfo': f'MemTotal:       {kibibytes} kB\nMemFree:        1000000 kB\n',
+        'proc/loadavg': '0.25 0.50 0.75 1/900 12345\n',
+        'proc/self/status': f'Name:\tpython\nVmHWM:\t  123456 kB\nCpus_allowed:\tffff\nCpus_allowed_list:\t{cores}\n',
+        'proc/sys/kernel/hostname': f'{hostname}\n',
+        'proc/sys/kernel/osrelease': '5.15.0-105-generic\n',
+    }
+
+
+# ---- cluster environments --------------------------------------------------------------------------------------------
+# The environment variables that launchers set, and the cluster that a process finds from them.
+
+# The source that a cluster given by flags reports.
+FLAGS = 'the flags'
+PS, WORKERS = ('10.0.0.1:2222',), ('10.0.0.2:2222', '10.0.0.3:2222')
+HOSTS: dict[str, Any] = {'ps_hosts': ','.join(PS), 'worker_hosts': ','.join(WORKERS)}
+COLLECTIVE: dict[str, Any] = {'variable_update': 'collective_all_reduce'}
+CONTROLLED: dict[str, Any] = {
+    'variable_update': 'distributed_all_reduce',
+    'controller_host': '10.0.0.9:2222',
+    'worker_hosts': '10.0.0.2:2222,10.0.0.3:2222',
+}
+
+
+def controlled(job: str, index: int) -> Cluster:
+    """The cluster of CONTROLLED, seen from one of its tasks."""
+    return Cluster((), WORKERS, job, index, FLAGS, ('10.0.0.9:2222',))
+
+
+def find(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster | None:
+    """The cluster that a process with these flags and this environment finds, or None."""
+    return find_cluster(Params(**flags), environ or {})
+
+
+def found(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster:
+    """Like find, for a process that must be in a cluster."""
+    cluster = find(environ, **flags)
+    assert cluster is not None
+    return cluster
+
+
+# What Kubeflow's training operator writes (kubeflow/training-operator, pkg/controller.v1/tensorflow/tensorflow.go,
+# genTFConfigJSONStr): hosts are the headless services of the replicas; an evaluator gets the cluster but is not in it.
+def tf_config(job: str, index: int | str, **cluster: list[str] | dict[str, str]) -> dict[str, str]:
+    config = {'cluster': cluster, 'task': {'type': job, 'index': index}, 'environment': 'cloud'}
+    return {'TF_CONFIG': json.dumps(config)}
+
+
+def replicas(job: str, count: int) -> list[str]:
+    return [f'cnn-{job}-{i}.train.svc:2222' for i in range(count)]
+
+
+TF_JOB = {'chief': replicas('chief', 1), 'worker': replicas('worker', 2), 'ps': replicas('ps', 1)}
+
+
+def slurm_batch(**changes: str) -> dict[str, str]:
+    """The environment of a batch script of 3 nodes and 5 tasks, as Slurm 22.05 sets it (sbatch(1))."""
+    return {
+        'SLURMD_NODENAME': 'gpu01',
+        'SLURM_JOB_ID': '1207',
+        'SLURM_JOB_NODELIST': 'gpu[01-03]',
+        'SLURM_JOB_NUM_NODES': '3',
+        'SLURM_LOCALID': '0',
+        'SLURM_NODEID': '0',
+        'SLURM_NODELIST': 'gpu[01-03]',
+        'SLURM_NPROCS': '5',
+        'SLURM_NTASKS': '5',
+        'SLURM_PROCID': '0',
+        'SLURM_TASKS_PER_NODE': '3,1(x2)',
+        **changes,
+    }
+
+
+PLACES = [('gpu01', 0), ('gpu01', 1), ('gpu01', 2), ('gpu02', 0), ('gpu03', 0)]
+
+
+def slurm_step(rank: int, **changes: str) -> dict[str, str]:
+    """The environment of one task of `srun` in that script, as Slurm 22.05 sets it (srun(1), OUTPUT ENVIRONMENT)."""
+    node, local_rank = PLACES[rank]
+    return {
+        **slurm_batch(),
+        'SLURMD_NODENAME': node,
+        'SLURM_DISTRIBUTION': 'block',
+        'SLURM_LOCALID': str(local_rank),
+        'SLURM_NODEID': str(int(node[-1]) - 1),
+        'SLURM_PROCID': str(rank),
+        'SLURM_STEPID': '0',
+        'SLURM_STEP_ID': '0',
+        'SLURM_STEP_NODELIST': 'gpu[01-03]',
+        'SLURM_STEP_NUM_NODES': '3',
+        'SLURM_STEP_NUM_TASKS': '5',
+        'SLURM_STEP_TASKS_PER_NODE': '3,1(x2)',
+        **changes,
+    }
+
+
+def open_mpi(rank: int, size: int, local_size: int, **changes: str) -> dict[str, str]:
+    """The environment that mpirun of Open MPI 4.1 sets (docs.open-mpi.org, "environment variables"; 5 has them too)."""
+    return {
+        'OMPI_COMM_WORLD_RANK': str(rank),
+        'OMPI_COMM_WORLD_SIZE': str(size),
+        'OMPI_COMM_WORLD_LOCAL_RANK': str(rank % local_size),
+        'OMPI_COMM_WORLD_LOCAL_SIZE': str(local_size),
+        'OMPI_COMM_WORLD_NODE_RANK': str(rank % local_size),
+        'OMPI_UNIVERSE_SIZE': str(size),
+        'PMIX_NAMESPACE': '1265238017',
+        'PMIX_RANK': str(rank),
+        'PMIX_VERSION': '4.2.2rc2',
+        **changes,
+    }
+
+
+def open_mpi_in_slurm(rank: int, **changes: str) -> dict[str, str]:
+    """Open MPI in a Slurm job with 2 ranks on each of 3 nodes: the Slurm step is that of Open MPI's daemon."""
+    node = rank // 2
+    daemon = {
+        'SLURMD_NODENAME': f'gpu0{node + 1}',
+        'SLURM_DISTRIBUTION': 'cyclic',
+        'SLURM_LOCALID': '0',
+        'SLURM_NODEID': str(node),
+        'SLURM_PROCID': str(node),
+        'SLURM_STEP_NUM_TASKS': '3',
+        'SLURM_STEP_TASKS_PER_NODE': '1(x3)',
+        'SLURM_TASKS_PER_NODE': '1(x3)',
+    }
+    return {**slurm_step(0), **daemon, **open_mpi(rank, 6, 2), **changes}
+
+
+def pmix(rank: int, **changes: str) -> dict[str, str]:
+    """What a PMIx launcher (prterun) sets: PMIx_server_setup_fork of OpenPMIx sets the rank, but no size."""
+    return {'PMIX_NAMESPACE': 'prterun-gpu01-4711@1', 'PMIX_RANK': str(rank), 'PMIX_HOSTNAME': 'gpu01', **changes}
+
+
+# ---- fake nvml -------------------------------------------------------------------------------------------------------
+# NVIDIA's management library, as its package pynvml shows it, on a machine with equal GPUs.
+
+_MODULE = """
+class NVMLError(Exception):
+    pass
+
+class _Memory:
+    total = {memory_bytes}
+
+NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
+nvmlInit = nvmlShutdown = lambda: None
+nvmlSystemGetDriverVersion = lambda: '550.54.15'
+nvmlDeviceGetCount = lambda: {num_gpus}
+nvmlDeviceGetHandleByIndex = lambda index: index
+nvmlDeviceGetName = lambda gpu: '{name}'
+nvmlDeviceGetUUID = lambda gpu: f'GPU-{{gpu}}5a2'
+nvmlDeviceGetMemoryInfo = lambda gpu: _Memory
+nvmlDeviceGetCudaComputeCapability = lambda gpu: {capability}
+nvmlDeviceGetMaxClockInfo = lambda gpu, kind: 1410 if kind == NVML_CLOCK_SM else 1215
+nvmlDeviceGetEnforcedPowerLimit = lambda gpu: 400_000
+"""
+
+
+def write_pynvml(
+    folder: Path, num_gpus: int, *, name: str = 'NVIDIA A100-SXM4-40GB', capability: tuple[int, int] = (8, 0)
+) -> Path:
+    """Writes pynvml.py to a folder, which a process finds by PYTHONPATH, and returns its path."""
+    folder.mkdir(exist_ok=True)
+    path = folder / 'pynvml.py'
+    path.write_text(_MODULE.format(num_gpus=num_gpus, name=name, capability=capability, memory_bytes=40 * 2**30))
+    return path
+
+
+def use_pynvml(monkeypatch: pytest.MonkeyPatch, path: Path) -> ModuleType:
+    """Lets this process import the module that write_pynvml wrote."""
+    spec = importlib.util.spec_from_file_location('pynvml', path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, 'pynvml', module)
+    return module
+
+
+def without_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets this process find no such package, as where it is not installed."""
+    monkeypatch.setitem(sys.modules, 'pynvml', None)
+
+
+# ---- compiled libraries ----------------------------------------------------------------------------------------------
+# Shared libraries for tests, made by the C compiler of the machine.
+
+BUILD = tensorflow_build()
+NEEDED = [
+    pytest.mark.skipif(not (BUILD and BUILD.cuda_version), reason='TensorFlow is built without CUDA'),
+    pytest.mark.skipif(shutil.which('cc') is None, reason='there is no C compiler'),
+]
+_CUDA = Path(__file__).parent / 'cuda_stand_in.c'
+
+
+def compile_library(folder: Path, name: str, code: str = 'int nothing;', *options: str) -> Path:
+    """A shared library of this name, made of C code."""
+    command = ['cc', '-shared', '-fPIC', '-x', 'c', '-', '-o', str(folder / name), *options]
+    subprocess.run(command, input=code, text=True, check=True)
+    return folder / name
+
+
+def compile_driver(folder: Path) -> Path:
+    """A libcuda.so.1 of cuda_stand_in.c."""
+    return compile_library(folder, 'libcuda.so.1', _CUDA.read_text())
+
+
+def folder_with(folder: Path, library: Path, *names: str) -> dict[str, str]:
+    """The environment in which the loader finds this library under these names."""
+    for name in names:
+        shutil.copy(library, folder / name)
+    return {**os.environ, 'LD_LIBRARY_PATH': str(folder)}
