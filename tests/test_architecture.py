@@ -297,7 +297,7 @@ def test_the_whole_house_stands_on_one_screen() -> None:
     assert {path.stem for path in ROOT.glob('*.py')} == {*AT_THE_TOP, 'setup'}
     rooms = {path.parent.name for path in ROOT.glob('*/__init__.py')}
     # installed/ is the package around an installation, see setup.py.
-    assert rooms == {*ROOMS, 'benchmarks', 'installed'}
+    assert rooms == {*ROOMS, 'benchmarks', 'installed', 'tests'}
 
 
 @pytest.mark.parametrize('module', MODULES)
