@@ -1,4 +1,4 @@
-"""Parameters and GFLOPs of the models. Those of built-in models are in a table, so that no graph must be built.
+"""Parameters and GFLOPs of the models: built-in models from a table, others counted in a graph.
 
     python -m models.costs
 
@@ -24,7 +24,7 @@ _COLUMNS = ('name', 'data_set', 'image_size', 'parameters', 'multiply_adds')
 
 @dataclass(frozen=True)
 class ModelCost:
-    """A model for a data set, its trainable parameters, and the GFLOPs of one image's forward pass."""
+    """The cost of a model for a data set: its trainable parameters, and the GFLOPs of one image's forward pass."""
 
     facts: ModelFacts
     parameters: int
@@ -32,7 +32,7 @@ class ModelCost:
 
 
 def list_costs(pattern: str = '*', registry: Registry = MODELS) -> list[ModelCost]:
-    """The models whose names match a pattern with shell wildcards. Models that are not in the table are counted."""
+    """The costs of the models whose names match a pattern with shell wildcards; those not in the table are counted."""
     counted = read_table()
     costs = []
     for facts in registry.list_facts(pattern):
@@ -44,7 +44,7 @@ def list_costs(pattern: str = '*', registry: Registry = MODELS) -> list[ModelCos
 
 
 def read_table() -> dict[tuple[str, str, int], tuple[int, int]]:
-    """(name, data set, image size) -> (parameters, multiply-adds)."""
+    """Reads the table: (name, data set, image size) -> (parameters, multiply-adds)."""
     with _TABLE.open(newline='') as file:
         return {
             (row['name'], row['data_set'], int(row['image_size'])): (int(row['parameters']), int(row['multiply_adds']))
@@ -53,7 +53,7 @@ def read_table() -> dict[tuple[str, str, int], tuple[int, int]]:
 
 
 def _count(facts: ModelFacts) -> tuple[int, int]:
-    # TensorFlow reads this when it is imported.
+    # TensorFlow reads this variable when it is imported.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
     from models.counting import cost_of
 

@@ -1,4 +1,4 @@
-"""What a network costs: its trainable parameters, and the multiply-adds of one image's forward pass."""
+"""Counts the cost of a network: its trainable parameters, and the multiply-adds of one image's forward pass."""
 
 import math
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from models.networks import PlaceholderVariables, build_network
 
 @dataclass(frozen=True)
 class Cost:
-    """What a network costs for one number of classes and one image size.
+    """The cost of a network for one number of classes and one image size.
 
     Attributes:
       parameters: the number of values in its trainable variables.
-      multiply_adds: those of one image's forward pass in convolutions and matrix products. Biases, normalisation,
-        activations and pooling do not count, as in published tables.
+      multiply_adds: the multiply-adds of convolutions and matrix products in one image's forward pass. Biases,
+        normalisation, activations and pooling do not count, as in published tables.
     """
 
     parameters: int
@@ -31,14 +31,14 @@ class Cost:
         """Forward GFLOPs per image, where one multiply-add is one FLOP.
 
         The papers of these networks (He et al. 2015, table 1: "FLOPs (multiply-adds)"; Huang et al. 2017, figure 3; Tan
-        & Le 2019, table 2) and torchvision's tables count in this way. The peak of a processor counts a multiply-add as
-        two FLOPs; double this number to compare.
+        & Le 2019, table 2) and torchvision's tables count this way. A processor's peak FLOPS counts a multiply-add as
+        two; double this number to compare.
         """
         return self.multiply_adds / 1e9
 
 
 def cost_of(facts: ModelFacts) -> Cost:
-    """What a model costs with the images and classes of its data set. Builds a graph of its own.
+    """Returns the cost of a model with the images and classes of its data set. Builds a graph of its own.
 
     Raises:
       UsageError: the network of a user's model cannot be built.
@@ -50,10 +50,10 @@ def cost_of(facts: ModelFacts) -> Cost:
 
 
 def network_cost(network: Network, image_shape: tuple[int, int, int], num_classes: int) -> Cost:
-    """What a network costs for images of the shape [H, W, C]. Builds a graph of its own.
+    """Returns the cost of a network for images of the shape [H, W, C]. Builds a graph of its own.
 
-    The network is built as for training, so the parameters of an auxiliary head count, but its multiply-adds do not:
-    only operations that the logits depend on count.
+    The network is built as for training, so the parameters of an auxiliary head count. Its multiply-adds do not: only
+    operations that the logits depend on count.
     """
     with tf.Graph().as_default():
         variables = PlaceholderVariables()

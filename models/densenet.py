@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from models.layers import LayerBuilder, Tensor, he_normal
 
 
+# The keyword arguments are the ways in which DenseNets differ; models/zoo.py names them in the table of models.
 def densenet(
     cnn: LayerBuilder,
     x: Tensor,
@@ -27,9 +28,9 @@ def densenet(
       bottleneck: whether each layer begins with a 1x1 convolution to 4k channels ("DenseNet-B").
       compression: the fraction of the channels that a transition between blocks keeps ("DenseNet-C", theta).
       stem_filters: the number of channels before the first block.
-      small_images: whether the first block sees the image at its full size, as for CIFAR (section 3, "implementation
+      small_images: whether the first block gets the image at its full size, as for CIFAR (section 3, "implementation
         details"); otherwise at a fourth of its height and width (table 1).
-      transition_filters: the number of channels that each transition makes, instead of those of compression.
+      transition_filters: the number of channels that each transition makes; None for the fraction in `compression`.
       use_bias: whether convolutions have biases.
     """
 

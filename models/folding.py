@@ -1,6 +1,6 @@
-"""Batch norm of inference as constants: folded into the convolution before it, or one factor and one shift.
+"""Constant batch norms for inference: folded into the convolution before, or reduced to one factor and one shift.
 
-In inference batch norm is y = factor * x + shift of each channel, with factor = gamma / sqrt(variance + epsilon) and
+In inference, batch norm is y = factor * x + shift of each channel, with factor = gamma / sqrt(variance + epsilon) and
 shift = beta - factor * mean: Ioffe & Szegedy 2015 (arXiv:1502.03167), algorithm 2. If x is the output of a convolution,
 its kernel takes the factor: section 3.2 of Jacob et al. 2018 (arXiv:1712.05877).
 """
@@ -20,13 +20,13 @@ _CONVOLUTIONS = ('Conv2D', 'DepthwiseConv2dNative')
 
 @dataclass(frozen=True)
 class ConstantNorm:
-    """What is left of a batch norm: [C] float32 each; None: the convolution before it does that already."""
+    """The factor and the shift of a batch norm, [C] float32 each; None if the convolution before it applies it."""
 
     factor: Array | None
     shift: Array | None
 
     def apply(self, x: Tensor, data_format: str) -> Tensor:
-        """Adds it to the current graph, for activations of this data format."""
+        """Adds the batch norm to the current graph, for activations of this data format."""
         kind = x.dtype.as_numpy_dtype
         if self.factor is not None:
             shape = [-1, 1, 1] if data_format == 'NCHW' else [-1]
@@ -41,7 +41,8 @@ class Folded:
     """The constants of a network.
 
     Attributes:
-      values: each variable that is left, float32 by name. norms: each batch norm, by name.
+      values: the variables that remain after folding, float32 by name.
+      norms: the folded batch norms, by name.
     """
 
     values: Mapping[str, Array]
@@ -56,8 +57,8 @@ def fold(graph: tf.Graph, reads: Mapping[str, Tensor], values: Mapping[str, Arra
 
     Args:
       graph: the network for inference in float32.
-      reads: the tensor that the network got for each variable, by name.
-      values: the value of each, float32.
+      reads: the tensor that the network uses for each variable, by name.
+      values: the value of each variable, float32 by name.
     """
     names = {tensor.ref(): name for name, tensor in reads.items()}
     left = dict(values)
@@ -72,13 +73,13 @@ def fold(graph: tf.Graph, reads: Mapping[str, Tensor], values: Mapping[str, Arra
 
 
 def _by_name(ops: Iterable[Any], names: Mapping[Any, str]) -> dict[str, list[Any]]:
-    """The ops of each batch norm of LayerBuilder, by its name; a network may use one several times."""
+    """The ops of each batch norm that LayerBuilder made, by its name; a network may use one several times."""
     found: dict[str, list[Any]] = {}
     for op in ops:
         if op.type == 'FusedBatchNormV3':
             name = names.get(op.inputs[2].ref(), '').removesuffix('/beta')
             reads = [names.get(tensor.ref()) for tensor in op.inputs[2:]]
-            # Networks of users may contain others, which stay as they are.
+            # Users' networks may contain batch norms of their own, which stay as they are.
             if reads == [f'{name}/{part}' for part in ('beta', 'moving_mean', 'moving_variance')]:
                 found.setdefault(name, []).append(op)
     return found
@@ -98,7 +99,7 @@ def _affine(op: Any, names: Mapping[Any, str], values: Mapping[str, Array]) -> t
 def _take(
     op: Any, names: Mapping[Any, str], values: dict[str, Array], factor: Array, shift: Array
 ) -> ConstantNorm | None:
-    """Gives the factor to the convolution before a batch norm; None if there is none that can take it."""
+    """Multiplies the kernel of the convolution before a batch norm by the factor; None if none can take it."""
     source, bias, user = op.inputs[0].op, None, op
     if source.type == 'BiasAdd':
         bias, user, source = source, source, source.inputs[0].op

@@ -30,14 +30,14 @@ def googlenet(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
         if name in ('4a', '5a'):
             x = cnn.max_pool(x, 3, 2, 'SAME')
         with cnn.scope(f'mixed_{name}'):
-            x = _module(cnn, x, *filters)
+            x = _module(cnn, x, filters)
     x = cnn.dropout(cnn.global_avg_pool(x), 0.4)
     return cnn.dense(x, num_classes, 'logits')
 
 
-def _module(
-    cnn: LayerBuilder, x: Tensor, b1: int, b3_reduce: int, b3: int, b5_reduce: int, b5: int, pool: int
-) -> Tensor:
+def _module(cnn: LayerBuilder, x: Tensor, filters: tuple[int, int, int, int, int, int]) -> Tensor:
+    """Figure 2b; filters is a row of _MODULES."""
+    b1, b3_reduce, b3, b5_reduce, b5, pool = filters
     return cnn.concat(
         [
             _conv(cnn, x, b1, 1, 'b1/conv'),

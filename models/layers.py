@@ -49,7 +49,7 @@ def constant(value: float) -> Initializer:
 
 
 def truncated_normal(stddev: float) -> Initializer:
-    """A normal distribution truncated at two standard deviations; stddev is that before truncation."""
+    """A normal distribution truncated at two standard deviations; stddev is the deviation before truncation."""
 
     def initialize(shape: Sequence[int], seed: int) -> Tensor:
         return tf.raw_ops.TruncatedNormal(shape=list(shape), dtype=tf.float32, seed=seed, seed2=1) * stddev
@@ -58,7 +58,7 @@ def truncated_normal(stddev: float) -> Initializer:
 
 
 def variance_scaling(scale: float, mode: str) -> Initializer:
-    """A truncated normal distribution whose variance is scale / fan; mode is 'fan_in', 'fan_out' or 'fan_avg'.
+    """A truncated normal distribution of variance scale / fan; mode, 'fan_in', 'fan_out' or 'fan_avg', chooses the fan.
 
     scale=2, fan_in: He et al. 2015 (arXiv:1502.01852), eq. 10; fan_out: eq. 14. scale=1, fan_avg: Glorot & Bengio 2010,
     eq. 12. A depthwise kernel [H, W, C, 1] has a fan_out of H*W, which is also the number of inputs of each output.
@@ -96,9 +96,10 @@ class LayerBuilder:
       seed: the seed of the dropout layers; each one adds its number to it, so the seeds of two towers must differ by
         more than the number of dropout layers.
       dtype: the type that layers compute in, except the arithmetic of batch norm, which is always float32.
-      norms: of constant weights, what is left of each batch norm, by name; None: batch norm is computed.
+      norms: the folded batch norms of a network with constant weights, by name; None to compute batch norm.
     """
 
+    # Each argument is a decision about the whole network, so that no layer takes it again.
     def __init__(
         self,
         variables: VariableSource,
@@ -136,6 +137,7 @@ class LayerBuilder:
         images = tf.cast(images, self._dtype)
         return tf.transpose(images, [0, 3, 1, 2]) if self._channels_first else images
 
+    # The usual arguments of a convolution, most of them with a default.
     def conv(
         self,
         x: Tensor,
@@ -227,7 +229,7 @@ class LayerBuilder:
     def layer_norm(self, x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
         """Layer normalisation over the channels of each pixel, or of [N, C]: Ba et al. 2016 (arXiv:1607.06450).
 
-        Mean and variance are float32. The default of epsilon is that of ConvNeXt's authors' code.
+        Mean and variance are float32. The default epsilon is that of the code by ConvNeXt's authors.
         """
         axis = 1 if self._channels_first or x.shape.rank == 2 else 3
         exact = tf.cast(x, tf.float32)
@@ -263,7 +265,7 @@ class LayerBuilder:
         return 0.5 * x * (1 + tf.math.erf(x * math.sqrt(0.5)))
 
     def max_pool(self, x: Tensor, size: int, strides: int, padding: Padding = 'VALID') -> Tensor:
-        """The maximum of each window. What pads is never a maximum, not even among negative values."""
+        """The maximum of each window; padding is never the maximum, even where all values are negative."""
         explicit = padding if isinstance(padding, str) else self._zeros_around(padding)
         # Only explicit padding keeps oneDNN out. Without a gradient, a float32 copy costs more than that gains.
         is_better_copied = 'gpu' not in x.device.lower() and (self.is_training or x.dtype != tf.float32)
@@ -331,14 +333,14 @@ class LayerBuilder:
         return tf.nn.bias_add(tf.matmul(x, kernel), bias, name=self._scoped(name))
 
     def dropout(self, x: Tensor, rate: float) -> Tensor:
-        """Sets a fraction of the values to zero while training, and scales the others up: Srivastava et al. 2014."""
+        """While training, sets a fraction of the values to zero and scales the others up: Srivastava et al. 2014."""
         if not self.is_training:
             return x
         self._num_dropouts += 1
         return tf.nn.dropout(x, rate=rate, seed=self._seed + self._num_dropouts)
 
     def drop_path(self, x: Tensor, rate: float) -> Tensor:
-        """Sets all values of a fraction of the images to zero while training, and scales the other images up.
+        """While training, sets all values of a fraction of the images to zero and scales the other images up.
 
         On a branch beside a shortcut this is stochastic depth: Huang et al. 2016 (arXiv:1603.09382).
         """

@@ -1,4 +1,4 @@
-"""MobileNet v2: Sandler et al. 2018 (arXiv:1801.04381). EfficientNet has its blocks, too."""
+"""MobileNet v2: Sandler et al. 2018 (arXiv:1801.04381). EfficientNet uses its blocks too."""
 
 from collections.abc import Callable
 
@@ -45,6 +45,7 @@ def conv_norm(
     return activation(x) if activation else x
 
 
+# The arguments after x are the columns of the tables of MobileNet v2 and EfficientNet.
 def inverted_residual(
     cnn: LayerBuilder,
     x: Tensor,
@@ -60,8 +61,8 @@ def inverted_residual(
     """A 1x1 convolution that widens, a depthwise one, and a linear 1x1 convolution that narrows: figure 3b.
 
     Args:
-      expansion: the number of inner channels over that of x; with 1 there is no widening convolution.
-      squeeze: the number of x's channels over the units of squeeze-and-excitation (Hu et al. 2018, arXiv:1709.01507);
+      expansion: the ratio of inner channels to those of x; with 1 there is no widening convolution.
+      squeeze: the ratio of x's channels to the units of squeeze-and-excitation (Hu et al. 2018, arXiv:1709.01507);
         None for a block without it.
       drop_rate: the rate of stochastic depth, for blocks with a shortcut.
     """

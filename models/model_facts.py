@@ -18,7 +18,7 @@ class BatchNorm:
 
     Attributes:
       decay: the fraction of its old value that a moving average keeps at each step.
-      epsilon: what is added to the variance.
+      epsilon: the constant added to the variance.
       scale: whether there is a learned factor (gamma).
     """
 
@@ -32,11 +32,12 @@ class Network:
     """How to build a network.
 
     Attributes:
-      builder: a function that adds the network to the graph, or for built-in networks its name as 'module:function',
+      builder: the function that adds the network to the graph. For a built-in network it is a name, 'module:function',
         so that the module, which needs TensorFlow, is imported at the first use.
       options: keyword arguments of the function.
       batch_norm: the settings of every batch normalisation layer.
-      file: the file of --model_file that registered it, as the user wrote its path; path is the absolute one.
+      file: the path of the --model_file that registered the network, as the user wrote it.
+      path: the absolute path of that file.
     """
 
     builder: str | Callable[..., Any]
@@ -61,12 +62,12 @@ class RateSchedule:
     """How a model's default learning rate changes.
 
     Attributes:
-      factors: what the first rate is multiplied by after each of these numbers of epochs.
-      per_images: the images per update that the default learning rate is for; the first rate is proportional to the
-        images of an update. None: the first rate does not depend on them.
+      factors: pairs (epochs, factor): after so many epochs the rate is the first rate times the factor.
+      per_images: the images per update for which the default learning rate is meant; the first rate is proportional to
+        the images per update. None: the first rate does not depend on them.
       warmup_epochs: the epochs in which the rate rises from 0.
       decay_epochs: every time this many epochs have passed, the rate is multiplied by 0.1; 0 disables this.
-      whole_steps: whether an epoch is taken to have a whole number of steps, rounded down.
+      whole_steps: whether the number of steps in an epoch is rounded down.
     """
 
     factors: tuple[tuple[float, float], ...] = ()
@@ -88,9 +89,9 @@ class ModelFacts:
       batch_size: the default batch size per device.
       learning_rate: the default learning rate, from which schedule begins.
       network: how to build it. A model may have different networks for different data sets.
-      any_size: whether images of a folder keep their own size: the network ends in a global pooling, and halves its
+      any_size: whether images of a folder keep their own size. The network must end in global pooling, and halve its
         images so rarely that small ones do not vanish.
-      residual: whether it is a residual network, which --resnet_base_lr has a schedule for.
+      residual: whether it is a residual network, to which --resnet_base_lr applies.
       schedule: how the learning rate changes unless a flag sets it.
     """
 

@@ -3,9 +3,9 @@
 from models.layers import LayerBuilder, Tensor, he_normal_fan_out
 
 _DROPOUT = 0.5  # as in the authors' code
-# The first factor of the projections into a cell, in a network that is not trained. A projection from 6F to F channels
-# multiplies the mean square by 6 and a pair of separable convolutions by up to 8, in each of up to 20 cells; with this
-# factor they stay in the range of float16.
+# The initial batch norm factor of the projections into a cell, in a network that is not trained. In each of up to 20
+# cells, a projection from 6F to F channels multiplies the mean square by 6, and a pair of separable convolutions by up
+# to 8. With this factor the activations stay in the range of float16.
 _UNTRAINED_SCALE = 1 / 6
 
 
@@ -92,7 +92,7 @@ def _project(cnn: LayerBuilder, x: Tensor, filters: int, name: str) -> Tensor:
 
 
 def _fit(cnn: LayerBuilder, previous: Tensor, x: Tensor, filters: int) -> Tensor:
-    """Converts the output of the last cell but one to the size of x and to that number of filters."""
+    """Converts the output of the last cell but one to the size of x and to the given number of filters."""
     if cnn.shape(previous)[:2] == cnn.shape(x)[:2]:
         return _project(cnn, previous, filters, 'previous')
     # Every second pixel, and every second pixel of the image moved by one, so that both parities contribute.

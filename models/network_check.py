@@ -12,6 +12,7 @@ from models.networks import Logits, NotLogitsError, PlaceholderVariables, build_
 from models.registry import error_in_file
 
 
+# The arguments are all that decides how the networks of a run are built.
 def check_network(
     network: Network,
     name: str,
@@ -23,9 +24,9 @@ def check_network(
     batch_size: int | None,
     trains: bool,
 ) -> None:
-    """Builds a network once, in a graph of its own that never runs.
+    """Checks a network by building it, in a graph of its own that never runs.
 
-    A run that both trains and evaluates checks both, since a network may differ between them.
+    A run that trains and evaluates calls this for each, since a network may differ between them.
 
     Args:
       network: the network of a model that a user registered.
@@ -33,13 +34,13 @@ def check_network(
       image_shape: [H, W, C] of the images.
       num_classes: the number of logits for an image.
       data_format: 'NHWC' or 'NCHW'.
-      dtype: what layers compute in.
+      dtype: the type that layers compute in.
       batch_size: the number of images; None if it is not known when the graph is built, as in an export.
       trains: whether to check the network as training builds it; otherwise as evaluation and --forward_only do.
 
     Raises:
-      UsageError: the network fails or does not return logits; or it is to be trained and has no trainable variable, or
-        variables that its loss does not depend on.
+      UsageError: the network fails or does not return logits; or, for training, it has no trainable variable, or its
+        loss does not depend on one of them.
     """
     flag = spelled('model', name)
     with tf.Graph().as_default(), errors_of_network(network, name):
@@ -56,7 +57,7 @@ def check_network(
 
 @contextlib.contextmanager
 def errors_of_network(network: Network, name: str) -> Iterator[None]:
-    """Raises UsageError, with the line of a --model_file, for whatever the builder of a user's network raises."""
+    """Converts any exception of a user's network builder to UsageError, which names the line of the --model_file."""
     try:
         yield
     except NotLogitsError as error:

@@ -35,6 +35,7 @@ class NotLogitsError(ValueError):
         )
 
 
+# The arguments are those of LayerBuilder, with a network and its images.
 def build_network(
     network: Network,
     images: Tensor,
@@ -70,7 +71,7 @@ def build_network(
         norms=norms,
     )
     logits, auxiliary = _heads(network.build(cnn, cnn.images(images), num_classes), num_classes)
-    # The softmax sums many exponentials, which needs the precision of float32.
+    # The softmax sums many exponentials and needs the precision of float32.
     return Logits(tf.cast(logits, tf.float32), None if auxiliary is None else tf.cast(auxiliary, tf.float32))
 
 
@@ -117,7 +118,7 @@ class PlaceholderVariables:
 def is_among_best(logits: Tensor, labels: Tensor, k: int) -> Tensor:
     """Whether the label of each image is among its k largest logits: [N, K] float32, [N] int32 -> [N] bool.
 
-    Among equal logits, which are frequent in 16 bits, the first count as larger, as in np.argmax; so exactly k classes
+    Equal logits are frequent in 16 bits. The first of them counts as the largest, as in np.argmax, so exactly k classes
     are among the best. If any logit of an image is not finite, the result for the image is False.
     """
     best = tf.math.top_k(logits, min(k, int(logits.shape[1]))).indices

@@ -18,7 +18,7 @@ from inputs.data_sets import DATA_SETS, RECORDS
 from models.model_facts import BatchNorm, Build, ModelFacts, Network
 from models.zoo import CATALOG, NOT_CLASSIFIERS, NOT_HERE
 
-# How many names are suggested for one that is no model.
+# How many names an error suggests for an unknown model.
 _SUGGESTIONS = 3
 
 
@@ -26,9 +26,9 @@ class Registry:
     """Models by name and data set.
 
     Args:
-      rows: the first models.
-      not_classifiers: names that no model may have, each with what it stands for, for an error.
-      not_here: beginnings of names for which no similar one is suggested, since they stand for another network.
+      rows: the models to start with.
+      not_classifiers: names of networks that are not classifiers, and what each is, for the error.
+      not_here: prefixes of other networks' names, for which an error suggests no similar name.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Registry:
         self.register(*rows)
 
     def register(self, *rows: ModelFacts) -> None:
-        """Adds models. All rows of a model are added in one call; the first one has its default data set.
+        """Adds models. All rows of a model are added in one call; its default data set is that of the first row.
 
         Raises:
-          ValueError: a name is taken, a model is there twice for a data set, or a value makes no sense.
+          ValueError: a name is taken, a model has two rows for one data set, or a value makes no sense.
         """
         taken = {row.name for row in self._rows} | {*self._not_classifiers}
         for row in rows:
@@ -81,7 +81,7 @@ class Registry:
         Every model trains on a folder made by `records`, with the settings of its default data set.
 
         Args:
-          source: for an error, the data set and where it comes from, if not from --data_name.
+          source: the data set and where it comes from, for an error; None if it comes from --data_name.
 
         Raises:
           UsageError: there is no such model, or it is not defined for that data set.
@@ -109,7 +109,7 @@ class Registry:
                 'this network is not a model here; the subcommand models lists those that are, and add your own with '
                 '--model_file=FILE'
             )
-        # Of equally similar names, the first of the catalog, where well-known models come first.
+        # Among equally similar names the catalog's order decides; well-known models come first there.
         near = similar(name, (facts.name for facts in self._rows), _SUGGESTIONS)
         hint = f'did you mean {alternatives(near)}? The' if near else 'the'
         return f'there is no such model; {hint} subcommand models lists all {len(self.list_models())}'
@@ -117,7 +117,7 @@ class Registry:
 
 MODELS = Registry(CATALOG, NOT_CLASSIFIERS, NOT_HERE)
 
-# While a file is loaded: where register_model adds its models, and the path as the user wrote it.
+# While a file is being loaded: the registry to which register_model adds, and the path as the user wrote it.
 _loading: ContextVar[tuple[Registry, str] | None] = ContextVar('_loading', default=None)
 
 
@@ -131,7 +131,7 @@ def register_model(
     learning_rate: float = 0.005,
     batch_norm: BatchNorm | None = None,
 ) -> None:
-    """Adds a model, so that --model=name finds it.
+    """Adds a model for --model=name.
 
     Args:
       name: its name. A model with 'resnet' in its name counts as a residual network, to which --resnet_base_lr applies.
@@ -159,7 +159,7 @@ def register_model(
 def load_model_file(path: str, registry: Registry = MODELS) -> None:
     """Runs a Python file that calls register_model, unless the registry has its models already.
 
-    What the file prints goes to standard error. It can import modules of its own folder.
+    The file's standard output goes to standard error. The file can import modules from its own folder.
 
     Raises:
       UsageError: the file cannot be read, fails (the message names its line) or registers no model. The registry is
@@ -194,10 +194,11 @@ def load_model_file(path: str, registry: Registry = MODELS) -> None:
 
 
 def error_in_file(file: str, path: str, error: BaseException) -> UsageError:
-    """The error that reports an exception from a file of --model_file, with the line of that file.
+    """Returns the error that reports an exception from a --model_file, with the line of that file.
 
     Args:
-      file: its path as the user wrote it. path: the absolute one.
+      file: the file's path as the user wrote it.
+      path: its absolute path.
     """
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     reason = ' '.join(str(error).split())

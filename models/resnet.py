@@ -1,8 +1,8 @@
-"""Residual networks: He et al. 2015 (arXiv:1512.03385), v1.5 of it, and v2, He et al. 2016 (arXiv:1603.05027).
+"""Residual networks: v1, He et al. 2015 (arXiv:1512.03385), with v1.5; and v2, He et al. 2016 (arXiv:1603.05027).
 
 The models named official_resnet are those of the TensorFlow "official models" (github.com/tensorflow/models). They are
-v1.5 or v2.5, have a larger decay in batch norm, 'SAME' padding in the pooling layer, and a projection in the first
-block of every stage, also for depths 18 and 34, which elsewhere have none in the first stage.
+v1.5 or v2.5, and have a larger decay in batch norm, 'SAME' padding in the pooling layer, and a projection in the first
+block of every stage; elsewhere the first stage of depths 18 and 34 has none.
 """
 
 import math
@@ -20,7 +20,7 @@ BLOCKS = {
     200: (3, 24, 36, 3),
 }
 _WITHOUT_BOTTLENECKS = (18, 34)
-_EXPANSION = 4  # the output channels of a bottleneck block over its inner channels
+_EXPANSION = 4  # ratio of a bottleneck block's output channels to its inner channels
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,11 @@ def _block(
     """Convolutions in parallel with a shortcut: He et al. 2015, figure 2; v2: He et al. 2016, figure 4e.
 
     Args:
-      untrained_scale: the first factor of the last batch norm beside the shortcut in a network that is not trained: for
-        L blocks 1 / sqrt(L), as in De & Smith 2020 (arXiv:2002.10444), section 4. With 1 the variance would more than
-        double in each block, and 16 blocks exceed the range of float16.
+      untrained_scale: the initial factor of the last batch norm before the sum, in a network that is not trained. For L
+        blocks it is 1 / sqrt(L), as in De & Smith 2020 (arXiv:2002.10444), section 4. With 1 the variance would more
+        than double in each block, and 16 blocks would exceed the range of float16.
       project: whether the shortcut is a convolution.
-      activated: whether x is already normalised and activated, so that a v2 block need not do it.
+      activated: whether x is already normalised and activated, so that a v2 block does not do it again.
     """
     if _is_v2(version):
         preactivated = x if activated else cnn.relu(cnn.batch_norm(x, 'bn'))

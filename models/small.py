@@ -61,7 +61,7 @@ def lenet(cnn: LayerBuilder, x: Tensor, num_classes: int, *, units: int) -> Tens
 
 
 def trivial(cnn: LayerBuilder, x: Tensor, num_classes: int) -> Tensor:
-    """The logits [N, num_classes] of images x, at almost no cost, to measure the harness and the input pipeline."""
+    """The logits [N, num_classes] of images x, computed at almost no cost to measure the harness and the input."""
     x = cnn.relu(cnn.dense(cnn.flatten(x), 1, 'fc1'))
     x = cnn.relu(cnn.dense(x, 4096, 'fc2'))
     return cnn.dense(x, num_classes, 'logits')

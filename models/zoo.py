@@ -29,7 +29,7 @@ def _resnet_cifar(depth: int, version: str) -> Network:
 
 
 def _densenet_cifar(depth: int, growth_rate: int, *, as_in_paper: bool) -> Network:
-    """For CIFAR-10: the original program's, whose transitions keep two layers' channels only, or the paper's."""
+    """A DenseNet for CIFAR-10: the paper's, or the original program's, whose transitions keep two layers' channels."""
     return Network(
         'models.densenet:densenet',
         {
@@ -79,8 +79,8 @@ _MOBILENET = Network('models.mobilenet:mobilenet_v2', batch_norm=BatchNorm(decay
 # decay: section 5.2 of the paper; epsilon: the authors' code.
 _EFFICIENTNET_B0 = Network('models.efficientnet:efficientnet_b0', batch_norm=BatchNorm(decay=0.99, epsilon=1e-3))
 
-# Image sizes, batch sizes and learning rates are those of the published results of these models with this program,
-# unless a comment names another source. The first data set of a model is its default.
+# Image sizes, batch sizes and learning rates are those of published results of the original program, unless a comment
+# names another source. The first data set of a model is its default.
 CATALOG = (
     ModelFacts('trivial', 'imagenet', 227, 32, 0.005, _TRIVIAL),
     ModelFacts('trivial', 'cifar10', 32, 32, 0.005, _TRIVIAL),
@@ -178,7 +178,7 @@ CATALOG = (
     ModelFacts('mobilenet', 'imagenet', 224, 32, 0.005, _MOBILENET),
     ModelFacts('nasnet', 'imagenet', 224, 32, 0.005, _nasnet(4, 1056, 32, skip_reduction=False)),
     ModelFacts('nasnetlarge', 'imagenet', 331, 16, 0.005, _nasnet(6, 4032, 96, skip_reduction=True)),
-    # There are no published results of these models with this program. Their learning rates are the papers', scaled
+    # The original program has no published results of these models. Their learning rates are the papers', scaled
     # linearly to the batch size (Goyal et al. 2017, arXiv:1706.02677). DenseNet (section 4.2): 0.1 for 256 images with
     # SGD. EfficientNet: 0.256 (section 5.2) for 4096 images (the authors' code) with RMSProp. ConvNeXt (table 5): 0.004
     # for 4096 images with AdamW.
