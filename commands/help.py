@@ -60,8 +60,8 @@ def _print(arguments: Arguments[HelpOptions]) -> int:
     elif (name := arguments.positional[0]) in SUBCOMMANDS:
         print(importlib.import_module(f'commands.{name}').DECLARATION.format_help())
     else:
-        from params.descriptions import find_story
-        from params.help_text import format_story
+        from params.descriptions import describe_flag
+        from params.help_text import format_description
 
-        print(format_story(find_story(name, SUBCOMMANDS)))
+        print(format_description(describe_flag(name, SUBCOMMANDS)))
     return 0

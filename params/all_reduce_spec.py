@@ -7,29 +7,33 @@ from dataclasses import dataclass
 from errors import UsageError, spelled
 from params.modes import modes_that
 
-# The algorithms by name, and what each does; managers.all_reduce implements them.
+# The name of each algorithm, and what it does; managers.all_reduce implements them.
 ALGORITHMS: Mapping[str, str] = {
     'pscpu': 'sums on the CPU',
     'psgpu': "sums on the towers' own devices, which take turns",
     'xring': 'passes chunks around a ring of towers',
     'nccl': 'NCCL, for GPUs only, which sums no bfloat16',
 }
-# What the workers of a mode without parameter servers do in any case, as the original calls it.
+# The original's name for the sum that workers without parameter servers make in any case.
 COLLECTIVE = 'collective'
-# The types of 16 bits that TensorFlow has NCCL sum. NcclAllReduce refuses bfloat16; CollectiveReduce takes it, and in
-# TensorFlow 2.21 hands it to NCCL as float32, which adds garbage (tensorflow/core/nccl/nccl_manager.cc, ToNcclType).
+# The 16-bit types that NCCL sums correctly in TensorFlow. NcclAllReduce refuses bfloat16; CollectiveReduce accepts it,
+# but TensorFlow 2.21 passes it to NCCL as float32, which sums garbage (tensorflow/core/nccl/nccl_manager.cc,
+# ToNcclType).
 NCCL_TRANSFER_DTYPES = ('float16',)
 _BYTES = {'': 1, 'k': 1 << 10, 'm': 1 << 20, 'g': 1 << 30, 't': 1 << 40}
 
 
 @dataclass(frozen=True)
 class Range:
-    """The tensors of fewer than limit_bytes bytes that no earlier range takes (None: all others), and how to sum them.
+    """A range of tensor sizes, and how to sum its tensors.
 
     Attributes:
-      algorithm: a name in ALGORITHMS. shards: into how many parts it cuts a tensor, each of which is summed by itself.
-      between: the algorithm that sums between processes what `algorithm` has summed within each; None: `algorithm` sums
-        over all towers. between_shards: as shards, for it.
+      limit_bytes: tensors smaller than this that no earlier range takes; None for all others.
+      algorithm: a name in ALGORITHMS.
+      shards: the number of parts into which the algorithm cuts a tensor, to sum each separately.
+      between: the algorithm that sums between processes, after `algorithm` has summed within each process; None if
+        `algorithm` sums over all towers.
+      between_shards: the number of parts for `between`.
     """
 
     algorithm: str
@@ -48,11 +52,11 @@ def parse_spec(spec: str) -> tuple[Range, ...]:
     """Reads the value of --all_reduce_spec.
 
     Args:
-      spec: WAY, or WAY:LIMIT:WAY... where tensors smaller than LIMIT bytes (32k, 4m) are summed in the way before it.
-        A way is ALG, ALG#SHARDS, or two of these with a slash between them: within processes, and between them.
+      spec: WAY, or WAY:LIMIT:WAY..., where tensors smaller than LIMIT bytes (32k, 4m) are summed in the way before the
+        limit. A way is ALG, ALG#SHARDS, or two of these separated by a slash: within processes, and between them.
 
     Returns:
-      The ranges by growing limit; the last one has none.
+      The ranges in order of their limits; the last one has none.
 
     Raises:
       UsageError: the spec has another form, or names an unknown algorithm.
@@ -104,8 +108,8 @@ def idle_parts(spec: str, ranges: Sequence[Range], *, has_workers: bool) -> list
     """Returns one line for each part of a spec that has no effect.
 
     Args:
-      ranges: what parse_spec made of it.
-      has_workers: whether one process sums the gradients of several.
+      ranges: the ranges that parse_spec read from it.
+      has_workers: whether one process sums the gradients of several workers.
     """
     written = spelled('all_reduce_spec', spec)
     lines = []

@@ -1,5 +1,6 @@
 """Applies the rules of all groups of flags: which settings clash, and which flags have no effect."""
 
+import dataclasses
 from collections.abc import Iterable
 
 from errors import UsageError
@@ -10,7 +11,6 @@ from params import (
     evaluation_flags,
     file_flags,
     input_flags,
-    input_only_flags,
     optimizer_flags,
     precision_flags,
     result_flags,
@@ -46,7 +46,46 @@ _RUN_RULES: tuple[RunRule, ...] = (
     *evaluation_flags.RUN_RULES,
     *result_flags.RUN_RULES,
 )
-_IDLE: list[Idle] = [*input_only_flags.IDLE, *(row for group in _GROUPS for row in group.IDLE)]
+# Without effect under --input_only: flags about the model's computation, its checkpoints, or diagnoses of its steps ...
+_OF_A_MODEL = (
+    'backbone_model_path',
+    'data_format',
+    'export_saved_model',
+    'freeze_when_forward_only',
+    'graph_file',
+    'local_parameter_device',
+    'loss_type_to_report',
+    'max_ckpts_to_keep',
+    'measure_peak',
+    'partitioned_graph_file_prefix',
+    'print_training_accuracy',
+    'profile_dir',
+    'profile_steps',
+    'save_model_secs',
+    'save_model_steps',
+    'save_summaries_steps',
+    'steps_per_run',
+    'summary_verbosity',
+    'tfprof_file',
+    'trace_file',
+    'train_dir',
+    'use_chrome_trace_format',
+)
+# ... and every flag of these groups.
+_GROUPS_OF_A_MODEL = (
+    optimizer_flags.OptimizerFlags,
+    variable_flags.VariableFlags,
+    precision_flags.PrecisionFlags,
+    evaluation_flags.EvaluationFlags,
+)
+_IDLE: list[Idle] = [
+    Idle(
+        (*(field.name for group in _GROUPS_OF_A_MODEL for field in dataclasses.fields(group)), *_OF_A_MODEL),
+        lambda p, run: p.input_only is not None,
+        '--input_only runs no model',
+    ),
+    *(row for group in _GROUPS for row in group.IDLE),
+]
 
 
 def check(params: Params) -> None:
@@ -55,7 +94,7 @@ def check(params: Params) -> None:
 
 
 def check_run(params: Params, facts: RunFacts) -> None:
-    """Raises UsageError with a line for each rule that the settings break in a run of which these facts are known."""
+    """Raises UsageError with a line for each rule that the settings break in a run with these facts."""
     _raise_broken(rule(params, facts) for rule in _RUN_RULES)
 
 
@@ -67,7 +106,7 @@ def _raise_broken(messages: Iterable[str | None]) -> None:
 def find_idle(params: Params, facts: RunFacts) -> list[str]:
     """Returns one line for each given flag (see Params.given) that has no effect in a run with these facts.
 
-    A flag that has its default value, or turns off what is off by default, asks for nothing and is passed over.
+    A flag that has its default value, or turns off what is off by default, asks for nothing and is skipped.
     """
     defaults = Params()
     lines = []
@@ -82,5 +121,5 @@ def find_idle(params: Params, facts: RunFacts) -> list[str]:
 
 
 def reasons_of_idleness(name: str) -> list[str]:
-    """Why a flag can have no effect: the reasons of all its rows, for the docs."""
+    """Returns every reason for which a flag can have no effect, for the docs."""
     return list(dict.fromkeys(row.reason for row in _IDLE if name in row.flags))

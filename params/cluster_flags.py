@@ -1,4 +1,4 @@
-"""The flags about a cluster: which processes there are, which of them this is, and how long they wait."""
+"""The flags about a cluster: its processes, which of them this is, and how long they wait for each other."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar

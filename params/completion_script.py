@@ -1,4 +1,4 @@
-"""Scripts with which shells complete a command line: for bash, zsh and fish. Does not import TensorFlow."""
+"""Completion scripts for bash, zsh and fish. Does not import TensorFlow."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from params.spec import FlagSpec
 
 PROGRAM = 'tf_cnn_benchmarks'
-# What looks like a switch, and is none.
+# Flags that look like switches, but ask the program to print something and end.
 QUESTIONS: Mapping[str, FlagSpec] = {
     'help': FlagSpec('help', bool, help='Print all flags; with =FLAG, all about one.'),
     'version': FlagSpec('version', bool, help='Print the version.'),
@@ -18,12 +18,14 @@ _FUNCTION = f'_{PROGRAM}'
 
 @dataclass(frozen=True)
 class CompletionWords:
-    """What may follow the program's name, or the name of a subcommand.
+    """The words that may follow the program's name, or the name of a subcommand.
 
     Attributes:
       purpose: what the subcommand does; empty for a run.
-      flags: by name. values: the values to offer for some of them, besides their choices.
-      arguments: what to offer as an argument that is no flag. takes_files: whether files are offered, too.
+      flags: its flags by name.
+      values: values to offer for some of the flags, besides their choices.
+      arguments: words to offer as an argument that is not a flag.
+      takes_files: whether to offer files too.
       passes_on: whether flags of a run may follow after --.
     """
 
@@ -94,7 +96,7 @@ complete -F _tf_cnn_benchmarks @NAMES@
 
 
 def for_bash(run: CompletionWords, subcommands: Mapping[str, CompletionWords]) -> str:
-    """The script for bash. It asks for no other package, such as bash-completion."""
+    """The script for bash. It needs no other package, such as bash-completion."""
     return _filled(
         _BASH,
         NAMES=' '.join(_NAMES),
@@ -165,7 +167,7 @@ fi
 
 
 def for_zsh(run: CompletionWords, subcommands: Mapping[str, CompletionWords]) -> str:
-    """The script for zsh, to be evaluated or to be saved as _tf_cnn_benchmarks in a folder of fpath."""
+    """The script for zsh, to evaluate, or to save as _tf_cnn_benchmarks in a folder of fpath."""
     return _filled(
         _ZSH,
         NAMES=' '.join(_NAMES),
@@ -180,7 +182,7 @@ def for_zsh(run: CompletionWords, subcommands: Mapping[str, CompletionWords]) ->
 def _zsh_case(name: str, words: CompletionWords) -> str:
     specs = []
     for spec in words.flags.values():
-        # Brackets end a description.
+        # A bracket would end the description.
         about = _first_sentence(spec.help).replace('[', '(').replace(']', ')')
         if spec.type is bool:
             specs += [f'{flag}[{about}]' for flag in _switches_of(spec)]
@@ -242,7 +244,7 @@ def _fish_quoted(text: str) -> str:
 
 
 def _has_negation(spec: FlagSpec) -> bool:
-    """Whether the flag is a switch that --noNAME turns off; a question to the program is none."""
+    """Whether the flag is a switch that --noNAME turns off; the QUESTIONS are not."""
     return spec.type is bool and spec.name not in QUESTIONS
 
 

@@ -1,4 +1,4 @@
-"""The flags about data: which images, and what is done to them before the model gets them."""
+"""The flags about data: which images a run uses, and how they are preprocessed."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar

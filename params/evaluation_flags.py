@@ -1,4 +1,4 @@
-"""The flags about evaluation: of checkpoints with --eval, and of the model while it trains."""
+"""The flags about evaluation: of checkpoints with --eval, and of the model during training."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar

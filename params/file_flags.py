@@ -1,4 +1,4 @@
-"""The flags about files: checkpoints, summaries, exports, traces and profiles; and who writes which."""
+"""The flags about files: checkpoints, summaries, exports, traces and profiles; and which process writes each."""
 
 import enum
 import itertools
@@ -69,9 +69,9 @@ class FileFlags:
 
 
 class Output(enum.Enum):
-    """What a flag that names a path asks to be written there, and by which processes."""
+    """The kind of output that a flag with a path names, and which processes write it."""
 
-    # Every process that has the flag writes: only one process may be given this path.
+    # Every process that has the flag writes the file, so only one process may be given this path.
     FILE = 'a file'
     PREFIX = 'several files, whose paths begin with it'
     # Only the chief writes it.
@@ -83,7 +83,7 @@ class Output(enum.Enum):
     NEW_FOLDER = 'a folder of the chief, which must not exist or be empty, and appears when it is complete'
 
 
-# Each flag that names something to write, and what.
+# Each flag that names an output, and the kind of that output.
 OUTPUTS: Mapping[str, Output] = {
     'trace_file': Output.FILE,
     'tfprof_file': Output.FILE,
@@ -100,7 +100,7 @@ OUTPUTS: Mapping[str, Output] = {
 
 
 def outputs_that_are(*kinds: Output) -> tuple[str, ...]:
-    """The flags that name outputs of these kinds."""
+    """Returns the flags that name outputs of these kinds."""
     return tuple(name for name, kind in OUTPUTS.items() if kind in kinds)
 
 

@@ -1,4 +1,4 @@
-"""The files of --flagfile, looked at before absl reads them: it names no file that is not text, and skips loops."""
+"""Checks the files of --flagfile before absl reads them: absl's errors do not name the file, and it ignores loops."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ def check_flag_files(argv: Sequence[str]) -> None:
 
 
 def _named_in(arguments: Iterable[str]) -> Iterator[str]:
-    """The files that arguments before -- name, as absl finds them: --flagfile=FILE, or --flagfile FILE."""
+    """Returns the files that --flagfile names in the arguments before --, as absl finds them."""
     remaining = iter(arguments)
     for argument in remaining:
         if argument == '--':

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from models.registry import MODELS
-from params.descriptions import Story, default_of, usage_of, value_of
+from params.descriptions import FlagDescription, default_of, usage_of, value_of
 from params.spec import FlagSpec
 from params.table import SPECS
 
 
 class HelpSubcommand(Protocol):
-    """What --help says of a subcommand: the arguments after its name, and what it does."""
+    """A subcommand in --help: the arguments after its name, and what it does."""
 
     @property
     def usage(self) -> str: ...
@@ -21,7 +21,7 @@ class HelpSubcommand(Protocol):
 
 
 _PURPOSE = 'Measures how fast this machine trains a convolutional network, in images/sec.'
-# The flags that people use; --help=all has the others.
+# The flags that people use most; --help=all lists the others.
 COMMON = (
     *('model', 'batch_size', 'num_batches', 'num_epochs', 'num_warmup_batches', 'forward_only', 'verbose'),
     *('num_gpus', 'device', 'data_format'),
@@ -42,11 +42,11 @@ measure something else than asked is refused, with the reason."""
 
 
 def format_help(subcommands: Mapping[str, HelpSubcommand], *, everything: bool = False) -> str:
-    """The text of --help, at most 100 columns wide: subcommands and flags in their groups.
+    """Returns the text of --help, at most 100 columns wide: subcommands, then flags by group.
 
     Args:
-      subcommands: what to say of each subcommand, by name.
-      everything: the text of --help=all: all flags and models, not the common ones only.
+      subcommands: the subcommands by name.
+      everything: whether to list all flags and models, as --help=all does, instead of the common flags.
     """
     specs = [spec for spec in SPECS.values() if everything or spec.name in COMMON]
     parts = [_format_usage(subcommands)]
@@ -68,7 +68,7 @@ def _format_usage(subcommands: Mapping[str, HelpSubcommand]) -> str:
 
 
 def format_flag(spec: FlagSpec) -> str:
-    """The lines about one flag: its name, what it does, takes and defaults to; at most 100 columns."""
+    """Returns the lines about one flag, at most 100 columns wide: its name, meaning, values and default."""
     facts = [value_of(spec)]
     if (default := default_of(spec)) is not None:
         facts.append(f'default {default}')
@@ -78,14 +78,16 @@ def format_flag(spec: FlagSpec) -> str:
     return f'  {usage_of(spec)}\n{_indented(text, 6)}'
 
 
-def format_story(story: Story) -> str:
-    """The text of --help=FLAG: all about one flag, at most 100 columns wide."""
-    width = max(map(len, story.facts)) + 2
+def format_description(description: FlagDescription) -> str:
+    """Returns the text of --help=FLAG, at most 100 columns wide: everything about one flag."""
+    width = max(map(len, description.facts)) + 2
     facts = [
         textwrap.fill(text, 100, initial_indent=f'  {f"{title}:":{width}}', subsequent_indent=' ' * (width + 2))
-        for title, text in story.facts.items()
+        for title, text in description.facts.items()
     ]
-    return '\n'.join([f'{story.usage}   ({story.group})', '', _indented(story.meaning, 2), '', *facts])
+    return '\n'.join(
+        [f'{description.usage}   ({description.group})', '', _indented(description.meaning, 2), '', *facts]
+    )
 
 
 def _indented(text: str, columns: int) -> str:

@@ -104,12 +104,12 @@ _OF_TF_DATA = (
 
 
 def chosen_pipeline(params: 'Params') -> str:
-    """The name of the pipeline for records; for other images too, if it reads them."""
+    """The name of the pipeline for records, and for other images if the pipeline reads those."""
     return record_pipeline(params.input_pipeline, deterministic=params.deterministic).name
 
 
 def tf_data_settings(params: 'Params') -> TfDataSettings:
-    """What the flags say about tf.data."""
+    """The settings of tf.data, from the flags."""
     return TfDataSettings(
         cycle_length=params.datasets_parallel_interleave_cycle_length or _DEFAULTS.cycle_length,
         sloppy=params.datasets_sloppy_parallel_interleave,
@@ -196,13 +196,13 @@ def _held_images_do_not_change(params: 'Params') -> str | None:
     return None
 
 
-def _where_nothing_is_read(
+def _without_records(
     when: Callable[['Params', RunFacts], bool], reason: str, acting: tuple[str, ...] = ()
 ) -> tuple[Idle, ...]:
-    """The rows of runs in which no records become batches. The default pipeline, written out, is no wish.
+    """The rows for runs that read no records. Explicitly passing the default pipeline does not count as a request.
 
     Args:
-      acting: the pipelines that have an effect there all the same.
+      acting: the pipelines that have an effect in such runs too.
     """
     idle_pipelines = set(PIPELINES) - {RECORD_INPUT, *acting}
     return (
@@ -214,13 +214,11 @@ def _where_nothing_is_read(
 RULES: tuple[Rule, ...] = (_fed_steps_are_single, _held_images_do_not_change, _only_an_input_is_measured)
 RUN_RULES: tuple[RunRule, ...] = (_the_order_of_records_is_deterministic, _an_input_is_measured_alone)
 IDLE: tuple[Idle, ...] = (
-    *_where_nothing_is_read(
+    *_without_records(
         lambda p, run: p.data_dir is None, 'images are synthetic without --data_dir', PIPELINES_OF_SYNTHETIC
     ),
-    *_where_nothing_is_read(
-        lambda p, run: p.eval, '--eval reads each validation image once, in the order of the files'
-    ),
-    *_where_nothing_is_read(
+    *_without_records(lambda p, run: p.eval, '--eval reads each validation image once, in the order of the files'),
+    *_without_records(
         lambda p, run: not run.has_records,
         'it is about records, and --data_dir contains none of them',
         PIPELINES_OF_ARRAYS,

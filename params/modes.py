@@ -1,7 +1,7 @@
-"""The one table of modes: all that is true of a value of --variable_update. Does not import TensorFlow.
+"""The one table of modes: every fact about each value of --variable_update. Does not import TensorFlow.
 
-A mode's name stands in this table only; everybody else asks its row. To add a mode is a class in managers/ and a row
-here, see docs/extending.md.
+A mode's name appears in this table only; all other code reads its row. A new mode is a class in managers/ and a row
+here: see docs/extending.md.
 """
 
 import enum
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class Place(enum.Enum):
-    """Among which processes a mode runs."""
+    """The processes among which a mode runs."""
 
     ALONE = 'one process'
     WITH_SERVERS = 'workers and parameter servers'
@@ -20,10 +20,12 @@ class Place(enum.Enum):
 
 @dataclass(frozen=True)
 class Manager:
-    """The variable manager of a mode in one place, as 'module:name'.
+    """The variable managers of a mode in one place, each as 'module:name'.
 
     Attributes:
-      staged: the one for --staged_vars, if any. relaxed: the one for --variable_consistency=relaxed, if any.
+      plain: the usual manager.
+      staged: the manager for --staged_vars, if any.
+      relaxed: the manager for --variable_consistency=relaxed, if any.
     """
 
     plain: str
@@ -35,8 +37,8 @@ class Manager:
 class Refusal:
     """Why a mode does not run in one place.
 
-    {mode} stands for the flag with its value, {members} for the processes, {ps} for where the parameter servers are
-    named.
+    In its text {mode} stands for the flag with its value, {members} for the processes, and {ps} for the source that
+    names the parameter servers.
     """
 
     sentence: str
@@ -47,20 +49,22 @@ class Mode:
     """One value of --variable_update.
 
     Attributes:
-      name: the value. summary: what it does, for the docs and --help.
-      runs: for each place the variable manager, or why there is none.
+      name: the flag's value.
+      summary: what the mode does, for the docs and --help.
+      runs: for each place its variable manager, or why it cannot run there.
       always_synchronous: several workers always take each step together, also without --cross_replica_sync.
       forward_only_in_cluster: whether several processes have something to share in a --forward_only run.
-      shares_model: whether towers train one model; else each has its own.
+      shares_model: whether all towers train one model; otherwise each tower has its own.
       sums_towers: whether one process sums the gradients of its towers, for which packing and transfer types matter.
-      takes_all_reduce_spec: whether --all_reduce_spec chooses how; takes_hierarchy: whether --hierarchical_copy does.
+      takes_all_reduce_spec: whether --all_reduce_spec chooses how.
+      takes_hierarchy: whether --hierarchical_copy does.
       parameter_device: what --local_parameter_device places in one process: 'variables', 'sums' of gradients, or None.
-      transfer_dtypes: the types of 16 bits in which gradients can travel, except where NCCL sums them, which has
-        NCCL_TRANSFER_DTYPES of params.all_reduce_spec.
+      transfer_dtypes: the 16-bit types in which gradients can travel; where NCCL sums them, NCCL_TRANSFER_DTYPES of
+        params.all_reduce_spec applies instead.
       sums_in_one_order: whether several processes sum gradients in the same order in each run.
       nccl_between_gpus: whether its workers sum by NCCL if their towers are GPUs.
-      can_share_memory: whether its workers can sum gradients in memory that they share.
-      launcher: the program that starts and numbers its processes, where not any will do.
+      can_share_memory: whether its workers can sum gradients in shared memory.
+      launcher: the only program that can start and number its processes; None if any can.
     """
 
     name: str
@@ -81,12 +85,12 @@ class Mode:
 
     @property
     def can_stage(self) -> bool:
-        """Whether --staged_vars belongs to it."""
+        """Whether the mode has a manager for --staged_vars."""
         return any(manager.staged for manager in self._managers)
 
     @property
     def can_relax(self) -> bool:
-        """Whether --variable_consistency=relaxed belongs to it."""
+        """Whether the mode has a manager for --variable_consistency=relaxed."""
         return any(manager.relaxed for manager in self._managers)
 
     @property
@@ -96,7 +100,7 @@ class Mode:
 
     @property
     def is_for_peers(self) -> bool:
-        """Whether workers run it without parameter servers and a controller, and the program itself starts them."""
+        """Whether the program itself can start its workers, which need neither parameter servers nor a controller."""
         return self._has(Place.AS_PEERS) and self.launcher is None
 
     @property
@@ -106,12 +110,12 @@ class Mode:
 
     @property
     def has_cluster(self) -> bool:
-        """Whether the program itself can start and number several processes of it."""
+        """Whether the program itself can start and number several of its processes."""
         places = (Place.WITH_SERVERS, Place.AS_PEERS, Place.CONTROLLED)
         return self.launcher is None and any(self._has(place) for place in places)
 
     def manager(self, place: Place, *, staged: bool = False, relaxed: bool = False) -> str:
-        """The class of its variable manager as 'module:name'. The mode must run there."""
+        """Returns the class of its variable manager as 'module:name'. The mode must run in that place."""
         manager = self.runs[place]
         assert isinstance(manager, Manager), (self.name, place)
         return (manager.staged if staged else None) or (manager.relaxed if relaxed else None) or manager.plain
@@ -250,7 +254,7 @@ _ROWS = (
         },
         always_synchronous=True,
         forward_only_in_cluster=False,
-        # Horovod sums no bfloat16.
+        # Horovod cannot sum bfloat16.
         transfer_dtypes=('float16',),
         launcher='horovodrun',
     ),
@@ -260,5 +264,5 @@ DEFAULT_MODE = _ROWS[0].name
 
 
 def modes_that(fits: Callable[[Mode], bool]) -> str:
-    """The flag with the values of the modes that fit, as an error or a warning names them."""
+    """Returns the flag with the values of the modes that fit, as errors and warnings name them."""
     return ' or '.join(f'--variable_update={mode.name}' for mode in _ROWS if fits(mode))

@@ -1,4 +1,4 @@
-"""Flags of the original and of older versions that have another name here, and how they are translated."""
+"""Translates flags of the original and of older versions that have another name here."""
 
 from collections.abc import Mapping
 
@@ -22,11 +22,11 @@ def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) ->
     """Translates older flags into ours.
 
     Args:
-      older: the values of the flags of OLDER_NAMES that were given.
-      values: the values of our flags by name; those that the older flags set are added.
+      older: the values of the given flags of OLDER_NAMES.
+      values: the values of our flags by name; the values that the older flags set are added.
 
     Returns:
-      How each flag that was added had been written, by our name.
+      The text in which each added flag was written, by our name.
 
     Raises:
       UsageError: flags contradict each other.
@@ -62,7 +62,7 @@ def replace_older_names(older: Mapping[str, Value], values: dict[str, Value]) ->
         values['input_pipeline'] = pipeline
         as_written['input_pipeline'] = spelled('use_datasets', use_datasets)
     xla_compile = older.get('xla_compile')
-    # The original has both, as two ways to compile, so that one of them may be off.
+    # The original has both flags, as two ways to compile, so one of them may be off.
     if xla_compile and not values.get('xla'):
         values['xla'] = True
         as_written['xla'] = spelled('xla_compile', xla_compile)

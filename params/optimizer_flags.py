@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from params.table import Params
 
 
-def _for(name: str) -> str:
-    """The optimizers that take this flag as an argument."""
+def _takers_of(name: str) -> str:
+    """Returns the optimizers that take this flag as an argument, as --help names them."""
     return optimizers_that(lambda row: name in row.arguments)
 
 
@@ -68,23 +68,27 @@ class OptimizerFlags:
         'rises for 5 epochs, and is divided by 10 after the usual epochs, see docs/training.md.',
         lower_bound=0,
     )
-    momentum: float = flag(0.9, f'Momentum, for {_for("momentum")}.', lower_bound=0, upper_bound=1)
+    momentum: float = flag(0.9, f'Momentum, for {_takers_of("momentum")}.', lower_bound=0, upper_bound=1)
     nesterov: bool = flag(
         True,
-        f"Nesterov's momentum, for {_for('nesterov')}: the step looks ahead by one more step of the momentum. "
+        f"Nesterov's momentum, for {_takers_of('nesterov')}: the step looks ahead by one more step of the momentum. "
         '--nonesterov is the plain one.',
     )
     rmsprop_decay: float = flag(
-        0.9, f'Decay of the mean square, for {_for("rmsprop_decay")}.', lower_bound=0, upper_bound=1
+        0.9, f'Decay of the mean square, for {_takers_of("rmsprop_decay")}.', lower_bound=0, upper_bound=1
     )
-    rmsprop_momentum: float = flag(0.9, f'Momentum, for {_for("rmsprop_momentum")}.', lower_bound=0, upper_bound=1)
-    rmsprop_epsilon: float = flag(1.0, f'Term added to the mean square, for {_for("rmsprop_epsilon")}.', lower_bound=0)
-    adam_beta1: float = flag(0.9, f'Decay of the mean, for {_for("adam_beta1")}.', lower_bound=0, upper_bound=1)
+    rmsprop_momentum: float = flag(
+        0.9, f'Momentum, for {_takers_of("rmsprop_momentum")}.', lower_bound=0, upper_bound=1
+    )
+    rmsprop_epsilon: float = flag(
+        1.0, f'Term added to the mean square, for {_takers_of("rmsprop_epsilon")}.', lower_bound=0
+    )
+    adam_beta1: float = flag(0.9, f'Decay of the mean, for {_takers_of("adam_beta1")}.', lower_bound=0, upper_bound=1)
     adam_beta2: float = flag(
-        0.999, f'Decay of the mean square, for {_for("adam_beta2")}.', lower_bound=0, upper_bound=1
+        0.999, f'Decay of the mean square, for {_takers_of("adam_beta2")}.', lower_bound=0, upper_bound=1
     )
-    adam_epsilon: float = flag(1e-8, f'Term added to the denominator, for {_for("adam_epsilon")}.', lower_bound=0)
-    lars_eta: float = flag(1e-3, f'Trust coefficient, for {_for("lars_eta")}.', lower_bound=0)
+    adam_epsilon: float = flag(1e-8, f'Term added to the denominator, for {_takers_of("adam_epsilon")}.', lower_bound=0)
+    lars_eta: float = flag(1e-3, f'Trust coefficient, for {_takers_of("lars_eta")}.', lower_bound=0)
     weight_decay: float = flag(4e-5, 'Factor of the L2 loss of the weights.', lower_bound=0)
     single_l2_loss_op: bool = flag(False, 'Compute the L2 loss of all weights in one operation.')
     label_smoothing: float = flag(
@@ -97,12 +101,12 @@ class OptimizerFlags:
     )
 
 
-# Each of the first sets the rate of the whole training; of the others several go together.
+# Each of the first flags sets the rate of the whole training, so only one may be given; the others can be combined.
 _WHOLE_SCHEDULES = ('piecewise_learning_rate_schedule', 'resnet_base_lr')
 _RATE_FLAGS = ('init_learning_rate', 'num_epochs_per_decay', 'learning_rate_decay_factor', 'minimum_learning_rate')
-# What only updates use: all but the labels.
+# The flags that only updates use: all except the one about labels.
 _UPDATE = tuple(name for name in specs_of(OptimizerFlags) if name != 'label_smoothing')
-# weight_decay is left out: without an optimizer that takes it, it is in the loss.
+# Without weight_decay: if the optimizer does not take it, it is in the loss.
 _HYPERPARAMETERS = dict.fromkeys(
     name for row in OPTIMIZERS.values() for name in row.arguments if name != 'weight_decay'
 )
@@ -152,7 +156,9 @@ RUN_RULES: tuple[RunRule, ...] = (_the_learning_rate_is_given_once,)
 
 
 def _idle_with_other_optimizers(name: str) -> Idle:
-    return Idle((name,), lambda p, run: name not in OPTIMIZERS[p.optimizer].arguments, f'only {_for(name)} uses it')
+    return Idle(
+        (name,), lambda p, run: name not in OPTIMIZERS[p.optimizer].arguments, f'only {_takers_of(name)} uses it'
+    )
 
 
 IDLE: tuple[Idle, ...] = (

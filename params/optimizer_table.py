@@ -1,6 +1,6 @@
-"""The one table of optimizers: all that is true of a value of --optimizer. Does not import TensorFlow.
+"""The one table of optimizers: every fact about each value of --optimizer. Does not import TensorFlow.
 
-An optimizer's name stands in this table only. To add an optimizer is a class in training/optimizers.py and a row here.
+An optimizer's name appears in this table only. A new optimizer is a class in training/optimizers.py and a row here.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,10 +12,11 @@ class OptimizerRow:
     """One value of --optimizer.
 
     Attributes:
-      name: the value. summary: what it does, for the docs and --help.
+      name: the flag's value.
+      summary: what the optimizer does, for the docs and --help.
       rule: the class of its update rule as 'module:name'.
       arguments: the flags whose values are the arguments of that class, in order.
-      fits_16_bits: whether what it keeps between steps can be stored in 16 bits.
+      fits_16_bits: whether its slots can be stored in 16 bits.
     """
 
     name: str
@@ -34,7 +35,7 @@ _ROWS = (
         ('momentum', 'nesterov'),
         fits_16_bits=True,
     ),
-    # Those below compute squares or norms of gradients, which exceed the range of 16 bits.
+    # The optimizers below compute squares or norms of gradients, which exceed the range of 16 bits.
     OptimizerRow(
         'rmsprop',
         'gradients divided by the root of their mean square, with momentum',
@@ -59,5 +60,5 @@ DEFAULT_OPTIMIZER = _ROWS[0].name
 
 
 def optimizers_that(fits: Callable[[OptimizerRow], bool]) -> str:
-    """The flag with the values of the optimizers that fit, as an error or a warning names them."""
+    """Returns the flag with the values of the optimizers that fit, as errors and warnings name them."""
     return ' or '.join(f'--optimizer={row.name}' for row in _ROWS if fits(row))

@@ -1,7 +1,7 @@
-"""What becomes of each flag of the original tf_cnn_benchmarks, and of other versions of it: one table.
+"""The fate of each flag of the original tf_cnn_benchmarks and its other versions: one table.
 
-A flag of the original that changes no result never stops a run. It works, or a warning names it and says what happens
-instead. Only what would measure something else than asked is refused.
+A flag of the original that changes no result never stops a run: it works, or a warning names it and says what happens
+instead. A flag is refused only if the run would measure something other than asked.
 """
 
 import enum
@@ -28,9 +28,10 @@ class OriginalFlag:
     """One flag of the original.
 
     Attributes:
-      fate: what becomes of it. spec: its name, and how its value is read.
-      says: RENAMED: the name here; NO_EFFECT: what happens instead; REFUSED: why, and the way.
-      silent: the value that asks for what this program always does, and is passed over; None for an empty value.
+      fate: what becomes of it.
+      spec: its name, and how its value is read.
+      says: the name here if RENAMED, what happens instead if NO_EFFECT, or the reason and the remedy if REFUSED.
+      silent: the value that asks for what this program always does and brings no warning; None for an empty value.
     """
 
     fate: Fate
@@ -61,7 +62,7 @@ _OTHERS = (
     _no_effect('fuse_decode_and_crop', bool, True, 'an image is decoded and cropped by one operation in every run'),
     _no_effect('mkl', bool, False, 'oneDNN is built into TensorFlow; TF_ENABLE_ONEDNN_OPTS=0 turns it off'),
     _no_effect('sparse_to_dense_grads', bool, False, 'the gradients of these networks are dense'),
-    # The default of the original has more than 31 bits.
+    # A float, because the original's default has more than 31 bits.
     _no_effect('trt_max_workspace_size_bytes', float, 4294967296.0, _NO_TENSORRT),
     _no_effect('use_python32_barrier', bool, False, 'no threads of Python wait for each other to prepare batches'),
     _no_effect('use_resource_vars', bool, True, 'variables are resource variables'),
@@ -133,7 +134,7 @@ NAMES: tuple[str, ...] = tuple(row.spec.name for row in (*_OTHERS, *_OF_OTHER_VE
 
 @dataclass(frozen=True)
 class Asked:
-    """A flag of NAMES that asks for something that this program does not do; value: what was written."""
+    """A flag of NAMES that asks for something that this program does not do, with its value as written."""
 
     row: OriginalFlag
     value: object
@@ -143,7 +144,7 @@ class Asked:
 
 
 def read(name: str, value: object) -> Asked | None:
-    """Reads a flag of NAMES; returns None if its value asks for what this program always does, or is empty.
+    """Reads a flag of NAMES. Returns None if the value asks for what this program always does, or is empty.
 
     Raises:
       UsageError: the value has the wrong type.
@@ -157,7 +158,7 @@ def warnings_about(asked: Iterable[Asked]) -> list[str]:
     """Returns one line for each of these flags, which says what happens instead.
 
     Raises:
-      UsageError: what the run would measure is not what these flags ask for.
+      UsageError: the run would not measure what these flags ask for.
     """
     lines, refusals = [], Refusals()
     for flag in asked:

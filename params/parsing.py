@@ -1,7 +1,7 @@
 """Reads the settings of a run from a command line or from Python, and checks them. Does not import TensorFlow.
 
-The result depends on the words alone, not on the environment or on files (but those of --flagfile, and the home
-directory where a path has ~).
+The result depends on the words alone, not on the environment or on files. The exceptions are the files of --flagfile,
+and the home directory where a path has ~.
 """
 
 import warnings
@@ -24,7 +24,7 @@ _SWITCHES = {name for name, spec in _FLAGS.items() if spec.type is bool}
 
 @dataclass(frozen=True)
 class Parsed:
-    """The settings, and one warning for each flag of the original that was given and has no effect here."""
+    """The settings, and one warning for each given flag of the original that has no effect here."""
 
     params: Params
     warnings: tuple[str, ...]
@@ -44,7 +44,7 @@ def parse_argv(argv: Sequence[str]) -> Parsed:
 
 
 def split_argv(argv: Sequence[str]) -> dict[str, str]:
-    """The flags of a command line by name, each with its text, not read yet; flags of a --flagfile included.
+    """Returns the text of each flag of a command line by name, not yet read, including the flags of a --flagfile.
 
     Raises:
       UsageError: a flag is unknown or has no value, or a word is not a flag.
@@ -62,10 +62,10 @@ def _split(argv: Sequence[str], refusals: Refusals) -> dict[str, str]:
 
 
 def make_params(**overrides: Any) -> Params:
-    """The defaults with these flags changed, checked as a command line is. parse_argv's warnings become UserWarnings.
+    """Returns the defaults with these flags changed, checked like a command line. Warnings become UserWarnings.
 
     Raises:
-      UsageError: as parse_argv.
+      UsageError: as for parse_argv.
     """
     parsed = _build(overrides.items(), Refusals())
     for line in parsed.warnings:
@@ -74,9 +74,9 @@ def make_params(**overrides: Any) -> Params:
 
 
 def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
-    """Params and warnings from pairs (name, text or Python value).
+    """Makes Params and warnings from pairs (name, text or Python value).
 
-    Rules between flags are checked once all flags can be read; until then their values are not known.
+    Rules between flags are checked only if all flags can be read; otherwise some values are unknown.
     """
     values: dict[str, Value] = {}
     older: dict[str, Value] = {}
@@ -94,7 +94,7 @@ def _build(given: Iterable[tuple[str, object]], refusals: Refusals) -> Parsed:
     refusals.raise_all()
     as_written = {name: spelled(name, value) for name, value in values.items() if value is not None}
     as_written |= replace_older_names(older, values)
-    # Each value was read by the spec of its field, which mypy cannot see.
+    # The spec of each field has read its value, which mypy cannot see.
     params = Params(**values, given=Given(tuple(as_written.items())))  # type: ignore[arg-type]
     lines: list[str] = []
     with refusals.collecting():

@@ -1,4 +1,4 @@
-"""The flags about precision: which numbers have 16 bits, and the scale of the loss."""
+"""The flags about precision: which numbers have 16 bits, and the loss scale."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar

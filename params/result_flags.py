@@ -1,4 +1,4 @@
-"""The flags about results: where they go, how often a run is repeated, and what else is measured."""
+"""The flags about results: where they are written, how often a run is repeated, and what else is measured."""
 
 import dataclasses
 import datetime
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 # The value of --result_file that stands for standard output.
 STDOUT = '-'
-# In a path, what is replaced by the value of a flag or by another fact of the run.
+# A field of a path, which the value of a flag or another fact of the run replaces.
 FIELD = re.compile(r'\{(\w*)\}')
-# The facts that are no flags.
+# The fields that are not flags.
 FACTS = ('shape', 'hostname', 'date', 'time', 'run')
 
 
@@ -30,10 +30,13 @@ def fill(path: str, values: Mapping[str, Any]) -> str:
 
 
 def field_values(params: 'Params', *, model: str, batch_size: int, shape: object, run: int = 1) -> dict[str, Any]:
-    """The values of all fields that a path may have, by name, at this moment.
+    """Returns the current values of all fields that a path may have, by name.
 
     Args:
-      model: its name in full. batch_size: per device, as the run uses it. run: the number of the repeat.
+      model: the full name of the model.
+      batch_size: images per device, as the run uses it.
+      shape: the shape of the cluster.
+      run: the number of the repeat.
     """
     now = datetime.datetime.now()
     return {
@@ -90,7 +93,7 @@ class ResultFlags:
 
 
 def _fields_are_known(params: 'Params') -> str | None:
-    # The table is made of this module.
+    # The table imports this module.
     from params.table import SPECS
 
     for name in ('result_file', 'history'):

@@ -1,23 +1,23 @@
-"""What the groups of flags declare besides flags: rules between them, and when a flag has no effect."""
+"""What each group of flags declares besides its flags: rules between flags, and when a flag has no effect."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    # The table is made of the groups, which import this module.
+    # The table imports the groups of flags, which import this module.
     from params.table import Params
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the flags alone do not say about a run.
+    """Facts about a run that its flags alone do not give.
 
     Attributes:
-      alone: whether no other process takes part. It is False under a launcher of a mode, such as horovodrun, even if
-        that starts only one process.
+      alone: whether no other process takes part. It is False under a mode's launcher, such as horovodrun, even if the
+        launcher starts only one process.
       residual: whether the model is a residual network.
-      has_records: whether --data_dir, if there is one, contains records, and not arrays.
+      has_records: whether --data_dir, if given, contains records rather than arrays.
     """
 
     alone: bool
@@ -25,14 +25,14 @@ class RunFacts:
     has_records: bool = True
 
 
-# Each returns the message of the error, or None if the settings keep the rule.
+# A rule returns the message of the error, or None if the settings follow it.
 Rule = Callable[['Params'], str | None]
 RunRule = Callable[['Params', RunFacts], str | None]
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Flags that have no effect under a condition, and the reason, which completes '--flag=value has no effect: '."""
+    """Flags that have no effect under a condition; the reason completes '--flag=value has no effect: '."""
 
     flags: tuple[str, ...]
     when: Callable[['Params', RunFacts], bool]
@@ -42,23 +42,23 @@ class Idle:
 def idle_on_cpu(
     *flags: str, when: Callable[['Params'], bool] = lambda params: True, reason: str = 'the run is on the CPU'
 ) -> Idle:
-    """These flags have no effect on a CPU.
+    """Returns the row of flags that have no effect on a CPU.
 
-    The one rule for flags that are for GPUs only: they change no result, so on a CPU they never stop a run, and a
-    warning names them as they were written. Only the flags that choose the devices themselves are refused where there
-    is no GPU: --device=gpu, and --num_gpus above 1 without --device.
+    This is the one rule for flags that are for GPUs only. They change no result, so on a CPU they never stop a run; a
+    warning names them as they were written. Only the flags that choose the devices are refused without a GPU:
+    --device=gpu, and --num_gpus above 1 without --device.
 
     Args:
-      when: for flags of which only some values are for GPUs, whether the value is one of these.
+      when: whether the given value is for GPUs, for flags of which only some values are.
     """
     return Idle(flags, lambda p, run: p.device == 'cpu' and when(p), reason)
 
 
 def idle_in_eval(*flags: str, reason: str = '--eval trains nothing') -> Idle:
-    """These flags have no effect with --eval."""
+    """Returns the row of flags that have no effect with --eval."""
     return Idle(flags, lambda p, run: p.eval, reason)
 
 
 def idle_in_forward_only(*flags: str, reason: str) -> Idle:
-    """These flags have no effect with --forward_only."""
+    """Returns the row of flags that have no effect with --forward_only."""
     return Idle(flags, lambda p, run: p.forward_only, reason)

@@ -80,9 +80,9 @@ class RunFlags:
 
 def _the_model_exists(params: 'Params') -> str | None:
     if params.model_file is not None:
-        # The file may define the model; whoever runs it looks the model up afterwards.
+        # The file may define the model, which is looked up after the file has run.
         return None
-    # Only here, so that importing the flags does not import the models.
+    # Imported here, so that importing the flags does not import the models.
     from models.registry import MODELS
 
     try:

@@ -13,20 +13,20 @@ from params.variable_flags import VariableFlags
 if TYPE_CHECKING:
     from params.table import Params
 
-# They decide what a step computes, what processes send each other, and when they do.
+# These groups decide what a step computes, and what the processes send each other and when.
 _GROUPS = (RunFlags, VariableFlags, OptimizerFlags, PrecisionFlags, EvaluationFlags)
 _OTHERS = ('num_gpus', 'target_seconds')
-# What concerns one process: paths, what it prints, how it reacts, and how it computes.
+# The flags in them that concern one process: its paths, output, reactions, and ways to compute.
 _OF_ONE_PROCESS = {
     *('model_file', 'eval_dir', 'eval_interval_secs', 'display_every', 'print_training_accuracy'),
     *('loss_type_to_report', 'tf_random_seed', 'verbose', 'continue_on_nan', 'tf32'),
 }
-# A parameter server only waits for the others; it often gets few flags. The workers of a controller compute, too.
+# Parameter servers only wait for the others and often get few flags; the workers of a controller compute too.
 _OF_SERVERS = ('cross_replica_sync', 'deterministic', 'forward_only')
 
 
 def flags_to_agree_on(params: 'Params', *, serves: bool) -> Mapping[str, Any]:
-    """The values of the flags that this process must share with all others that have them here, by name.
+    """Returns the values of the flags that must be the same in all processes that have them here, by name.
 
     Args:
       serves: whether the process only serves the others.

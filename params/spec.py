@@ -15,7 +15,7 @@ from errors import UsageError, nearest, spelled
 Value = int | float | str | bool | None
 Number = TypeVar('Number', int, float)
 
-# The upper bound of flags that count epochs: keeps counts of steps and examples finite for every data set.
+# The upper bound of flags that count epochs; it keeps counts of steps and examples finite for every data set.
 MOST_EPOCHS = 1e9
 
 _BOOLS = {'true': True, 't': True, '1': True, 'yes': True, 'false': False, 'f': False, '0': False, 'no': False}
@@ -46,12 +46,12 @@ def _to_str(value: Any) -> str:
 
 
 def expand(path: str) -> str:
-    """A path with the home directory for ~, and that of another user for ~user; one that is unknown stays as it is.
+    """Replaces ~ and ~user in a path by the home directory; the path of an unknown user stays as it is.
 
-    A shell does so too, but not after an equal sign.
+    A shell does this too, but not after an equal sign.
 
     Raises:
-      ValueError: a zero byte is in the path.
+      ValueError: the path contains a zero byte.
     """
     if '\0' in path:
         raise ValueError(path)
@@ -66,12 +66,12 @@ _NOUNS = {bool: 'true or false', int: 'an integer', float: 'a number', str: 'tex
 
 
 def asks_for_help(argv: Sequence[str]) -> bool:
-    """Whether one of the arguments is --help or another spelling of it."""
+    """Whether an argument is --help or another spelling of it."""
     return any(argument.split('=')[0] in _HELP_FLAGS for argument in argv)
 
 
 def asked_for_help(argv: Sequence[str]) -> str | None:
-    """The NAME of --help=NAME, or of --help NAME; None if there is none, or only --help=true."""
+    """Returns the NAME of --help=NAME or --help NAME; None if there is none, or only --help=true."""
     position = next(number for number, argument in enumerate(argv) if argument.split('=')[0] in _HELP_FLAGS)
     _, _, name = argv[position].partition('=')
     following = argv[position + 1] if '=' not in argv[position] and position + 1 < len(argv) else ''
@@ -85,13 +85,16 @@ class FlagSpec:
     """One flag.
 
     Attributes:
-      name: without dashes. type: int, float, str or bool.
+      name: the flag's name without dashes.
+      type: int, float, str or bool.
       optional: whether the value may be None.
       default: the value if the flag is not given.
-      group: the heading in --help. help: the meaning. unit: what a number counts.
+      group: the heading in --help.
+      help: what the flag means.
+      unit: the unit of a number.
       choices: the only values allowed, if not None.
       lower_bound, upper_bound: the smallest and the largest value allowed.
-      original: the default of the original tf_cnn_benchmarks, where ours differs.
+      original: the default in the original tf_cnn_benchmarks, where ours differs.
       is_path: whether the text names a file or folder, in which ~ is expanded.
     """
 
@@ -121,7 +124,7 @@ class FlagSpec:
     def read(self, value: object) -> Value:
         """Converts the text of a command line, or a Python value, to the flag's type. Empty text is None.
 
-        Two quotes, which nested quoting in a script leaves of an empty text, are empty too.
+        Two quotes count as empty text, since nested quoting in a script leaves them.
 
         Raises:
           UsageError: the value has another type, is not one of the choices, is out of bounds, or is missing.
@@ -157,6 +160,7 @@ class FlagSpec:
         return UsageError(f'{spelled(self.name, value)}: it must be {self.expects}{hint}')
 
 
+# The arguments are the facts of a FlagSpec that a field does not have itself.
 def flag(
     default: Value,
     help: str,
@@ -182,10 +186,10 @@ def flag(
 
 
 def specs_of(table: type) -> dict[str, FlagSpec]:
-    """The flags of a dataclass by name, in the order of its fields; fields not made by flag() are skipped.
+    """Returns the flags of a dataclass by name, in the order of its fields; skips fields not made by flag().
 
-    An annotation is int, float, str or bool, or one of these `| None`. The group of a flag is the GROUP of the class
-    that declares it, if that has one.
+    An annotation is int, float, str or bool, or one of these `| None`. A flag's group is the GROUP of the class that
+    declares the flag, if there is one.
     """
     specs = {}
     hints = typing.get_type_hints(table)
@@ -208,7 +212,7 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
 
 
 def numbers_of(text: str | None, kind: Callable[[str], Number]) -> list[Number]:
-    """The numbers in a comma-separated list; empty for None or empty text.
+    """Returns the numbers in a comma-separated list; empty for None or empty text.
 
     Args:
       kind: int or float.

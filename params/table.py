@@ -1,4 +1,4 @@
-"""Params, the frozen settings of a run, assembled from the groups of flags; and the table of all flags."""
+"""Params, the frozen settings of a run, made of the groups of flags; and the table of all flags."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from params.variable_flags import VariableFlags
 
 @dataclass(frozen=True, eq=False)
 class Given(Mapping[str, str]):
-    """The flags that were given, by name, each as it was written. Like Params it cannot change, and can be pickled."""
+    """The given flags by name, each as it was written. Like Params, it is immutable and can be pickled."""
 
     pairs: tuple[tuple[str, str], ...] = ()
 
@@ -37,8 +37,8 @@ class Given(Mapping[str, str]):
 
 
 @dataclass(frozen=True)
-# A dataclass takes the fields of its last base first: read upwards, this is the order of --help. Only this class has
-# instances; generating methods for the others would take a tenth of the time of --help.
+# A dataclass takes the fields of its last base first, so the bases, read upwards, are in the order of --help. Only this
+# class has instances; generating methods for the others would take a tenth of the time of --help.
 class Params(
     TensorFlowFlags,
     ResultFlags,
@@ -53,17 +53,17 @@ class Params(
     DeviceFlags,
     RunFlags,
 ):
-    """The settings of one run. parse_argv and make_params make and check them; None leaves a choice to the run.
+    """The settings of one run, made and checked by parse_argv and make_params. None leaves a choice to the run.
 
     Attributes:
-      given: the flags that were given, by name, each as it was written: an older name stays ('--learning_rate=0.1' for
-        init_learning_rate). It is no flag, and settings that differ only here are equal.
+      given: the given flags by name, each as it was written, also by an older name ('--learning_rate=0.1' for
+        init_learning_rate). This is not a flag, and comparing settings ignores it.
     """
 
     given: Mapping[str, str] = dataclasses.field(default_factory=Given, compare=False, repr=False)
 
     def written(self, name: str) -> str:
-        """Returns a flag as it was written, or as it would be written if it was not given."""
+        """Returns a flag as it was written; if it was not given, as it would be written."""
         return self.given.get(name) or spelled(name, getattr(self, name))
 
     @property

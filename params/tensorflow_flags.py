@@ -1,4 +1,4 @@
-"""The flags about TensorFlow itself: what it reads from the settings of a session and from the environment."""
+"""The flags passed on to TensorFlow: settings that it reads from a session's ConfigProto and from the environment."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -10,7 +10,7 @@ from params.spec import flag
 if TYPE_CHECKING:
     from params.table import Params
 
-# Each is a field of TensorFlow's GPUOptions.
+# Each flag is a field of TensorFlow's GPUOptions.
 _GPU_OPTIONS = (
     'force_gpu_compatible',
     'use_unified_memory',
@@ -19,7 +19,7 @@ _GPU_OPTIONS = (
     'gpu_kt_max_bytes',
     'gpu_kt_max_pending',
 )
-# By the flag: the variable that OpenMP reads.
+# The environment variable of OpenMP that each flag sets.
 OPENMP = {'kmp_affinity': 'KMP_AFFINITY', 'kmp_blocktime': 'KMP_BLOCKTIME', 'kmp_settings': 'KMP_SETTINGS'}
 
 
@@ -101,7 +101,7 @@ class TensorFlowFlags:
 
 
 def chosen_gpus(gpu_indices: str | None) -> list[int]:
-    """The numbers of the GPUs to use; empty for all.
+    """Returns the numbers of the GPUs to use; empty for all.
 
     Raises:
       ValueError: the text is not a list of different numbers from 0.

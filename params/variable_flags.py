@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from params.table import Params
 
 _PACKING = ('gradient_repacking', 'agg_small_grads_max_bytes', 'agg_small_grads_max_group')
-# The only number for which --network_topology=gcp_v100 knows the links.
+# The only number of GPUs for which --network_topology=gcp_v100 knows the links.
 _GPUS_OF_GCP = 8
 _SUMS = ('all_reduce_spec', 'hierarchical_copy', 'network_topology', *_PACKING)
 
@@ -109,12 +109,12 @@ def _gradients_are_packed_in_one_way(params: 'Params') -> str | None:
 
 
 def asks_a_cpu_for_nccl(params: 'Params') -> bool:
-    """Whether --all_reduce_spec names NCCL in a run on the CPU, which then sums as without the flag."""
+    """Whether --all_reduce_spec names NCCL in a run on the CPU, which then ignores the flag."""
     return params.device == 'cpu' and re.search(r'\bnccl\b', params.all_reduce_spec or '') is not None
 
 
 def sums_by_spec(params: 'Params') -> bool:
-    """Whether --all_reduce_spec is given and says how gradients are summed."""
+    """Whether --all_reduce_spec is given and decides how gradients are summed."""
     mode = MODES[params.variable_update]
     has_sums = params.trains and (params.num_gpus > 1 or mode.has_controller)
     is_given = params.all_reduce_spec is not None and not asks_a_cpu_for_nccl(params)
@@ -122,13 +122,13 @@ def sums_by_spec(params: 'Params') -> bool:
 
 
 def sums_by_halves(params: 'Params') -> bool:
-    """Whether --hierarchical_copy is given and says how gradients are summed."""
+    """Whether --hierarchical_copy is given and decides how gradients are summed."""
     mode = MODES[params.variable_update]
     return params.hierarchical_copy and mode.takes_hierarchy and params.trains and params.num_gpus > 1
 
 
 def find_idle_parts(params: 'Params') -> list[str]:
-    """Returns one line for each part of --all_reduce_spec that has no effect where the others have one."""
+    """Returns one line for each part of --all_reduce_spec that has no effect although other parts have one."""
     spec = params.all_reduce_spec
     if spec is None or not sums_by_spec(params):
         return []
@@ -136,7 +136,7 @@ def find_idle_parts(params: 'Params') -> list[str]:
 
 
 def _the_spec_of_sums_can_be_read(params: 'Params') -> str | None:
-    # A value that has no effect cannot be wrong.
+    # Ignored flags need no validation.
     if params.all_reduce_spec is not None and sums_by_spec(params):
         try:
             parse_spec(params.all_reduce_spec)
@@ -179,13 +179,13 @@ def _the_mode_can_stage(params: 'Params') -> str | None:
     return None
 
 
-def _asks_for_what_is(params: 'Params') -> bool:
-    """Whether --all_reduce_spec names what the mode does in any case; the original demands it."""
+def _names_the_usual_sum(params: 'Params') -> bool:
+    """Whether --all_reduce_spec names the sum that the mode makes in any case, as the original requires."""
     return MODES[params.variable_update].nccl_between_gpus and params.all_reduce_spec == COLLECTIVE
 
 
 def clash_with_others(params: 'Params') -> str | None:
-    """What clashes with the other processes of a cluster, as the message of an error; None if nothing does."""
+    """Returns the error message if a setting clashes with the other processes of a cluster, else None."""
     mode = MODES[params.variable_update]
     written = spelled('variable_update', mode.name)
     if mode.always_synchronous and not params.cross_replica_sync:
@@ -273,7 +273,7 @@ IDLE: tuple[Idle, ...] = (
     idle_on_cpu('horovod_device', when=lambda p: p.horovod_device == 'gpu'),
     Idle(
         ('all_reduce_spec',),
-        lambda p, run: not MODES[p.variable_update].takes_all_reduce_spec and not _asks_for_what_is(p),
+        lambda p, run: not MODES[p.variable_update].takes_all_reduce_spec and not _names_the_usual_sum(p),
         f'only {modes_that(lambda mode: mode.takes_all_reduce_spec)} uses it',
     ),
     Idle(

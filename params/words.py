@@ -1,7 +1,7 @@
-"""The words of a command line: which flags they give, and which words are no flags. Does not import TensorFlow.
+"""Splits a command line into flags and other words. Does not import TensorFlow.
 
-The forms are those of absl, which the original program reads its flags with: --name=value, --name value, --switch,
---noswitch, one dash instead of two, --flagfile=FILE, and -- after which nothing is a flag.
+The forms are those of absl, with which the original program reads its flags: --name=value, --name value, --switch,
+--noswitch, one dash instead of two, --flagfile=FILE, and --, which ends the flags.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,12 +16,12 @@ from params.spec import FlagSpec
 
 @dataclass(frozen=True)
 class Words:
-    """What a command line says, not read yet.
+    """The words of a command line, not yet read as values.
 
     Attributes:
-      texts: the text of each flag that was given, by name; of two, the last one counts.
-      others: the words that are no flags, each with the switch that stands before it, if one does.
-      mistakes: one line for each flag that is unknown or has no value, or one that it cannot have.
+      texts: the text of each given flag, by name; of a repeated flag, the last one.
+      others: the words that are not flags, each with the switch directly before it, or None.
+      mistakes: one line for each flag that is unknown, lacks its value, or has a value that it cannot take.
     """
 
     texts: dict[str, str]
@@ -29,6 +29,7 @@ class Words:
     mistakes: tuple[str, ...]
 
 
+# Long, because it is one loop over the forms of a word, which share what the word before allows.
 def split_words(
     argv: Sequence[str],
     known: Mapping[str, FlagSpec],
@@ -40,9 +41,10 @@ def split_words(
     """Splits a command line into flags and other words.
 
     Args:
-      known: all flags by name. switches: those of them that need no value.
-      unknown: the message about a flag of another name.
-      see: what to read for more, for messages.
+      known: all flags by name.
+      switches: the flags that need no value.
+      unknown: returns the message about a flag of another name.
+      see: where to read more, for messages.
 
     Raises:
       UsageError: a --flagfile cannot be read.
@@ -54,23 +56,23 @@ def split_words(
     texts: dict[str, str] = {}
     others: list[tuple[str, str | None]] = []
     mistakes: list[str] = []
-    strangers: dict[str, str] = {}
-    # absl's flag for scripts that fit several versions of a program: names that need not be known.
-    pardoned: set[str] = set()
+    unknown_flags: dict[str, str] = {}
+    # The names in absl's --undefok, for scripts that fit several versions of a program, may be unknown.
+    may_be_unknown: set[str] = set()
     switch: str | None = None
     may_be_value = False
     for word in remaining:
         before, switch = switch, None
-        follows_stranger, may_be_value = may_be_value, False
+        follows_unknown, may_be_value = may_be_value, False
         if word == '--':
             others += ((rest, None) for rest in remaining)
             break
         name, equals, text = word.removeprefix('-').removeprefix('-').partition('=')
         if '\0' in word:
-            # Only a --flagfile can have one.
+            # Only a --flagfile can contain one.
             mistakes.append(f'{word}: it contains a zero byte; write it without')
         elif not word.startswith('-') or not name:
-            if not follows_stranger:
+            if not follows_unknown:
                 others.append((word, before))
         elif name in switches and not equals:
             texts[name], switch = 'true', name
@@ -80,7 +82,7 @@ def split_words(
                 expects = f'it must be {known[name].expects}; ' if name in known else ''
                 mistakes.append(f'{word}: it has no value; {expects}write {word}=VALUE, {see}')
             elif name == 'undefok':
-                pardoned |= {part.strip() for part in value.split(',')}
+                may_be_unknown |= {part.strip() for part in value.split(',')}
             else:
                 texts[name] = value
         elif name.startswith('no') and name[2:] in switches:
@@ -89,7 +91,7 @@ def split_words(
             else:
                 texts[name[2:]] = 'false'
         else:
-            strangers[name] = unknown(name)
+            unknown_flags[name] = unknown(name)
             may_be_value = not equals
-    mistakes += (line for name, line in strangers.items() if not {name, name.removeprefix('no')} & pardoned)
+    mistakes += (line for name, line in unknown_flags.items() if not {name, name.removeprefix('no')} & may_be_unknown)
     return Words(texts, tuple(others), tuple(mistakes))

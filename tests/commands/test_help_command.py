@@ -1,4 +1,4 @@
-"""`help`, `--help=FLAG` and `--help FLAG`: --help, one flag with its whole story, or the help of a subcommand."""
+"""`help`, `--help=FLAG` and `--help FLAG`: --help, one flag with its whole description, or the help of a subcommand."""
 
 import subprocess
 import sys
@@ -9,9 +9,9 @@ import pytest
 import tf_cnn_benchmarks
 from commands import records
 from commands.subcommands import SUBCOMMANDS
-from params.descriptions import find_story
+from params.descriptions import describe_flag
 from params.flags_page import format_page
-from params.help_text import format_help, format_story
+from params.help_text import format_description, format_help
 from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.unit
@@ -35,7 +35,7 @@ def test_the_help_of_the_program_is_printed_in_every_spelling(capsys: pytest.Cap
 
 @pytest.mark.parametrize('name', ['batch_size', 'mkl', 'use_nccl', 'eval'])
 def test_a_flag_is_told_in_every_spelling(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    expected = format_story(find_story(name))
+    expected = format_description(describe_flag(name))
     for argv in (['help', name], ['help', f'--{name}'], [f'--help={name}'], ['--help', name], ['-h', name]):
         assert printed(capsys, *argv) == expected
 

@@ -12,18 +12,25 @@ from markdown_it.token import Token
 
 import tf_cnn_benchmarks
 from params import SPECS
-from params.descriptions import Story, find_story, list_stories
+from params.descriptions import (
+    DIFFERENCES,
+    MEANINGS,
+    OF_OTHER_VERSIONS,
+    WORKING_OF_OTHER_VERSIONS,
+    FlagDescription,
+    describe_all_flags,
+    describe_flag,
+)
 from params.flags_page import format_page
-from params.help_text import format_story
+from params.help_text import format_description
 from params.original import TABLE, Fate
-from params.original_meanings import DIFFERENCES, MEANINGS, OF_OTHER_VERSIONS, WORKING_OF_OTHER_VERSIONS
 from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit
 
 DOCS = Path(tf_cnn_benchmarks.__file__).parent / 'docs'
 PAGE = format_page()
-STORIES = {story.name: story for story in list_stories()}
+DESCRIPTIONS = {description.name: description for description in describe_all_flags()}
 with open(Path(__file__).parent / 'original_flags.csv', encoding='utf-8', newline='') as file:
     ORIGINAL = {row['name']: row for row in csv.DictReader(file)}
 
@@ -41,8 +48,8 @@ def test_the_page_is_made_with_lines_of_120_columns_and_no_empty_part() -> None:
 
 
 def test_no_flag_is_forgotten() -> None:
-    assert {*STORIES} == {*SPECS} | {*TABLE}
-    assert {name for name, story in STORIES.items() if story.fate} == {*ORIGINAL}
+    assert {*DESCRIPTIONS} == {*SPECS} | {*TABLE}
+    assert {name for name, description in DESCRIPTIONS.items() if description.fate} == {*ORIGINAL}
     not_ours = {name for name in TABLE if name not in SPECS}
     assert {*MEANINGS} | {*OF_OTHER_VERSIONS} == not_ours
     assert {*MEANINGS} == not_ours & {*ORIGINAL}
@@ -69,51 +76,51 @@ def test_the_page_shows_what_help_says_under_an_anchor_for_each_flag() -> None:
     tokens = MarkdownIt('commonmark').parse(PAGE)
     texts = list(_texts(tokens))
     # A site makes an anchor of a heading: lower case, without punctuation but for - and _.
-    assert all(texts.count(f'--{name}') == 1 for name in STORIES)
-    headings = [texts.index(f'--{name}') for name in STORIES]
-    for position, story in zip(headings, STORIES.values(), strict=True):
-        facts = [f'{title}: {text}' for title, text in story.facts.items()]
-        assert texts[position + 1 : position + 2 + len(facts)] == [story.meaning, *facts], story.name
+    assert all(texts.count(f'--{name}') == 1 for name in DESCRIPTIONS)
+    headings = [texts.index(f'--{name}') for name in DESCRIPTIONS]
+    for position, description in zip(headings, DESCRIPTIONS.values(), strict=True):
+        facts = [f'{title}: {text}' for title, text in description.facts.items()]
+        assert texts[position + 1 : position + 2 + len(facts)] == [description.meaning, *facts], description.name
     links = re.findall(r'\]\(([^)]*)\)', PAGE)
-    assert {link for link in links if link.startswith('#')} == {f'#--{name}' for name in STORIES}
+    assert {link for link in links if link.startswith('#')} == {f'#--{name}' for name in DESCRIPTIONS}
     others = {link for link in links if not link.startswith('#')}
     assert 'distributed.md' in others
     assert [link for link in others if not (DOCS / link).exists()] == []
 
 
 def test_a_flag_tells_when_it_has_no_effect_and_what_differs_from_the_original() -> None:
-    momentum, spec = find_story('momentum'), find_story('--num_ps')
+    momentum, spec = describe_flag('momentum'), describe_flag('--num_ps')
     assert '--eval' in momentum.facts['No effect']
     assert '--forward_only' in momentum.facts['No effect']
     assert '--optimizer=momentum' in momentum.facts['No effect']
     assert 'same value' in momentum.facts['Clusters']
     assert (momentum.fate, spec.fate) == (Fate.WORKS, None)
-    assert find_story('device').facts['Original'].endswith('its default is gpu')
-    assert (find_story('mkl').fate, find_story('use_fp16').fate) == (Fate.NO_EFFECT, Fate.RENAMED)
-    assert TABLE['mkl'].says in find_story('mkl').facts['Here']
-    assert '--mkl=False' in find_story('mkl').facts['Accepted']
-    assert '--precision' in find_story('use_fp16').facts['Here']
-    assert TABLE['trt_mode'].says in find_story('trt_mode').facts['Here']
+    assert describe_flag('device').facts['Original'].endswith('its default is gpu')
+    assert (describe_flag('mkl').fate, describe_flag('use_fp16').fate) == (Fate.NO_EFFECT, Fate.RENAMED)
+    assert TABLE['mkl'].says in describe_flag('mkl').facts['Here']
+    assert '--mkl=False' in describe_flag('mkl').facts['Accepted']
+    assert '--precision' in describe_flag('use_fp16').facts['Here']
+    assert TABLE['trt_mode'].says in describe_flag('trt_mode').facts['Here']
 
 
 @pytest.mark.parametrize('name', ['eval', '--eval', '--noeval', '-eval', '--eval=true', 'noeval'])
 def test_a_flag_is_found_however_it_is_spelled(name: str) -> None:
-    assert find_story(name) == STORIES['eval']
+    assert describe_flag(name) == DESCRIPTIONS['eval']
 
 
-@pytest.mark.parametrize('story', STORIES.values(), ids=lambda story: story.name)
-def test_the_whole_story_is_printed_within_100_columns(story: Story) -> None:
-    text = format_story(story)
+@pytest.mark.parametrize('description', DESCRIPTIONS.values(), ids=lambda description: description.name)
+def test_the_whole_description_is_printed_within_100_columns(description: FlagDescription) -> None:
+    text = format_description(description)
     assert max(map(len, text.splitlines())) <= 100
     words = text.split()
-    assert words[0] == story.usage
-    for part in (story.meaning, *story.facts.values()):
+    assert words[0] == description.usage
+    for part in (description.meaning, *description.facts.values()):
         assert ' '.join(part.split()) in ' '.join(words)
 
 
 @pytest.mark.parametrize(('name', 'near'), [('batchsize', 'batch_size'), ('kmp_block_time', 'kmp_blocktime')])
 def test_an_unknown_name_suggests_the_nearest(name: str, near: str) -> None:
     with refused(f'--help={name}', f'--help={near}'):
-        find_story(name)
+        describe_flag(name)
     with refused('--help=no_such_thing_at_all', '--help lists'):
-        find_story('no_such_thing_at_all')
+        describe_flag('no_such_thing_at_all')
