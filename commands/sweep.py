@@ -16,7 +16,7 @@ from params import Params
 from params.spec import flag
 from planning.line import check_launch
 from sweeps.configurations import SweepPlan, make_plan
-from sweeps.estimate import estimate
+from sweeps.durations import estimate_seconds
 from sweeps.flags import on_cpu, override, read_grid, settings_given
 from sweeps.folder import Folder, difference
 from sweeps.overview import format_left_out, format_plan, format_results, rows_of
@@ -177,7 +177,7 @@ def _print_plan(plan: SweepPlan, folder: Folder) -> None:
         print(format_plan(plan, Search(plan, folder, Starter()).num_left, None, ''))
         return
     sweep = Sweep(plan, folder)
-    seconds, basis = estimate(sweep.left(), sweep.seconds, has_gpu=has_nvidia_gpu())
+    seconds, basis = estimate_seconds(sweep.left(), sweep.seconds, has_gpu=has_nvidia_gpu())
     print(format_plan(plan, sweep.num_left, seconds, basis))
 
 

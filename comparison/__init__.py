@@ -1,1 +1,1 @@
-"""Result documents compared: rates, ratios and intervals, regressions, and the layer of tables."""
+"""Compares result documents: rates, ratios and their intervals, regressions, and the tables that show them."""

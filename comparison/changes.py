@@ -1,6 +1,6 @@
-"""The subcommand `compare`: for each group of runs its throughput, the ratio to its baseline, and what differs.
+"""The rows of `compare`: for each group of runs its throughput, the ratio to its baseline, and the differences.
 
-The rows are shown as a table with notes below it, or as a document: docs/compare.md describes both.
+The rows become a table with notes below it, or a document; docs/compare.md describes both.
 """
 
 import math
@@ -43,10 +43,10 @@ _COLUMNS = (
     TableColumn('verdict', wraps=True),
 )
 _MOST_LINES = 8
-# Of a larger table only the rows at both ends are shown.
+# The most rows of a table, and how many are shown at each end of a larger one.
 _MOST_ROWS, _MOST_AT_AN_END = 40, 10
 _NOTABLE_SHARE = 0.05
-# What to do where the numbers say too little.
+# The advice where too little was measured.
 _TOO_FEW_RUNS = f'at least {FEWEST_RUNS} runs are needed (--repeat={FEWEST_RUNS})'
 _TOO_FEW_STEPS = f'single runs need at least {MIN_STEPS} timed steps each, better 100 (--num_batches=100)'
 _DISTURBED = (
@@ -60,18 +60,22 @@ class ChangeRow:
     """A row of the comparison.
 
     Attributes:
-      name: the argument, and what tells the group from the others of this argument.
-      argument: as it was given.
-      files: the results.
-      shape: as Record.shape.
+      name: the argument, and the values that distinguish the group from the argument's other groups.
+      argument: the argument as it was given.
+      files: the files of its results.
+      shape: as in Record.shape.
       status: 'complete', 'incomplete' or 'left out'.
       remark: why it is incomplete, left out, or has no ratio.
       flags: the values of the flags that vary between rows.
-      is_baseline: whether others are compared with it.
-      baseline: the name of the row that it is compared with.
-      flag_changes, machine_changes, work_changes: what differs from the baseline, before and after.
-      warnings: what its results warn of, each text once.
-      outliers: of many runs, those far from the others.
+      estimate: its throughput; None if it was left out.
+      ratio: its ratio to the baseline, if there is one.
+      is_baseline: whether other rows are compared with it.
+      baseline: the name of the row with which it is compared.
+      flag_changes: the flags that differ from the baseline, with the values before and after.
+      machine_changes: the differences between the machines, likewise.
+      work_changes: the differences between the work done, likewise.
+      warnings: the texts of its results' warnings, each once.
+      outliers: the runs that are far from the others, with their images/sec, if there are many runs.
     """
 
     name: str
@@ -95,15 +99,17 @@ class ChangeRow:
 def make_rows(
     sides: Sequence[Side], clock: Clock, *, force: bool = False, run_spread: float | None = None
 ) -> list[ChangeRow]:
-    """Compares what the sides hold; the first one is the baseline.
+    """Compares the runs of the sides; the first side is the baseline.
 
     Args:
-      force: also compares runs of different work.
-      run_spread: how much single runs differ, relative; by default known from repeats of other settings on the same
-        machine, or else assumed.
+      sides: the runs of each argument.
+      clock: the seconds that count.
+      force: whether to compare runs that did different work.
+      run_spread: the relative spread of single runs; by default that of repeats of other settings on the same machine,
+        else an assumed one.
 
     Raises:
-      UsageError: runs that would be compared did different work; the message names what differs with both values.
+      UsageError: runs to be compared did different work; the message has each difference with both values.
     """
     paired = pairs(sides)
     estimates = {id(pair.group): estimate(pair.group.records, clock) for pair in paired}
@@ -125,7 +131,7 @@ def make_rows(
 
 
 def format_runs(found: Estimate) -> str:
-    """The rate of repeated runs, with its interval or why there is none, in one line."""
+    """Formats the rate of repeated runs in one line, with its interval or why there is none."""
     line = (
         f'rate of {counted(found.num_runs, "run")}: {found.images_per_second:.2f} images/sec (all images / all seconds)'
     )
@@ -137,7 +143,7 @@ def format_runs(found: Estimate) -> str:
 
 
 def format_ratio(ratio: Ratio | None) -> str:
-    """A ratio so far, in one line: 'B / A 1.052, 95 % 1.041 to 1.063 (+/- 1.0 %)', or why there is no interval."""
+    """Formats a preliminary ratio: 'B / A 1.052, 95 % 1.041 to 1.063 (+/- 1.0 %)', or why there is no interval."""
     if ratio is None:
         return 'nothing to compare'
     if ratio.basis != 'runs':
@@ -148,13 +154,13 @@ def format_ratio(ratio: Ratio | None) -> str:
 
 
 def format_outliers(found: Mapping[str, float]) -> str:
-    """The runs that are far from their repeats, by name with their images/sec, in one line."""
+    """Formats the runs that are far from their repeats, by name with their images/sec, in one line."""
     named = [f'{printable(name)} ({rate:.2f})' for name, rate in found.items()]
     return f'far from the others: {few(named)}; something disturbed the machine, or changed on it'
 
 
 def most_telling(rows: Sequence[ChangeRow]) -> Sequence[ChangeRow]:
-    """Of more than _MOST_ROWS rows the common baseline, those at either end of the ratios, and the first left out."""
+    """Selects from more than _MOST_ROWS rows the common baseline, both ends of the ratios, and the first left out."""
     if len(rows) <= _MOST_ROWS:
         return rows
     baselines = [row for row in rows if row.is_baseline]
@@ -171,12 +177,12 @@ def most_telling(rows: Sequence[ChangeRow]) -> Sequence[ChangeRow]:
 
 
 def make_table(rows: Sequence[ChangeRow]) -> Table:
-    """The table of these rows."""
+    """Makes the table of these rows."""
     return Table(_COLUMNS, [_cells(row) for row in rows])
 
 
 def make_document(rows: Sequence[ChangeRow], problems: Sequence[str], clock: Clock) -> dict[str, Any]:
-    """The document of a comparison, whose rows are also those of CSV."""
+    """Makes the document of a comparison; its rows are also the rows of CSV."""
     return {
         'schema': SCHEMA,
         'schema_version': SCHEMA_VERSION,
@@ -187,12 +193,12 @@ def make_document(rows: Sequence[ChangeRow], problems: Sequence[str], clock: Clo
 
 
 def make_notes(rows: Sequence[ChangeRow], problems: Sequence[str], shown: Sequence[ChangeRow]) -> list[str]:
-    """The lines below the table: how many rows it stands for, what differs, what to know about the numbers.
+    """Returns the lines below the table: how many rows it shows, the differences, and remarks on the numbers.
 
     Args:
       rows: all rows.
-      problems: a line for each file that was passed over.
-      shown: those rows that are in the table.
+      problems: a line for each file that was skipped.
+      shown: the rows in the table.
     """
     is_whole = len(shown) == len(rows)
     named = problems if is_whole else problems[:_MOST_AT_AN_END]
@@ -255,7 +261,7 @@ def _left_out(left: Unmatched) -> ChangeRow:
 
 
 def _spreads(paired: Sequence[Pair], estimates: Mapping[int, Estimate]) -> dict[Any, Spread | None]:
-    """How much runs differ on each machine, by its fingerprint, as far as settings were repeated there."""
+    """Returns the spread of runs on each machine, by its fingerprint; None if no setting was repeated there."""
     found: dict[Any, list[Estimate]] = {}
     for pair in paired:
         machine = pair.group.first.machine.get('fingerprint')
@@ -285,7 +291,7 @@ def _summary(rows: Sequence[ChangeRow], num_shown: int) -> str:
 
 
 def _difference_lines(title: str, found: Sequence[tuple[ChangeRow, Changes]]) -> Iterator[str]:
-    """A line for each set of changes, with the rows that have it if not all have."""
+    """Yields a line for each set of changes, with the rows that have it unless all have."""
     by_text: dict[str, list[str]] = {}
     compared = [(row, changes) for row, changes in found if row.baseline is not None]
     for row, changes in compared:
@@ -321,12 +327,12 @@ def _advice(rows: Sequence[ChangeRow]) -> Iterator[str]:
         is_wide = row.estimate and row.estimate.basis and not row.estimate.interval
         return Significance.DISTURBED if is_wide else row.ratio.verdict if row.ratio else None
 
-    for told, text in (
+    for significance, text in (
         (Significance.FEW_RUNS, f'too few runs: {_TOO_FEW_RUNS}'),
         (Significance.FEW_STEPS, f'too few steps: {_TOO_FEW_STEPS}'),
         (Significance.DISTURBED, f'too disturbed: {_DISTURBED}'),
     ):
-        names = [printable(row.name) for row in rows if verdict(row) is told]
+        names = [printable(row.name) for row in rows if verdict(row) is significance]
         if names:
             yield f'{few(names)}: {text}'
 
@@ -372,12 +378,14 @@ def _value(value: object) -> str:
 
 
 def _cells(row: ChangeRow) -> tuple[str, ...]:
-    """The cells of a row, in the order of the columns."""
+    """Returns the cells of a row, in the order of the columns."""
     found, ratio = row.estimate, row.ratio
     verdict = ratio.verdict.value if ratio else 'baseline' if row.is_baseline else ''
     if row.is_baseline and row.remark and row.status == 'complete':
         verdict = ''
-    told = '; '.join(part for part in (verdict, f'left out: {row.remark}' if found is None else row.remark) if part)
+    verdict_text = '; '.join(
+        part for part in (verdict, f'left out: {row.remark}' if found is None else row.remark) if part
+    )
     return (
         printable(row.name),
         printable(row.shape),
@@ -386,7 +394,7 @@ def _cells(row: ChangeRow) -> tuple[str, ...]:
         _interval(found, 2) if found else '',
         f'{ratio.value:.3f}' if ratio else '',
         _interval(ratio, 3) if ratio else '',
-        printable(told),
+        printable(verdict_text),
     )
 
 

@@ -1,7 +1,7 @@
-"""What differs between runs: flags, the machine and its software, the work. Does not import TensorFlow.
+"""Finds the differences between runs: flags, machine and software, work. Does not import TensorFlow.
 
-Differences are found between any number of runs: a table has, by the name of what differs, the value of each run; None
-is unknown, or not set.
+Differences between any number of runs are a mapping from the name of each differing fact to its value in every run;
+None if unknown or not set.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,16 +19,16 @@ _UNSET = object()
 
 
 def flag_differences(records: Sequence[Record]) -> Differences:
-    """The flags that differ, with the values that were used.
+    """Returns the flags that differ, with the values that were used.
 
-    A flag that a version does not have counts as its default. Of a flag that this version does not have, it counts
-    that it was given.
+    A flag that a version does not have counts as its default. For a flag that this version does not have, it counts
+    whether it was given.
     """
     facts = [record.facts for record in records]
     if any(map(is_log, records)):
         return differing(facts)
     names = {name for found in facts for name in found}
-    # Most flags are equal, and thousands of runs may be compared.
+    # Fast for the usual case: most flags are equal, and there may be thousands of runs.
     differ = {name for name in names if any(found.get(name, _UNSET) != facts[0].get(name, _UNSET) for found in facts)}
     given = {name for record in records for name in record.given}
     known = {name for name in differ if name in SPECS or name in given or all(name in found for found in facts)}
@@ -40,17 +40,17 @@ def flag_differences(records: Sequence[Record]) -> Differences:
 
 
 def machine_differences(records: Sequence[Record]) -> Differences:
-    """What differs between machines, their software and environment. A variable may be set for some runs only."""
+    """Returns the differences between machines, their software and environment; unset variables count."""
     facts = [machine_facts(record) for record in records]
     found = differing(facts)
     if any(map(is_log, records)):
-        # A log has the first two numbers of a version.
+        # A log contains only the first two numbers of a version.
         found = {name: values for name, values in found.items() if not _are_one_version(values)}
     return found | {f'{_ENVIRONMENT}{name}': values for name, values in environment_differences(records).items()}
 
 
 def environment_differences(records: Sequence[Record]) -> Differences:
-    """The environment variables that differ; of a log they are unknown."""
+    """Returns the environment variables that differ; those of a log are unknown."""
     if not all('environment' in record.document for record in records):
         return {}
     found = [record.document['environment'] or {} for record in records]
@@ -60,12 +60,12 @@ def environment_differences(records: Sequence[Record]) -> Differences:
 
 
 def work_differences(records: Sequence[Record]) -> Differences:
-    """What differs between the work of runs; such runs should not be compared."""
+    """Returns the differences between the work of runs; runs with any should not be compared."""
     return differing([record.work for record in records])
 
 
 def machine_facts(record: Record) -> Facts:
-    """What is known of the machine and its software, flat: 'cpu_model', 'versions.tensorflow', 'environment.TF_...'."""
+    """Returns facts of machine and software in one level: 'cpu_model', 'versions.tensorflow', 'environment.TF_...'."""
     unimportant = ('fingerprint', 'load_average')
     facts: dict[str, Any] = {}
     sources = {
@@ -85,7 +85,7 @@ def machine_facts(record: Record) -> Facts:
 
 
 def differing(facts: Sequence[Facts]) -> Differences:
-    """The values that differ, by name. What is unknown (None, or not there) differs from nothing."""
+    """Returns the values that differ, by name. Unknown values (None, or missing) do not count as differences."""
     names = sorted({name for found in facts for name in found})
     values = {name: tuple(found.get(name) for found in facts) for name in names}
     return {
@@ -94,7 +94,7 @@ def differing(facts: Sequence[Facts]) -> Differences:
 
 
 def varying(facts: Sequence[Facts]) -> list[str]:
-    """The names whose values are not the same in all, sorted; a value that is not there is None."""
+    """Returns the names whose values are not the same in all facts, sorted; a missing value counts as None."""
     names = {name for found in facts for name in found}
     return sorted(name for name in names if any(found.get(name) != facts[0].get(name) for found in facts))
 

@@ -1,9 +1,9 @@
 """Reads the printed output of the original tf_cnn_benchmarks, and of this program, as results.
 
-A log holds less than a result: what is unknown is None. Its step lines carry the rate over all timed steps so far, with
-one decimal. The seconds between two lines are reconstructed from them, about as exactly as the rates are printed, and
-stand in the place of step seconds; `steps_per_value` in the document says how many steps each of them took,
-`num_printed_steps` how many steps the last line is about.
+A log contains less than a result; unknown values are None. Its step lines have the rate over all timed steps so far,
+with one decimal. The seconds between two lines are reconstructed from these rates, with their precision, and replace
+step seconds. In the document `steps_per_value` is the number of steps in each of these values, and `num_printed_steps`
+the number of steps up to the last line.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from errors import UsageError
 from results.console import IN_TF32, PERHAPS_IN_TF32
 from results.document import RESULT, SCHEMA_VERSION, Record
 
-# A launcher or a logging library puts something before each line: 'worker 0 | ', '[1,0]<stdout>:', 'I0504 ...] '.
+# A launcher or a logging library puts a prefix before each line: 'worker 0 | ', '[1,0]<stdout>:', 'I0504 ...] '.
 _WORKER = re.compile(r'^\s*([\w .:/-]*?\d) *\| ')
 _BEFORE = r'^(?:.*[|\]>:]\s*)?'
 _LABELS = (
@@ -52,13 +52,13 @@ _TOTAL = re.compile(rf'{_BEFORE}total images/sec: ([0-9.]+)\s*$')
 _ON_SERVER = re.compile(rf'{_BEFORE}On ps \d+: ')
 _ESCAPES = re.compile(r'\x1b\[[0-9;?]*[A-Za-z]')
 
-# Why a log has no interval.
+# The reason if a log has no interval.
 TOO_LITTLE = 'the log holds too little for an interval'
 
 
 @dataclass
 class _Run:
-    """What one worker printed about one run: the facts of its banner, its step lines, its total."""
+    """The output of one worker about one run: the facts of its banner, its step lines, its total."""
 
     facts: dict[str, str] = field(default_factory=dict)
     per_device: int | None = None
@@ -73,13 +73,13 @@ class _Run:
 
 
 def read_logs(text: str, source: str) -> list[Record]:
-    """Reads a log, which may hold several runs one after the other, and lines of other programs.
+    """Reads a log, which may contain several runs one after the other, and lines of other programs.
 
-    Of a cluster whose lines are marked by `worker 0 | ` and so on, the run of the first worker is read: its total is
+    For a cluster whose lines have prefixes such as `worker 0 | `, reads the run of the first worker, whose total is
     that of all workers.
 
     Raises:
-      UsageError: the log holds neither step lines nor a total; the message names the source.
+      UsageError: the log has neither step lines nor a total; the message names the source.
     """
     runs = [run for run in _runs(text) if not run.is_empty]
     if not runs:
@@ -95,9 +95,9 @@ def read_logs(text: str, source: str) -> list[Record]:
 
 
 def printed_spread(record: Record) -> float | None:
-    """The spread of the steps of a log, relative to their mean, from the last printed +/-; None if it is no log.
+    """Returns the relative spread of the steps of a log, from the last printed +/-; None if it is not a log.
 
-    The +/- is the standard error of the rates of n steps, their standard deviation over √n, in steps of 0.1.
+    The +/- is the standard error of the rates of n steps, their standard deviation over √n, rounded to 0.1.
     """
     found = record.document['throughput']
     num_steps = record.document.get('num_printed_steps')
@@ -107,12 +107,12 @@ def printed_spread(record: Record) -> float | None:
 
 
 def is_log(record: Record) -> bool:
-    """Whether a record was read from a log, in which most is unknown."""
+    """Whether a record was read from a log, so that most of its facts are unknown."""
     return 'steps_per_value' in record.document
 
 
 def _runs(text: str) -> list[_Run]:
-    """The runs of the first worker that printed a rate."""
+    """Returns the runs of the first worker that printed a rate."""
     workers: dict[str, list[_Run]] = {}
     for line in _ESCAPES.sub('', text).splitlines():
         marked = _WORKER.match(line)
@@ -137,10 +137,11 @@ def _note(run: _Run, line: str, fact: re.Match[str] | None) -> None:
         loss = float(step[5]) if step[5] else None
         run.steps.append((int(step[1]), float(step[2]), float(step[3]), float(step[4]), loss))
     elif total := _TOTAL.match(line):
-        # An evaluation in training prints a total of its own, before that of the run.
+        # An evaluation during training prints a total of its own, before that of the run.
         run.total = float(total[1])
 
 
+# Long, because the document is one literal, which reads best in one piece.
 def _document(run: _Run, identity: str) -> dict[str, Any]:
     facts = run.facts
     data_set, _, kind = facts.get('Dataset', '').partition(' (')
@@ -165,7 +166,7 @@ def _document(run: _Run, identity: str) -> dict[str, Any]:
         'precision': facts.get('Precision', 'fp32').removesuffix(IN_TF32).removesuffix(PERHAPS_IN_TF32)
         if facts
         else None,
-        # A banner that does not name it may be of a program that does not know it.
+        # A banner without TF32 may come from a program that does not report it.
         'tf32': facts.get('Precision', '').endswith(IN_TF32) or None,
         'all_reduce_spec': facts.get('AllReduce'),
     }
@@ -225,9 +226,9 @@ def _document(run: _Run, identity: str) -> dict[str, Any]:
 
 
 def _steps(lines: Sequence[tuple[int, float, float, float, float | None]], images: float | None) -> Mapping[str, Any]:
-    """The steps of a document, each an interval between two lines; empty if the lines do not allow it.
+    """Returns the steps of a document, each an interval between two lines; empty if the lines do not suffice.
 
-    The first line, of step 1, is passed over, so that all intervals have the same number of steps.
+    Skips the first line, that of step 1, so that all intervals have the same number of steps.
     """
     every = _steps_per_value(lines)
     chosen = [line for line in lines if every and line[0] % every == 0]
@@ -235,7 +236,7 @@ def _steps(lines: Sequence[tuple[int, float, float, float, float | None]], image
     rates = np.array([line[1] for line in chosen], dtype=np.float64)
     if not chosen or np.any(rates <= 0):
         return {}
-    # Without the batch size the unit is unknown, and only relative errors matter.
+    # Without the batch size the unit is unknown, but only relative errors matter.
     ends = numbers * (images or 1.0) / rates
     seconds = np.diff(ends, prepend=0.0)
     is_regular = np.array_equal(numbers, np.arange(1, len(chosen) + 1) * float(every or 0))
@@ -259,7 +260,7 @@ def _steps(lines: Sequence[tuple[int, float, float, float, float | None]], image
 
 
 def _steps_per_value(lines: Sequence[tuple[int, float, float, float, float | None]]) -> int | None:
-    """How many steps lie between two step lines; None if there are fewer than two."""
+    """Returns the number of steps between two step lines; None if there are fewer than two lines."""
     numbers = [line[0] for line in lines]
     return numbers[-1] - numbers[-2] if len(numbers) > 1 else None
 

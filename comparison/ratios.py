@@ -4,12 +4,12 @@ The true ratio of two settings is that of their expected wall seconds per image.
 of a rate is that of the logarithm of its seconds per image, and intervals are symmetric on a logarithmic scale.
 
 - Repeats: each run is one value, since processes differ from each other more than their steps show (Kalibera and Jones
-  2013, Rigorous Benchmarking in Reasonable Time, section 4). Student's t, with the degrees of freedom of Welch 1947,
-  The Generalization of Student's Problem, equation 29; with 1 or 2 runs on a side, both share one variance (Student
-  1908), which needs at least 3 runs of one of them. A bootstrap of 3 to 5 runs would be too narrow by far.
-- Single runs: the steps, see comparison/intervals.py. This interval holds for these two processes. To call two single
-  runs different, their difference must also exceed what two processes of one setting show, a Spread, and what other
-  processes may have taken from one of them.
+  2013, Rigorous Benchmarking in Reasonable Time, section 4). Intervals use Student's t, with the degrees of freedom of
+  Welch 1947, The Generalization of Student's Problem, equation 29. With 1 or 2 runs on a side, both sides share one
+  variance (Student 1908), which needs at least 3 runs on one side. A bootstrap of 3 to 5 runs would be far too narrow.
+- Single runs: the interval comes from the steps (comparison/intervals.py) and holds for these two processes only. Two
+  single runs count as different only if their difference also exceeds the usual difference between processes of one
+  setting, a Spread, and the share that other processes may have taken from one of them.
 """
 
 import enum
@@ -24,24 +24,24 @@ from comparison.intervals import FEWEST_RUNS, WIDEST, Estimate, estimate_runs, h
 from comparison.original_logs import printed_spread
 from results.document import Record
 
-# The spread of runs of which none is known: as large as that of single steps, with this uncertainty. On a noisy machine
-# of 2 cores 2 of 54 pairs of equal runs of lenet were called different.
+# If the spread of runs is unknown, it is assumed to equal that of single steps, with these degrees of freedom. On a
+# noisy machine with 2 cores this called 2 of 54 pairs of equal runs of lenet different.
 _ASSUMED_DEGREES = 4.0
-# With less left for the run, its rate says nothing.
+# If others took a larger share, the rate of the run is meaningless.
 _MOST_OF_OTHERS = 0.95
-# Of a spread that the user knows.
+# The degrees of freedom of a spread that the user gives, which counts as exact.
 _KNOWN_DEGREES = 1e6
 
 
 class Clock(enum.Enum):
-    """The seconds that count: WALL with what lies between steps, evaluations excepted; STEPS those of steps alone."""
+    """The seconds that count: WALL includes the time between steps except evaluations, STEPS only the steps."""
 
     WALL = 'wall'
     STEPS = 'steps'
 
 
 class Significance(enum.Enum):
-    """What a ratio and its interval say."""
+    """The verdict on a ratio, from its interval."""
 
     SAME = 'no significant difference'
     FASTER = 'faster'
@@ -53,13 +53,13 @@ class Significance(enum.Enum):
 
 @dataclass(frozen=True)
 class Spread:
-    """How much runs of one setting differ.
+    """The spread of runs of one setting.
 
     Attributes:
       relative: the standard deviation of their rates, relative to the rate.
-      degrees_of_freedom: how well it is known.
-      source: where it comes from, in words.
-      includes_others: whether it includes that other processes disturb a run.
+      degrees_of_freedom: the degrees of freedom of this estimate.
+      source: its source in words.
+      includes_others: whether it includes disturbance by other processes.
     """
 
     relative: float
@@ -73,13 +73,13 @@ class Ratio:
     """The throughput of one setting relative to that of another.
 
     Attributes:
-      value: above 1 if it is faster than the baseline.
-      interval: of 95 %, (low, high); None if too little was measured, or it would say nothing.
-      basis: what the verdict is computed from, 'runs' or 'steps'; None if too little was measured.
+      value: the ratio; above 1 if the setting is faster than the baseline.
+      interval: the 95 % interval, (low, high); None if too little was measured, or it would be too wide.
+      basis: the data behind the verdict, 'runs' or 'steps'; None if too little was measured.
       verdict: whether the difference is significant.
       spread: for single runs, the assumed difference between processes.
-      threshold: for single runs, the factor that the ratio must exceed, or fall below the inverse of, to be
-        significant; None if it would say nothing.
+      threshold: for single runs, the factor that the ratio or its inverse must exceed to be significant; None if it
+        would be too large.
     """
 
     value: float
@@ -100,7 +100,7 @@ class Ratio:
 
 
 def estimate(records: Sequence[Record], clock: Clock = Clock.WALL) -> Estimate:
-    """The throughput of the runs of one setting, at least one run: see estimate_runs."""
+    """Estimates the throughput of the runs of one setting, at least one run: see estimate_runs."""
     rates = [rate_of(record, clock) for record in records]
     if len(records) == 1:
         return _estimate_of_steps(records[0], rates[0], clock)
@@ -115,10 +115,12 @@ def estimate(records: Sequence[Record], clock: Clock = Clock.WALL) -> Estimate:
 
 
 def compare(baseline: Estimate, other: Estimate, spread: Spread | None = None) -> Ratio:
-    """The ratio of two throughputs, which must both be numbers.
+    """Compares two throughputs, which must both be numbers.
 
     Args:
-      spread: how much runs differ, used if both are single runs; by default it is assumed from their steps.
+      baseline: the throughput by which `other` is divided.
+      other: the throughput to judge.
+      spread: the spread of runs, used if both are single runs; by default assumed from their steps.
     """
     value = other.images_per_second / baseline.images_per_second
     pair = (baseline, other)
@@ -138,7 +140,7 @@ def compare(baseline: Estimate, other: Estimate, spread: Spread | None = None) -
         return Ratio(value, interval, 'runs', _verdict(value, least))
     spread = spread or _assumed_spread(pair)
     of_runs = half_width(2 * spread.relative**2, spread.degrees_of_freedom)
-    # Without the other processes a run could have been faster by as much.
+    # Without the other processes, a run could have been faster by their share.
     share = 0.0 if spread.includes_others else max(side.share_of_others for side in pair)
     least = math.hypot(of_runs, least) - math.log1p(-share)
     threshold = math.exp(least) if least <= math.log(WIDEST) else None
@@ -146,7 +148,7 @@ def compare(baseline: Estimate, other: Estimate, spread: Spread | None = None) -
 
 
 def known_spread(estimates: Iterable[Estimate]) -> Spread | None:
-    """The spread of runs, pooled over those settings that were repeated; None if none was."""
+    """Returns the spread of runs, pooled over the settings that were repeated; None if none was."""
     repeated = [(found.run_variance, found.num_runs) for found in estimates if found.run_variance is not None]
     if not repeated:
         return None
@@ -156,7 +158,7 @@ def known_spread(estimates: Iterable[Estimate]) -> Spread | None:
 
 
 def given_spread(relative: float) -> Spread:
-    """The spread of runs that the user knows."""
+    """Returns a spread of runs that the user gives."""
     return Spread(relative, _KNOWN_DEGREES, '--run_spread', includes_others=True)
 
 
@@ -164,7 +166,7 @@ def _estimate_of_steps(record: Record, rate: float, clock: Clock) -> Estimate:
     seconds = _seconds(record, clock)
     spread = _step_spread(record, clock)
     error, mean = mean_error(seconds), float(np.mean(seconds)) if seconds.size else 0.0
-    # Clocks that were set back make such means, too.
+    # A clock that was set back can make the mean negative.
     if error is None or not mean > 0:
         return Estimate(rate, 1, int(seconds.size), step_spread=spread)
     variance = error.variance / mean**2
@@ -173,7 +175,7 @@ def _estimate_of_steps(record: Record, rate: float, clock: Clock) -> Estimate:
 
 
 def rate_of(record: Record, clock: Clock) -> float:
-    """Images/sec of one run."""
+    """Returns the images/sec of one run."""
     return record.images_per_second if clock is Clock.WALL else record.images_per_second_of_steps
 
 
@@ -203,7 +205,7 @@ def _assumed_spread(pair: Sequence[Estimate]) -> Spread:
 
 
 def _welch(pair: Sequence[Estimate]) -> float:
-    """The degrees of freedom of a sum of variances."""
+    """Returns the degrees of freedom of a sum of variances."""
     total = sum(side.variance for side in pair)
     if not total:
         return min(side.degrees_of_freedom for side in pair)
@@ -211,7 +213,7 @@ def _welch(pair: Sequence[Estimate]) -> float:
 
 
 def _verdict(value: float, least: float) -> Significance:
-    """What a ratio says that is significant if its logarithm is beyond `least`."""
+    """Returns the verdict on a ratio that is significant if the size of its logarithm exceeds `least`."""
     if not abs(math.log(value)) > least:
         return Significance.SAME if least <= math.log(WIDEST) else Significance.DISTURBED
     return Significance.FASTER if value > 1 else Significance.SLOWER

@@ -1,7 +1,7 @@
 """`compare --against`: judges new runs by the earlier runs of the same setting on the same machine.
 
-The rate is held against the median of the last runs, with a tolerance; docs/compare.md explains both, and describes the
-formats. Does not import TensorFlow.
+The rate is compared with the median of the last runs, with a tolerance. docs/compare.md explains both, and the formats.
+Does not import TensorFlow.
 """
 
 import statistics
@@ -20,19 +20,19 @@ from results.statistics import spread
 SCHEMA = 'tf_cnn_benchmarks.regression'
 SCHEMA_VERSION = 2
 
-# The runs that count are the last ones, so that the median follows a machine that has changed.
+# Only this many last runs count, so that the median follows a machine that has changed.
 MOST_RUNS = 10
 # Smaller differences come and go with the memory layout of a process or the temperature of a room.
 LEAST_TOLERANCE = 0.02
-# A larger tolerance would find nothing.
+# A larger tolerance would find no regressions.
 MOST_TOLERANCE = 0.5
-# By the number of runs, how many times their spread the tolerance is. One in 20 of equal runs, normally distributed,
-# is off by more, as 400,000 simulated histories of each length showed: the spread of 3 runs is often far too small.
+# The tolerance as a multiple of the runs' spread, by the number of runs. In 400,000 simulated histories of each length,
+# one in 20 equal runs, normally distributed, was off by more. The spread of 3 runs is often far too small.
 MULTIPLES = {3: 22.0, 4: 6.6, 5: 6.0, 6: 4.2, 7: 4.1, 8: 3.5, 9: 3.4, 10: 3.0}
 
-# These change with each run, or with the load of the machine.
+# Facts that change with each run, or with the load of the machine.
 _UNIMPORTANT = ('affinity',)
-# Of a value that differs from run to run.
+# The most values to list of a fact that differs from run to run.
 _MOST_VALUES = 4
 
 _COLUMNS = (
@@ -49,10 +49,10 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the last runs of a setting say about the next one.
+    """The expected rate of the next run of a setting, from its last runs.
 
     Attributes:
-      median: of their rates, in images/sec.
+      median: the median of their rates, in images/sec.
       tolerance: the share of the median by which the next rate may differ from it.
     """
 
@@ -61,7 +61,7 @@ class Expectation:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The images/sec that are as before, (low, high); None if the runs differ too much to say."""
+        """The images/sec that count as unchanged, (low, high); None if the runs differ too much."""
         if self.tolerance > MOST_TOLERANCE:
             return None
         return self.median * (1 - self.tolerance), self.median * (1 + self.tolerance)
@@ -69,16 +69,16 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Judgement:
-    """New runs of one setting, and what the earlier ones say about them.
+    """New runs of one setting, judged by the earlier ones.
 
     Attributes:
       rate: images/sec of the new runs.
-      num_new: their number.
+      num_new: the number of new runs.
       num_earlier: the number of earlier runs.
-      num_compared: the number of those that count, the last ones.
-      expectation: what these say; None if they are too few.
-      changes: what differs between the machine, versions and commits of the runs compared: name -> the values in the
-        order of the runs, the one of the new runs last.
+      num_compared: the number of earlier runs that count, the last ones.
+      expectation: the expectation from these; None if they are too few.
+      changes: the differences between the machines, versions and commits of the compared runs: name -> the values in
+        the order of the runs, that of the new runs last.
     """
 
     rate: float
@@ -121,7 +121,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Judged:
-    """A row: the runs of one setting of one argument, and how they stand against the history."""
+    """A row: the runs of one setting of one argument, judged by the history."""
 
     name: str
     shape: str
@@ -129,7 +129,7 @@ class Judged:
 
 
 def expectation(earlier: Sequence[float]) -> Expectation | None:
-    """What the last of these runs say about the next one; None if there are fewer than FEWEST_RUNS.
+    """Returns the expectation for the next run from the last of these; None if there are fewer than FEWEST_RUNS.
 
     Args:
       earlier: images/sec of each run, above 0, in the order of the runs.
@@ -141,12 +141,13 @@ def expectation(earlier: Sequence[float]) -> Expectation | None:
 
 
 def judge(new: Sequence[Record], history: Sequence[Record], clock: Clock = Clock.WALL) -> Judgement:
-    """Judges the runs of one setting on one machine by what a history holds of these.
+    """Judges the runs of one setting on one machine by their earlier runs in a history.
 
     Args:
-      new: at least one run.
-      history: runs of any setting and machine, in the order in which they started; those that are incomplete, are
-        among the new ones, or started later are passed over.
+      new: the runs to judge, at least one.
+      history: runs of any setting and machine, in the order in which they started. Incomplete runs, the new runs
+        themselves, and runs that started later are skipped.
+      clock: the seconds that count.
     """
     earlier = _earlier(new, history, clock)
     compared = earlier[-MOST_RUNS:]
@@ -161,22 +162,22 @@ def judge(new: Sequence[Record], history: Sequence[Record], clock: Clock = Clock
 
 
 def make_table(rows: Sequence[Judged]) -> Table:
-    """The table of these rows."""
+    """Makes the table of these rows."""
     return Table(_COLUMNS, [_cells(row) for row in rows])
 
 
 def make_notes(rows: Sequence[Judged]) -> list[str]:
-    """The lines below the table: one for each set of differences, with the rows that have it."""
+    """Returns the lines below the table: one for each set of differences, with the rows that have it."""
     names: dict[str, list[str]] = {}
     for row in rows:
         if row.judgement.changes:
-            told = ', '.join(f'{name} {_chain(values)}' for name, values in row.judgement.changes.items())
-            names.setdefault(printable(told), []).append(printable(row.name))
-    return [f'{few(found)}: since the runs before, {told}' for told, found in names.items()]
+            changes = ', '.join(f'{name} {_chain(values)}' for name, values in row.judgement.changes.items())
+            names.setdefault(printable(changes), []).append(printable(row.name))
+    return [f'{few(found)}: since the runs before, {changes}' for changes, found in names.items()]
 
 
 def make_document(rows: Sequence[Judged], clock: Clock) -> dict[str, Any]:
-    """The document, whose rows are also those of CSV."""
+    """Makes the document; its rows are also the rows of CSV."""
     document = {'schema': SCHEMA, 'schema_version': SCHEMA_VERSION, 'clock': clock.value}
     return {**document, 'rows': [_as_object(row) for row in rows]}
 
@@ -184,7 +185,7 @@ def make_document(rows: Sequence[Judged], clock: Clock) -> dict[str, Any]:
 def _earlier(new: Sequence[Record], history: Sequence[Record], clock: Clock) -> list[Record]:
     key = repeat_key(new[0], across_versions=True)
     known = {str(record.document['id']) for record in new}
-    # ISO 8601 in UTC sorts by time.
+    # Texts in ISO 8601 and UTC sort by time.
     begin = min(record.started_at for record in new)
     return [
         record
@@ -198,7 +199,7 @@ def _earlier(new: Sequence[Record], history: Sequence[Record], clock: Clock) -> 
 
 
 def _changes(records: Sequence[Record]) -> Differences:
-    """What differs between runs: name -> the known values in the order of the runs, each as often as it began."""
+    """Returns the differences between runs: name -> the known values in the order of the runs, without repetitions."""
     found = {}
     for name, values in machine_differences(records).items():
         known = [value for value in values if value is not None]

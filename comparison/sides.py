@@ -1,4 +1,4 @@
-"""The arguments of `compare`: which runs each of them holds, by setting and machine, and which are compared."""
+"""Reads the arguments of `compare`: the runs of each, grouped by setting and machine, and the pairs to compare."""
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from results.collection import collect
 from results.document import MOST_BYTES, Failure, Record, read_document
 from results.repeats import as_key, grouped
 
-# Facts that tables show in columns of their own.
+# Facts that have a column of their own in tables.
 OTHER_COLUMNS = ('shape',)
 
 _EVALUATION = 'it is an evaluation (--eval), and only runs with timed steps are compared'
@@ -23,9 +23,10 @@ class Group:
     """Runs that are repeats of each other.
 
     Attributes:
-      records: those that count, in the order in which they started.
-      facts: the values of flags and the shape, as used.
-      all_facts: with the version of TensorFlow, and environment variables.
+      argument: the argument that contains them.
+      records: the runs that count, in the order in which they started.
+      facts: the shape, and the used values of flags.
+      all_facts: the same with the version of TensorFlow and environment variables.
     """
 
     argument: str
@@ -52,7 +53,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A run that has no throughput: a failure, an incomplete run without timed steps, or one besides complete ones."""
+    """A run that is left out: a failure, an incomplete run without timed steps, or one beside complete repeats."""
 
     argument: str
     name: str
@@ -63,7 +64,7 @@ class Unmatched:
 
 @dataclass(frozen=True)
 class Side:
-    """What one argument holds."""
+    """The runs of one argument."""
 
     argument: str
     groups: tuple[Group, ...]
@@ -73,7 +74,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """A group with the baseline that it is compared with; None if there is none, or if it is the baseline."""
+    """A group and its baseline; None if it has none, or is the baseline itself."""
 
     group: Group
     baseline: Group | None = None
@@ -84,7 +85,7 @@ def read_side(argument: str) -> Side:
     """Reads a result file, a folder of results, or a log.
 
     Raises:
-      UsageError: there is no such file, it is neither, or it holds no run with a timed step; one line names the file.
+      UsageError: there is no such file, it is none of these, or it has no run with a timed step; the message names it.
     """
     if Path(argument).is_dir():
         collection = collect([argument])
@@ -106,7 +107,7 @@ def read_one(argument: str) -> Sequence[Record | Failure]:
     """Reads a file: one result or failure, or the runs in a log.
 
     Raises:
-      UsageError: as read_side.
+      UsageError: as for read_side.
     """
     path = Path(argument)
     try:
@@ -124,23 +125,24 @@ def read_one(argument: str) -> Sequence[Record | Failure]:
             return [read_document(data.decode(), argument)]
         except UnicodeDecodeError:
             raise UsageError(f'{argument}: it is not UTF-8 text; give a file that --result_file wrote') from None
-    # A log may hold any bytes, such as those of a locale.
+    # A log may contain any bytes, such as text in another encoding.
     return read_logs(data.decode(errors='replace').removeprefix('\ufeff'), argument)
 
 
 def pairs(sides: Sequence[Side]) -> list[Pair]:
-    """Which groups are compared with which: the first side is the baseline.
+    """Pairs each group with its baseline; the first side is the baseline.
 
-    A single side, and a baseline of a single group: all others are compared with that group. Otherwise with the group
-    of the same setting; flags, versions and variables that have one value throughout each side need not be equal, since
-    comparing those is the purpose. Every group is in the list, those of the first side first.
+    If there is a single side, or the baseline has a single group, all other groups are compared with one group.
+    Otherwise a group is compared with the group of the same setting. Flags, versions and variables that are constant
+    within each side may differ, since comparing them is the purpose. Every group has a pair; the first side's come
+    first.
     """
     baseline, *others = sides
     if not baseline.groups:
         return [Pair(group) for side in others for group in side.groups]
     if not others or len(baseline.groups) == 1:
         groups = [group for side in sides for group in side.groups]
-        # Of a single folder the first setting that is complete, if there is one.
+        # The baseline within a single folder is its first complete setting, if there is one.
         first = next((group for group in baseline.groups if not group.reason), groups[0])
         rest = [group for group in groups if group is not first]
         return [Pair(first, is_baseline=True), *(Pair(group, first) for group in rest)]
@@ -155,7 +157,7 @@ def pairs(sides: Sequence[Side]) -> list[Pair]:
 
 
 def group_names(sides: Sequence[Side]) -> dict[int, str]:
-    """A name for each group, by the id of the group: the argument, unless there is only one, and what varies in it."""
+    """Names each group, by its id(): the argument, unless there is only one, and the facts that vary within it."""
     names = {}
     for side in sides:
         hosts = {group.first.machine.get('hostname') for group in side.groups}
@@ -172,13 +174,13 @@ def group_names(sides: Sequence[Side]) -> dict[int, str]:
 
 
 def side_of(argument: str, records: Iterable[Record], failures: Iterable[Failure], problems: Iterable[str]) -> Side:
-    """What an argument holds that was read as these results, failures, and lines about files that are neither."""
+    """Makes the side of an argument from its results, its failures, and lines about files that are neither."""
     left_out = [_left_out(argument, failure) for failure in failures]
     timed = []
     for record in records:
         if not all(rate > 0 for rate in (record.images_per_second, record.images_per_second_of_steps)):
-            told = _EVALUATION if record.run.get('role') == 'evaluation' else 'no step was timed'
-            left_out.append(_left_out(argument, record, f'{told}: {record.reason}' if record.reason else told))
+            why = _EVALUATION if record.run.get('role') == 'evaluation' else 'no step was timed'
+            left_out.append(_left_out(argument, record, f'{why}: {record.reason}' if record.reason else why))
             continue
         timed.append(record)
     groups = []

@@ -1,7 +1,4 @@
-"""Tables of results: one value, which prints itself for a terminal or as Markdown; and CSV.
-
-Does not import TensorFlow.
-"""
+"""Tables of results as text for a terminal, as Markdown, and as CSV. Does not import TensorFlow."""
 
 import csv
 import io
@@ -10,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-# Text, or parts of text, each with a style of rich such as 'bold red'.
+# A text, or parts of text, each with a style of rich such as 'bold red'.
 CellText = str | Sequence[tuple[str, str]]
 
 
@@ -20,8 +17,8 @@ class TableColumn:
 
     Attributes:
       title: its heading.
-      is_number: whether its cells are flush right.
-      wraps: whether its cells may take several lines of a terminal that is too narrow.
+      is_number: whether its cells are right-aligned.
+      wraps: whether its cells may take several lines on a narrow terminal.
     """
 
     title: str
@@ -37,7 +34,7 @@ class Table:
       columns: its columns.
       rows: the cells of each row, one for each column.
       title: a line above it in a terminal.
-      sums: the indices of rows that sum up the rows before them, and end a group: bold in a terminal, with a gap below.
+      sums: the indices of rows that sum up a group above them; a terminal shows them bold, with a gap below.
     """
 
     columns: Sequence[TableColumn]
@@ -46,14 +43,14 @@ class Table:
     sums: Collection[int] = ()
 
     def as_text(self, stream: TextIO, width: int, *, is_dense: bool = False) -> str:
-        """The table for people, without a final newline.
+        """Formats the table for people, without a final newline.
 
         Args:
-          stream: where it will be printed; if it is a terminal, the table has its width and styles.
-          width: of the lines elsewhere.
-          is_dense: leaves out empty lines, and spaces at the ends of lines.
+          stream: the stream to which it will be printed; on a terminal the table has its width and styles.
+          width: the width of the lines elsewhere.
+          is_dense: whether to leave out empty lines, and spaces at the ends of lines.
         """
-        # Imported here because the other formats need no rich.
+        # Imported here, because the other formats do not need rich.
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
         from rich.table import Table as Drawing
@@ -80,7 +77,7 @@ class Table:
         return text
 
     def as_markdown(self) -> str:
-        """The table in Markdown, aligned so that it can be read as plain text."""
+        """Formats the table in Markdown, aligned so that it is readable as plain text."""
         titles = [column.title for column in self.columns]
         cells = [[_plain(cell).replace('|', '\\|') for cell in row] for row in (titles, *self.rows)]
         widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
@@ -99,7 +96,7 @@ class Table:
 
 
 def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
-    """The values of objects of the same keys, at least one, below a line with the keys; lists and objects are JSON."""
+    """Formats at least one object, all with the same keys, as CSV with a line of keys; lists and objects are JSON."""
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=list(objects[0]), lineterminator='\n')
     writer.writeheader()
@@ -112,12 +109,12 @@ def as_csv(objects: Sequence[Mapping[str, Any]]) -> str:
 
 
 def printable(text: object) -> str:
-    """Text that cannot change the terminal or break its line: what is not printable is escaped."""
+    """Escapes unprintable characters, so that the text cannot control the terminal or break its line."""
     return ''.join(char if char.isprintable() else char.encode('unicode_escape').decode() for char in str(text))
 
 
 def few(names: Sequence[str]) -> str:
-    """The first three names, and how many more there are."""
+    """Lists the first three names, and the number of the others."""
     shown = ', '.join(names[:3])
     return shown if len(names) <= 3 else f'{shown} and {len(names) - 3} more'
 

@@ -1,7 +1,7 @@
-"""What to know about the numbers of a run, and what to do about it. Does not import TensorFlow.
+"""Warns about the numbers of a run, and says what to do. Does not import TensorFlow.
 
-A warning names what would make the same run measure something else next time, or measure less than the machine can do.
-Runs without such a cause get none: tests/results/test_advice.py holds false alarms to a few in a thousand.
+A warning names a cause for which the same run would measure something else next time, or measures less than the machine
+can do. Other runs get no warning: tests/results/test_advice.py limits false alarms to a few in a thousand.
 """
 
 import math
@@ -18,27 +18,27 @@ from results.statistics import MAD_TO_STANDARD_DEVIATION, OUTLIER_DEVIATIONS, dr
 
 Document = Mapping[str, Any]
 
-# The standard error of a standard deviation is 1/√(2(n-1)) of it: 16 % with 20 steps, 24 % with 10. With fewer, no
-# interval around the rate means much, and neither do the spread, outliers and drift of this module.
+# The relative standard error of a standard deviation is 1/√(2(n-1)): 16 % with 20 steps, 24 % with 10. With fewer
+# steps, neither an interval around the rate nor the spread, outliers and drift of this module mean much.
 MIN_STEPS = 20
-# A first step that still allocates, tunes or fills queues takes a multiple of the others; noise does not.
+# A first step that still allocates, tunes or fills queues takes a multiple of the other steps; noise does not.
 SLOW_FIRST_STEP = 1.5
-# Of what is lost to outliers, as a share of the steps' time: what they change in the total is then worth a line.
+# Outliers that cost this share of the steps' time change the total enough to be worth a line.
 OUTLIER_SHARE = 0.01
-# Quiet machines spread 1 to 3 %, so that 10 % has a cause.
+# On quiet machines steps spread by 1 to 3 %, so 10 % has a cause.
 SPREAD_SHARE = 0.10
-# Together these are wrong for fewer than 1 of 100 runs whose steps spread by 2 to 10 % and are like their neighbours
-# (autocorrelation 0.5); they find every change by 8 % in 100 steps that spread by 2 % (simulated, 4000 runs each).
+# Together these give a false alarm in fewer than 1 of 100 runs whose steps spread by 2 to 10 % with an autocorrelation
+# of 0.5, and find every change by 8 % in 100 steps that spread by 2 % (simulated, 4000 runs each).
 DRIFT_SHARE = 0.03
 DRIFT_DEVIATIONS = 5.0
-# The step is then no longer what is measured: a machine twice as fast would be at most 1.8 times as fast here.
+# With so much waiting the run no longer measures the step: a machine twice as fast would be at most 1.8 times as fast.
 INPUT_SHARE = 0.10
 BETWEEN_SHARE = 0.10
-# The share of the usable cores that other programs may take: with more, threads of the step wait for a core.
+# The share of the usable cores that other programs may take; beyond it, threads of the step wait for a core.
 LOADED_SHARE = 0.10
-# Time in which the host ran something else on the cores of this virtual machine.
+# The share of time in which the host ran something else on the cores of this virtual machine.
 STEAL_SHARE = 0.02
-# Of the run's seconds, in which the quota of the control group stopped threads (summed over cores).
+# The share of the run's seconds in which the quota of the control group stopped threads (summed over cores).
 THROTTLED_SHARE = 0.01
 DEFAULT_WARMUP = 10
 _AFFINITY = 'its affinity'
@@ -48,7 +48,7 @@ _CAUSES = {
     'summary': 'summaries; write a larger --save_summaries_steps',
     'checkpoint': 'checkpoints; write a larger --save_model_secs or --save_model_steps',
 }
-# Environment variables with which libraries log or dump while they compute, and the values that do.
+# Environment variables that make libraries log or dump while they compute, and the values that do so.
 _DEBUGGING = {
     'TF_CPP_MAX_VLOG_LEVEL': r'0*[1-9]\d*',
     'TF_CPP_VMODULE': r'.+',
@@ -60,23 +60,23 @@ _DEBUGGING = {
 
 
 def advise(document: Document) -> list[dict[str, str]]:
-    """The warnings about a run: objects with a stable `code` and one sentence, `text`, with figures and what to do.
+    """Returns the warnings about a run: objects with a stable `code` and a sentence `text` with figures and advice.
 
     Args:
-      document: a result as docs/results.md describes it; its own warnings are not read. What is unknown (None, or not
-        there) leads to no warning.
+      document: a result as docs/results.md describes it; its own warnings are not read. Unknown values (None, or
+        missing) lead to no warning.
     """
     facts = _Facts(document)
     return [{'code': code, 'text': text} for code, find in ADVICE.items() if (text := find(facts))]
 
 
 class _Facts:
-    """A document, and what several warnings need of it.
+    """A document, and values derived from it that several warnings need.
 
     Attributes:
-      seconds: of the chief's timed steps, [num_steps] float64.
-      num_slow: how many of these, from the first on, are slow beyond noise.
-      later: the seconds of the others; empty if they are too few to tell their noise.
+      seconds: the seconds of the chief's timed steps, [num_steps] float64.
+      num_slow: how many of the first steps are slow beyond noise.
+      later: the seconds of the steps after these; empty if they are too few to estimate their noise.
     """
 
     def __init__(self, document: Document) -> None:
@@ -160,7 +160,7 @@ def _few_steps(facts: _Facts) -> str | None:
     num_timed = facts.seconds.size
     if not 0 < num_timed < MIN_STEPS:
         return None
-    # The two clash.
+    # --target_seconds clashes with the flags that set the number of steps.
     given = (facts['command'].get('given') or {}).get('target_seconds')
     longer = f'a longer time than {given}' if given else f'--num_batches={MIN_STEPS} or more'
     return (
@@ -171,7 +171,7 @@ def _few_steps(facts: _Facts) -> str | None:
 
 def _loss(facts: _Facts) -> str | None:
     if facts['run'].get('role') == 'input-only':
-        # Nothing computes one.
+        # The run computes no loss.
         return None
     workers = facts.document.get('workers') or ()
     for worker in workers:
@@ -225,7 +225,7 @@ def _between(facts: _Facts) -> str | None:
 
 
 def spent_between(document: Document) -> dict[str, float]:
-    """Seconds between the timed steps by cause, as far as they count in the total (evaluations do not); most first."""
+    """Returns the seconds between timed steps by cause, the largest first, without evaluations (not in the total)."""
     spent = (document.get('throughput') or {}).get('between_seconds') or {}
     in_total = [(name, seconds) for name, seconds in spent.items() if seconds and name != 'evaluation']
     return dict(sorted(in_total, key=lambda entry: -entry[1]))
@@ -292,7 +292,7 @@ def _cores(facts: _Facts) -> str | None:
             f'{reason} allows this process no more; write --num_intra_threads={max(1, math.floor(usable))}, or allow '
             'more cores'
         )
-    # The tasks of a cluster that share a machine are given cores of their own on purpose.
+    # The launcher gives the tasks of a cluster on one machine separate cores on purpose.
     is_shared = reason == _AFFINITY and facts['cluster'].get('tasks')
     if num_cores and usable < num_cores and not is_shared:
         return (
@@ -303,19 +303,19 @@ def _cores(facts: _Facts) -> str | None:
 
 
 def usable_cores(machine: Mapping[str, Any]) -> float | None:
-    """How many cores the process may use: its affinity or the quota of its cgroup; None if neither is known."""
+    """Returns the cores that the process may use, by its affinity or its cgroup's quota; None if neither is known."""
     limits = [len(machine['affinity'])] if machine.get('affinity') else []
     limits += [machine['cgroup_cpus']] if machine.get('cgroup_cpus') else []
     return min(limits, default=None)
 
 
 def counted_cores(number: float) -> str:
-    """A number of cores, of which a quota may grant a part of one: '1 core', '1.5 cores'."""
+    """Formats a number of cores, which is fractional under a quota: '1 core', '1.5 cores'."""
     return counted(int(number), 'core') if number == int(number) else f'{number:.3g} cores'
 
 
 def _debugging(facts: _Facts) -> str | None:
-    # Flags that slow steps down are warned of before the run.
+    # A warning before the run covers flags that slow steps down.
     found = list(_debugging_variables(facts['environment']))
     if not found:
         return None
@@ -350,7 +350,7 @@ def _listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f'{", ".join(words[:-1])} and {words[-1]}'
 
 
-# By code: what finds out whether there is this to say, and says it.
+# By code: the function that returns the warning's text, or None.
 ADVICE: Mapping[str, Callable[[_Facts], str | None]] = {
     'loss_not_finite': _loss,
     'debugging': _debugging,

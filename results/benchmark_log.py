@@ -1,8 +1,7 @@
 """Writes the files of the benchmark logger of TensorFlow's official models: benchmark_run.log and metric.log.
 
-Each line is a JSON object. benchmark_run.log has one, about the run and its machine, and is written anew by each run.
-metric.log gets one for each number that a run prints, after those of earlier runs in the same folder. Does not import
-TensorFlow.
+Each line is a JSON object. benchmark_run.log has one line, about the run and its machine, and each run replaces it. A
+run appends a line to metric.log for each number that it prints. Does not import TensorFlow.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from hardware.atomic import write_whole
 
 RUN_LOG, METRIC_LOG = 'benchmark_run.log', 'metric.log'
 _TIME = '%Y-%m-%dT%H:%M:%S.%fZ'
-# Processors of Intel have their nominal clock in their name: 'Xeon(R) CPU @ 2.20GHz'.
+# The names of Intel's processors contain the nominal clock: 'Xeon(R) CPU @ 2.20GHz'.
 _CLOCK = re.compile(r'@ *([0-9.]+) *GHz')
 
 
@@ -31,7 +30,7 @@ class BenchmarkLog:
         self._folder = Path(folder)
 
     def begin(self, run: Mapping[str, Any]) -> None:
-        """Writes benchmark_run.log; run: the object of run_info().
+        """Writes benchmark_run.log from the object of run_info().
 
         Raises:
           RunError: it cannot be written.
@@ -40,7 +39,7 @@ class BenchmarkLog:
             write_whole(_line(run), str(self._folder / RUN_LOG))
 
     def add(self, name: str, value: float, global_step: int) -> None:
-        """Adds a number to metric.log; one that is not finite becomes null, since JSON has no other way to write it.
+        """Adds a number to metric.log; nan and infinity become null, since JSON cannot represent them.
 
         Raises:
           RunError: it cannot be written.
@@ -83,6 +82,7 @@ def _append(path: Path, line: str) -> None:
             raise
 
 
+# The arguments are the facts of the log's one line about a run.
 def run_info(
     *,
     model: str,
@@ -95,11 +95,13 @@ def run_info(
     test_id: str | None,
     available_memory: int | None,
 ) -> dict[str, Any]:
-    """The object of benchmark_run.log.
+    """Returns the object of benchmark_run.log.
 
     Args:
-      flags: the values by name, as the run uses them. machine, environment: see hardware.surroundings.
-      available_memory: in bytes.
+      flags: the values of the flags by name, as the run uses them.
+      machine: see hardware.surroundings.
+      environment: see hardware.surroundings.
+      available_memory: bytes of available memory, None if unknown.
     """
     gpus = machine['gpus']
     clock = _CLOCK.search(machine['cpu_model'] or '')
@@ -129,7 +131,7 @@ def run_info(
 
 
 def _typed(value: Any) -> dict[str, Any]:
-    """A value under a key that tells its type. Of a bool that is text, as in other programs' files."""
+    """Returns a value under a key that names its type. Booleans are written as text, as TensorFlow's logger does."""
     if isinstance(value, bool):
         return {'bool_value': str(value)}
     if isinstance(value, int):

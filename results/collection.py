@@ -1,4 +1,4 @@
-"""Collects the results in files and folders. Does not import TensorFlow."""
+"""Collects results from files and folders. Does not import TensorFlow."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from errors import UsageError, read_regular
 from results.document import Failure, Record, as_float, read_file
 
-# The plan of a sweep, in its folder: no result.
+# The file with the plan of a sweep, in the sweep's folder; it is not a result.
 SWEEP_FILE = 'sweep.json'
 
 
@@ -17,9 +17,10 @@ class SourceFile:
     """Where a result was found.
 
     Attributes:
-      folder: that of its sweep; else the folder that was named, or that of a file that was named.
-      position: of its configuration in the plan of its sweep, from 0; None if it belongs to no sweep.
-      published, published_in: images/sec that the plan quotes for the configuration, None without any, and its source.
+      folder: the folder of its sweep; without a sweep, the folder that was named, or that of the file that was named.
+      position: the position of its configuration in the plan of its sweep, from 0; None if it belongs to no sweep.
+      published: images/sec that the plan quotes for the configuration, None if it quotes none.
+      published_in: the source of that quote.
     """
 
     folder: str = ''
@@ -30,13 +31,13 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Collection:
-    """What some files and folders hold.
+    """The results found in some files and folders.
 
     Attributes:
       records: the results, in the order in which their runs started; each run once.
       failures: the runs that left no result, in the same order.
       problems: one line for each file that could not be read as a result.
-      places: where each result or failure was found, by its source.
+      places: the place of each result or failure, by its source.
     """
 
     records: tuple[Record, ...]
@@ -45,22 +46,22 @@ class Collection:
     places: Mapping[str, SourceFile] = field(default_factory=dict)
 
     def place_of(self, found: Record | Failure) -> SourceFile:
-        """Where a result or a failure was found."""
+        """Returns where a result or a failure was found."""
         return self.places.get(found.source, SourceFile())
 
 
 def collect(paths: Sequence[str]) -> Collection:
     """Reads files, and all *.json files in folders and their subfolders.
 
-    A file that is named must be a result. In a folder other files are skipped and reported in `problems`, except
-    sweep.json and those whose name begins with a dot.
+    A named file must be a result. Other files in a folder are skipped and reported in `problems`, except sweep.json and
+    files whose names begin with a dot.
 
     Raises:
-      UsageError: a path does not exist, a named file is no result, or a folder holds neither a result nor a failure.
+      UsageError: a path does not exist, a named file is not a result, or a folder has neither a result nor a failure.
     """
     documents: dict[str, Record | Failure] = {}
     problems: list[str] = []
-    # Of each sweep, by its folder: the place of each configuration by its id.
+    # Sweep folder -> id of a configuration -> its place.
     sweeps: dict[Path, Mapping[str, SourceFile]] = {}
     places: dict[str, SourceFile] = {}
 
@@ -104,14 +105,14 @@ def collect(paths: Sequence[str]) -> Collection:
 
 
 def _read_sweep(folder: Path, problems: list[str]) -> Mapping[str, SourceFile]:
-    """The place of each configuration of the sweep in a folder, by its id; empty if there is no sweep in it."""
+    """Returns the place of each configuration of the sweep in a folder, by its id; empty if there is no sweep."""
     path = folder / SWEEP_FILE
     if not path.exists():
         return {}
     try:
         plan = json.loads(read_regular(path))
         source = str(plan.get('published_in', ''))
-        # Half surrogates, which JSON allows, fit in no page.
+        # JSON allows half surrogates, which no page can contain.
         source.encode()
         return {
             str(one['id']): SourceFile(str(folder), position, as_float(one.get('published'), 0.0) or None, source)

@@ -13,15 +13,15 @@ from results.result import Accuracy, StepValues, Transfer
 from results.statistics import Rate
 
 _RULE = '-' * 64
-# How the banner of a run begins and ends.
+# The beginnings of the first and the last line of a run's banner.
 BANNER_START, BANNER_END = 'TensorFlow:', '=' * 10
 _LABEL_WIDTH = 13
-# After the precision, whose first word others read.
+# Follows the precision, of which scripts read the first word.
 IN_TF32 = ' (computed in TF32)'
 PERHAPS_IN_TF32 = ' (computed in TF32 if the GPUs of the workers have it)'
-# The line after the batch size of all devices, printed without its label.
+# The label of the line after the global batch size, which is not printed.
 _OF_DEVICE = 'per device'
-# The lines of the banner; others follow.
+# The order of the banner's first lines; others follow.
 _ORDER = (
     *('TensorFlow', 'Model', 'Dataset', 'Input', 'Mode', 'SingleSess', 'Batch size', _OF_DEVICE, 'Num batches'),
     *('Num epochs', 'Steps/run', 'Devices', 'NUMA bind', 'Data format', 'Precision', 'Optimizer', 'Variables'),
@@ -30,7 +30,7 @@ _ORDER = (
 
 
 def format_banner(lines: Sequence[tuple[str, object]]) -> str:
-    """The lines before a run, each a label and a value, in the order that users know; ends with ten equal signs."""
+    """Formats the lines before a run, (label, value) pairs, in the order that users know; ends with ten equal signs."""
     order = {label: number for number, label in enumerate(_ORDER)}
     rows = sorted(lines, key=lambda line: order.get(line[0], len(order)))
     texts = [f'{"" if label == _OF_DEVICE else f"{label}:":<{_LABEL_WIDTH}}{value}' for label, value in rows]
@@ -38,14 +38,14 @@ def format_banner(lines: Sequence[tuple[str, object]]) -> str:
 
 
 def transfer_lines(transfer: Transfer, num_workers: int) -> list[tuple[str, object]]:
-    """What the processes of a cluster hold and send; nothing for a run of one process."""
+    """Returns the lines about what the processes of a cluster store and send; none for a run of one process."""
     # A cluster may consist of one worker and parameter servers.
     if num_workers == 1 and not transfer.bytes_per_ps:
         return []
     through = ' through shared memory, in 32 bits' if transfer.in_shared_memory else ''
     return [
         ('Workers', num_workers),
-        *((f'On ps {index}', _megabytes(held)) for index, held in enumerate(transfer.bytes_per_ps)),
+        *((f'On ps {index}', _megabytes(num_bytes)) for index, num_bytes in enumerate(transfer.bytes_per_ps)),
         ('Step moves', f'{_megabytes(transfer.bytes_per_step or 0)}{through}'),
     ]
 
@@ -55,13 +55,13 @@ def _megabytes(num_bytes: int) -> str:
 
 
 def format_step_header(loss_name: str | None = 'total_loss', *, with_accuracy: bool = False) -> str:
-    """The header of the step lines; loss_name is the --loss_type_to_report, None if steps have no loss."""
+    """Formats the header of the step lines; loss_name is the --loss_type_to_report, None if steps have no loss."""
     accuracies = ['top_1_accuracy', 'top_5_accuracy'] if with_accuracy else []
     return '\t'.join(['Step', 'Img/sec', *([loss_name] if loss_name else []), *accuracies])
 
 
 def format_step(index: int, rate: Rate, values: StepValues, *, with_loss: bool = True) -> str:
-    """The line of a step: its index from 1, the rate over the timed steps so far, its loss, its accuracies if any."""
+    """Formats a step: its index from 1, the rate over the timed steps so far, its loss, its accuracies if any."""
     speed = f'images/sec: {rate.images_per_second:.1f} +/- {rate.standard_error:.1f} (jitter = {rate.jitter:.1f})'
     loss = values.loss if with_loss else None
     numbers = [number for number in (loss, values.top_1, values.top_5) if number is not None]
@@ -69,17 +69,17 @@ def format_step(index: int, rate: Rate, values: StepValues, *, with_loss: bool =
 
 
 def format_total(images_per_second: float) -> str:
-    """The last three lines of a run: its throughput between two lines of 64 dashes."""
+    """Formats the last three lines of a run: its throughput between two lines of 64 dashes."""
     return f'{_RULE}\ntotal images/sec: {images_per_second:.2f}\n{_RULE}'
 
 
 def format_accuracy(accuracy: Accuracy) -> str:
-    """The result of --eval in one line, then its throughput like format_total."""
+    """Formats the result of --eval in one line, then its throughput like format_total."""
     return f'{_accuracies(accuracy)}\n{format_total(accuracy.images_per_second)}'
 
 
 def format_interim_accuracy(accuracy: Accuracy) -> str:
-    """The result of an evaluation within training, in two lines. The total of the run is that of its steps."""
+    """Formats the result of an evaluation during training, in two lines; its rate is not the run's total."""
     return f'{_accuracies(accuracy)}\nevaluation images/sec: {accuracy.images_per_second:.2f}'
 
 
@@ -88,12 +88,13 @@ def _accuracies(found: Accuracy) -> str:
 
 
 def format_incomplete(num_timed: int, asked: str, images_per_second: float, global_step: int | None) -> str:
-    """The warning about a run that ended early.
+    """Formats the warning about a run that ended early.
 
     Args:
-      asked: what it was asked for: 'of 100', 'in 60 seconds'.
-      images_per_second: of these steps.
-      global_step: of the last step, as checkpoints count it; None if no step was taken.
+      num_timed: the number of timed steps that it took.
+      asked: what the run was asked for: 'of 100', 'in 60 seconds'.
+      images_per_second: the rate of these steps.
+      global_step: the global step of the last step, as checkpoints count it; None if no step was taken.
     """
     reached = '' if global_step is None else f'; training reached global step {global_step}, warm-up included'
     rate = f' at {images_per_second:.2f} images/sec' if num_timed else ''
@@ -101,7 +102,7 @@ def format_incomplete(num_timed: int, asked: str, images_per_second: float, glob
 
 
 def format_skipped(num_skipped: int) -> str:
-    """The warning about steps that an automatic loss scale skipped."""
+    """Formats the warning about steps that an automatic loss scale skipped."""
     return (
         f'{counted(num_skipped, "step")}, warm-up included, changed no variable: gradients overflowed, and each time '
         'the loss scale was halved'
@@ -111,14 +112,17 @@ def format_skipped(num_skipped: int) -> str:
 class Console:
     """Prints results to one stream and messages to another, and flushes each.
 
-    Without a stream they are discarded, but warnings become Python warnings (UserWarning). If the messages go to a
-    terminal, what the program is doing is shown in one live line, and else in a line each.
+    Without a stream they are discarded, but warnings become Python warnings (UserWarning). On a terminal, progress is
+    shown in one live line; elsewhere each message gets a line.
     """
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None, *, documents_only: bool = False) -> None:
-        """out gets results and nothing else (standard output), err progress and warnings (standard error).
+        """Makes a console.
 
-        With documents_only, out gets documents, and the lines of results go to err.
+        Args:
+          out: the stream of results, which gets nothing else: standard output.
+          err: the stream of progress and warnings: standard error.
+          documents_only: whether out gets documents only, so that the lines of results go to err.
         """
         self._out = err if documents_only else out
         self._err = err
@@ -134,12 +138,13 @@ class Console:
         """Prints lines of the result.
 
         Raises:
-          RunError: the stream cannot be written. BrokenPipeError: its reader has closed the pipe.
+          RunError: the stream cannot be written.
+          BrokenPipeError: its reader has closed the pipe.
         """
         self._print(text, self._out)
 
     def document(self, text: str) -> None:
-        """Prints a document that another program reads. Raises as result()."""
+        """Prints a document for another program. Raises the same errors as result()."""
         self._print(text, self._documents)
 
     def _print(self, text: str, stream: TextIO | None) -> None:
@@ -168,15 +173,18 @@ class Console:
         """Shows in the live line, if there is one, that `done` of `total` steps of a phase are done.
 
         Args:
-          phase: what is counted: 'warm-up step', 'step'. rate_text: the rate so far.
+          phase: what is counted: 'warm-up step', 'step'.
+          done: how many steps are done.
+          total: how many steps there are.
+          rate_text: the rate so far.
         """
         if self._live:
             self._live.steps(phase, done, total, rate_text)
 
     def note(self, message: str) -> None:
-        """Prints a line that stays, such as where a run continues from."""
+        """Prints a line that stays, such as the checkpoint from which a run continues."""
         if self._err:
-            # A run whose log has no room goes on.
+            # A full disk under the log must not end the run.
             with self._above_live_line(), contextlib.suppress(OSError):
                 print(message, file=self._err, flush=True)
 
@@ -189,14 +197,14 @@ class Console:
         return self._live.hidden() if self._live else contextlib.nullcontext()
 
     def hand_over(self) -> None:
-        """Makes the stream of results the standard output of the program that will replace this one in the process."""
+        """Makes the stream of results the standard output of the program that will replace this one in its process."""
         self.close()
         if self._documents:
             with contextlib.suppress(io.UnsupportedOperation):
                 os.dup2(self._documents.fileno(), 1)
 
     def advice(self, message: str) -> None:
-        """Prints a warning that the result holds, too; so it is discarded if there is no stream."""
+        """Prints a warning that the result contains too; without a stream it is discarded."""
         self.note(format_warning(message))
 
     def warning(self, message: str) -> None:

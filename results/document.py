@@ -19,15 +19,15 @@ from params.file_flags import OUTPUTS
 from params.table import SPECS
 from results.schema import DamagedError, check, short
 
-# The value of "schema" in the document of a run, and in that of a run which left no result of its own.
+# The value of "schema" in the document of a run, and of a run that left no result of its own.
 RESULT = 'tf_cnn_benchmarks.result'
 FAILURE = 'tf_cnn_benchmarks.failure'
 SCHEMA_VERSION = 1
 
-# What lies between two steps, by cause. Evaluations do not count in the total, all others do.
+# The causes of time between two steps. Evaluations do not count in the total, all others do.
 CAUSES = ('printing', 'summary', 'checkpoint', 'evaluation', 'other')
 
-# Flags that change neither a step nor what lies between steps: two runs that differ only in these have one setting.
+# Flags that change neither a step nor the time between steps: runs that differ only in these have one setting.
 _NO_SETTING = frozenset(
     {
         'result_file',
@@ -56,7 +56,7 @@ _NO_SETTING = frozenset(
         'max_ckpts_to_keep',
     }
 )
-# Facts of the run that name the value of a flag as it was used: --batch_size=0 became 64, and no --device cpu.
+# Facts of the run that are the used value of a flag: --batch_size=0 became 64, an omitted --device became cpu.
 _RESOLVED = ('batch_size', 'variable_update', 'optimizer', 'precision', 'data_format', 'device', 'all_reduce_spec')
 
 
@@ -65,7 +65,7 @@ class Record:
     """The result of one run.
 
     Attributes:
-      source: the file that it was read from.
+      source: the file from which it was read.
       document: the JSON object, see docs/results.md.
     """
 
@@ -89,7 +89,7 @@ class Record:
 
     @property
     def shape(self) -> str:
-        """Workers * devices of each + parameter servers: '2*1+1', '1*2'."""
+        """Workers * devices per worker + parameter servers: '2*1+1', '1*2'."""
         return str(self.document['cluster']['shape'])
 
     @property
@@ -98,12 +98,12 @@ class Record:
 
     @property
     def started_at(self) -> str:
-        """UTC, ISO 8601."""
+        """The start of the run: UTC, ISO 8601."""
         return str(self.document['started_at'])
 
     @property
     def given(self) -> Mapping[str, str]:
-        """The flags that were given, by name, each as it was written."""
+        """The given flags by name, each as it was written."""
         return self.document['command']['given']
 
     @property
@@ -117,20 +117,20 @@ class Record:
 
     @property
     def warnings(self) -> Sequence[Mapping[str, str]]:
-        """What to know about the numbers: objects with code and text."""
+        """The warnings about the numbers: objects with code and text."""
         return self.document['warnings']
 
     @property
     def work(self) -> Mapping[str, Any]:
-        """What a run must share with another one to be compared: model, data set, image size, role."""
+        """The facts that runs must share to be compared: model, data set, image size, role."""
         names = ('data_set', 'is_synthetic', 'image_size', 'role')
         return {'model': self.model, **{name: self.run.get(name) for name in names}}
 
     @functools.cached_property
     def facts(self) -> dict[str, Any]:
-        """The shape, and the flags that change a step or what lies between steps, with the values that were used.
+        """The shape, and the used values of the flags that change a step or the time between steps.
 
-        Of a flag that names a file or folder to write, it says whether the run wrote there.
+        The value of a flag that names an output is whether the run wrote there.
         """
         facts: dict[str, Any] = {'shape': self.shape}
         for name, value in self.flags.items():
@@ -140,9 +140,9 @@ class Record:
 
     @functools.cached_property
     def setting(self) -> tuple[tuple[str, Any], ...]:
-        """What two runs of one setting share: of `facts` those that are not the default, sorted by name.
+        """The facts that are not defaults, sorted by name; two runs with equal facts here have one setting.
 
-        So a flag that an older version did not have splits no settings unless it was given.
+        Defaults are left out so that results of versions before and after a new flag have one setting.
         """
         resolved = {'shape', *self._resolved()}
         return tuple(
@@ -153,7 +153,7 @@ class Record:
 
     @property
     def images_per_second(self) -> float:
-        """Images of all timed steps over the wall clock, evaluations excepted; nan if no step was timed."""
+        """Images of all timed steps over wall seconds, without evaluations; nan if no step was timed."""
         return as_float(self.document['throughput']['images_per_second'])
 
     @property
@@ -172,9 +172,9 @@ class Record:
         return np.asarray(steps.get('seconds', ()), dtype=np.float64)[_timed(steps)]
 
     def wall_seconds(self) -> NDArray[np.float64]:
-        """The seconds of each timed step of the chief with what followed it, less evaluations: [num_steps] float64.
+        """The seconds of each timed step of the chief up to the next, without evaluations: [num_steps] float64.
 
-        Nothing follows the last step. Their sum is the time of the total.
+        The last step ends when it is done. The sum is the time of the total.
         """
         steps = self._chief_steps()
         timed = _timed(steps)
@@ -182,21 +182,24 @@ class Record:
         if seconds.size < 2:
             return seconds
         start = np.asarray(steps['start'], dtype=np.float64)[timed]
-        # Workers that do not wait for each other train while the chief evaluates.
+        # Asynchronous workers go on training while the chief evaluates.
         evaluations = steps['between'].get('evaluation') if self.run.get('together', True) else None
         waited = np.zeros(len(start)) if evaluations is None else np.asarray(evaluations, dtype=np.float64)[timed]
         return np.append(np.diff(start) - waited[:-1], seconds[-1])
 
     def _resolved(self) -> dict[str, Any]:
         known = {name: self.run.get(name) for name in _RESOLVED} | {'model': self.document['model']['name']}
-        # Not what the flag allowed. Documents without it are of CPUs.
+        # Whether TF32 was used, not whether the flag allowed it. Documents without it are from CPUs.
         known['tf32'] = self.run.get('tf32', False)
         return {name: value for name, value in known.items() if value is not None}
 
     def means_of_runs(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The mean of the seconds of the timed steps of each run of the session: [num_runs] float64.
+        """The mean seconds of the timed steps in each call of session.run: [num_runs] float64.
 
-        The steps of --steps_per_run were not measured one by one: each run of them is one value.
+        With --steps_per_run, a call takes several steps, which are not measured one by one.
+
+        Args:
+          seconds: a value for each timed step.
         """
         size = self.run.get('steps_per_run') or 1
         if size == 1 or not seconds.size:
@@ -211,11 +214,14 @@ class Record:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that left no result of its own; whoever started it wrote this instead.
+    """A run that left no result of its own; the process that started it wrote this document instead.
 
     Attributes:
-      source: the file that it was read from. document: the JSON object. reason: why the run failed, in one line.
-      given: the flags that were given, by name. shape: as for Record.
+      source: the file from which it was read.
+      document: the JSON object.
+      reason: why the run failed, in one line.
+      given: the given flags by name, each as it was written.
+      shape: as for Record.
     """
 
     source: str
@@ -235,7 +241,7 @@ class Failure:
 
 
 def is_of_setting(name: str) -> bool:
-    """Whether the value of a flag belongs to the setting of a run."""
+    """Whether a flag's value is part of the setting of a run."""
     return name not in _NO_SETTING
 
 
@@ -248,7 +254,7 @@ def read_document(text: str, source: str) -> Record | Failure:
     """Reads the text of a JSON document.
 
     Raises:
-      UsageError: it is no result, is incomplete, or has a newer schema; the message names the source.
+      UsageError: it is not a result, is incomplete, or has a newer schema; the message names the source.
     """
     try:
         document = json.loads(text)
@@ -278,7 +284,7 @@ def read_file(path: Path) -> Record | Failure:
     """Reads a result file.
 
     Raises:
-      UsageError: as read_document; or the file cannot be read.
+      UsageError: as for read_document, or the file cannot be read.
     """
     try:
         text = read_regular(path, MOST_BYTES).decode()
@@ -291,17 +297,17 @@ def read_file(path: Path) -> Record | Failure:
     return read_document(text, str(path))
 
 
-# The most bytes of a result that is read: those of some million steps.
+# The largest result, in bytes, that is read: that of some million steps.
 MOST_BYTES = 256 << 20
 
 
 def as_float(value: float | None, otherwise: float = math.nan) -> float:
-    """A number of a document; `otherwise` if it is unknown."""
+    """Returns a number of a document, or `otherwise` if it is unknown."""
     return float(value) if value is not None and math.isfinite(value) else otherwise
 
 
 def _timed(steps: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Which steps count in the total: the timed ones since this process joined its cluster for the last time."""
+    """Returns which steps count in the total: the timed ones since this process last joined its cluster."""
     phases = np.asarray(steps.get('phase', ()), dtype=str)
     generations = np.asarray(steps.get('generation', ()), dtype=np.int64)
     if not phases.size:

@@ -1,6 +1,6 @@
 """The history of results: an SQLite file to which each run adds its result. Does not import TensorFlow.
 
-One table, `runs`, holds the whole documents, and in columns what they are looked up by. docs/compare.md describes it.
+One table, `runs`, has the whole documents, and columns by which they are found. docs/compare.md describes it.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from errors import RunError, UsageError
 from results.document import RESULT, Record, read_document
 from results.repeats import repeat_key
 
-# Of SQLite's header: marks the file as a history of this program ('tfcb'), and the version of its table.
+# Fields of SQLite's header: the file is a history of this program ('tfcb'), and the version of its table.
 _APPLICATION_ID = 0x74666362
 _VERSION = 1
 
@@ -39,13 +39,15 @@ _INDEX = 'CREATE INDEX IF NOT EXISTS runs_of_a_setting ON runs (fingerprint, set
 
 
 def add(path: str, document: Mapping[str, Any], timeout_secs: float = _TIMEOUT_SECS) -> None:
-    """Adds a result to a history, which is made if there is none. A result that it holds already is not added again.
+    """Adds a result to a history, and creates the file if it is missing. A result is added only once.
 
     Args:
-      document: the result, see docs/results.md. timeout_secs: how long to wait for other processes that use the file.
+      document: the result, see docs/results.md.
+      timeout_secs: how long to wait for other processes that use the file.
 
     Raises:
-      RunError: the file is locked for longer than that, or cannot be written. UsageError: it is no history.
+      RunError: the file stays locked for that long, or cannot be written.
+      UsageError: the file is not a history.
     """
     record = Record(path, document)
     rate = record.images_per_second
@@ -60,7 +62,7 @@ def add(path: str, document: Mapping[str, Any], timeout_secs: float = _TIMEOUT_S
         json.dumps(document, allow_nan=False),
     )
     with _opened(path, timeout_secs, is_written=True) as database:
-        # Takes the lock at once, so that two processes that make the file do not meet halfway.
+        # Takes the lock at once, so that two processes cannot both create the table.
         database.execute('BEGIN IMMEDIATE')
         if _is_new(database):
             database.execute(_TABLE)
@@ -75,24 +77,24 @@ def add(path: str, document: Mapping[str, Any], timeout_secs: float = _TIMEOUT_S
 
 @dataclass(frozen=True)
 class History:
-    """Results of a history, in the order in which their runs started, and a line for each row that is damaged."""
+    """The results of a history, in the order in which their runs started, and a line for each damaged row."""
 
     records: list[Record]
     problems: list[str]
 
 
 def read(path: str, timeout_secs: float = _TIMEOUT_SECS) -> History:
-    """All results of a history.
+    """Reads all results of a history.
 
     Raises:
-      UsageError: there is no such file, it is no history, or a newer version of this program made it.
-      RunError: the file is locked for longer than timeout_secs.
+      UsageError: there is no such file, it is not a history, or a newer version of this program made it.
+      RunError: the file stays locked for timeout_secs.
     """
     return _read(path, '', (), timeout_secs)
 
 
 def read_setting(path: str, like: Record, timeout_secs: float = _TIMEOUT_SECS) -> History:
-    """The results of a history that are of the setting and the machine of a run; raises as `read`."""
+    """Reads the results that have the setting and machine of a run. Raises the same errors as `read`."""
     where = 'WHERE fingerprint = ? AND setting = ?'
     return _read(path, where, (like.machine.get('fingerprint'), setting_key(like)), timeout_secs)
 
@@ -102,7 +104,7 @@ def _read(path: str, where: str, values: tuple[object, ...], timeout_secs: float
         raise UsageError(f'{path}: there is no such file; give a history that --history wrote')
     with _opened(path, timeout_secs, is_written=False) as database:
         _check(database, path)
-        # One damaged text must not hide the others.
+        # One damaged text must not make the others unreadable.
         database.text_factory = lambda data: data.decode(errors='replace')
         rows = database.execute(f'SELECT id, document FROM runs {where} ORDER BY started_at, rowid', values).fetchall()
     found = History([], [])
@@ -117,13 +119,13 @@ def _read(path: str, where: str, values: tuple[object, ...], timeout_secs: float
 
 
 def setting_key(record: Record) -> str:
-    """A short text that is the same for the runs of one setting on one machine, with any version of TensorFlow."""
+    """Returns a short text that identifies a setting on a machine, with any version of TensorFlow."""
     return hashlib.sha256(repeat_key(record, across_versions=True).encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
 def _opened(path: str, timeout_secs: float, *, is_written: bool) -> Iterator[sqlite3.Connection]:
-    """A connection without transactions of its own; what SQLite reports becomes one line."""
+    """Opens a connection that starts no transactions itself; converts SQLite's errors to one line."""
     mode, name = ('rwc', f'--history={path}') if is_written else ('ro', path)
     connection = None
     try:
@@ -141,7 +143,7 @@ def _opened(path: str, timeout_secs: float, *, is_written: bool) -> Iterator[sql
         raise UsageError(f'{path}: it is no history ({error}); give a file that --history wrote') from None
     finally:
         if connection:
-            # Closing undoes what was not committed.
+            # Closing rolls back an open transaction.
             connection.close()
 
 

@@ -1,4 +1,4 @@
-"""One line on a terminal that says what a run is doing, redrawn a few times a second until it is erased."""
+"""One line on a terminal with the progress of a run, redrawn a few times a second until it is erased."""
 
 import atexit
 import contextlib
@@ -12,13 +12,21 @@ from typing import TextIO
 _REDRAW_SECS = 0.25
 _END_SECS = 1.0
 _ERASE = '\r\x1b[K'
-# Terminals, and what pretends to be one, that know no control sequences.
+# Values of TERM for terminals, real or not, that do not understand control sequences.
 _PLAIN_TERMINALS = ('', 'dumb', 'unknown')
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """How far the steps of a phase are. seconds: on the clock, after the last of them."""
+    """The progress of a phase.
+
+    Attributes:
+      phase: what is counted, such as 'step'.
+      done: how many steps are done.
+      total: how many steps there are.
+      rate_text: the rate so far.
+      seconds: the time of the clock after the last step.
+    """
 
     phase: str
     done: int
@@ -35,10 +43,10 @@ def can_redraw(stream: TextIO) -> bool:
 
 
 class LiveLine:
-    """The line. Without a terminal it does nothing.
+    """The live line. Without a terminal it does nothing.
 
-    A thread draws it; phase() and steps() only store what to draw. The cursor stays at the start of the line, always
-    visible: a process that is killed leaves nothing to restore, and the next line overwrites what is left.
+    A thread draws it; phase() and steps() only store what to draw. The cursor stays visible at the start of the line,
+    so a killed process leaves nothing to restore, and the next line overwrites what it left.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,9 +54,9 @@ class LiveLine:
         self._clock = clock
         self._can_redraw = can_redraw(stream)
         self._status: str | _Steps = ''
-        # The first step that was told of the phase, for the time that is left.
+        # The first report of the phase, from which the remaining time is estimated.
         self._first = _Steps('', 0, 0, '', 0.0)
-        # What the terminal shows; guarded by the lock, as is writing to it.
+        # The text on the terminal. The lock guards it, and writing to the terminal.
         self._drawn = ''
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
@@ -60,10 +68,12 @@ class LiveLine:
         self._start()
 
     def steps(self, phase: str, done: int, total: int, rate_text: str = '') -> None:
-        """Shows how far a phase is: 'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:12 left'.
+        """Shows the progress of a phase: 'step 57 of 100, 812.3 +/- 4.1 images/sec, 0:12 left'.
 
         Args:
-          phase: what is counted, such as 'step'. done: how many are done. total: how many there are.
+          phase: what is counted, such as 'step'.
+          done: how many are done.
+          total: how many there are.
           rate_text: the rate so far.
         """
         if not self._can_redraw:
@@ -76,7 +86,7 @@ class LiveLine:
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Erases the line while the block writes to its terminal. It comes back when it is next redrawn."""
+        """Erases the line while the block writes to its terminal; the next redraw shows it again."""
         with self._lock:
             self._erase()
             yield
@@ -86,7 +96,7 @@ class LiveLine:
         if thread := self._thread:
             self._thread = None
             self._is_closed.set()
-            # A terminal that the user has stopped must not keep the process from ending.
+            # A terminal that the user has stopped must not prevent the process from ending.
             thread.join(_END_SECS)
             atexit.unregister(self.close)
         with self._lock:
@@ -103,7 +113,7 @@ class LiveLine:
                     target=self._redraw, args=(self._is_closed,), name='live line', daemon=True
                 )
                 self._thread.start()
-                # For callers that are stopped by an exception.
+                # In case an exception prevents the caller from closing the line.
                 atexit.register(self.close)
 
     def _redraw(self, is_closed: threading.Event) -> None:
@@ -114,7 +124,7 @@ class LiveLine:
                 return
 
     def text(self) -> str:
-        """What the line says now, at any width."""
+        """Returns the current text of the line, at any width."""
         status, first = self._status, self._first
         if isinstance(status, str):
             return status
@@ -144,25 +154,25 @@ class LiveLine:
         self._stream.flush()
 
     def _is_in_background(self) -> bool:
-        """Whether the terminal is busy with another program, because the user has sent this one to the background."""
+        """Whether the user has sent this program to the background, so that the terminal is in use by another."""
         with contextlib.suppress(OSError):
             return os.tcgetpgrp(self._stream.fileno()) != os.getpgrp()
-        # It is not the terminal that controls this process.
+        # The stream is not this process's controlling terminal.
         return False
 
 
 def format_duration(seconds: float) -> str:
-    """Minutes and seconds, 0:12, and hours if there are any, 1:02:03."""
+    """Formats minutes and seconds, 0:12, with hours if there are any, 1:02:03."""
     minutes, secs = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f'{hours}:{minutes:02}:{secs:02}' if hours else f'{minutes}:{secs:02}'
 
 
 def _cropped(text: str, columns: int) -> str:
-    """As much of the text as fits on a line; a terminal may begin the next line when the last column is written."""
+    """Cuts a text to fit on a line, without the last column: writing it may move the cursor to the next line."""
     if text.isascii():
         return text[: columns - 1]
-    # Other characters may take two columns, or none.
+    # Characters other than ASCII may take two columns, or none.
     from rich.cells import set_cell_size
 
     return set_cell_size(text, columns - 1).rstrip()

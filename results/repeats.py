@@ -1,4 +1,4 @@
-"""Which runs are repeats of each other. Does not import TensorFlow."""
+"""Finds runs that are repeats of each other. Does not import TensorFlow."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,17 +8,17 @@ from results.statistics import modified_z_scores
 
 # A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, 3.3.
 _OUTLIER_SCORE = 3.5
-# With fewer runs the median and the MAD say too little about what is usual.
+# The median and the MAD of fewer runs are too uncertain to call one an outlier.
 _MIN_RUNS_FOR_OUTLIERS = 5
 
 
 def repeat_key(record: Record, *, across_versions: bool = False) -> str:
-    """A text that two runs share if they are repeats of each other, so that their rates may be pooled.
+    """Returns a text that is equal for runs that are repeats of each other, whose rates may be pooled.
 
-    They have the same Record.setting, machine, version of TensorFlow and environment variables.
+    Repeats have the same Record.setting, machine, version of TensorFlow and environment variables.
 
     Args:
-      across_versions: the versions of TensorFlow may differ, for following a setting over the months.
+      across_versions: whether the versions of TensorFlow may differ, to follow a setting over months.
     """
     version = (record.machine.get('versions') or {}).get('tensorflow')
     return as_key(
@@ -32,7 +32,7 @@ def repeat_key(record: Record, *, across_versions: bool = False) -> str:
 
 
 def grouped(records: Iterable[Record]) -> list[list[Record]]:
-    """The repeats of each setting; groups and records stay in the order of the records."""
+    """Groups records that are repeats; groups and their records stay in the order of the records."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(repeat_key(record), []).append(record)
@@ -40,7 +40,7 @@ def grouped(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def far_from_others(rates: Mapping[str, float]) -> dict[str, float]:
-    """Those repeats whose rate is an outlier, from the images/sec of each by its name; empty if they are few."""
+    """Returns the outliers among the images/sec of repeats, by name; empty if there are too few repeats."""
     if len(rates) < _MIN_RUNS_FOR_OUTLIERS:
         return {}
     scores = modified_z_scores([*rates.values()])
@@ -50,5 +50,5 @@ def far_from_others(rates: Mapping[str, float]) -> dict[str, float]:
 
 
 def as_key(value: object) -> str:
-    """A text that is the same for equal values."""
+    """Returns a text that is equal for equal values."""
     return json.dumps(value, sort_keys=True, default=str)

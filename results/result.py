@@ -1,4 +1,4 @@
-"""What a run measured: raw values and the numbers derived from them."""
+"""The result of a run: raw measurements and the numbers derived from them."""
 
 import enum
 import html
@@ -25,9 +25,13 @@ class Phase(enum.Enum):
 class Step(Generic[Values]):
     """One completed step.
 
-    index counts from 1 within the phase, seconds are the wall seconds of the step alone, values are its results, start
-    is when it began, in seconds of the clock that measured it. generation counts from 1 how often this process had
-    joined its cluster.
+    Attributes:
+      phase: its phase.
+      index: its number within the phase, from 1.
+      seconds: the wall seconds of the step alone.
+      values: its results.
+      start: when it began, in seconds of the clock that measured it.
+      generation: how often this process had joined its cluster, from 1.
     """
 
     phase: Phase
@@ -39,7 +43,7 @@ class Step(Generic[Values]):
 
     @property
     def end(self) -> float:
-        """When the step was done, by the same clock."""
+        """When the step ended, by the same clock."""
         return self.start + self.seconds
 
 
@@ -47,11 +51,15 @@ class Step(Generic[Values]):
 class StepValues:
     """The results of a step.
 
-    loss: the loss of --loss_type_to_report. top_1, top_5: the fractions of images whose label is the best guess, or
-    among the best five. learning_rate: the rate of its update. input_wait: the seconds at the end of the step in which
-    only the input pipeline was still working, or before it, in which Python drew what the step is fed; None for images
-    that are on the device anyway. steps_before, steps_after: the global step
-    before and after it, including the steps of other workers.
+    Attributes:
+      loss: the loss of --loss_type_to_report.
+      top_1: the fraction of images whose label is the best guess.
+      top_5: the fraction of images whose label is among the best five guesses.
+      learning_rate: the learning rate of its update.
+      input_wait: the seconds at the end of the step when only the input pipeline was working, or before the step when
+        Python prepared its feed; None for images that stay on the device.
+      steps_before: the global step before it, including the steps of other workers.
+      steps_after: the global step after it, including the steps of other workers.
     """
 
     loss: float
@@ -64,7 +72,7 @@ class StepValues:
 
 
 class Cause(enum.Enum):
-    """Why a process did something else between two steps. The time of EVALUATION does not count in the total."""
+    """The activities of a process between two steps. The time of EVALUATION does not count in the total."""
 
     PRINTING = 'printing'
     SUMMARY = 'summary'
@@ -86,7 +94,7 @@ class Ending:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the run did all that it was asked for."""
+        """Whether the run did everything asked of it."""
         return self.exit_code == 0
 
 
@@ -103,12 +111,12 @@ class ClusterTotal:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a step moves between the processes of a cluster; the object "transfer" of a result document.
+    """The data that a step moves between the processes of a cluster; the object "transfer" of a result document.
 
     Attributes:
-      bytes_per_ps: those of the variables on each parameter server.
-      bytes_per_step: those that a step sends; None if no graph was built.
-      in_shared_memory: whether they go through memory that the workers share.
+      bytes_per_ps: the bytes of the variables on each parameter server.
+      bytes_per_step: the bytes that a step sends; None if no graph was built.
+      in_shared_memory: whether the workers send them through shared memory.
     """
 
     bytes_per_ps: tuple[int, ...] = ()
@@ -120,9 +128,13 @@ class Transfer:
 class Accuracy:
     """The result of an evaluation, over all workers.
 
-    step: the number of steps for which the model was trained. num_images: the number of evaluated images, of which
-    num_top_1 had their label as the best guess, num_top_5 among the best five. seconds: wall seconds of the evaluation.
-    end: when its result was known on all workers, by the clock of the steps; None if it was not part of a run.
+    Attributes:
+      step: the number of steps for which the model was trained.
+      num_images: the number of evaluated images.
+      num_top_1: how many images had their label as the best guess.
+      num_top_5: how many images had their label among the best five guesses.
+      seconds: wall seconds of the evaluation.
+      end: when all workers knew its result, by the clock of the steps; None if it was not part of a run.
     """
 
     step: int
@@ -156,10 +168,10 @@ class Result:
       params: the settings.
       model: the name of the model.
       run: the facts of the run, as the object "run" of the result document has them: docs/results.md.
-      tensorflow_version: that of the installed TensorFlow.
+      tensorflow_version: the version of the installed TensorFlow.
       steps: all steps in order, including warm-up.
       complete: False if the run ended before its last step.
-      between: for each step, what followed it, until the next step if there is one.
+      between: for each step, the seconds between its end and the next step, by cause.
       num_workers: how many processes took steps.
       cluster_total: the images and seconds of all workers; None for a run of one process.
       evaluations: those that interrupted training.
@@ -185,7 +197,7 @@ class Result:
 
     @property
     def is_synthetic(self) -> bool:
-        """Whether the images were made up."""
+        """Whether the images were synthetic."""
         return bool(self.run['is_synthetic'])
 
     @property
@@ -195,7 +207,7 @@ class Result:
 
     @property
     def batch_size(self) -> int:
-        """Images of one step on each device, with the default of the model in place of 0."""
+        """Images per step on each device; the model's default in place of 0."""
         return int(self.run['batch_size'])
 
     @property
@@ -210,7 +222,7 @@ class Result:
 
     @property
     def num_missing_shards(self) -> int:
-        """The number of shards in their file names less the number of files."""
+        """The number of shards according to their file names, minus the number of files."""
         return int(self.run['num_missing_shards'])
 
     @property
@@ -230,7 +242,7 @@ class Result:
 
     @property
     def timed_steps(self) -> tuple[Step[StepValues], ...]:
-        """The steps of the phase TIMED since this process joined its cluster for the last time."""
+        """The steps of the phase TIMED since this process last joined its cluster."""
         generation = self.steps[-1].generation if self.steps else 1
         return tuple(step for step in self.steps if step.phase is Phase.TIMED and step.generation == generation)
 
@@ -251,9 +263,9 @@ class Result:
 
     @property
     def own_wall_seconds(self) -> float:
-        """From the start of this process's first timed step to the end of its last, by its own clock.
+        """Seconds from the start of this process's first timed step to the end of its last, by its own clock.
 
-        Without evaluations for which all workers wait; in asynchronous modes the others train meanwhile.
+        Excludes evaluations during which all workers wait; in asynchronous modes the others go on training.
         """
         if not (timed := self.timed_steps):
             return 0.0
@@ -271,17 +283,17 @@ class Result:
 
     @property
     def wall_seconds(self) -> float:
-        """The seconds of the total: own_wall_seconds, in a cluster those of its chief."""
+        """The seconds of the total: own_wall_seconds, or in a cluster those of the chief."""
         return self.cluster_total.seconds if self.cluster_total else self.own_wall_seconds
 
     @property
     def images(self) -> int:
-        """The images of the total: those of all timed steps, of all workers."""
+        """The images of the total: all timed steps of all workers."""
         return self.cluster_total.images if self.cluster_total else self.own_images
 
     @property
     def images_per_second(self) -> float:
-        """Images over the wall clock of the timed steps, evaluations excepted; nan if no step was timed."""
+        """Images over the wall seconds of the timed steps, without evaluations; nan if no step was timed."""
         return throughput(self.images, self.wall_seconds)
 
     @property
@@ -290,7 +302,7 @@ class Result:
         return summarize(self._images_of_step, [step.seconds for step in self.timed_steps])
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the result in values that JSON can represent; what was not measured is None.
+        """Returns the result in values that JSON can represent; values that were not measured are None.
 
         `steps` and `evaluations` are lists of rows, as pandas.DataFrame takes them.
         """
@@ -341,7 +353,7 @@ class Result:
         return '\n'.join(['Result', *(f'  {label + ":":<9}{text}' for label, text in self._summary())])
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
+        """The same lines as a table, for notebooks."""
         rows = (f'<tr><th>{label}</th><td>{html.escape(text)}</td></tr>' for label, text in self._summary())
         return f'<table>{"".join(rows)}</table>'
 

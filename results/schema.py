@@ -1,6 +1,7 @@
-"""Checks documents by results/result.schema.json, whose keywords of JSON Schema it knows, and by bounds.
+"""Checks documents against results/result.schema.json and against bounds of depth and numbers.
 
-A library would do the first part, but not without a dependency of the program's core, nor in 2 ms a file.
+Supports the keywords of JSON Schema that this file uses. A library would be a new core dependency, and would take more
+than 2 ms per file.
 """
 
 import functools
@@ -15,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-# Bounds of a document: objects within objects, and numbers with which one can reckon in 64 bits.
+# Bounds of a document: the depth of nested objects, and numbers with which 64-bit arithmetic works.
 _DEEPEST = 16
 _SMALLEST, _LARGEST, _LARGEST_INTEGER = 1e-100, 1e100, 2**63 - 1
-# JSON's names of Python's types.
+# The names of Python's types in JSON Schema.
 _NAMES = {
     dict: 'object',
     list: 'array',
@@ -29,15 +30,15 @@ _NAMES = {
     type(None): 'null',
 }
 _NUMBERS = {int, float, type(None)}
-# Of values without a schema, those that no bound concerns.
+# Types of values to which no bound applies.
 _HARMLESS = {str, bool, type(None)}
-# Text that JSON has escaped, perhaps half of a pair, which cannot be printed.
+# An escaped surrogate, which may be half of a pair and could not be printed.
 _SURROGATE = re.compile(r'\\u[dD][89a-fA-F]')
 _REPR = reprlib.Repr()
 
 
 class DamagedError(Exception):
-    """A value that the schema does not allow: what is wrong, and the keys that lead to it, the outermost first."""
+    """A value that the schema does not allow: the reason, and the keys that lead to the value, outermost first."""
 
     def __init__(self, reason: str, *path: str) -> None:
         super().__init__(reason, *path)
@@ -49,13 +50,15 @@ class DamagedError(Exception):
 
 
 def check(document: Mapping[str, Any], text: str, *, is_failure: bool) -> None:
-    """Checks a document, a JSON object, by the schema of results or that of failures.
+    """Checks a document, a JSON object, against the schema of results or of failures.
 
     Args:
-      text: the JSON that it was read from.
+      document: the object.
+      text: the JSON from which it was read.
+      is_failure: whether to use the schema of failures.
 
     Raises:
-      DamagedError: the document is none that this program wrote.
+      DamagedError: this program did not write the document.
     """
     schema = _schema()
     _check(document, schema['$defs']['failure'] if is_failure else schema)
@@ -74,18 +77,18 @@ def _schema() -> dict[str, Any]:
 
 
 def _check(value: Any, schema: Mapping[str, Any], depth: int = 0) -> None:
-    """Checks a value of a document by JSON Schema, as far as result.schema.json uses it, and within bounds.
+    """Checks a value of a document against the schema and the bounds.
 
-    Keys that the schema does not know are of a newer version, and only their bounds are checked.
+    Unknown keys come from a newer version, so only their bounds are checked.
 
     Raises:
-      DamagedError: the schema does not allow the value; or it is too deep, or a number with which one cannot reckon.
+      DamagedError: the schema does not allow the value, or it is too deep or a number out of bounds.
     """
     kind = type(value)
     if (types := schema.get('type')) and _NAMES[kind] not in types and not (kind is int and 'number' in types):
         raise DamagedError(f'is {short(value)}, not {types if isinstance(types, str) else " or ".join(types)}')
     choices = schema.get('enum', (schema['const'],) if 'const' in schema else None)
-    # True equals 1.
+    # True equals 1 in Python.
     if choices and (value not in choices or kind is bool):
         raise DamagedError(f'is {short(value)}, not {" or ".join(map(str, choices))}')
     if depth > _DEEPEST:
@@ -112,7 +115,7 @@ def _check(value: Any, schema: Mapping[str, Any], depth: int = 0) -> None:
                 except DamagedError as error:
                     raise DamagedError(error.reason, f'[{index}]', *error.path) from None
     elif kind is int or kind is float:
-        # Also nan, which is in no order.
+        # Written so that nan fails too, since every comparison with it is false.
         if value and not _SMALLEST <= abs(value) <= (_LARGEST_INTEGER if 'integer' in (types or ()) else _LARGEST):
             raise DamagedError(f'is {short(value)}, out of bounds')
         if value < schema.get('minimum', value):
@@ -127,7 +130,7 @@ def _check(value: Any, schema: Mapping[str, Any], depth: int = 0) -> None:
 
 
 def _are_numbers(values: Sequence[Any], items: Mapping[str, Any]) -> bool:
-    """Whether these are numbers, or nulls, that _check would allow one by one. Results hold thousands of them."""
+    """Whether these are numbers or nulls that _check would allow; faster, since results have thousands of them."""
     types = items.get('type', ())
     kinds = set(map(type, values))
     if not kinds <= _NUMBERS or not all(_NAMES[kind] in types or 'number' in types for kind in kinds - {type(None)}):
@@ -146,7 +149,7 @@ def _are_numbers(values: Sequence[Any], items: Mapping[str, Any]) -> bool:
 
 
 def _check_columns(document: Mapping[str, Any]) -> None:
-    """Checks that the lists of steps of each worker have one value for each step."""
+    """Checks that the lists in each worker's steps have one value per step."""
     for number, worker in enumerate(document['workers']):
         steps = worker['steps']
         lists = {name: value for name, value in steps.items() if isinstance(value, list)} | steps['between']
@@ -156,7 +159,7 @@ def _check_columns(document: Mapping[str, Any]) -> None:
 
 
 def short(value: object) -> str:
-    """A value of a document in one line of a message."""
+    """Formats a value of a document for one line of a message."""
     if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
         return 'a number of more than 18 digits'
     return _REPR.repr(value)

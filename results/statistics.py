@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# Makes the median absolute deviation an estimate of the standard deviation of a normal distribution: 1 / Φ⁻¹(3/4).
-# Rousseeuw and Croux 1993, Alternatives to the Median Absolute Deviation, section 1.
+# The factor by which the median absolute deviation estimates the standard deviation of a normal distribution:
+# 1 / Φ⁻¹(3/4). Rousseeuw and Croux 1993, Alternatives to the Median Absolute Deviation, section 1.
 MAD_TO_STANDARD_DEVIATION = 1.4826
-# Steps slower than the median by more than this many robust standard deviations are outliers. Of normal step times, one
-# in 3.5 million is.
+# Steps slower than the median by more than this many robust standard deviations are outliers: one step in 3.5 million
+# if step times are normally distributed.
 OUTLIER_DEVIATIONS = 5.0
 _PERCENTILES = (50, 90, 95, 99)
-# Shorter blocks are nearly as alike as single steps.
+# Shorter blocks are nearly as correlated as single steps.
 _MIN_BLOCK = 4
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Throughput over some steps, with the spread of the rates of single steps; all in images/sec."""
+    """Throughput over some steps, and the spread of the rates of single steps; all in images/sec."""
 
     images_per_second: float
     standard_error: float
@@ -52,15 +52,15 @@ def jitter(rates: ArrayLike) -> float:
 def summarize(
     images_per_step: int, seconds: ArrayLike, newest_weight: float | None = None, num_steps: ArrayLike = 1
 ) -> Rate:
-    """The rate over steps with these wall seconds, at least one step.
+    """Returns the rate over steps with these wall seconds, at least one step.
 
-    images_per_second is all images over all seconds, not the mean of rates, so that a step counts by its duration.
+    images_per_second is all images over all seconds, not the mean of rates, so that each step counts by its duration.
 
     Args:
-      num_steps: of how many steps each of the seconds is the mean.
+      num_steps: the number of steps of which each of the seconds is the mean.
       newest_weight: if above 0, images_per_second is the images of a step over the exponentially weighted mean of the
         seconds, where a step has 1 - newest_weight times the weight of the next one (Roberts 1959, Control Chart Tests
-        Based on Geometric Moving Averages, with the sum of the weights made 1).
+        Based on Geometric Moving Averages, with weights that sum to 1).
     """
     values = np.asarray(seconds, dtype=np.float64)
     rates = step_rates(images_per_step, values)
@@ -74,20 +74,20 @@ def summarize(
 
 
 class RunningRate:
-    """The rate of the steps so far. Keeps their seconds in one array, so that long runs can print it often."""
+    """The rate of the steps so far. Stores their seconds in one array, so that long runs can print the rate often."""
 
     def __init__(self) -> None:
         self._seconds = array.array('d')
         self._num_steps = array.array('q')
 
     def add(self, seconds: float, num_steps: int = 1) -> None:
-        """Adds a step that took this long; or, as one value, several that took this long on average."""
+        """Adds a step that took this long; or several steps, as one value, that took this long on average."""
         self._seconds.append(seconds)
         self._num_steps.append(num_steps)
 
     def over(self, images_per_step: int, newest_weight: float | None = None) -> Rate:
-        """The rate of the steps so far, as summarize; requires a step."""
-        # A copy, since an array of which there is a view cannot grow.
+        """Returns the rate of the steps so far, at least one, as summarize does."""
+        # A copy, since an array cannot grow while a view of it exists.
         return summarize(images_per_step, np.array(self._seconds), newest_weight, np.array(self._num_steps))
 
 
@@ -104,7 +104,7 @@ def spread(values: ArrayLike) -> float:
 
 
 def outliers(seconds: ArrayLike) -> NDArray[np.bool_]:
-    """Which of [num_steps] steps are much slower than most: [num_steps] bool. Fast steps are no outliers."""
+    """Returns which of [num_steps] steps are much slower than most, [num_steps] bool. Fast steps are not outliers."""
     values = np.asarray(seconds, dtype=np.float64)
     if not values.size:
         return np.zeros(0, dtype=bool)
@@ -119,19 +119,18 @@ def drift(seconds: ArrayLike) -> float | None:
 
 
 def drift_deviations(seconds: ArrayLike, num_blocks: int = 5) -> float:
-    """How far the halves of [num_steps] steps differ, in standard errors; positive if the second half is slower.
+    """Returns how far the halves of [num_steps] steps differ, in standard errors; positive if the second is slower.
 
-    Steps near each other in time are alike, so that their own variance would understate that of a half. Means of
-    blocks that are longer than this likeness lasts are nearly independent (batch means: Law, Simulation Modeling and
-    Analysis, chapter 9). The variance comes from differences between neighbouring blocks of a half (von Neumann 1941,
-    Distribution of the Ratio of the Mean Square Successive Difference to the Variance), so that a trend, which is what
-    is looked for, does not count as noise.
+    Steps close in time are correlated, so the variance of single steps would understate that of a half. Means of blocks
+    longer than this correlation are nearly independent (batch means: Law, Simulation Modeling and Analysis, chapter 9).
+    The variance is estimated from differences between neighbouring blocks of a half (von Neumann 1941, Distribution of
+    the Ratio of the Mean Square Successive Difference to the Variance), so that the trend does not count as noise.
 
     Args:
-      num_blocks: in each half.
+      num_blocks: the number of blocks in each half.
 
     Returns:
-      nan with fewer than 4 steps in each block.
+      The difference, or nan with fewer than 4 steps in each block.
     """
     values = np.asarray(seconds, dtype=np.float64)
     size = values.size // (2 * num_blocks)
@@ -147,7 +146,7 @@ def drift_deviations(seconds: ArrayLike, num_blocks: int = 5) -> float:
 
 
 def modified_z_scores(values: ArrayLike) -> NDArray[np.float64]:
-    """How far each of [num_values] numbers is from their median, in units of what the MAD says is usual.
+    """Returns the distance of each of [num_values] numbers from their median, in robust standard deviations (MAD).
 
     Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, section 3.3. Infinite where most values are equal.
     """
@@ -159,9 +158,9 @@ def modified_z_scores(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def describe(seconds: ArrayLike) -> dict[str, Any]:
-    """The distribution of the seconds of [num_steps] steps, as the object "statistics" of a result has it.
+    """Describes the distribution of the seconds of [num_steps] steps, as the object "statistics" of a result.
 
-    Percentiles are interpolated linearly. Without steps all but the counts are None.
+    Percentiles are interpolated linearly. Without steps, everything except the counts is None.
     """
     values = np.asarray(seconds, dtype=np.float64)
     names = ('mean', 'median', 'mad', 'min', 'max', *(f'p{percent}' for percent in _PERCENTILES))

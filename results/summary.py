@@ -1,4 +1,4 @@
-"""What is printed about a run beside its lines: its machine, and a summary. Does not import TensorFlow."""
+"""Formats the lines about the machine before a run, and the summary after it. Does not import TensorFlow."""
 
 import math
 from collections import Counter
@@ -9,19 +9,19 @@ from typing import Any
 from errors import counted
 from results.advice import spent_between, usable_cores
 
-# The two rates of a run are both printed if they differ by more than this share.
+# Both rates of a run are printed if they differ by more than this share.
 _SAME_RATE = 0.01
 _GIBIBYTE = 2**30
-# What the sources of energy measure, and of what in a cluster.
+# For each source of energy: the chips that it measures, and which of them in a cluster.
 _CHIPS = {'RAPL': ('processor packages', " of the chief's host"), 'NVML': ('GPUs', ' of the chief')}
 _PREFIXES = ('', 'k', 'M', 'G', 'T', 'P', 'E')
 
 
 def format_machine(machine: Mapping[str, Any]) -> list[str]:
-    """The machine in one line, and its GPUs in another one if it has any.
+    """Formats the machine in one line, and its GPUs, if any, in another.
 
     Args:
-      machine: the object "machine" of a result. What it does not know is left out.
+      machine: the object "machine" of a result; unknown values are left out.
     """
     versions = machine.get('versions') or {}
     lines = [
@@ -45,17 +45,17 @@ def format_machine(machine: Mapping[str, Any]) -> list[str]:
     return [line for line in lines if line]
 
 
-# How the lines of a summary begin.
+# The words with which the lines of a summary begin.
 _SUBJECTS = ('steps', 'rate', 'input', 'compute', 'threads', 'memory', 'energy', 'accuracy')
 
 
 def is_summary(line: str) -> bool:
-    """Whether a line of standard error is one of format_summary's."""
+    """Whether a line of standard error comes from format_summary."""
     return line.partition(': ')[0] in _SUBJECTS
 
 
 def format_summary(document: Mapping[str, Any]) -> list[str]:
-    """The lines that end a run: what the total does not tell. What is unknown is left out.
+    """Formats the lines that end a run, about what the total does not show; unknown values are left out.
 
     Args:
       document: a result as docs/results.md describes it.
@@ -94,8 +94,8 @@ def _summary(document: Mapping[str, Any]) -> Iterator[str]:
         yield f'threads: {within} within an operation, {at_once} at a time ({threads["reason"]})'
     memory = part('memory')
     peaks = {'host': memory.get('host_peak_bytes'), **(memory.get('device_peak_bytes') or {})}
-    held = ', '.join(f'{where} {_scaled(peak, "B")}' for where, peak in peaks.items() if peak)
-    yield f'memory: peak {held}' if held else ''
+    in_memory = ', '.join(f'{where} {_scaled(peak, "B")}' for where, peak in peaks.items() if peak)
+    yield f'memory: peak {in_memory}' if in_memory else ''
     energy = part('energy')
     if energy.get('joules') is not None:
         each, source = energy.get('joules_per_image'), energy['source']
@@ -109,13 +109,15 @@ def _summary(document: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Goal:
-    """How far a run came to the accuracy of --stop_at_top_1_accuracy.
+    """The progress of a run towards the accuracy of --stop_at_top_1_accuracy.
 
     Attributes:
-      wanted: that accuracy. top_1, step: of the first evaluation that reached it, or else of the best one.
-      is_reached: whether an evaluation reached it.
-      seconds: from the start of the first step, a warm-up, to the end of that evaluation, everything included; None if
-        that is unknown, as in a run that goes on from a checkpoint.
+      wanted: that accuracy.
+      top_1: the accuracy of the first evaluation that reached it, else of the best evaluation.
+      step: the step of that evaluation.
+      is_reached: whether an evaluation reached the wanted accuracy.
+      seconds: all seconds from the start of the first step, warm-up included, to the end of that evaluation; None if
+        unknown, as in a run that continues from a checkpoint.
     """
 
     wanted: float
@@ -126,7 +128,7 @@ class Goal:
 
 
 def goal_of(document: Mapping[str, Any]) -> Goal | None:
-    """The accuracy that was wanted and what was reached; None if none was wanted or nothing was evaluated."""
+    """Returns the wanted and the reached accuracy; None if none was wanted or nothing was evaluated."""
     wanted = ((document.get('command') or {}).get('flags') or {}).get('stop_at_top_1_accuracy')
     known = [found for found in document.get('evaluations') or () if found['top_1'] is not None]
     if wanted is None or not known:
@@ -149,7 +151,7 @@ def _accuracy(goal: Goal) -> str:
 
 
 def _between(document: Mapping[str, Any], throughput: Mapping[str, Any]) -> str:
-    """Both rates and where the time between the steps went, if it makes a difference."""
+    """Formats both rates, and the time between the steps by cause, if the rates differ."""
     total, of_steps = throughput.get('images_per_second'), throughput.get('images_per_second_of_steps')
     if not total or not of_steps or abs(of_steps / total - 1) <= _SAME_RATE:
         return ''
@@ -187,7 +189,7 @@ def _joined(*parts: str) -> str:
 
 
 def _scaled(number: float, unit: str) -> str:
-    """A number with three digits and a prefix of its unit: 1.77e11 FLOP/s is 177 GFLOP/s."""
+    """Formats a number with three digits and a prefix of its unit: 1.77e11 FLOP/s is 177 GFLOP/s."""
     digits = float(f'{number:.2e}')
     power = min(max(int(math.log10(digits) // 3), 0), len(_PREFIXES) - 1) if digits > 0 else 0
     return f'{digits / 1000**power:.4g} {_PREFIXES[power]}{unit}'

@@ -1,4 +1,4 @@
-"""The plan of a sweep: which configurations are measured, and which combinations are left out. Pure."""
+"""Makes the plan of a sweep: the configurations to measure, and the combinations left out. Pure."""
 
 import itertools
 import re
@@ -15,10 +15,10 @@ from params.table import SPECS
 from sweeps.request import SHAPE, Axes, Request, Setting, shown
 from sweeps.settings import Settings
 
-# Raises UsageError if these settings cannot be run; alone: by one process.
+# (settings, whether one process runs alone): raises UsageError if the settings cannot be run.
 Check = Callable[[Params, bool], None]
 
-# Appends to one file from many runs.
+# Flags for files to which many runs append.
 _SHARED_OUTPUTS = ('history',)
 _NO_NAME = re.compile(r'[^A-Za-z0-9.+_-]+')
 _LONGEST_NAME = 80
@@ -29,11 +29,16 @@ class Configuration:
     """One row of the sweep's table.
 
     Attributes:
-      id: names its files; unique. varied: the flags that differ between configurations, and the shape, as text.
-      shape: its processes and devices. in_cluster: whether there is more than one process.
-      argv: the flags of the run. given: those flags by name, each as it is written.
-      model, variable_update, batch_size: of the run; the batch size is that of each device, 0 is the model's default.
-      published: images/sec in the table of someone else, which `report` shows beside those of the run.
+      id: a unique name, used in file names.
+      varied: the text of each flag that differs between configurations, and of the shape.
+      shape: its processes and devices.
+      in_cluster: whether there is more than one process.
+      argv: the flags of the run.
+      given: these flags by name, each as it is written.
+      model: the model of the run.
+      variable_update: the mode of the run.
+      batch_size: images per step on each device; 0 for the model's default.
+      published: images/sec that others published, which `report` shows beside those of the run.
     """
 
     id: str
@@ -49,11 +54,11 @@ class Configuration:
 
     @property
     def caption(self) -> str:
-        """What tells it from the others: 'batch_size=32 shape=1*2'."""
+        """The values that distinguish it from the others: 'batch_size=32 shape=1*2'."""
         return caption(self.varied)
 
     def command(self, *more: str) -> tuple[str, ...]:
-        """The words after the program's name, with more flags of the run, the last of which win."""
+        """Returns the words after the program's name, with more flags of the run, which override earlier ones."""
         if not self.in_cluster:
             return (*self.argv, *more)
         servers = [spelled('ps', self.shape.num_ps)] if self.shape.num_ps else []
@@ -62,7 +67,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A combination of a grid that is not measured, and why."""
+    """A combination of a grid that is not measured, and the reason."""
 
     varied: Mapping[str, str]
     reason: str
@@ -70,11 +75,11 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep measures.
+    """The plan of a sweep.
 
     Attributes:
       columns: the flags that differ between configurations, and the shape, in the order of the table.
-      published_in: where the published rates come from; empty if there are none.
+      published_in: the source of the published rates; empty if there are none.
     """
 
     name: str
@@ -87,26 +92,28 @@ class SweepPlan:
 
 
 def caption(varied: Mapping[str, str]) -> str:
-    """'batch_size=32 shape=1*2'."""
+    """Formats the values that distinguish a configuration: 'batch_size=32 shape=1*2'."""
     return ' '.join(f'{name}={value}' for name, value in varied.items())
 
 
 def make_plan(request: Request, check: Check, *, has_gpu: bool) -> SweepPlan:
-    """Combines the values that a request names, in its order.
+    """Combines the values of a request, in its order.
 
     A combination that cannot run, such as parameter servers for a mode without any, is left out with the reason.
 
     Args:
-      check: what refuses a run. has_gpu: whether this machine has one, for runs that need --device.
+      request: what to measure.
+      check: refuses settings that cannot run.
+      has_gpu: whether this machine has a GPU; some runs need --device without one.
 
     Raises:
-      UsageError: nothing of a grid can run, an included configuration cannot, or there is no configuration.
+      UsageError: no combination of a grid can run, an included configuration cannot run, or there is no configuration.
     """
     if not request.grids and not request.include:
         raise UsageError(f'{request.source}: it names nothing to compare; add a [grid] such as batch_size = [32, 64]')
     _check_settings(request)
     _check_models(request)
-    # A batch size that is searched for is a result, and no configuration has one.
+    # With --find_batch_size the batch size is a result, so no configuration has one.
     columns = (*(name for name in _varied_names(request) if name != SHAPE), SHAPE)
     found: dict[tuple[str, ...], Configuration] = {}
     left_out: list[LeftOut] = []
@@ -168,10 +175,10 @@ def _check_settings(request: Request) -> None:
 
 
 def _check_models(request: Request) -> None:
-    """Raises UsageError for a model that does not exist: it is a mistake, not a combination that cannot run."""
+    """Raises UsageError for an unknown model: this is a mistake, not a combination that cannot run."""
     rows = request.axes
     if 'model_file' in request.flags or any('model_file' in axes.values for axes in rows):
-        # The file may define it.
+        # The file of --model_file may define the model.
         return
     for axes in rows:
         for model in axes.values.get('model', ()):
@@ -183,7 +190,7 @@ def _check_models(request: Request) -> None:
 
 
 def _varied_names(request: Request) -> Iterator[str]:
-    """The flags of which there is more than one value, in the order of their first appearance."""
+    """Returns the flags that have more than one value, in the order of their first appearance."""
     rows = request.axes
     for name in dict.fromkeys(name for axes in rows for name in axes.values):
         default = request.flags.get(name, SPECS[name].default if name in SPECS else None)

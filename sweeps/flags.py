@@ -1,4 +1,4 @@
-"""Reads a sweep, or changes to one, from the flags of the subcommand."""
+"""Reads the request of a sweep, or changes to one, from the flags of the subcommand."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -14,7 +14,7 @@ def read_grid(texts: Sequence[str]) -> Request:
     """Reads the values of --grid, each '--batch_size=32,64' or 'batch_size=32,64'.
 
     Raises:
-      UsageError: a flag is unknown, comes twice, or refuses a value.
+      UsageError: a flag is unknown, is given twice, or refuses a value.
     """
     values: dict[str, tuple[Setting, ...]] = {}
     for text in texts:
@@ -29,10 +29,10 @@ def read_grid(texts: Sequence[str]) -> Request:
 
 
 def override(request: Request, argv: Sequence[str], settings: Mapping[str, object]) -> Request:
-    """Replaces the flags of all runs by those that follow --, and settings by those of the command line.
+    """Overrides the flags of all runs by those after --, and the settings by those on the command line.
 
     Raises:
-      UsageError: a flag is unknown, refuses its value, or is one of those that the sweep varies.
+      UsageError: a flag is unknown, refuses its value, or is one that the sweep varies.
     """
     flags = dict(request.flags)
     for name, text in split_argv(argv).items():
@@ -44,14 +44,14 @@ def override(request: Request, argv: Sequence[str], settings: Mapping[str, objec
                     'leave one out'
                 )
         flags[name] = value
-    # Each value was read by the spec of its field, which mypy cannot see.
+    # The spec of each field has read its value, which mypy cannot see.
     merged = replace(request.settings, **settings)  # type: ignore[arg-type]
     merged.check()
     return replace(request, flags=flags, settings=merged)
 
 
 def on_cpu(request: Request) -> Request:
-    """The request for a machine without a GPU: with --device=cpu if it has several devices and names none."""
+    """Adapts a request to a machine without a GPU: adds --device=cpu if it has several devices but no --device."""
     if any('device' in row for row in (request.flags, *(axes.values for axes in request.axes))):
         return request
     shapes = [request.flags.get(SHAPE), *(shape for axes in request.axes for shape in axes.values.get(SHAPE, ()))]
@@ -61,5 +61,5 @@ def on_cpu(request: Request) -> Request:
 
 
 def settings_given(options: Settings, given: frozenset[str]) -> dict[str, object]:
-    """The settings that were written on the command line, by name."""
+    """Returns the settings that were given on the command line, by name."""
     return {field.name: getattr(options, field.name) for field in fields(Settings) if field.name in given}

@@ -1,6 +1,6 @@
 """The folder of a sweep: its plan, results and logs. Each file appears whole or not at all.
 
-sweep.json      the plan, and what made it
+sweep.json      the plan, and the version of the program that made it
 results/        one document for each run: ID.1.json, ID.2.json ...; a run that failed has one too
 logs/           the output of each run
 tries/          with --find_batch_size: the document of each size that was tried
@@ -29,7 +29,7 @@ from sweeps.configurations import Configuration, LeftOut, SweepPlan
 from sweeps.settings import Settings
 
 _SCHEMA, _SCHEMA_VERSION = 'tf_cnn_benchmarks.sweep', 1
-# With less than this there is no room for the next document.
+# With less free space than this, the next document may not fit.
 _FEWEST_FREE_BYTES = 64 * 1024
 
 Outcome = Record | Failure
@@ -44,7 +44,7 @@ class Folder:
 
     @property
     def resume_command(self) -> str:
-        """What a user writes to continue the sweep."""
+        """The command that continues the sweep."""
         return f'tf_cnn_benchmarks sweep --resume {shlex.quote(str(self.path))}'
 
     def create(self, plan: SweepPlan) -> None:
@@ -67,7 +67,7 @@ class Folder:
                 f'--output={self.path}: it cannot be read ({error.strerror}); write another path'
             ) from None
         self._make(self.path)
-        # Before the other folders: without room for it the folder stays empty, and the same command can start again.
+        # First of all: if the disk is full, the folder stays empty, and the same command can start again.
         self.write(self.path / SWEEP_FILE, json.dumps(_document_of(plan), indent=1, ensure_ascii=False))
         self.make()
 
@@ -83,10 +83,10 @@ class Folder:
             raise UsageError(f'{self.path}: the folder cannot be made ({error.strerror}); write another path') from None
 
     def read_plan(self) -> SweepPlan:
-        """The plan of the sweep in this folder.
+        """Reads the plan of the sweep in this folder.
 
         Raises:
-          UsageError: there is none, or it cannot be read.
+          UsageError: there is no plan, or it cannot be read.
         """
         path = self.path / SWEEP_FILE
         try:
@@ -104,7 +104,7 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other sweeps out while the block lasts. The kernel ends the lock with this process.
+        """Excludes other sweeps while the block runs. The kernel releases the lock when this process ends.
 
         Raises:
           UsageError: another sweep is running in the folder.
@@ -116,21 +116,21 @@ class Folder:
             except BlockingIOError:
                 raise UsageError(f'{self.path}: another sweep is running in it; wait for its end') from None
             except OSError:
-                # Some network file systems have no locks.
+                # Some network file systems do not support locks.
                 pass
             yield
         finally:
             os.close(descriptor)
 
     def outcome(self, path: Path) -> Outcome | None:
-        """The result or the failure in a file, or None if there is no whole one, such as after a power failure."""
+        """Reads the result or failure in a file; None if there is no complete one, such as after a power failure."""
         try:
             return read_file(path)
         except UsageError:
             return None
 
     def adopt(self, unfinished: Path, path: Path) -> Outcome:
-        """Moves the whole document that a run wrote to its final name, and returns it.
+        """Moves the complete document of a run to its final name, and returns it.
 
         Raises:
           RunError: the disk is full, or fails.
@@ -150,14 +150,14 @@ class Folder:
         return Failure(str(path), document)
 
     def write(self, path: Path, text: str) -> None:
-        """Writes a whole file; raises RunError if the disk is full, or fails."""
+        """Writes a file atomically; raises RunError if the disk is full, or fails."""
         with self._writing(path):
             write_whole(text + '\n', path)
 
     def check_room(self, reason: str) -> None:
-        """Raises RunError if a run that failed for this reason failed because the disk is full."""
+        """Raises RunError if the disk is full, or the reason for which a run failed says so."""
         is_full = shutil.disk_usage(self.path).free < _FEWEST_FREE_BYTES
-        # A line of this program may have it in small letters.
+        # This program's own error lines may have it in lower case.
         if is_full or any(os.strerror(code).lower() in reason.lower() for code in (errno.ENOSPC, errno.EDQUOT)):
             raise self._failed(self.path, os.strerror(errno.ENOSPC))
 
@@ -180,12 +180,12 @@ class Folder:
 
 
 def unfinished_name(path: Path) -> Path:
-    """The name of a file until it is whole. Readers of results pass over names that begin with a dot."""
+    """Returns the name of a file until it is complete. Readers of results skip names that begin with a dot."""
     return path.with_name(f'.{path.name}')
 
 
 def difference(before: SweepPlan, after: SweepPlan) -> str | None:
-    """What differs between the plan of a folder and a new one, in words; None if nothing does."""
+    """Describes how a new plan differs from that of a folder; None if it does not."""
     for name, old in asdict(before.settings).items():
         new = getattr(after.settings, name)
         if old != new:

@@ -14,23 +14,23 @@ from cluster.child_process import ChildProcess, end_of, processes_of
 from errors import RunError, UsageError
 
 _SECS_BETWEEN_READINGS = 0.1
-# How long a run may take to end after SIGTERM. `cluster` gives its own processes 15 s.
+# The seconds in which a run must end after SIGTERM. `cluster` gives its own processes 15 s.
 _GRACE_SECS = 20.0
 _PAGE = os.sysconf('SC_PAGE_SIZE')
-# What takes milliseconds of a core that should be measured is read at every tenth reading only.
+# Reading the process tree takes milliseconds of a core under measurement, so only every tenth reading does it.
 _READINGS_OF_A_TREE = 10
 
-# A line of the program, or of a process of a cluster, whose name stands in front.
+# An error line of the program, or of a process in a cluster, which the process's name precedes.
 _ERROR = re.compile(r'^(?P<process>[\w ]+\| )?tf_cnn_benchmarks: error: (?P<text>.+)$', re.MULTILINE)
 _OUT_OF_MEMORY = re.compile(r'ResourceExhausted|RESOURCE_EXHAUSTED|OOM when allocating|MemoryError|std::bad_alloc')
 
-# Why a run failed, for programs.
+# The causes of failed runs, for other programs.
 TIMEOUT, MEMORY, ERROR = 'timeout', 'memory', 'error'
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may take: seconds, and bytes of all its processes together, each with its flag as it was written."""
+    """The limits of a run: seconds, and bytes of all its processes together, each with its flag as written."""
 
     timeout_secs: float | None = None
     memory_bytes: int | None = None
@@ -42,8 +42,10 @@ class Ended:
     """How a process ended.
 
     Attributes:
-      exit_code: 128 + n if signal n ended it. seconds: how long it ran.
-      reason: why it failed, in one line; None if it did not. cause: TIMEOUT, MEMORY or ERROR, or None.
+      exit_code: its exit code; 128 + n if signal n ended it.
+      seconds: how long it ran.
+      reason: why it failed, in one line; None if it did not fail.
+      cause: TIMEOUT, MEMORY or ERROR; None if it did not fail.
     """
 
     exit_code: int
@@ -59,14 +61,13 @@ def run_process(
     environment: Mapping[str, str] | None = None,
     grace_secs: float = _GRACE_SECS,
 ) -> Ended:
-    """Runs a command to its end, as a ChildProcess. To be called from the main thread.
+    """Runs a command to its end, as a ChildProcess. Call it from the main thread.
 
-    If something is raised here meanwhile, such as KeyboardInterrupt, the command is stopped first: SIGTERM, and SIGKILL
-    after grace_secs.
+    An exception here, such as KeyboardInterrupt, stops the command first: SIGTERM, and SIGKILL after grace_secs.
 
     Args:
-      log: the file that gets its standard output and standard error.
-      environment: its whole environment; None is that of this process.
+      log: the file for its standard output and standard error.
+      environment: its whole environment; None for that of this process.
 
     Raises:
       RunError: the log cannot be written, or the command cannot be started.
@@ -98,13 +99,13 @@ def run_process(
 
 
 def explain(output: str, return_code: int) -> tuple[str, str]:
-    """Why a process failed, in one line, from its output and its code as subprocess gives it; and the cause."""
+    """Returns why a process failed, in one line, and the cause, from its output and its return code in subprocess."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     memory = next((line for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), None)
     errors = list(_ERROR.finditer(output))
-    # In a cluster the first failure is the cause of the others, and the launcher's own line comes last.
+    # In a cluster the first failure causes the others, and the launcher's own line comes last.
     first = next((error for error in errors if error['process']), errors[-1] if errors else None)
-    # The kernel kills with this signal what takes the memory of the machine.
+    # When memory runs out, the kernel kills processes with this signal.
     is_killed = return_code in (-signal.SIGKILL, 128 + signal.SIGKILL)
     cause = MEMORY if memory or is_killed else ERROR
     if first:
@@ -118,7 +119,7 @@ def explain(output: str, return_code: int) -> tuple[str, str]:
 
 
 def _await_end(child: ChildProcess, started: float, limits: Limits) -> str | None:
-    """Waits until the process has ended, and returns None; or until it has passed a limit, and returns which."""
+    """Waits until the process ends, and returns None, or until it exceeds a limit, and returns which."""
     deadline = None if limits.timeout_secs is None else started + limits.timeout_secs
     meter = None if limits.memory_bytes is None else MemoryMeter(child.pid, limits.memory_bytes)
     while True:
@@ -134,11 +135,11 @@ def _await_end(child: ChildProcess, started: float, limits: Limits) -> str | Non
 
 
 class MemoryMeter:
-    """Tells again and again, cheaply, whether a process and its descendants use more memory than a limit.
+    """Checks repeatedly and cheaply whether a process and its descendants use more memory than a limit.
 
-    The measure is the proportional set size, in which a page that several processes share, such as TensorFlow's code,
-    counts once. The kernel walks through all pages for it, which slows the run down. So it is read only, and rarely, if
-    its bounds do not decide: private pages alone, and all resident pages, which are quick to read.
+    The measure is the proportional set size, which counts shared pages, such as TensorFlow's code, once. To compute it
+    the kernel walks through all pages, which slows the run down. So it is read only if its quick bounds, private pages
+    and all resident pages, do not decide, and then rarely.
     """
 
     def __init__(self, root: int, limit: int) -> None:
@@ -163,11 +164,11 @@ class MemoryMeter:
 
 
 def _sizes(pid: int) -> tuple[int, int]:
-    """The bytes of all resident pages of a process, and of those that no file and no shared memory backs."""
+    """Returns the bytes of all resident pages of a process, and of its private ones (not files or shared memory)."""
     try:
         resident, shared = (int(pages) for pages in Path(f'/proc/{pid}/statm').read_bytes().split()[1:3])
     except (OSError, ValueError):
-        # It has ended.
+        # The process has ended.
         return 0, 0
     return resident * _PAGE, (resident - shared) * _PAGE
 

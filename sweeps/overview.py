@@ -1,4 +1,4 @@
-"""What a sweep is about to do, and what came out, as text and rows. format_* functions return text."""
+"""The plan of a sweep and its results, as text and rows. format_* functions return text."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ from sweeps.durations import format_seconds
 from sweeps.folder import Outcome
 from sweeps.runner import describe, succeeded
 
-# Of the combinations that are left out for one reason.
+# The most combinations to list that are left out for one reason.
 _MOST_SHOWN = 3
 _FOUND_SIZE = 'largest batch size'
-# What the table calls a flag whose name says too little.
+# The titles of flags whose names say too little.
 _TITLES = {'batch_size': 'batch size', 'shape': 'W*G+P'}
 
 
@@ -27,10 +27,10 @@ class SweepRow:
     """A configuration in the table of a sweep.
 
     Attributes:
-      varied: the text of each flag that differs between rows, and the shape.
-      work: what its runs did; only rows with the same are compared.
+      varied: the text of each flag that differs between rows, and of the shape.
       estimate: the rate of the complete runs, None if there are none.
-      problem: why there are fewer than there should be, or None.
+      problem: why runs are missing, or None.
+      work: a key of the work that its runs did; only rows with equal keys are compared.
     """
 
     varied: Mapping[str, str]
@@ -40,11 +40,13 @@ class SweepRow:
 
 
 def format_plan(plan: SweepPlan, num_left: int, seconds: float | None, basis: str) -> str:
-    """The lines of a dry run.
+    """Formats the lines of a dry run.
 
     Args:
-      num_left: the runs that are to be made at most. seconds: how long they take, None if nobody knows; basis: what
-        says so.
+      plan: the plan.
+      num_left: the most runs that are still to be made.
+      seconds: how long these will take, None if unknown.
+      basis: the basis of that estimate, in words.
     """
     count = len(plan.configurations)
     if plan.settings.find_batch_size:
@@ -65,7 +67,7 @@ def format_plan(plan: SweepPlan, num_left: int, seconds: float | None, basis: st
 
 
 def format_left_out(left_out: Sequence[LeftOut]) -> list[str]:
-    """A line for each reason why combinations are not measured."""
+    """Formats one line for each reason why combinations are not measured."""
     by_reason: dict[str, list[str]] = {}
     for one in left_out:
         by_reason.setdefault(one.reason, []).append(caption(one.varied))
@@ -79,7 +81,7 @@ def format_left_out(left_out: Sequence[LeftOut]) -> list[str]:
 
 
 def rows_of(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[list[str], list[SweepRow]]:
-    """The columns and the rows of the table of results, in the order of the plan."""
+    """Returns the columns and the rows of the table of results, in the order of the plan."""
     rows = []
     for one in plan.configurations:
         found = outcomes[one.id]
@@ -96,10 +98,10 @@ def rows_of(plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]) -> tuple
 
 
 def format_results(columns: Sequence[str], rows: Sequence[SweepRow]) -> str:
-    """The table of configurations, in Markdown whose columns are aligned.
+    """Formats the table of configurations in Markdown with aligned columns.
 
-    Its columns: what differs between the rows, images/sec, its 95 % interval over repeats if there are any,
-    the speed-up against the first row of the same work that has a rate, and what went wrong if anything did.
+    The columns are the values that differ between rows, images/sec, its 95 % interval if there are repeats, the
+    speed-up over the first row of the same work that has a rate, and problems if there are any.
     """
     bases = {row.work: row.estimate.images_per_second for row in reversed(rows) if row.estimate}
     has_intervals = any(row.estimate and row.estimate.num_runs > 1 for row in rows)

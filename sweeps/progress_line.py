@@ -1,4 +1,4 @@
-"""What a sweep says while it runs, on standard error: a line for each run, and on a terminal a bar below them."""
+"""The progress of a sweep on standard error: a line for each run, and on a terminal a bar below them."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-# Drawing takes time of the cores that are measured.
+# Rare, since drawing takes time from the cores under measurement.
 _DRAWS_PER_SECOND = 1
 
 
@@ -18,7 +18,9 @@ class Progress:
     """Prints the progress of runs; a context manager.
 
     Args:
-      stream: standard error. total: how many runs there are; None if nobody knows. done: how many were done before.
+      stream: standard error.
+      total: how many runs there are; None if unknown.
+      done: how many of them were done before.
     """
 
     def __init__(self, stream: TextIO, total: int | None, done: int = 0) -> None:
@@ -47,7 +49,7 @@ class Progress:
             self._bar.stop()
 
     def starting(self, what: str, seconds_left: float | None) -> None:
-        """A run begins: its configuration, and the seconds until the end of the sweep if known."""
+        """Shows that a run begins: its configuration, and the seconds until the end of the sweep if known."""
         self._number += 1
         left = '' if seconds_left is None else f'; about {format_seconds(seconds_left)} left'
         if self._bar and self._task is not None:
@@ -57,14 +59,14 @@ class Progress:
             self._line(f'run {self._number}{of}: {what}{left}')
 
     def finished(self, what: str, outcome: str, seconds: float) -> None:
-        """The run has ended: how, and after how many seconds."""
+        """Shows that the run has ended: how, and after how many seconds."""
         line = f'{outcome}, in {format_seconds(seconds)}'
         self._line(f'{what}: {line}' if self._bar else f'  {line}')
         if self._bar and self._task is not None:
             self._bar.update(self._task, completed=self._number)
 
     def skipped(self, count: int) -> None:
-        """Runs that are not needed any more, such as repeats of a configuration whose interval is narrow enough."""
+        """Counts runs that are no longer needed, such as repeats of a configuration with a narrow enough interval."""
         if self._total is not None:
             self._total -= count
             if self._bar and self._task is not None:
@@ -72,7 +74,7 @@ class Progress:
 
     def _line(self, text: str) -> None:
         if self._bar:
-            # The console erases the bar, prints, and draws the bar again.
+            # rich's console erases the bar, prints, and draws the bar again.
             self._bar.console.print(text, soft_wrap=True)
         else:
             print(text, file=self._stream, flush=True)

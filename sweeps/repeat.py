@@ -1,4 +1,4 @@
-"""--repeat=N: one run, N times, each in a process of its own. Without TensorFlow."""
+"""--repeat=N: the same run N times, each in a new process. Without TensorFlow."""
 
 import json
 import os
@@ -23,18 +23,20 @@ from sweeps.runner import Starter, describe, run_repeats, succeeded
 
 
 def repeat(argv: Sequence[str], params: Params, console: Console, starter: Starter | None = None) -> int:
-    """Makes the runs that --repeat asks for, and prints their total; returns the exit code, 1 if a run failed.
+    """Makes the runs of --repeat and prints their total; returns the exit code, 1 if a run failed.
 
-    The total is all images over all seconds of the complete runs. The banner of the first run, and the warnings of all,
-    go to standard error.
+    The total is all images over all seconds of the complete runs. The banner of the first run and the warnings of all
+    runs go to standard error.
 
     Args:
-      argv: the flags of the run. params: what they say, checked for a run of one process.
+      argv: the flags of the run.
+      params: the settings in these flags, checked for a run of one process.
+      console: prints the total and the messages.
       starter: how processes are started; by default this program, without the variables that describe a cluster.
 
     Raises:
-      RunError: no run ended well, or a result cannot be written.
-      KeyboardInterrupt: of Ctrl-C, after the total of the runs that are done.
+      RunError: no run succeeded, or a result cannot be written.
+      KeyboardInterrupt: on Ctrl-C, after printing the total of the runs that are done.
     """
     path = params.result_file
     outcomes: list[Outcome] = []
@@ -66,7 +68,7 @@ def repeat(argv: Sequence[str], params: Params, console: Console, starter: Start
 
 
 def file_of_first_run(params: Params) -> str | None:
-    """Where the result of the first run goes; None if that is nowhere, or cannot be known before the run."""
+    """Returns the path of the first run's result; None if there is none, or it cannot be known before the run."""
     if not params.result_file:
         return None
     try:
@@ -78,7 +80,7 @@ def file_of_first_run(params: Params) -> str | None:
 
 
 def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
-    """Prints the total of the runs that are complete, at least one."""
+    """Prints the total of the complete runs, at least one."""
     records = [outcome for outcome in outcomes if isinstance(outcome, Record) and outcome.is_complete]
     found = estimate(records)
     console.result(format_total(found.images_per_second))
@@ -103,7 +105,7 @@ def _summarize(outcomes: Sequence[Outcome], console: Console) -> None:
 
 
 def _banner(log: Path) -> str | None:
-    """The lines of a run's banner, with its machine, as they stand in what it printed; None if there are none."""
+    """Returns the banner in a run's log, with the lines about the machine; None if there is no banner."""
     lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
     begin = next((number for number, line in enumerate(lines) if line.startswith(BANNER_START)), len(lines))
     end = next((number for number, line in enumerate(lines[begin:], begin) if line == BANNER_END), None)
@@ -111,11 +113,11 @@ def _banner(log: Path) -> str | None:
 
 
 def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
-    """A line for each code of the warnings of runs, with the number of runs that have it; for `settings`, each text."""
+    """Returns a line for each code of the runs' warnings, with the number of runs; `settings` has one for each text."""
     found: dict[str, dict[int, str]] = {}
     for number, outcome in enumerate(outcomes):
         for warning in outcome.warnings if isinstance(outcome, Record) else ():
-            # Warnings of this code are about different flags.
+            # Warnings with this code may be about different flags.
             key = warning['text'] if warning['code'] == 'settings' else warning['code']
             found.setdefault(key, {})[number] = warning['text']
     lines = []
@@ -127,7 +129,7 @@ def _warnings(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _keep(record: Record, params: Params, path: str, number: int) -> None:
-    """Copies a result to where --result_file says."""
+    """Copies a result to the path in --result_file."""
     target = _file_of(params, path, record.model, record.run['batch_size'], record.shape, number)
     try:
         # The path may contain the number of the run.
@@ -143,7 +145,7 @@ def _file_of(params: Params, path: str, model: str, batch_size: int, shape: str,
 
 
 def _numbered(path: str, number: int) -> str:
-    """The path of one run: if it does not say where the number goes, that is before the last dot."""
+    """Returns the path of one run; without a field for the number, the number goes before the last dot."""
     if '{run}' in path:
         return path
     name = Path(path)

@@ -1,4 +1,4 @@
-"""What a sweep is asked to measure: values of flags, checked one by one, before they are combined."""
+"""The request of a sweep: values of flags, checked one by one before they are combined."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from sweeps.settings import Settings
 SHAPE = 'shape'
 Setting = Value | Shape
 
-# Flags that the sweep itself gives to each run or process, and where their values come from instead.
+# Flags that the sweep itself gives to each run or process, and the source of their values.
 _GIVEN_BY_SWEEP = {
     'num_gpus': 'write shape = "1*2" for 2 devices',
     'result_file': 'the sweep keeps each result in its folder',
@@ -28,10 +28,12 @@ _GIVEN_BY_SWEEP = {
 
 @dataclass(frozen=True)
 class Axes:
-    """Flags and shapes with their values, all combinations of which are meant.
+    """Flags and shapes with their values; the sweep takes all combinations of these.
 
     Attributes:
-      where: where they stand, for errors. published: images/sec that others published for a single combination.
+      where: the table or flag that contains them, for errors.
+      values: the values of each flag, by name.
+      published: images/sec that others published for a single combination.
     """
 
     where: str
@@ -41,13 +43,18 @@ class Axes:
 
 @dataclass(frozen=True)
 class Request:
-    """What a file, or the flags of the subcommand, ask for.
+    """The request in a file, or in the flags of the subcommand.
 
     Attributes:
-      name: for the name of the folder. title: for people. source: the file, or the subcommand; begins each error.
-      flags: those of all runs. grids: products of values, in this order. include: single configurations to add.
-      exclude: a configuration with one of the values of each of these flags is left out.
-      published_in: where the published rates come from.
+      name: a short name, used in the name of the folder.
+      title: the title shown to people.
+      source: the file, or the subcommand; each error begins with it.
+      flags: the flags of all runs.
+      grids: the grids, whose combinations are measured in this order.
+      include: single configurations to add.
+      exclude: a configuration is left out if, for one of these, each flag has one of the values.
+      published_in: the source of the published rates.
+      settings: how to measure.
     """
 
     name: str
@@ -62,7 +69,7 @@ class Request:
 
     @property
     def axes(self) -> tuple[Axes, ...]:
-        """Those of all configurations, in order."""
+        """The axes of all configurations, in order."""
         return (*self.grids, *self.include)
 
 
@@ -95,17 +102,17 @@ def read_value(spec: FlagSpec, value: object, where: str) -> Value:
     try:
         return spec.read(value)
     except UsageError as error:
-        # The text begins with the flag as a command line has it, and the file has it in its own way.
+        # The error begins with the flag as on a command line, but the file writes it differently.
         reason = str(error).removeprefix(f'{spelled(spec.name, value)}: ')
         raise UsageError(f'{where} {shown(spec.name, value)}: {reason}') from None
 
 
 def find_spec(name: str) -> FlagSpec | None:
-    """The flag of a run, also by an older name."""
+    """Finds the flag of a run by its name, or by an older name."""
     return SPECS.get(name) or OLDER_NAMES.get(name)
 
 
 def shown(name: str, value: object) -> str:
-    """A key and its value as TOML has them."""
+    """Formats a key and its value as in TOML."""
     text = str(value) if isinstance(value, Shape) else value
     return f'{name} = {json.dumps(text, default=str, ensure_ascii=False)}'

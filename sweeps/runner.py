@@ -1,6 +1,7 @@
-"""Runs the configurations of a sweep, each run in a fresh process, and keeps every result as it comes."""
+"""Runs the configurations of a sweep, each run in a fresh process, and stores every result at once."""
 
 import json
+import random
 import shlex
 import sys
 import uuid
@@ -18,7 +19,6 @@ from sweeps.configurations import Configuration, SweepPlan
 from sweeps.durations import seconds_left, seconds_of
 from sweeps.folder import Folder, Outcome, unfinished_name
 from sweeps.limited_process import ERROR, TIMEOUT, Limits, run_process
-from sweeps.order import order_of_round
 from sweeps.progress_line import Progress
 from sweeps.settings import Settings
 
@@ -27,7 +27,7 @@ PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / 'tf_cnn_
 
 @dataclass(frozen=True)
 class Starter:
-    """How processes are started: the program, whole environment (None: that of this process), and limits."""
+    """How processes are started: the program, its whole environment (None: that of this process), and its limits."""
 
     program: Sequence[str] = PROGRAM
     environment: Mapping[str, str] | None = None
@@ -43,11 +43,13 @@ class Starter:
         """Runs a command with --result_file to its end.
 
         Args:
-          command: the words after the program. facts: the keys command and cluster of a failure.
-          path: the file that gets its result, or the document of its failure.
+          folder: the folder of the sweep.
+          command: the words after the program.
+          facts: the values of the keys command and cluster in the document of a failure.
+          path: the file for its result, or for the document of its failure.
 
         Returns:
-          What it left, and the seconds it took.
+          The outcome, and the seconds it took.
 
         Raises:
           RunError: the disk is full, or fails.
@@ -62,14 +64,14 @@ class Starter:
             found = folder.outcome(unfinished)
             is_whole = isinstance(found, Record) and found.is_complete == (ended.cause is None)
             if ended.cause == ERROR or not is_whole:
-                # Before anything is removed: what failed for want of room may have filled the disk itself.
+                # Before anything is removed: the failed run may have filled the disk itself.
                 folder.check_room(reason)
             if is_whole and ended.cause in (None, ERROR):
                 return folder.adopt(unfinished, path), ended.seconds
             if found and is_whole and ended.cause == TIMEOUT:
                 return _keep_partial(folder, found.document, reason, path), ended.seconds
         finally:
-            # What a run left that needed too much memory, or claims to be complete and failed, is not to be trusted.
+            # Do not trust the result of a run that took too much memory, or that failed with a complete result.
             unfinished.unlink(missing_ok=True)
         document = {
             **failure_document(facts, reason, ended.exit_code, started_at),
@@ -80,14 +82,14 @@ class Starter:
 
 
 def _keep_partial(folder: Folder, document: Mapping[str, Any], reason: str, path: Path) -> Record:
-    """Keeps what a run measured until it was ended here; it knows only that it was ended, not why."""
+    """Stores the partial result of a run that this process ended, with the reason, which the run did not know."""
     document = {**document, 'ended': {**document['ended'], 'reason': reason}}
     folder.write(path, json.dumps(document))
     return Record(str(path), document)
 
 
 def limits_of(settings: Settings) -> Limits:
-    """What each run of a sweep may take."""
+    """Returns the limits of each run of a sweep."""
     return Limits(settings.timeout_secs, settings.memory_bytes, settings.memory_limit)
 
 
@@ -98,15 +100,15 @@ def run_repeats(
     on_progress: Callable[[int, Outcome], None] = lambda number, outcome: None,
     starter: Starter = Starter(),
 ) -> list[Outcome]:
-    """Runs one configuration several times, each in a fresh process. To be called from the main thread.
+    """Runs one configuration several times, each in a fresh process. Call it from the main thread.
 
     Args:
       argv: the flags of the run, of one process, without --result_file.
-      path: the folder that gets results/repeat.1.json ... and logs/; made if missing.
-      on_progress: called after each run, with its number from 1 and what it left.
+      path: the folder for results/repeat.1.json ... and logs/; created if missing.
+      on_progress: called after each run, with its number from 1 and its outcome.
 
     Raises:
-      UsageError: the flags are wrong; nothing has been started then.
+      UsageError: the flags are wrong; then nothing has been started.
       RunError: the folder cannot be written.
     """
     params = parse_argv(argv).params
@@ -131,8 +133,8 @@ def take_turns(
     """Runs several commands in turns, each in a fresh process, in the order of order_of_round.
 
     Args:
-      sides: the flags of each, of one process, without --result_file.
-      path: the folder that gets a/1.json, b/1.json ... and logs/; made if missing.
+      sides: the flags of each command, of one process, without --result_file.
+      path: the folder for a/1.json, b/1.json ... and logs/; created if missing.
       on_round: called after each round with the results of each side so far; returns whether they are enough.
 
     Raises:
@@ -157,12 +159,12 @@ def take_turns(
 
 
 def facts_of(argv: Sequence[str], given: Mapping[str, str], shape: object) -> dict[str, Any]:
-    """What the document of a failure says about the run that failed."""
+    """Returns the facts about the run in the document of its failure."""
     return {'command': {'argv': list(argv), 'given': dict(given)}, 'cluster': {'shape': str(shape)}}
 
 
 def failure_document(facts: Mapping[str, Any], reason: str, exit_code: int | None, started_at: str) -> dict[str, Any]:
-    """The document of a run that left no result; facts as facts_of makes them."""
+    """Makes the document of a run that left no result, from the facts of facts_of."""
     return {
         'schema': FAILURE,
         'schema_version': SCHEMA_VERSION,
@@ -175,13 +177,13 @@ def failure_document(facts: Mapping[str, Any], reason: str, exit_code: int | Non
 
 
 class Sweep:
-    """The runs of a plan. Results that the folder holds are not measured again."""
+    """The runs of a plan. Results that the folder already has are not measured again."""
 
     def __init__(self, plan: SweepPlan, folder: Folder, starter: Starter = Starter()) -> None:
         self._plan = plan
         self._folder = folder
         self._starter = starter
-        # By the configuration's id, then by the number of the repeat.
+        # Id of the configuration -> number of the repeat -> outcome.
         self._found: dict[str, dict[int, Outcome]] = {one.id: {} for one in plan.configurations}
         self._seconds: dict[str, list[float]] = {one.id: [] for one in plan.configurations}
         for one in plan.configurations:
@@ -191,22 +193,22 @@ class Sweep:
 
     @property
     def outcomes(self) -> dict[str, list[Outcome]]:
-        """What the runs of each configuration left so far, by the configuration's id."""
+        """The outcomes of each configuration so far, by the configuration's id."""
         return {id_: [found[number] for number in sorted(found)] for id_, found in self._found.items()}
 
     @property
     def num_done(self) -> int:
-        """How many runs have left a document."""
+        """The number of runs that have a document."""
         return sum(map(len, self._found.values()))
 
     @property
     def num_left(self) -> int:
-        """How many runs are left at most."""
+        """The most runs that are left."""
         return len(self.left())
 
     @property
     def seconds(self) -> Mapping[str, Sequence[float]]:
-        """How long the runs of each configuration took."""
+        """The seconds that the runs of each configuration took, by the configuration's id."""
         return self._seconds
 
     def run(self, progress: Progress) -> None:
@@ -234,11 +236,11 @@ class Sweep:
         progress.skipped(before - 1 - self._num_left(one))
 
     def left(self) -> list[Configuration]:
-        """The configuration of each run that is left at most: the interval may be narrow enough earlier."""
+        """Returns the configuration of each run that may be left; some are not made if the interval becomes narrow."""
         return [one for one in self._plan.configurations for _ in range(self._num_left(one))]
 
     def _num_left(self, one: Configuration) -> int:
-        """How many runs of a configuration are left. One that failed is not repeated."""
+        """Returns how many runs of a configuration are left. After a failure none are."""
         settings, outcomes = self._plan.settings, [*self._found[one.id].values()]
         is_settled = settings.interval_share is not None and is_narrow(outcomes, settings.interval_share)
         if is_settled or not all(map(succeeded, outcomes)):
@@ -260,14 +262,35 @@ def succeeded(outcome: Outcome) -> bool:
 
 
 def describe(outcome: Outcome) -> str:
-    """How a run ended, for people: '123.4 images/sec', or why it failed."""
+    """Describes how a run ended: '123.4 images/sec', or why it failed."""
     if isinstance(outcome, Record) and outcome.is_complete:
         return f'{outcome.images_per_second:.1f} images/sec'
     return f'failed: {outcome.reason}'
 
 
 def is_narrow(outcomes: Sequence[Outcome], share: float) -> bool:
-    """Whether the rate is known to +/- this share of it; not with too few runs."""
+    """Whether the rate is known to +/- this share of it; False with too few runs."""
     records = [outcome for outcome in outcomes if isinstance(outcome, Record)]
     found = estimate(records) if len(records) > 1 else None
     return found is not None and found.plus_minus is not None and found.plus_minus <= share
+
+
+def order_of_round(count: int, round_number: int, seed: int) -> list[int]:
+    """Returns the indices of all configurations in the order in which one round runs them.
+
+    The speed of a machine that warms up, or has other load, changes over minutes. If each configuration made all its
+    runs in a row, this would look like a difference between configurations. So each round runs every configuration
+    once, and every second round runs backwards, so that a steady drift over two rounds cancels (ABBA; Box, Hunter &
+    Hunter, Statistics for Experimenters, on counterbalancing). The first round is in the order of the plan; each later
+    pair of rounds is shuffled, so that no configuration always follows the same one.
+
+    Args:
+      count: the number of configurations.
+      round_number: the number of the round, from 1.
+      seed: the seed of the shuffled rounds.
+    """
+    order = list(range(count))
+    pair, is_second = divmod(round_number - 1, 2)
+    if pair:
+        random.Random(f'{seed} {pair}').shuffle(order)
+    return order[::-1] if is_second else order

@@ -1,26 +1,28 @@
-"""Finds the largest batch size of each configuration that fits, by running it with some sizes for a few steps."""
+"""Finds the largest batch size of each configuration that fits in memory, by short runs with several sizes."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from errors import UsageError, spelled
 from models.registry import MODELS
 from results.document import Failure
-from sweeps.batch_size import largest_size, next_size
 from sweeps.configurations import Configuration, SweepPlan
 from sweeps.folder import Folder, Outcome
 from sweeps.limited_process import MEMORY
 from sweeps.progress_line import Progress
 from sweeps.runner import Starter, describe, facts_of, failure_document, succeeded
 
-# For models of a user's file.
+# The first size to try for models from a user's file.
 _START_SIZE = 32
+# Larger sizes are not tried.
+LARGEST = 2**16
 
 
 class Search:
-    """The search of a plan. Sizes whose results the folder holds are not tried again.
+    """The search for the batch sizes of a plan. Sizes whose results the folder already has are not tried again.
 
     Attributes:
-      outcomes: the result of the largest size of each configuration, or why there is none; as in Sweep.
+      outcomes: the result of each configuration's largest size, or its failure, by the configuration's id.
     """
 
     def __init__(self, plan: SweepPlan, folder: Folder, starter: Starter) -> None:
@@ -90,7 +92,7 @@ class Search:
 
 
 def _length_of_try(one: Configuration) -> dict[str, str]:
-    """The flags of a short run, unless the sweep has its own: the first step already takes all of the memory."""
+    """Returns the flags of a short run, unless the sweep sets its length; the first step already takes all memory."""
     wanted = {'num_warmup_batches': 1}
     if not {'num_epochs', 'target_seconds'} & {*one.given}:
         wanted['num_batches'] = 3
@@ -109,7 +111,7 @@ def _default_size(model: str) -> int:
 
 
 def check_search(plan: SweepPlan, *, has_gpu: bool) -> None:
-    """Raises UsageError if nothing would end the search for a batch size: CPUs take memory until the machine fails."""
+    """Raises UsageError if nothing would end the search: on a CPU, runs take memory until the machine fails."""
     for one in plan.configurations:
         is_on_cpu = one.given.get('device') == spelled('device', 'cpu') or not has_gpu
         if plan.settings.memory_limit is None and is_on_cpu:
@@ -117,3 +119,32 @@ def check_search(plan: SweepPlan, *, has_gpu: bool) -> None:
                 f'--find_batch_size: {one.caption} runs on the CPU, whose memory has no limit of its own; '
                 'add --memory_limit=8GiB or another size'
             )
+
+
+def next_size(start: int, fits: Mapping[int, bool]) -> int | None:
+    """Returns the batch size to try next: doubled until one does not fit, or halved until one fits, then bisected.
+
+    Args:
+      start: the first size to try.
+      fits: whether each size that was tried fits.
+
+    Returns:
+      The next size; None if the largest one is known, or not even 1 fits.
+    """
+    if not fits:
+        return start
+    too_large = min((size for size, fitted in fits.items() if not fitted), default=None)
+    largest = largest_size(fits)
+    if too_large is None:
+        assert largest is not None
+        return min(2 * largest, LARGEST) if largest < LARGEST else None
+    if largest is None:
+        return too_large // 2 or None
+    return (largest + too_large) // 2 if too_large - largest > 1 else None
+
+
+def largest_size(fits: Mapping[int, bool]) -> int | None:
+    """Returns the largest size that fits and is below all that do not; None if there is none."""
+    too_large = min((size for size, fitted in fits.items() if not fitted), default=None)
+    fitting = [size for size, fitted in fits.items() if fitted and (too_large is None or size < too_large)]
+    return max(fitting, default=None)

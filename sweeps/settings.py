@@ -1,4 +1,4 @@
-"""How a sweep measures: repeats and limits. The flags of the subcommand, and the keys of the same names in a file."""
+"""The repeats and limits of a sweep: flags of the subcommand, and keys of the same names in a file."""
 
 import re
 from dataclasses import dataclass
@@ -41,12 +41,12 @@ class Settings:
 
     @property
     def num_repeats(self) -> int:
-        """The most runs of a configuration."""
+        """The maximum number of runs of a configuration."""
         return self.repeats or (_MOST_FOR_INTERVAL if self.until_interval else 1)
 
     @property
     def interval_share(self) -> float | None:
-        """The half-width of the interval over the mean at which a configuration has been repeated enough."""
+        """The half-width of the interval, relative to the mean, at which a configuration needs no more repeats."""
         return None if self.until_interval is None else _share(self.until_interval)
 
     @property
@@ -88,7 +88,7 @@ def _share(text: str) -> float:
 
 
 def _bytes(text: str) -> int:
-    """8GiB is 8 * 2^30, 8GB is 8 * 10^9, 8G as the former, as tools that limit memory read it."""
+    """Reads a number of bytes: 8GiB is 8 * 2^30, 8GB is 8 * 10^9; 8G is 8GiB, as in tools that limit memory."""
     match = _SIZE.fullmatch(text)
     if not match:
         raise ValueError(text)

@@ -1,4 +1,4 @@
-"""Reads a sweep from a TOML file, one of the user or one that comes with the program."""
+"""Reads a sweep from a TOML file: a user's, or one that comes with the program."""
 
 import math
 import sys
@@ -19,18 +19,18 @@ else:
 _SETTINGS = specs_of(Settings)
 _TEXTS = ('title', 'published_in')
 _KEYS = (*_TEXTS, 'flags', 'grid', 'grids', 'include', 'exclude', *_SETTINGS)
-# Of a configuration in [[include]]: its images/sec in the table of someone else.
+# The key of a configuration in [[include]] for images/sec that others published.
 _PUBLISHED = 'published'
 _FOLDER = Path(__file__).parent
 
 
 def shipped() -> dict[str, Path]:
-    """The sweeps that come with the program, by name."""
+    """Returns the files of the sweeps that come with the program, by name."""
     return {path.stem: path for path in sorted(_FOLDER.glob('*.toml'))}
 
 
 def find_file(name: str) -> Path:
-    """The file of this path, or the sweep of this name that comes with the program.
+    """Finds the file with this path, or the sweep of this name that comes with the program.
 
     Raises:
       UsageError: there is neither.
@@ -50,10 +50,11 @@ def read_file(path: Path, source: str | None = None) -> Request:
     """Reads a sweep.
 
     Args:
-      source: how errors name the file; by default its path.
+      path: the file.
+      source: the name of the file in errors; by default its path.
 
     Raises:
-      UsageError: the file cannot be read or is no TOML, a key or a flag is unknown, or a value is wrong.
+      UsageError: the file cannot be read or is not TOML, a key or a flag is unknown, or a value is wrong.
     """
     table = _parse(path)
     source = source or str(path)
@@ -113,7 +114,7 @@ def _tables(table: Mapping[str, Any], key: str, source: str) -> list[tuple[int, 
 
 
 def _axes(table: Mapping[str, Any], where: str, *, one: bool = False) -> Axes:
-    """Reads the values of each flag of a table; one: each has one value, not a list."""
+    """Reads the values of each flag of a table: lists, or with `one` single values."""
     values: dict[str, tuple[Setting, ...]] = {}
     published = None
     for name, value in table.items():
@@ -140,7 +141,7 @@ def _settings(table: Mapping[str, Any], source: str) -> Settings:
             value = table[name]
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             values[name] = read_value(spec, str(value) if spec.type is str and is_number else value, f'{source}:')
-    # Each value was read by the spec of its field, which mypy cannot see.
+    # The spec of each field has read its value, which mypy cannot see.
     settings = Settings(**values)  # type: ignore[arg-type]
     try:
         settings.check()

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.batch_size import LARGEST, largest_size, next_size
 from sweeps.durations import format_seconds, seconds_left
 from sweeps.limited_process import ERROR, MEMORY, explain
-from sweeps.order import order_of_round
+from sweeps.runner import order_of_round
+from sweeps.search import LARGEST, largest_size, next_size
 from sweeps.settings import Settings
 from tests.support.outputs import refused
 
