@@ -1,1 +1,1 @@
-"""Image folders -> TFRecord shards, and checking shards."""
+"""Converts image folders to TFRecord shards, and checks shards."""

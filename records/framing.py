@@ -1,8 +1,8 @@
 """Walks through shards from one record length to the next, without reading the records. Without TensorFlow.
 
-A length may be anything in a damaged shard. TensorFlow's readers allocate what it says before they read, and a length
-of 2^60 whose checksum is right ends the process with signal 11; a shard that ends within the header of a record looks
-complete to them. So lengths are compared with the size of the shard before TensorFlow reads it.
+In a damaged shard a length may have any value. TensorFlow's readers allocate that many bytes before they read, so a
+length of 2^60 with a correct checksum ends the process with signal 11. They also take a shard that ends within the
+header of a record for complete. So the lengths are compared with the size of the shard before TensorFlow reads it.
 """
 
 import concurrent.futures
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _LENGTH_BYTES = 8
 _HEADER_BYTES = _LENGTH_BYTES + 4
 FRAME_BYTES = _HEADER_BYTES + 4
-# How long to look at the records of a shard for their mean size.
+# The seconds spent on a shard to find the mean size of its records.
 _SAMPLE_SECS = 0.1
-# More threads than cores, since reading the lengths one by one mostly waits for the disk.
+# May exceed the number of cores, since reading lengths one by one mostly waits for the disk.
 _WALKING_THREADS = 16
 # Checksums are computed for many headers at a time.
 _HEADERS_AT_A_TIME = 4096
@@ -36,12 +36,14 @@ _HEADERS_AT_A_TIME = 4096
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
+    """A fault in a shard.
 
     Attributes:
-      path: the shard. record: its index in the shard, from 0; None if the fault concerns the whole shard.
+      path: the path of the shard.
+      record: its index in the shard, from 0; None if the fault concerns the whole shard.
       filename: the image file that the record names, or ''.
-      kind: one of a few fixed names, by which faults are counted. reason: the fault in words.
+      kind: one of a few fixed names, by which faults are counted.
+      reason: a description of the fault.
     """
 
     path: str
@@ -57,7 +59,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Walked:
-    """The result of a walk: the records before the fault, if any, or before the deadline passed, and their bytes."""
+    """The result of a walk: the number and bytes of the records before the fault, if any, or before the deadline."""
 
     num_records: int
     num_bytes: int = 0
@@ -105,9 +107,9 @@ class WalkedShards:
 
     Attributes:
       fault: one line about the first shard that does not end where its last record ends; None if there is none.
-      num_unknown: the number of shards that were not walked through in time.
-      num_records: the records of the others.
-      empty: the shards without a record.
+      num_unknown: the number of shards whose walk did not end in time.
+      num_records: the number of records in the other shards.
+      empty: the shards without records.
     """
 
     fault: str | None = None
@@ -117,7 +119,7 @@ class WalkedShards:
 
 
 def walk_shards(paths: Sequence[str], deadline_secs: float) -> WalkedShards:
-    """Walks through shards, up to the first fault and for deadline_secs seconds, without reading the records."""
+    """Walks through shards for at most deadline_secs seconds, up to the first fault, without reading the records."""
     found = WalkedShards()
     with concurrent.futures.ThreadPoolExecutor(_WALKING_THREADS) as executor:
         step = functools.partial(walk, deadline=time.monotonic() + deadline_secs)
@@ -132,7 +134,7 @@ def walk_shards(paths: Sequence[str], deadline_secs: float) -> WalkedShards:
 
 
 def count_records(paths: Sequence[str]) -> int:
-    """Counts the records of shards by the record lengths in them, without reading the records.
+    """Counts the records of shards from their lengths, without reading the records.
 
     Raises:
       RunError: a shard is truncated or cannot be read.
@@ -147,7 +149,7 @@ def count_records(paths: Sequence[str]) -> int:
 
 
 def mean_record_bytes(paths: Sequence[str]) -> float | None:
-    """The mean size of a record, from the begin of the first, the middle and the last shard; None if none is read."""
+    """Estimates the mean bytes of a record from the starts of the first, middle and last shard; None if unknown."""
     chosen = {paths[index] for index in (0, len(paths) // 2, -1)}
     counts = [found for path in chosen if not (found := walk(path, time.monotonic() + _SAMPLE_SECS)).fault]
     num_records = sum(found.num_records for found in counts)
@@ -155,7 +157,7 @@ def mean_record_bytes(paths: Sequence[str]) -> float | None:
 
 
 def _num_right(headers: Sequence[bytes]) -> int:
-    """The number of headers before the first whose checksum is wrong; a header that is too short is wrong, too."""
+    """Returns the number of headers before the first that has a wrong checksum or is too short."""
     import numpy as np
 
     # A file that shrinks during the walk gives short reads.
@@ -167,7 +169,7 @@ def _num_right(headers: Sequence[bytes]) -> int:
 
 
 def masked_checksums(rows: 'npt.NDArray[np.uint8]') -> 'npt.NDArray[np.uint32]':
-    """The checksum of each row of [N, L] uint8 as TFRecords store it: CRC-32C, rotated and shifted by a constant.
+    """Returns the checksum of each row of [N, L] uint8 as stored in TFRecords: CRC-32C, rotated, plus a constant.
 
     CRC-32C: RFC 3720, appendix B.4 (polynomial 0x82F63B78, reflected); the mask: tensorflow/core/lib/hash/crc32c.h.
     """
@@ -183,7 +185,7 @@ def masked_checksums(rows: 'npt.NDArray[np.uint8]') -> 'npt.NDArray[np.uint32]':
 
 @functools.cache
 def _crc_table() -> 'npt.NDArray[np.uint32]':
-    """The checksum of each byte, [256] uint32."""
+    """Returns the checksum of each byte, [256] uint32."""
     import numpy as np
 
     table = np.arange(256, dtype=np.uint32)

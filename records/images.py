@@ -1,4 +1,4 @@
-"""One image file -> one JPEG that all decoders decode alike. Runs in the decoding processes, without TensorFlow."""
+"""Converts an image file to a JPEG that every decoder decodes alike. Runs in worker processes, without TensorFlow."""
 
 import io
 import warnings
@@ -20,15 +20,22 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# ITU-T T.81, table B.1. The start-of-frame markers that every JPEG decoder supports: baseline, extended, progressive,
-# all with Huffman coding. The others mean lossless, hierarchical or arithmetic coding.
+# The start-of-frame markers that every JPEG decoder supports: baseline, extended and progressive, with Huffman coding.
+# The others stand for lossless, hierarchical or arithmetic coding. ITU-T T.81, table B.1.
 _PLAIN_FRAMES = (0xC0, 0xC1, 0xC2)
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """A JPEG of three channels, height x width pixels; passed_through: it is the file, byte for byte."""
+    """A JPEG of three channels, height x width pixels.
+
+    Attributes:
+      jpeg: the encoded image.
+      height: its height in pixels.
+      width: its width in pixels.
+      passed_through: whether it is the file, byte for byte.
+    """
 
     jpeg: bytes
     height: int
@@ -38,7 +45,7 @@ class EncodedImage:
 
 @dataclass(frozen=True)
 class Undecodable:
-    """The result for a file that cannot be decoded: the reason."""
+    """A file that cannot be decoded, with the reason."""
 
     reason: str
 
@@ -46,11 +53,11 @@ class Undecodable:
 def encode_image(path: str, jpeg_quality: int) -> EncodedImage | Undecodable:
     """Decodes an image file completely, and returns it as an upright JPEG of three channels.
 
-    A Huffman-coded JPEG of three 8-bit channels that is upright passes through byte for byte. Everything else is
-    encoded again as RGB with jpeg_quality in [1, 100]: 16-bit samples keep their upper byte, transparent images are
-    laid over white, embedded colour profiles are dropped.
+    An upright Huffman-coded JPEG of three 8-bit channels passes through byte for byte. Everything else is encoded again
+    as RGB with jpeg_quality in [1, 100]: 16-bit samples keep their upper byte, transparent images are drawn on white,
+    and embedded colour profiles are dropped.
     """
-    # One file must not end the run: PIL raises many types of exception for a damaged file, and each becomes the reason.
+    # A damaged file must not end the run. PIL raises many types of exception for one, so any becomes the reason.
     try:
         return _encode(Path(path).read_bytes(), jpeg_quality)
     except UnidentifiedImageError:
@@ -71,7 +78,7 @@ def _encode(data: bytes, jpeg_quality: int) -> EncodedImage | Undecodable:
         with Image.open(io.BytesIO(data), formats=('JPEG', 'PNG')) as image:
             image.load()
             turn = _UPRIGHT.get(_orientation(image))
-            # PIL names a file of several pictures MPO: such a file is encoded again, with its first picture only.
+            # PIL calls the format of a file with several pictures MPO; it is encoded again, with its first picture.
             if image.format == 'JPEG' and image.mode == 'RGB' and turn is None and _frame(data) in _PLAIN_FRAMES:
                 return EncodedImage(data, image.height, image.width, passed_through=True)
             upright = _to_rgb(image)
@@ -105,7 +112,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _frame(jpeg: bytes) -> int | None:
-    """The start-of-frame marker of a JPEG, or None: ITU-T T.81, annex B.1.1."""
+    """Returns the start-of-frame marker of a JPEG, or None: ITU-T T.81, annex B.1.1."""
     at = 2
     while at + 4 <= len(jpeg):
         if jpeg[at] != 0xFF:
@@ -113,7 +120,7 @@ def _frame(jpeg: bytes) -> int | None:
         marker = jpeg[at + 1]
         if marker in _FRAMES:
             return marker
-        # 0xFF repeats as padding; TEM and RSTn have no length.
+        # Repeated 0xFF is padding; TEM and RSTn have no length.
         if marker == 0xFF:
             at += 1
         elif marker == 0x01 or 0xD0 <= marker <= 0xD7:

@@ -1,4 +1,4 @@
-"""A data set on disk: a folder of class folders, labels.txt and dataset.json. Imports neither PIL nor TensorFlow."""
+"""Reads a data set's files: folders of classes, labels.txt and dataset.json. Imports neither PIL nor TensorFlow."""
 
 import json
 import os
@@ -14,11 +14,11 @@ from errors import RunError, UsageError, counted, read_regular
 SHARD_NAME = re.compile(r'(?P<subset>[a-z]+)-(?P<index>\d+)-of-(?P<total>\d+)')
 LABELS_FILE = 'labels.txt'
 FACTS_FILE = 'dataset.json'
-# That of a JPEG.
+# The longest side of a JPEG, in pixels.
 _LONGEST_SIDE = 65535
 BACKGROUND = 'background'
-# TensorFlow's decoder refuses 2^29 bytes and more, of three a pixel (tensorflow/core/lib/jpeg/jpeg_mem.cc). Pillow has
-# the same limit (Image.MAX_IMAGE_PIXELS, twice).
+# TensorFlow's decoder refuses 2^29 bytes or more, at three bytes per pixel (tensorflow/core/lib/jpeg/jpeg_mem.cc).
+# Pillow has the same limit (twice Image.MAX_IMAGE_PIXELS).
 MOST_PIXELS = (2**29 - 1) // 3
 IMAGE_SUFFIXES = ('.jpg', '.jpeg', '.jpe', '.jfif', '.png')
 
@@ -36,7 +36,7 @@ def subset_of(file_name: str) -> str | None:
 
 @dataclass(frozen=True)
 class SourceImage:
-    """An image file: its path relative to the folder ('class/file.jpg'), and the index of its class in classes."""
+    """An image file: its path relative to the folder ('class/file.jpg'), and the index of its class."""
 
     path: str
     class_index: int
@@ -44,7 +44,7 @@ class SourceImage:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """A folder of class folders. classes and images are sorted; passed_over maps reasons to the other paths."""
+    """A folder of class folders. classes and images are sorted; passed_over maps each reason to the paths skipped."""
 
     root: str
     classes: tuple[str, ...]
@@ -61,7 +61,7 @@ def _listing(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
-    """Yields the path of each file at any depth, with prefix in front, and the reason to pass it over or None."""
+    """Yields the path of each file at any depth, after the prefix, and the reason to skip it or None."""
     for entry in _listing(folder):
         path = f'{prefix}/{entry.name}'
         if entry.name.startswith('.'):
@@ -73,7 +73,7 @@ def _files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
                 yield from _files(entry.path, path)
         elif not entry.name.lower().endswith(IMAGE_SUFFIXES):
             yield path, 'not named as a JPEG or PNG'
-        # A broken link counts as an image, so that it is reported by name with the files that cannot be decoded.
+        # A broken link counts as an image, so that it is reported with the files that cannot be decoded.
         elif not entry.is_file() and Path(entry.path).exists():
             yield path, 'not a file'
         else:
@@ -81,14 +81,14 @@ def _files(folder: str, prefix: str) -> Iterator[tuple[str, str | None]]:
 
 
 def scan_folder(root: str) -> ImageFolder:
-    """Lists the class folders of root and, at any depth, the JPEG and PNG files in each.
+    """Lists the class folders of root and the JPEG and PNG files in each, at any depth.
 
-    Classes are sorted by folder name. A class folder may be a link; inside it, links to files are followed and links
+    Classes are sorted by folder name. A class folder may be a link. Inside it, links to files are followed, and links
     to folders are not. Files are not decoded here.
 
     Raises:
-      UsageError: root is missing, not a folder, or has no class folder with an image; or a class name cannot be
-        written to labels.txt.
+      UsageError: root is missing, is not a folder, or has no class folder with an image; or labels.txt cannot contain
+        the name of a class.
       RunError: a folder inside root cannot be read.
     """
     folder = Path(root)
@@ -145,12 +145,12 @@ def label_names(classes: tuple[str, ...], first_label: int) -> tuple[str, ...]:
 
 
 def labels_text(names: tuple[str, ...]) -> str:
-    """The content of labels.txt: line i, counted from 0, names label i."""
+    """Returns the content of labels.txt: line i, from 0, is the name of label i."""
     return ''.join(f'{name}\n' for name in names)
 
 
 def read_labels(folder: str) -> tuple[str, ...] | None:
-    """Reads the names in the folder's labels.txt: name i is that of label i. None if there is no labels.txt.
+    """Reads the names of labels 0, 1, ... in the folder's labels.txt. None if there is no labels.txt.
 
     Raises:
       UsageError: labels.txt cannot be read, is not UTF-8, or is empty.
@@ -171,7 +171,7 @@ def read_labels(folder: str) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True)
 class SubsetFacts:
-    """What dataset.json says about the shards of a subset; height and width, in pixels, are None if images differ."""
+    """The facts in dataset.json about a subset; height and width, in pixels, are None if images differ."""
 
     images: int
     shards: int
@@ -180,15 +180,15 @@ class SubsetFacts:
 
 
 def facts_text(facts: dict[str, SubsetFacts]) -> str:
-    """The content of dataset.json: an object for each subset, by name."""
+    """Returns the content of dataset.json: an object for each subset, by name."""
     return json.dumps({subset: vars(facts[subset]) for subset in sorted(facts)}, indent=2) + '\n'
 
 
 def read_facts(folder: str) -> dict[str, SubsetFacts]:
-    """Reads the folder's dataset.json, by subset. Empty if there is none, as in folders older than this file.
+    """Reads the facts of each subset in the folder's dataset.json. Empty if the file is missing, as in older folders.
 
     Raises:
-      UsageError: dataset.json cannot be read, or is not in the format of facts_text.
+      UsageError: dataset.json cannot be read, or does not have the format of facts_text.
     """
     path = Path(folder) / FACTS_FILE
     try:

@@ -1,4 +1,4 @@
-"""The output folder: replaced only if asked, never a mixture of two runs, never half written. Without TensorFlow."""
+"""The output folder: replaced only on request, never a mix of two runs, never half written. Without TensorFlow."""
 
 import contextlib
 import fcntl
@@ -19,15 +19,15 @@ from records.layout import (
     shard_name,
     subset_of,
 )
-from records.parallel import interrupts_held
+from records.parallel import interrupts_delayed
 
 
 def check_output(output_dir: str, subset: str, labels: tuple[str, ...], *, input_dir: str, overwrite: bool) -> None:
     """Refuses an output folder whose shards or labels conflict with the new ones.
 
     Raises:
-      UsageError: it is inside the input folder or is no folder; it has shards of the subset and overwrite is off; or
-        its labels.txt names other classes, and shards of another subset need it or overwrite is off.
+      UsageError: the output is inside the input folder or is not a folder; it has shards of the subset and overwrite is
+        off; or its labels.txt names other classes, and shards of another subset need it or overwrite is off.
     """
     output = Path(output_dir)
     if output.resolve().is_relative_to(Path(input_dir).resolve()):
@@ -79,7 +79,9 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
     """Makes a hidden folder for unfinished files, and removes it with its files when the block ends.
 
     Args:
-      report: prints a line, for example about files that a killed run left, which are removed first.
+      output: the output folder.
+      subset: the subset to write.
+      report: prints a line, such as one about files that a killed run left and that are removed first.
 
     Raises:
       UsageError: the output folder cannot be written to, or another process is writing shards of the subset there.
@@ -130,7 +132,7 @@ def publish(unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts,
     new_facts.write_text(facts_text({**_facts_of_others(output, subset), subset: facts}))
     sync(new_labels)
     sync(new_facts)
-    with interrupts_held():
+    with interrupts_delayed():
         for entry in list(output.iterdir()):
             if subset_of(entry.name) == subset:
                 entry.unlink()
@@ -142,11 +144,11 @@ def publish(unfinished: list[Path], labels: tuple[str, ...], facts: SubsetFacts,
 
 
 def _facts_of_others(output: Path, subset: str) -> dict[str, SubsetFacts]:
-    """The facts about the shards of other subsets in the output folder."""
+    """Returns the facts about the shards of other subsets in the output folder."""
     try:
         known = read_facts(str(output))
     except UsageError:
-        # dataset.json gets replaced; shards without facts are counted when they are used.
+        # dataset.json is about to be replaced; shards without facts are counted when they are used.
         return {}
     there = {subset_of(entry.name) for entry in output.iterdir()}
     return {other: facts for other, facts in known.items() if other != subset and other in there}

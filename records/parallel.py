@@ -1,4 +1,4 @@
-"""Parallel work with results in order and bounded memory, in processes that exit with the one that started them."""
+"""Runs tasks in worker processes, with results in order and bounded memory. Workers exit with their parent."""
 
 import concurrent.futures
 import contextlib
@@ -14,26 +14,26 @@ from typing import TypeVar
 Item = TypeVar('Item')
 Result = TypeVar('Result')
 
-# Enough that no worker waits for the consumer of the results, few enough for images of many megabytes.
+# Enough that workers do not wait for the consumer of the results, and few enough for images of many megabytes.
 _TASKS_PER_WORKER = 4
 
 
 def num_cores() -> int:
-    """The cores this process may run on."""
+    """Returns the number of cores on which this process may run."""
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
 
 
 def ordered_map(
     executor: concurrent.futures.Executor, num_workers: int, function: Callable[[Item], Result], items: Iterable[Item]
 ) -> Iterator[Result]:
-    """Yields function(item) for each item, in order. Starts at once, and keeps a few tasks per worker under way."""
+    """Yields function(item) for each item, in order. Starts at once, and always has a few tasks per worker running."""
     remaining = iter(items)
     under_way: deque[concurrent.futures.Future[Result]] = deque()
 
     def start_next() -> None:
         for item in remaining:
-            # This may start a worker. Ctrl-C reaches every process of a terminal, but only this one should act on it.
-            with interrupts_held():
+            # This may start a worker. Ctrl-C reaches every process of a terminal, but only this one should react.
+            with interrupts_delayed():
                 under_way.append(executor.submit(function, item))
             break
 
@@ -50,7 +50,7 @@ def ordered_map(
 
 
 @contextlib.contextmanager
-def interrupts_held() -> Iterator[None]:
+def interrupts_delayed() -> Iterator[None]:
     """Delays Ctrl-C until the block ends. Processes that are started in the block never receive it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -61,7 +61,7 @@ def interrupts_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def process_pool(num_processes: int) -> Iterator[concurrent.futures.Executor]:
-    """Spawns worker processes. They exit with the block, also on Ctrl-C, and if this process is killed."""
+    """Spawns worker processes. They exit when the block ends, also on Ctrl-C, and if this process is killed."""
     executor = concurrent.futures.ProcessPoolExecutor(
         num_processes, mp_context=multiprocessing.get_context('spawn'), initializer=_end_with_parent
     )
@@ -72,8 +72,7 @@ def process_pool(num_processes: int) -> Iterator[concurrent.futures.Executor]:
 
 
 def _end_with_parent() -> None:
-    """Makes this worker exit when its parent dies; otherwise it would wait for tasks forever, as its siblings keep the
-    queue open."""
+    """Makes this worker exit when its parent dies. Otherwise the siblings keep the queue open, and it waits forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

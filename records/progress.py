@@ -31,9 +31,9 @@ class Monitor:
         self._progress.stop()
 
     def advance(self, steps: int = 1) -> None:
-        """Counts this many more steps as done."""
+        """Counts further steps as done."""
         self._progress.advance(self._task, steps)
 
     def print_line(self, line: str) -> None:
-        """Prints a line above the bar, without interpreting it: file names may look like markup."""
+        """Prints a line above the bar as plain text, since file names may look like markup."""
         self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True, emoji=False)

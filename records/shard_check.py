@@ -1,4 +1,4 @@
-"""Finds faults in shards, whichever program wrote them. TensorFlow is imported when a check starts."""
+"""Finds faults in shards written by any program. TensorFlow is imported when a check starts."""
 
 import concurrent.futures
 import contextlib
@@ -25,9 +25,9 @@ _DECODES_NO_MORE = f'decodes at most {MOST_PIXELS:,}'
 
 @dataclass(frozen=True)
 class Checked:
-    """The result for one record, or for the end of a shard if that is faulty.
+    """The result for one record, or for a faulty end of a shard.
 
-    num_bytes is the size of the record in the shard (0 for an end); image_bytes of them are the encoded image.
+    num_bytes is the size of the record in the shard (0 for an end), of which image_bytes are the encoded image.
     """
 
     num_bytes: int
@@ -44,13 +44,13 @@ class _Framed:
 
 
 def _records(path: str) -> Iterator[_Framed | Fault]:
-    """Yields the records of a shard, and last the fault, if any, that hides the rest of it or concerns all of it."""
+    """Yields the records of a shard, then the fault, if any, that hides the rest or concerns the whole shard."""
     import tensorflow.compat.v1 as tf
 
     index = 0
     walked = walk(path)
     try:
-        # TensorFlow must not see a length that is wrong.
+        # TensorFlow must not read a wrong length.
         records = _quietly(tf, lambda: tf.io.tf_record_iterator(path))
         for data in itertools.islice(records, walked.num_records):
             yield _Framed(path, index, data)
@@ -84,7 +84,7 @@ def _quietly(tf: Any, make: Callable[[], Any]) -> Any:
 
 
 class _Reader:
-    """Reads records with the ops of a training run; each function raises tf.errors.OpError if they fail."""
+    """Reads records with the ops of a training run; each function raises tf.errors.OpError if an op fails."""
 
     def __init__(self, num_threads: int) -> None:
         import tensorflow.compat.v1 as tf
@@ -128,7 +128,7 @@ def _check_record(reader: _Reader, num_classes: int, item: _Framed | Fault) -> C
 
     size = len(item.data) + FRAME_BYTES
     try:
-        # TensorFlow takes the name of a feature as bytes, protobuf refuses one that is not UTF-8 in either way.
+        # Protobuf refuses feature names that are not UTF-8, although TensorFlow accepts them as bytes.
         feature = dict(tf.train.Example.FromString(item.data).features.feature)
     except (DecodeError, UnicodeDecodeError):
         fault = Fault(item.path, item.index, '', 'no Example', 'it is not a tf.train.Example')
@@ -142,7 +142,7 @@ def _check_record(reader: _Reader, num_classes: int, item: _Framed | Fault) -> C
 
 
 def _only(feature: Any, kind: str) -> Any:
-    """The value of a feature that has one value of this kind, else None."""
+    """Returns the value of a feature if it has exactly one value of this kind, else None."""
     values: Sequence[Any] = getattr(feature, kind).value if feature is not None else ()
     return values[0] if len(values) == 1 else None
 
@@ -153,7 +153,9 @@ def _fault_of(
     """Returns the kind and reason of the first fault in a record, or None.
 
     Args:
-      found: its features that matter, by name. image, label: their only values; None if they have none, or several.
+      found: the record's required features, by name.
+      image: the only value of the image feature; None if it has none, or several.
+      label: the only value of the label feature, likewise.
     """
     import tensorflow.compat.v1 as tf
 
@@ -169,7 +171,7 @@ def _fault_of(
     try:
         reader.read(record)
     except UnicodeDecodeError:
-        # TensorFlow's message quotes the record.
+        # TensorFlow's own message would quote the whole record.
         return 'no Example', 'TensorFlow cannot parse it as a tf.train.Example'
     except tf.errors.OpError as error:
         return _fault_of_image(reader, image) or ('unreadable Example', f'TensorFlow cannot read it: {cause_of(error)}')
@@ -191,7 +193,7 @@ def _fault_of_image(reader: _Reader, image: bytes) -> tuple[str, str] | None:
 
 
 def _content(found: Mapping[str, Any], name: str) -> str:
-    """What a feature has, in words: 'image/class/label has 2 values of int64'."""
+    """Describes the values of a feature: 'image/class/label has 2 values of int64'."""
     kind = found[name].WhichOneof('kind') if name in found else None
     if kind is None:
         return f'{name} is missing'
@@ -199,11 +201,11 @@ def _content(found: Mapping[str, Any], name: str) -> str:
 
 
 def cause_of(error: Any) -> str:
-    """The line of a tf.errors.OpError that states the cause: the first, or the one below the node's name; shortened."""
+    """Returns the line of a tf.errors.OpError with the cause, shortened: the first, or that below the node's name."""
     lines = [line.strip() for line in error.message.splitlines() if not _WITHOUT_CAUSE.fullmatch(line.strip())]
     nodes = [number for number, line in enumerate(lines[:-1]) if line.startswith('Node: ')]
     line = lines[nodes[-1] + 1] if nodes else lines[0] if lines else 'no reason given'
-    # TensorFlow may quote a whole record, image included.
+    # TensorFlow may quote a whole record with its image.
     printable = ''.join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line[:_LONGEST_CAUSE])
     return printable + '...' * (len(line) > _LONGEST_CAUSE)
 
@@ -215,7 +217,7 @@ def check_shards(paths: Sequence[str], num_classes: int, num_threads: int = 0) -
     are accepted, since TensorFlow decodes them to three channels. Bounding boxes may be missing, but not damaged.
 
     Args:
-      num_threads: how many threads decode; 0: one for each core.
+      num_threads: the number of threads that decode; 0 for one per core.
     """
     num_threads = num_threads or num_cores()
     reader = _Reader(num_threads)
@@ -227,7 +229,7 @@ def check_shards(paths: Sequence[str], num_classes: int, num_threads: int = 0) -
 def first_fault(paths: Sequence[str], num_classes: int, deadline_secs: float) -> str | None:
     """Describes the first fault in shards in one line; None if none was found within deadline_secs seconds.
 
-    First looks for truncated and corrupt shards, which takes no longer than reading them, then checks the records.
+    Looks for truncated and corrupt shards first, which takes no longer than reading them, then checks the records.
     """
     deadline = time.monotonic() + deadline_secs
     framing = (item if isinstance(item, Fault) else None for path in paths for item in _records(path))

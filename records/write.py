@@ -1,4 +1,4 @@
-"""Image folder -> TFRecord shards in ImageNet's layout. TensorFlow is imported when writing starts."""
+"""Converts an image folder to TFRecord shards in ImageNet's layout. TensorFlow is imported when writing starts."""
 
 import functools
 import itertools
@@ -23,7 +23,7 @@ from records.progress import Monitor
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The flags of the same names, with all defaults decided. jpeg_quality is in [1, 100], first_label is 0 or 1."""
+    """The values of the flags of the same names. jpeg_quality is in [1, 100], first_label is 0 or 1."""
 
     output: str
     subset: str
@@ -36,7 +36,7 @@ class WriteOptions:
 
 @dataclass
 class Written:
-    """Counts of the images written and left out, bytes of shards, and the distinct (height, width) in pixels."""
+    """The images written and left out, the bytes of the shards, and the distinct (height, width) in pixels."""
 
     num_bytes: int = 0
     num_passed_through: int = 0
@@ -55,7 +55,7 @@ class Written:
 
 
 def _example(tf: Any, image: SourceImage, encoded: EncodedImage, class_name: str, label: int) -> bytes:
-    """A serialized tf.train.Example with the features of ImageNet's TFRecords."""
+    """Returns a serialized tf.train.Example with the features of ImageNet's TFRecords."""
 
     def text(value: bytes) -> Any:
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
@@ -74,15 +74,15 @@ def _example(tf: Any, image: SourceImage, encoded: EncodedImage, class_name: str
         'image/channels': number(3),
         'image/colorspace': text(b'RGB'),
     }
-    # The same input must give the same bytes, and protobuf maps have no order unless asked.
+    # The same input must give the same bytes, and the maps of protobuf have no order otherwise.
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(deterministic=True)
 
 
 def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOptions, monitor: Monitor) -> Written:
-    """Writes all images of the folder, shuffled across the shards by options.seed, labels.txt and dataset.json.
+    """Writes labels.txt, dataset.json, and all images of the folder, shuffled across the shards by options.seed.
 
-    options.num_processes processes decode and encode images; this process writes the shards. They stay in a hidden
-    folder until all are complete and on disk. The monitor prints each file that is left out, and advances by images.
+    options.num_processes processes decode and encode images; this process writes the shards. The shards stay in a
+    hidden folder until all are complete and on disk. The monitor prints each file that is left out, and counts images.
 
     Raises:
       UsageError: another process is writing to the output folder.
@@ -100,7 +100,7 @@ def write_shards(folder: ImageFolder, labels: tuple[str, ...], options: WriteOpt
         ):
             paths = (os.path.join(folder.root, image.path) for image in order)
             images = zip(order, ordered_map(pool, num_processes, encode, paths), strict=True)
-            # Imported here, while the decoding processes already work.
+            # Imported here, while the decoding processes are already working.
             import tensorflow.compat.v1 as tf
 
             unfinished = [staging / f'{shard:05d}' for shard in range(options.num_shards)]
@@ -163,7 +163,7 @@ def _write_shard(
             written.num_passed_through += encoded.passed_through
             written.num_reencoded += not encoded.passed_through
     sync(path)
-    # Nothing above may have told of a disk that became full; then no success may be told either.
+    # On a full disk the calls above may have raised no error, so check before reporting success.
     if (found := path.stat().st_size) != num_bytes:
         raise RunError(
             f'--output={options.output}: a shard has {found:,} bytes on the disk instead of {num_bytes:,}; '

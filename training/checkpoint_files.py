@@ -109,7 +109,7 @@ def step_of(prefix: str) -> int:
 
 
 def publish(folder: Path, max_to_keep: int) -> None:
-    """Publishes the ready checkpoint, if there is one. If a kill interrupts it, it can be repeated."""
+    """Publishes the ready checkpoint, if there is one. It can be repeated after a kill."""
     ready = folder / READY
     for prefix in filter(_is_complete, _checkpoints_in(str(ready))):
         name = os.path.basename(prefix)
@@ -209,10 +209,10 @@ def _write_state(folder: Path, names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps a folder for one run, on file systems that support locks, until the block or the process ends.
+    """Reserves a folder for one run until the block or the process ends, on file systems that support locks.
 
     Raises:
-      RunError: another run has it.
+      RunError: another run has reserved it.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -140,7 +140,7 @@ class Checkpointer:
                     raise RunError(f'{name} was not saved: a step changed the variables during the save')
                 move_whole(unfinished, ready)
             except BaseException:
-                # It would take up the rest of a disk that is full.
+                # The incomplete files would take up the rest of a full disk.
                 shutil.rmtree(unfinished, ignore_errors=True)
                 raise
             publish(self._folder, self._max_to_keep)
@@ -188,7 +188,7 @@ class Checkpointer:
             raise RunError(f'{files}: cannot be read ({cause(error)}); restore another checkpoint') from error
 
     def _is_training_state(self, name: str) -> bool:
-        """Whether a tensor of a checkpoint is no variable of the model, but the global step or an optimizer slot."""
+        """Whether a tensor of a checkpoint is the global step or an optimizer slot, not a variable of the model."""
         return name not in self._expected and group_of(name, self._expected) in (TRAINING, OPTIMIZER)
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Memory that processes of one host share: an anonymous file, freed when the last process that has it open ends."""
+"""Shared memory of the processes of one host: an anonymous file, freed when the last process that opened it ends."""
 
 import mmap
 import os
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 FLOAT_BYTES = 4
-# Memory is mapped by pages. TensorFlow reads arrays in place only if they begin at a multiple of 64 bytes.
+# Memory is mapped in pages, which also gives the alignment of 64 bytes that TensorFlow needs to read arrays in place.
 PAGE_FLOATS = mmap.PAGESIZE // FLOAT_BYTES
 _NONCE_BYTES = 16
 
 
 class NoMemoryError(Exception):
-    """The memory cannot be made, or not be opened; the message says why."""
+    """The memory cannot be created or opened; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class SharedMemory:
 
     Attributes:
       file: the descriptor of the file in this process.
-      path: by which the other processes of this host open it, while the process that made it is alive.
-      nonce: at its end, by which they know that it is this file.
-      num_floats: its size without the nonce.
+      path: the path by which other processes of this host open it, while the process that created it is alive.
+      nonce: a random text at the end of the file, by which they recognise the file.
+      num_floats: the number of floats, without the nonce.
     """
 
     file: int
@@ -35,28 +35,28 @@ class SharedMemory:
     num_floats: int
 
     def all(self) -> Any:
-        """All of it, to read and write: an array [num_floats]."""
+        """Returns the whole memory as a writable array [num_floats]."""
         return np.frombuffer(mmap.mmap(self.file, FLOAT_BYTES * self.num_floats), np.float32)
 
     def view(self, num_floats: int) -> Any:
-        """The first part, only to be read: an array [num_floats]. Writing there ends the process.
+        """Returns the first part as a read-only array [num_floats]. Writing to it ends the process.
 
-        TensorFlow takes such an array as a tensor without a copy, and never reuses its memory for what ops compute.
+        TensorFlow takes such an array as a tensor without a copy, and never reuses its memory for the results of ops.
         """
         return np.frombuffer(mmap.mmap(self.file, FLOAT_BYTES * num_floats, access=mmap.ACCESS_READ), np.float32)
 
 
 def create_memory(num_floats: int) -> SharedMemory:
-    """Makes memory for other processes to open.
+    """Creates memory that other processes can open.
 
     Raises:
-      NoMemoryError: the memory cannot be had.
+      NoMemoryError: the memory is not available.
     """
     nonce, size = secrets.token_bytes(_NONCE_BYTES), FLOAT_BYTES * num_floats
     file = -1
     try:
         file = os.memfd_create('tf_cnn_benchmarks')
-        # Now, since a page that cannot be had later kills the process.
+        # Allocate all pages now: a page that is not available later would kill the process.
         os.posix_fallocate(file, 0, size + _NONCE_BYTES)
         os.pwrite(file, nonce, size)
     except (OSError, AttributeError) as error:  # a Python built for an older system lacks the function
@@ -67,10 +67,10 @@ def create_memory(num_floats: int) -> SharedMemory:
 
 
 def open_memory(path: str, nonce: str, num_floats: int) -> SharedMemory:
-    """Opens memory that another process of this host has made.
+    """Opens memory that another process of this host created.
 
     Raises:
-      NoMemoryError: it cannot be opened, or is another file.
+      NoMemoryError: the file cannot be opened, or is a different one.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -1,6 +1,6 @@
-"""The optimizers. Each uses a fused kernel, where there is one, that applies one gradient to one variable.
+"""The optimizers. Where TensorFlow has a fused kernel that applies one gradient to one variable, they use it.
 
-The kernels lock the variables, so that no update of asynchronous workers is lost.
+The kernels lock the variables, so that no update by asynchronous workers is lost.
 """
 
 from abc import ABC, abstractmethod
@@ -47,10 +47,10 @@ class Optimizer(ABC):
 
 
 def has_fused_kernels(learning_rate: Tensor) -> bool:
-    """Whether the fused kernels are there for the dtype and device of the learning rate.
+    """Whether fused kernels exist for the dtype and device of the learning rate.
 
     TensorFlow has none for bfloat16 on GPUs, and would move the variables and their updates to the CPU. The same
-    arithmetic in separate ops gives the same bits, since the fused kernels round after each operation, too.
+    arithmetic in separate ops gives the same bits, since the fused kernels also round after each operation.
     """
     return not (learning_rate.dtype == tf.bfloat16 and 'gpu' in learning_rate.device.lower())
 
@@ -95,7 +95,7 @@ class Momentum(Optimizer):
             if not fuses:
                 accumulated = momentum * slot.value + gradient
                 if self.nesterov:
-                    # Rounded in the order of the fused kernel.
+                    # In this order of operations, which is that of the fused kernel, rounding is the same.
                     moved = gradient * learning_rate + accumulated * momentum * learning_rate
                 else:
                     moved = learning_rate * accumulated
@@ -238,7 +238,7 @@ class OptimizerStep:
     Attributes:
       initializers: ops that initialize the slots.
       slots: the slots made so far.
-      updates: for each variable (the key is a reference to its handle) the op after which it has its new value.
+      updates: for each variable (the key is a reference to its handle), the op after which it has its new value.
     """
 
     def __init__(
@@ -279,23 +279,23 @@ class OptimizerStep:
             lambda: [*(op for parts in variables for op in self.apply_parts(parts)), *make_other_updates()],
         )
         if self._loss_scale.num_skipped is not None:
-            # In a skipped step no update runs, and what waited for one would not run either.
+            # In a skipped step no update runs, so ops that waited for an update would not run either.
             self.updates = dict.fromkeys(self.updates, tf.group(*done))
         return done
 
     def when_finite(
         self, gradients: Sequence[Tensor], make_updates: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Returns the ops of updates that belong to these gradients of the scaled loss, which a later step applies."""
+        """Returns the ops of updates that belong to these gradients of the scaled loss; a later step applies those."""
         return self._loss_scale.when_finite(gradients, make_updates)
 
     def stage_loss_scale(self, device: str) -> list[tf.Operation]:
-        """From now on the gradients are those of the step before. See LossScale.stage."""
+        """Makes apply() take gradients of the previous step. See LossScale.stage."""
         return self._loss_scale.stage(device)
 
     @property
     def scale_read(self) -> tf.Operation:
-        """The op that reads the loss scale of this step."""
+        """Returns the op that reads the loss scale of this step."""
         return self._loss_scale.value.op
 
     def apply(self, gradient: Tensor, variable: Variable) -> tf.Operation:

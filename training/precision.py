@@ -19,9 +19,9 @@ from training.variables import Variable
 Tensor = Any
 
 DTYPES = {'fp32': tf.float32, 'fp16': tf.float16, 'bf16': tf.bfloat16}
-# Within the range that Micikevicius et al. used (8 to 32768); used in published results of this benchmark.
+# The scale of the published results of this benchmark; within the range of Micikevicius et al. (8 to 32768).
 DEFAULT_FP16_SCALE = 128.0
-# The range of an automatic scale, unless it starts above: without a limit, zero gradients would double it for ever.
+# The range of an automatic scale, unless it starts above. Without a limit, zero gradients would double it for ever.
 _SMALLEST, _LARGEST = 1.0, 2.0**24
 
 
@@ -31,9 +31,9 @@ class Precision:
 
     Attributes:
       name: one of DTYPES.
-      keeps_variables: whether the trainable variables have that dtype, too.
+      keeps_variables: whether the trainable variables have that dtype too.
       loss_scale: the factor of the loss.
-      doubled_every: if not None, the scale is automatic and starts at loss_scale: see AutomaticLossScale.
+      doubled_every: None for a constant scale; else the scale is an AutomaticLossScale that starts at loss_scale.
     """
 
     name: str = 'fp32'
@@ -88,10 +88,10 @@ class LossScale:
         return gradient if self._inverse is None else gradient * self._inverse
 
     def stage(self, device: str) -> list[tf.Operation]:
-        """Makes unscaled() apply to gradients of the step before. Run the returned ops with each of these.
+        """Makes unscaled() apply to gradients of the previous step. Run the returned ops with each step.
 
         Args:
-          device: where the scale is kept until the next step.
+          device: the device that stores the scale until the next step.
         """
         del device
         return []
@@ -99,7 +99,7 @@ class LossScale:
     def when_finite(
         self, gradients: Sequence[Tensor], make_update: Callable[[], Sequence[tf.Operation]]
     ) -> Sequence[tf.Operation]:
-        """Adds an update that is skipped if a later step will be skipped because of these gradients of its own."""
+        """Adds an update that is skipped if these gradients will cause a later step to be skipped."""
         del gradients
         return make_update()
 
@@ -163,7 +163,7 @@ class AutomaticLossScale(LossScale):
 
     def _are_finite(self, gradients: Sequence[Tensor]) -> Tensor:
         finite = []
-        # One answer per device, so that one scalar per device is sent, not one per gradient.
+        # One result per device, so that one scalar per device is sent, not one per gradient.
         by_device = itertools.groupby(sorted(gradients, key=_device_of), _device_of)
         for device, own in by_device:
             with tf.device(device):
@@ -174,7 +174,7 @@ class AutomaticLossScale(LossScale):
 
     def _only_if(self, is_good: Tensor, make_update: Callable[[], Sequence[tf.Operation]]) -> tf.Operation:
         with tf.device(self._scale.device):
-            # Ops that depend on the branch not taken do not run. Merge runs after either branch.
+            # Ops that depend on the branch that is not taken do not run. Merge runs after either branch.
             branches = tf.raw_ops.Switch(data=is_good, pred=is_good)
             good, bad = tf.identity(branches.output_true), tf.identity(branches.output_false)
         with tf.control_dependencies([good]):
@@ -207,7 +207,7 @@ def _device_of(tensor: Tensor) -> str:
 
 
 def make_loss_scale(precision: Precision, create_scalar: Callable[[str, tf.DType], Variable]) -> LossScale:
-    """Makes the loss scale of a precision. create_scalar: see AutomaticLossScale."""
+    """Makes the loss scale of a precision, with scalars made by create_scalar (see AutomaticLossScale)."""
     if precision.doubled_every is None:
         return LossScale(precision.loss_scale)
     return AutomaticLossScale(create_scalar, precision.loss_scale, precision.doubled_every)

@@ -64,7 +64,7 @@ def create_variable(
     trainable: bool = False,
     dtype: tf.DType = tf.float32,
 ) -> Variable:
-    """Adds a variable to the current graph, as the resource scope/name. It has no value before the first assignment."""
+    """Adds a variable, the resource scope/name, to the current graph. It has no value before the first assignment."""
     with tf.device(device):
         handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=f'{scope}/{name}', name=f'{scope}/{name}')
         value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)

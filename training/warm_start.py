@@ -1,4 +1,4 @@
-"""Warm start: training starts from the variables of another checkpoint, where names and shapes match."""
+"""Warm start: training starts from those variables of another checkpoint whose names and shapes match."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,7 +20,7 @@ class WarmStart:
     Args:
       prefix: the checkpoint.
       flag: the flag and its value as the user wrote them, for messages.
-      variables: the slices of the model's variables, by name: with moving averages, without optimizer slots.
+      variables: the slices of the model's variables by name, including moving averages but not optimizer slots.
       device: the CPU of this process.
 
     Attributes:
