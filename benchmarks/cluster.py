@@ -3,11 +3,11 @@
     python benchmarks/cluster.py --model=alexnet --batch_size=16 --rounds=5
     python benchmarks/cluster.py --modes=collective_all_reduce --transfers=shared_memory,sent_32_bits
 
-Both process the same images on the same cores; in addition, the cluster moves gradients and variables between its
-processes: in messages of 32 or 16 bits, or through shared memory in collective_all_reduce (--transfers). Two ratios are
-printed, each cluster / process: images/sec, and seconds from the start of the chief to the end of its first step. The
-memory for messages grows during the first steps, so rates are measured after the default warm-up. The process takes
-turns with the transfers of each mode, so that their runs are neighbours.
+Both process the same images on the same cores. The cluster also moves gradients and variables between its processes:
+in messages of 32 or 16 bits, or through shared memory in collective_all_reduce (--transfers). Two ratios are printed,
+each cluster / process: images/sec, and seconds from the start of the chief to the end of its first step. The memory for
+messages grows during the first steps, so rates are measured after the default warm-up. The process takes turns with the
+transfers of each mode, so that compared runs are neighbours.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from benchmarks.turns import Turn, add_flags, some_of
 from results.document import Record
 
 _NUM_WORKERS = 2
-# The name of each mode in this benchmark, its flags, and whether it has parameter servers.
+# The name of each mode in this script, its flags, and whether it has parameter servers.
 _MODES = {
     'parameter_server': (['--variable_update=parameter_server'], True),
     'async': (['--variable_update=parameter_server', '--nocross_replica_sync'], True),
@@ -31,7 +31,7 @@ _MODES = {
     'collective_all_reduce': (['--variable_update=collective_all_reduce'], False),
     'distributed_all_reduce': (['--variable_update=distributed_all_reduce'], False),
 }
-# Only collective_all_reduce shares memory, by default; the other modes leave out the first row.
+# Only collective_all_reduce shares memory, which is its default; the other modes leave out the first row.
 _TRANSFERS = {
     'shared_memory': [],
     'sent_32_bits': ['--nocompact_gradient_transfer'],

@@ -1,4 +1,4 @@
-"""Contestants that are commands: each turn is a process that writes a result document, kept in a folder."""
+"""Contestants that are commands: each turn is a process that writes a result document to a folder."""
 
 import argparse
 import os
@@ -24,10 +24,10 @@ class RunFailedError(Exception):
 
 
 class Results:
-    """The folder of the results of a script, with a folder for each contestant and a file for each round."""
+    """The folder of a script's results, with a folder for each contestant and a file for each round."""
 
     def __init__(self, folder: Path, *, keep: bool = False) -> None:
-        """keep: results that are there already are taken as they are; otherwise they are removed."""
+        """Opens a folder; existing results are used again if `keep` is set, otherwise removed."""
         self.folder = folder
         self._keep = keep
 
@@ -37,12 +37,13 @@ class Results:
         """A contestant that runs a command and reads its result.
 
         Args:
-          name: that of the contestant, from which its folder gets its name. argv: the program and its arguments,
-            to which --result_file is added at the end. environ: variables in addition to those of this process.
+          name: the name of the contestant, also used for its folder.
+          argv: the program and its arguments; --result_file is added at the end.
+          environ: environment variables in addition to those of this process.
 
         Returns:
-          A function that takes the number of a round. It raises RunFailedError if the command fails, and UsageError if
-          the command left no result.
+          A function of the number of a round. It raises RunFailedError if the command fails, and UsageError if the
+          command left no result.
         """
         folder = self.folder / as_file_name(name)
         if not self._keep:
@@ -62,15 +63,15 @@ class Results:
         return run
 
     def compare_line(self, names: Sequence[str]) -> str:
-        """The command that compares the results of contestants again, the first one being the baseline."""
+        """Returns the command that compares the results of contestants again, with the first as the baseline."""
         return ' '.join(('python tf_cnn_benchmarks.py compare', *(str(self.folder / as_file_name(n)) for n in names)))
 
 
 def take_runs(contestants: Mapping[str, Callable[[int], Record]], args: argparse.Namespace) -> dict[str, list[Turn]]:
-    """Lets commands take turns; args are those of benchmarks.turns.add_flags.
+    """Lets commands take turns; args are the flags of benchmarks.turns.add_flags.
 
     Raises:
-      RunFailedError, UsageError: as the contestants.
+      RunFailedError, UsageError: as for the contestants.
     """
     return take_turns(
         contestants,
@@ -81,7 +82,7 @@ def take_runs(contestants: Mapping[str, Callable[[int], Record]], args: argparse
 
 
 def exit_code(main: Callable[[], None]) -> int:
-    """Runs the main function of a script; a failed run is printed, and gives 1."""
+    """Runs the main function of a script and returns the exit code; prints a failed run, and returns 1."""
     try:
         main()
     except (RunFailedError, UsageError) as error:
@@ -91,7 +92,7 @@ def exit_code(main: Callable[[], None]) -> int:
 
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> float:
-    """Runs a command, which ends with this process; returns its wall seconds.
+    """Runs a command and returns its wall seconds. The command ends if this process does.
 
     Raises:
       RunFailedError: the exit code was not 0.
@@ -109,12 +110,12 @@ def run_command(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
 
 
 def as_file_name(name: str) -> str:
-    """The name of a contestant with what does not belong into the name of a folder replaced."""
+    """Replaces the characters in a contestant's name that do not belong in the name of a folder."""
     return ''.join(char if char.isalnum() or char in '.-=' else '_' for char in name)
 
 
 def add_output(parser: argparse.ArgumentParser, name: str) -> None:
-    """Adds --output, by default a folder of this name in data/benchmarks."""
+    """Adds --output; the default is a folder of this name in data/benchmarks."""
     parser.add_argument(
         '--output',
         type=Path,

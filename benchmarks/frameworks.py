@@ -3,8 +3,8 @@
     python benchmarks/frameworks.py --precisions=fp32,bf16 --phases=training,forward --rounds=3
     python benchmarks/frameworks.py --peers=pytorch --torch_python=data/torch/bin/python
 
-Each turn is a process of its own on the CPU, with its default threads, and all take the same steps: benchmarks/peers
-says what they are. PyTorch may be in another environment, see benchmarks/requirements.txt.
+Each turn is a new process on the CPU with its default threads, and all take the same steps, which benchmarks/peers
+describes. PyTorch may be in another environment, see benchmarks/requirements.txt.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from benchmarks.turns import Turn, add_flags, some_of
 from results.document import Record
 
 _OURS = 'this program'
-# By name: the script in benchmarks/peers, and its flags.
+# For each contestant: its script in benchmarks/peers, and the script's flags.
 _PEERS = {
     'plain_tensorflow': ('plain_tensorflow.py', ()),
     'keras': ('keras_resnet50.py', ()),
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _check_torch(parser: argparse.ArgumentParser, python: str) -> None:
-    """Ends the script with exit code 2 if that Python has no PyTorch."""
+    """Ends the script with exit code 2 if this Python has no PyTorch."""
     try:
         found = subprocess.run([python, '-c', 'import torch'], capture_output=True, check=False).returncode == 0
     except OSError as error:

@@ -3,9 +3,9 @@
     python benchmarks/harness_overhead.py --model=resnet50 --batch_size=32 --rounds=20
     python benchmarks/harness_overhead.py --model=vgg16 --batch_size=16 --precision=bf16 --forward_only
 
-`minimal` is a typical loop over the same layers: synthetic images in a variable, tf.gradients, gradient descent, one
-session.run with the loss for each step. For the networks of benchmarks/peers/plain_networks.py there is also `by hand`,
-where all is written out in operations of TensorFlow.
+`minimal` is a typical loop over the same layers: synthetic images in a variable, tf.gradients, gradient descent, and
+one session.run with the loss for each step. For the networks in benchmarks/peers/plain_networks.py there is also
+`by hand`, which is written entirely in TensorFlow's ops.
 """
 
 import argparse
@@ -36,12 +36,17 @@ from training.variables import Initializer
 
 
 class Harness:
-    """A run of BenchmarkCNN after its warm-up steps, of which a turn takes one step; prints to standard error."""
+    """A run of BenchmarkCNN after its warm-up steps; each turn takes one step. Prints to standard error."""
 
     def __init__(self, args: argparse.Namespace, **flags: Any) -> None:
-        """args: rounds, max_repeats and num_warmup_batches of the script. flags: those of the run, by name."""
+        """Plans the run.
+
+        Args:
+          args: the script's arguments: rounds, max_repeats and num_warmup_batches.
+          flags: the flags of the run, by name.
+        """
         self.params = make_params(
-            # Enough for every turn that is repeated.
+            # Enough even if every turn is repeated as often as allowed.
             num_batches=args.rounds * (1 + args.max_repeats),
             num_warmup_batches=args.num_warmup_batches,
             **flags,
@@ -62,14 +67,14 @@ class Harness:
             self._steps.close()
 
     def take_step(self, number: int) -> float:
-        """Takes a step; returns its seconds."""
+        """Takes a step, and returns its seconds."""
         del number
         with contextlib.redirect_stdout(sys.stderr):
             return next(self._steps).seconds
 
 
 class PlainVariables:
-    """Gives a network ordinary TensorFlow resource variables."""
+    """A source of ordinary TensorFlow resource variables for a network."""
 
     def __init__(self) -> None:
         self.updates: list[tf.Operation] = []
@@ -89,7 +94,7 @@ class PlainVariables:
 
 
 def minimal_loop(model: str, batch_size: int, precision: str, *, forward_only: bool) -> Callable[[], object]:
-    """What takes a step of a session loop over the layers of the program."""
+    """Returns a function that takes a step of a minimal session loop over the program's layers."""
     facts = MODELS.find_model(model)
     with tf.Graph().as_default() as graph:
         size = facts.image_size
@@ -119,7 +124,7 @@ def minimal_loop(model: str, batch_size: int, precision: str, *, forward_only: b
 
 
 def timed(step: Callable[[], object], num_warmup: int) -> Callable[[int], float]:
-    """A contestant that takes the step and returns its seconds, after the warm-up steps."""
+    """Takes the warm-up steps, and returns a contestant that takes a step and returns its seconds."""
     for _ in range(num_warmup):
         step()
 

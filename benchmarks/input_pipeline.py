@@ -1,11 +1,11 @@
-"""Compares RecordInput with staging areas, tf.data and decoding alone: how fast shards become batches, without a model.
+"""Compares RecordInput, tf.data and decoding alone: how fast shards become batches, without a model.
 
     python benchmarks/input_pipeline.py --data_dir=DIR
 
-The pipelines read the same shards, make images with the same functions, keep two sets of batches ahead, and take turns
-in one process; tf.data runs in several settings. `full decode` is what libjpeg-turbo can do on the same cores, and
-nothing else: whole JPEG files that are in memory already are decoded with the same options, and dropped. Each turn
-starts when no background thread is working, and does not time the first batches, which are ready already. Linux only.
+The pipelines read the same shards, make images with the same functions, prepare two sets of batches ahead, and take
+turns in one process; tf.data runs with several settings. `full decode` shows the limit of libjpeg-turbo on the same
+cores: it decodes whole JPEG files in memory with the same options, and drops the pixels. Each turn starts when no
+background thread is working, and does not time the first batches, which are already prepared. Linux only.
 """
 
 import argparse
@@ -33,8 +33,8 @@ OURS = 'staged'
 FULL_DECODE = 'full decode'
 NUM_CLASSES = DATA_SETS['imagenet'].num_classes
 SHUFFLED_RECORDS = 256  # for both; on a small data set, a larger pool would stop reading at the end of each epoch
-DECODED_FILES = 512  # JPEG files that the contestant which only decodes has in memory, at most
-AHEAD = 2  # sets of batches; a turn starts with as many untimed batches, and two more for those in progress
+DECODED_FILES = 512  # the most JPEG files in memory for `full decode`
+AHEAD = 2  # sets of batches prepared ahead; a turn starts with so many untimed batches, and two for those in progress
 
 
 class TfData(InputPipeline):
@@ -98,7 +98,7 @@ class FullDecode(InputPipeline):
 
 
 def _jpeg_files(shards: Shards) -> list[bytes]:
-    """The first DECODED_FILES files."""
+    """Returns the JPEG files of the first DECODED_FILES records."""
     found: list[bytes] = []
     for path in shards.paths:
         for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
@@ -138,11 +138,11 @@ class Contestant:
             self._step = self._session.make_callable(step)
 
     def turns_of(self, batches: int) -> Callable[[int], ImageCost]:
-        """What takes a turn of so many batches, given the number of the round."""
+        """Returns a function that takes a turn of so many batches, given the number of the round."""
         return lambda _: self.turn(batches)
 
     def turn(self, batches: int) -> ImageCost:
-        """Takes that many batches; the costs are those of one image."""
+        """Takes a number of batches, and returns the cost of one image."""
         wait_until_idle()
         for _ in range(AHEAD + 2):
             self._step()
@@ -154,7 +154,7 @@ class Contestant:
 
 
 def wait_until_idle() -> None:
-    """Returns when the threads of this process have used less than 2 % of a processor for 50 ms."""
+    """Waits until the threads of this process have used less than 2 % of a processor for 50 ms."""
     interval = 0.05
     while True:
         before = time.process_time()
@@ -164,7 +164,7 @@ def wait_until_idle() -> None:
 
 
 def contestants(shards: Shards, batch_size: int) -> dict[str, Contestant]:
-    """Our pipeline, tf.data in each setting, and decoding alone, by name."""
+    """Returns our pipeline, tf.data with each setting, and decoding alone, by name."""
     options = preprocessing.ImageOptions(height=224, width=224, channels=3, training=True, seed=1)
     cores, files = len(os.sched_getaffinity(0)), _jpeg_files(shards)
 

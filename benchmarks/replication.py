@@ -4,10 +4,10 @@
     python benchmarks/replication.py --data_dir=data/mnist
 
 The experiment of the article "Multi-GPU Training in TensorFlow": the MNIST network of TensorFlow's tutorial
-(benchmarks/mnist_network.py), Adam at 0.001, batches of 128 on each device; one device, two devices of one process
-(variables on the host, or a copy on each device), and two workers with one parameter server, synchronous and
-asynchronous. All train on the same number of images, so the replicated ones take half as many steps, each on twice the
-images. --data_dir may also be MNIST.
+(benchmarks/mnist_network.py), Adam at 0.001, batches of 128 on each device. The variants are one device, two devices of
+one process (variables on the host, or a copy on each device), and two workers with one parameter server, synchronous
+and asynchronous. All train on the same number of images, so the replicated ones take half as many steps, each on twice
+the images. --data_dir may also be MNIST.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from results.document import Record
 
 _BASELINE = 'one device'
 _CLUSTER = ('cluster', '--ps=1', '--workers=2', '--')
-# By name: arguments before the flags of the run, further flags, and how many devices share the images.
+# For each variant: arguments before the flags of the run, further flags, and how many devices share the images.
 _VARIANTS = {
     _BASELINE: ((), (), 1),
     'in-graph, variables on the host': ((), ('--num_gpus=2', '--variable_update=parameter_server'), 2),
@@ -33,7 +33,7 @@ _VARIANTS = {
     'between-graph, asynchronous': (_CLUSTER, ('--variable_update=parameter_server', '--nocross_replica_sync'), 2),
 }
 _LAST_STEPS = 10
-# The article's images/sec with two GPUs over those with one: 80 and 50 batches of 2x128 a second, 200 of 128.
+# The article's images/sec with two GPUs over those with one: 80 and 50 batches of 2x128 per second over 200 of 128.
 _PUBLISHED = {
     ('in-graph, variables on the host', _BASELINE): 2 * 80 / 200,
     ('between-graph, asynchronous', _BASELINE): 2 * 50 / 200,
@@ -47,7 +47,7 @@ MEASURES = (
 
 
 def last_loss(run: Record) -> float:
-    """The median loss of the chief's last steps."""
+    """Returns the median loss of the chief's last steps."""
     return statistics.median(run.document['workers'][0]['steps']['loss'][-_LAST_STEPS:])
 
 
@@ -70,7 +70,7 @@ def main() -> None:
     for name, (before, flags, devices) in _VARIANTS.items():
         timed, warm_up = args.num_batches // devices, args.num_warmup_batches // devices
         steps = [f'--num_batches={timed}', f'--num_warmup_batches={warm_up}']
-        # The accuracy of what was trained: an evaluation after the last step.
+        # Evaluates the trained model after the last step.
         steps.append(f'--eval_during_training_at_specified_steps={timed + warm_up}')
         contestants[name] = results.contestant(name, [*PROGRAM, *before, *common, *flags, *steps])
     pairs = [(name, _BASELINE) for name in _VARIANTS if name != _BASELINE]

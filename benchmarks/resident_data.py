@@ -1,25 +1,25 @@
-"""Ways to feed a small network from data that fit into memory: preparation, training, and the loss that each reaches.
+"""Compares ways to feed a small network from data that fit into memory: preparation, training, and the loss reached.
 
     python benchmarks/resident_data.py
 
 The experiment of the article "Beating TensorFlow Training in-VRAM": 1,024,000 examples of 64 numbers, a perceptron with
-5 layers of 32 units, mean squared error, Adam, and 5 epochs, which are 10,000 mini-batches of 512. On a small network
-the time between steps counts, not the arithmetic:
+5 layers of 32 units, mean squared error, Adam, and 5 epochs, which are 10,000 mini-batches of 512. With a small network
+the time between steps matters, not the arithmetic:
 
-    feed_dict                NumPy draws a batch, and each call of the session takes it along with one step
+    feed_dict                NumPy draws a batch, and each call of the session feeds it to one step
     tf.data, buffer of N     tf.data shuffles in a buffer of N examples and prefetches 5 * 512 batches; all steps in one
                              tf.while_loop
     foldl                    the data are on the device, all batches are drawn before the first step, and tf.foldl takes
                              a step with each
     loop of --steps_per_run  the data are on the device, and each step draws its own batch, in the loop of this program
 
-Until a training starts, its data are in NumPy. To bring them to where they are needed is part of what is compared, as
-in the article, and is also shown apart: it ends when the first batch can be drawn, with the buffer of tf.data full.
-Building the graph is not timed. A turn is a whole training, in a new session.
+At first the data are NumPy arrays. Moving them to where they are needed is part of the comparison, as in the article,
+and is also shown separately: it ends when the first batch can be drawn, with the buffer of tf.data full. Building the
+graph is not timed. A turn is a whole training, in a new session.
 
-One rule for the threads of all: --num_intra_threads is for the whole process, by default 1, since matrices this small
-are not worth sharing; and each way first trains a little with one inter-op thread and with as many as there are cores,
-and keeps the faster.
+All ways get threads by one rule. --num_intra_threads is for the whole process, by default 1, since matrices this small
+are not worth sharing. Each way first trains a little with one inter-op thread, and with one per core, and uses the
+faster.
 """
 
 import argparse
@@ -50,7 +50,7 @@ _TRIALS = 2
 
 @dataclass(frozen=True)
 class Experiment:
-    """The sizes of a training; the names are those of the flags."""
+    """The sizes of a training, named like the flags."""
 
     batch_size: int = 512
     num_batches: int = 10_000
@@ -61,7 +61,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Training:
-    """Seconds of preparation and of all steps, and the loss of 100,000 examples after them."""
+    """The seconds of preparation and of all steps, and the loss on 100,000 examples after the last step."""
 
     preparation: float
     steps: float
@@ -73,8 +73,8 @@ class Way:
     """A way to train, in the current graph.
 
     Attributes:
-      start: makes, from a session, the function that takes all steps.
-      prepare: ops that bring the data to where they are needed, in groups that run one after the other.
+      start: returns, for a session, the function that takes all steps.
+      prepare: ops that move the data to where they are needed, in groups that run one after the other.
     """
 
     start: Callable[[tf.Session], Callable[[], Any]]
@@ -82,7 +82,7 @@ class Way:
 
 
 class Perceptron:
-    """The perceptron. Its variables are made at once, since those made in a loop would belong to that loop."""
+    """The perceptron. Creates its variables at once, since variables created in a loop would belong to that loop."""
 
     def __init__(self, num_outputs: int, learning_rate: float) -> None:
         widths = [_INPUTS, *[_WIDTH] * _LAYERS, num_outputs]
@@ -163,7 +163,7 @@ def own_loop(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: 
     rows = tf.random.uniform([experiment.batch_size], 0, len(data[0]), tf.int32, seed=1)
     x, y = (tf.gather(store.read_value(), rows) for store in stores)
     step = network.step(x, y)
-    # Nobody asks this loop for the number of its steps.
+    # The number of steps is not read from this loop, so a constant stands for it.
     loop = StepsInGraph(Fetches(tf.zeros([]), tf.zeros([], tf.int64), [step]), experiment.device)
 
     def start(session: tf.Session) -> Callable[[], Any]:
@@ -173,7 +173,7 @@ def own_loop(network: Perceptron, fed: Sequence[Any], data: Arrays, experiment: 
 
 
 def _on_device(fed: Sequence[Any], data: Arrays) -> tuple[list[Any], list[tf.Operation]]:
-    """Variables with the data, and what fills them. They have names, by which a loop finds them."""
+    """Returns variables for the data, and the ops that fill them. A loop finds the variables by their names."""
     stores = [
         tf.Variable(values, trainable=False, collections=[], use_resource=True, validate_shape=False) for values in fed
     ]
@@ -191,7 +191,7 @@ WAYS: Mapping[str, Callable[[Perceptron, Sequence[Any], Arrays, Experiment], Way
 }
 _BASELINE, *_OTHERS = WAYS
 _PAIRS = [(_BASELINE, name) for name in _OTHERS]
-# The seconds of the article, on a P100 and with the preparation, as ratios.
+# The article's seconds on a P100, including preparation, as ratios.
 _PUBLISHED = dict(zip(_PAIRS, (16 / 12, 16 / 20, 16 / 8), strict=False))
 MEASURES = (
     Measure[Training](
@@ -204,13 +204,13 @@ MEASURES = (
 
 
 def make_data(num_examples: int) -> Arrays:
-    """Inputs [N, 64], uniform in [0, 1), and targets [N, 2]: their sum, and the square of the sum of every second."""
+    """Returns inputs [N, 64] in [0, 1), and targets [N, 2]: their sum, and the squared sum of every second input."""
     x = np.random.default_rng(1).random([num_examples, _INPUTS], np.float32)
     return x, np.column_stack([x.sum(axis=1), x[:, ::2].sum(axis=1) ** 2 / 4]).astype(np.float32)
 
 
 def train(name: str, data: Arrays, experiment: Experiment, inter_threads: int) -> Training:
-    """Trains in a new graph and session. inter_threads: as in ConfigProto; 0: as many as there are cores."""
+    """Trains in a new graph and session. inter_threads is as in ConfigProto: 0 for one thread per core."""
     with tf.Graph().as_default() as graph, tf.device(experiment.device), frames():
         tf.set_random_seed(1)
         fed = [tf.placeholder(tf.float32, [None, array.shape[1]]) for array in data]
@@ -237,7 +237,7 @@ def train(name: str, data: Arrays, experiment: Experiment, inter_threads: int) -
 
 
 def faster_threads(name: str, data: Arrays, experiment: Experiment) -> int:
-    """The number of inter-op threads with which a way trains faster."""
+    """Returns the number of inter-op threads with which a way trains faster."""
     numbers = (0, 1)
     contestants = {str(number): functools.partial(_turn, name, data, experiment, number) for number in numbers}
     turns = take_turns(contestants, _TRIALS, max_repeats=0)

@@ -4,9 +4,9 @@
     python benchmarks/sample_digits.py --output=DIR --format=mnist
 
 The images are the 1,797 digits of 8 x 8 pixels in scikit-learn: the test set of Alpaydin and Kaynak's
-Optical Recognition of Handwritten Digits (1998, doi:10.24432/C50P49), written by 13 people. Every fifth one is held
-out in DIR/validation, the others are in DIR/train; both have one folder per digit. With --format=mnist they are the
-four files of MNIST instead: each digit is enlarged to 20 x 20 pixels in the middle of 28 x 28, as MNIST's were.
+Optical Recognition of Handwritten Digits (1998, doi:10.24432/C50P49), written by 13 people. Every fifth one goes to
+DIR/validation, the others to DIR/train; both have one folder per digit. With --format=mnist, DIR gets the four files of
+MNIST instead, with each digit enlarged to 20 x 20 pixels in the middle of 28 x 28, like MNIST's.
 """
 
 import argparse
@@ -18,18 +18,18 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 
-# A pixel is the number of dark pixels in a block of 16 pixels of the original image.
+# The largest value of a pixel, which counts the dark pixels in a block of 16 pixels of the original image.
 _LARGEST = 16
 _HELD_OUT_EVERY = 5
 
 
-# The sides of a digit and of its image in MNIST: LeCun et al. 1998, section III.A.
+# The side of a digit and of its image in MNIST, in pixels: LeCun et al. 1998, section III.A.
 _MNIST_DIGIT, _MNIST_IMAGE = 20, 28
 _MNIST_PREFIXES = {'train': 'train', 'validation': 't10k'}
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray]:
-    """The images [N, 8, 8] uint8, and their labels [N]."""
+    """Returns the images [N, 8, 8] uint8, and their labels [N]."""
     pixels, labels = load_digits(return_X_y=True)
     return np.round(pixels.reshape([-1, 8, 8]) * (255 / _LARGEST)).astype(np.uint8), labels
 
@@ -56,7 +56,7 @@ def write_mnist(output: Path) -> int:
     output.mkdir(parents=True)
     for subset, chosen in (('train', ~is_held_out), ('validation', is_held_out)):
         for kind, values in (('images', large[chosen]), ('labels', labels[chosen].astype(np.uint8))):
-            # The magic number: unsigned bytes, and the number of dimensions. All numbers are big-endian.
+            # The magic number stands for unsigned bytes and the number of dimensions. All numbers are big-endian.
             header = np.array([0x800 + values.ndim, *values.shape], '>u4').tobytes()
             path = output / f'{_MNIST_PREFIXES[subset]}-{kind}-idx{values.ndim}-ubyte'
             path.write_bytes(header + values.tobytes())

@@ -4,8 +4,8 @@
 
 The sources are the colour photographs in the wheels of scikit-image and scikit-learn; each is a class. An image is a
 random crop of its source, resized to about 500x375 pixels. The JPEG quality is chosen so that the images of a class
-have TARGET_BYTES on average; smooth photographs may stay below that at the highest quality. The same arguments give the
-same images; if all of them exist already, nothing is done.
+have TARGET_BYTES on average; smooth photographs may be smaller even at the highest quality. The same arguments give the
+same images; if all of them exist already, nothing is written.
 """
 
 import argparse
@@ -36,13 +36,13 @@ SOURCES = {
 TARGET_BYTES = 108_000
 # Width and height in pixels: the longer side of most of ImageNet's photographs is 500.
 SIZES = ((500, 375), (500, 333), (375, 500), (500, 400), (333, 500))
-# The area of a crop, as a fraction of the largest crop of the same shape.
+# The range of a crop's area, as a fraction of the largest crop of the same shape.
 MIN_CROP_AREA, MAX_CROP_AREA = 0.5, 1.0
 _CALIBRATION_IMAGES = 8
 
 
 def source_path(name: str) -> Path:
-    """The photograph of a class. Raises FileNotFoundError if its package is not installed or does not contain it."""
+    """Finds the photograph of a class; raises FileNotFoundError if its package is missing or does not contain it."""
     package, file = SOURCES[name]
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None or not (path := Path(spec.origin).parent / file).is_file():
@@ -51,12 +51,12 @@ def source_path(name: str) -> Path:
 
 
 def image_names(name: str, num_images: int, seed: int) -> list[str]:
-    """The file names of a class's images. The name of an image determines its content."""
+    """Returns the file names of a class's images. The name of an image determines its content."""
     return [f'{name}_seed{seed}_{index:06d}.jpg' for index in range(num_images)]
 
 
 def random_crop(photograph: Image.Image, key: str) -> Image.Image:
-    """A random crop of a photograph, maybe mirrored, resized to one of SIZES. The same key gives the same crop."""
+    """Returns a random crop, maybe mirrored, resized to one of SIZES. The same key gives the same crop."""
     random_of_image = random.Random(key)
     width, height = random_of_image.choice(SIZES)
     scale = min(photograph.width / width, photograph.height / height)
@@ -75,7 +75,7 @@ def encode(image: Image.Image, quality: int) -> bytes:
 
 
 def choose_quality(crops: list[Image.Image], target_bytes: int) -> int:
-    """The JPEG quality in [50, 100] whose mean size over the crops is nearest to target_bytes."""
+    """Returns the JPEG quality in [50, 100] whose mean size over the crops is nearest to target_bytes."""
 
     @functools.cache
     def mean_bytes(quality: int) -> float:

@@ -1,9 +1,9 @@
-"""What contestants reached, and ratios with their 95 % intervals, as tables of Markdown.
+"""Formats the results of contestants, and ratios with their 95 % intervals, as Markdown tables.
 
-The intervals are those of `compare` (comparison/ratios.py). Each turn in a process of its own is one run, so a ratio
-is that of two groups of repeated runs, and `compare` prints the same of their result files. Turns within one process
-come in pairs, one of each contestant in each round, and what disturbs both cancels: the interval is that of the
-differences within pairs.
+The intervals are those of `compare` (comparison/ratios.py). If each turn has a process of its own, a turn is a run, so
+a ratio compares two groups of repeated runs, and `compare` prints the same for their result files. Turns within one
+process form pairs, one turn of each contestant in each round. What disturbs both turns cancels: the interval is that of
+the differences within pairs.
 """
 
 import math
@@ -22,8 +22,8 @@ from comparison.tables import Table, TableColumn
 from hardware.surroundings import machine_facts
 from results.document import Record
 
-# From so many pairs on, neighbouring pairs may resemble each other, as steps do, and the interval must not assume
-# otherwise. With fewer, that estimate has too few degrees of freedom.
+# With at least so many pairs, the interval takes into account that neighbouring pairs may be correlated, as steps are.
+# With fewer, that estimate has too few degrees of freedom.
 _SERIES = 12
 _VERDICTS = {
     Significance.SAME: 'no significant difference',
@@ -34,12 +34,15 @@ _VERDICTS = {
 
 @dataclass(frozen=True)
 class Measure(Generic[Outcome]):
-    """A number of an outcome that is compared.
+    """A number to compare between outcomes.
 
     Attributes:
-      title: with the unit. value: the number. is_cost: whether less is better; a ratio is always that of the numbers.
-      is_paired: whether the turns of a round were taken in one process. decimals: of the number when printed.
-      published: ratios of pairs (ours, theirs) that somebody else published, to be printed beside ours.
+      title: its name with the unit.
+      value: returns the number of an outcome.
+      is_cost: whether less is better; a ratio is always that of the numbers.
+      is_paired: whether the turns of a round were taken in one process.
+      decimals: the number of decimals to print.
+      published: ratios of pairs (ours, theirs) that others published, to print beside ours.
     """
 
     title: str
@@ -50,23 +53,23 @@ class Measure(Generic[Outcome]):
     published: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def estimate(self, found: Sequence[Outcome]) -> Estimate:
-        """The estimate of turns, at least one; of a cost, that of its inverse."""
+        """Estimates the number from at least one turn; for a cost, its inverse."""
         return estimate_runs(1 / self._costs(found))
 
     def ratio(self, ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Ratio:
-        """The number of ours over that of theirs, which are the turns of two contestants by rounds."""
+        """Compares the turns of two contestants, in the order of the rounds: our number over theirs."""
         first, second = (theirs, ours) if self.is_cost else (ours, theirs)
         if self.is_paired:
             return paired_ratio(self._costs(first), self._costs(second))
         return comparison.compare(self.estimate(second), self.estimate(first))
 
     def median_ratio(self, ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> float:
-        """The median over the rounds of the ratio within each, which single slow turns do not change."""
+        """Returns the median of the ratios within rounds, which single slow turns do not change."""
         ratios = [self.value(mine) / self.value(other) for mine, other in zip(ours, theirs, strict=True)]
         return statistics.median(ratios)
 
     def cells(self, found: Sequence[Outcome]) -> list[str]:
-        """The number and its interval."""
+        """Formats the number and its interval."""
         estimate = self.estimate(found)
         ends = estimate.interval
         if self.is_cost:
@@ -81,7 +84,7 @@ class Measure(Generic[Outcome]):
 
 @dataclass(frozen=True)
 class Throughput(Measure[Record]):
-    """The printed total of runs, as `compare` has it."""
+    """The total of runs, estimated like `compare` does."""
 
     title: str = 'images/sec'
     value: Callable[[Record], float] = lambda record: record.images_per_second
@@ -91,9 +94,9 @@ class Throughput(Measure[Record]):
 
 
 def paired_ratio(costs: Sequence[float] | np.ndarray, baseline: Sequence[float] | np.ndarray) -> Ratio:
-    """The throughput of one contestant over that of another.
+    """Returns the throughput of one contestant over that of another.
 
-    Both arguments are [n] costs of equal work, such as seconds, of the same n rounds. The relative error of the ratio
+    Both arguments are [n] costs of equal work, such as seconds, in the same n rounds. The relative error of the ratio
     of two means is the mean difference of their relative deviations, round by round.
     """
     ours, theirs = (np.asarray(values, dtype=np.float64) for values in (costs, baseline))
@@ -106,13 +109,13 @@ def paired_ratio(costs: Sequence[float] | np.ndarray, baseline: Sequence[float] 
         variance, degrees = float(differences.var(ddof=1)) / size, size - 1.0
     else:
         return Ratio(rate / other_rate, None, None, Significance.FEW_RUNS)
-    # The differences have the errors of both, so the baseline counts as exact.
+    # The differences contain the errors of both, so the baseline counts as exact.
     exact = Estimate(other_rate, size, 0, 0.0, degrees, 0.0)
     return comparison.compare(exact, Estimate(rate, size, 0, variance, degrees, variance * size))
 
 
 def contestants_table(turns: Turns[Outcome], measures: Sequence[Measure[Outcome]]) -> str:
-    """What each contestant reached, in each measure, and how many of its turns others disturbed."""
+    """Formats each contestant's number in each measure, and how many of its turns others disturbed."""
     titles = ['']
     for measure in measures:
         titles += [measure.title, '95 %']
@@ -124,7 +127,7 @@ def contestants_table(turns: Turns[Outcome], measures: Sequence[Measure[Outcome]
 
 
 def ratios_table(turns: Turns[Outcome], measures: Sequence[Measure[Outcome]], pairs: Sequence[tuple[str, str]]) -> str:
-    """The ratios of pairs of contestants (ours, theirs), in each measure, and their medians over the rounds."""
+    """Formats the ratios of pairs of contestants (ours, theirs) in each measure, and their medians over the rounds."""
     rows, published = [], any(measure.published for measure in measures)
     for measure in measures:
         for names in pairs:
@@ -145,13 +148,13 @@ def format_report(
     pairs: Sequence[tuple[str, str]],
     ratios_of: Sequence[Measure[Outcome]] | None = None,
 ) -> str:
-    """The machine, what each contestant reached, and the ratios of pairs; ratios_of: by default, all measures."""
+    """Formats the machine, the numbers of each contestant, and the ratios of pairs in ratios_of, or in all measures."""
     ratios = ratios_table(turns, measures if ratios_of is None else ratios_of, pairs)
     return '\n\n'.join([machine_line(), contestants_table(turns, measures), ratios])
 
 
 def machine_line() -> str:
-    """The machine, the versions and the load, which belong to every table."""
+    """Formats the machine, the versions and the load, which belong to every table."""
     machine: Mapping[str, Any] = machine_facts()
     versions = ', '.join(f'{name} {version}' for name, version in machine['versions'].items() if version)
     return f'{machine["cpu_model"]}, {versions}; {load()}'

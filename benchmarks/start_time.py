@@ -1,10 +1,10 @@
-"""The start: seconds from the start of a process to the end of its first step, over those of `import tensorflow`.
+"""Measures the start: seconds from the start of a process to its first step, compared with `import tensorflow`.
 
     python benchmarks/start_time.py --rounds=7
 
-Each case runs in a process of its own, in turns as in all comparisons (benchmarks/README.md). The clock starts before
-the process does, and stops when the line about the first step arrives; there is no warm-up step. Batches are small, so
-that arithmetic does not count: one image, or --global_batch_size where one and several towers are compared.
+Each case runs in a new process, in turns as in all comparisons (benchmarks/README.md). The clock starts before the
+process does, and stops when the line about the first step arrives; there is no warm-up step. Batches are small, so that
+arithmetic does not matter: one image, or --global_batch_size where one and several towers are compared.
 """
 
 import argparse
@@ -24,18 +24,18 @@ from benchmarks.turns import add_flags, take_turns
 _ROOT = Path(__file__).resolve().parent.parent
 _RUN = [str(_ROOT / 'tf_cnn_benchmarks.py'), '--device=cpu', '--num_warmup_batches=0', '--num_batches=1']
 _IMPORT = 'import tensorflow'
-# The line about the first timed step, and what the other cases print.
+# The beginning of the line about the first timed step, and the line that the other cases print.
 _FIRST_STEP = '1\timages/sec:'
 _DONE = 'done'
 
 
 def _cases(model: str, num_towers: int, global_batch_size: int) -> dict[str, list[str]]:
-    """The arguments of Python for each case, by its name."""
+    """Returns the arguments of Python for each case, by name."""
     batch, share = f'--batch_size={global_batch_size}', f'--batch_size={global_batch_size // num_towers}'
     towers = [f'--num_gpus={num_towers}', share]
     return {
         _IMPORT: ['-c', f'{_IMPORT}; print("{_DONE}")'],
-        # What is left of the import if nothing installed beside TensorFlow counts.
+        # The import of TensorFlow alone, without packages that it imports if they are installed.
         'without Keras': [
             '-c',
             f'from hardware.tensorflow_import import import_tensorflow; import_tensorflow(); print("{_DONE}")',

@@ -1,7 +1,7 @@
-"""Contestants take turns, so that a noisy machine disturbs all alike: one way for all scripts of this folder.
+"""Lets contestants take turns, so that a noisy machine disturbs all alike. All scripts of this folder use it.
 
 A contestant is a function that takes one turn: it runs a command (benchmarks/command_runs.py), or works in this
-process. A turn is repeated if other processes used the processors meanwhile, for which hardware/meters.py watches.
+process. A turn is repeated if other processes used the processors meanwhile, which hardware/meters.py detects.
 """
 
 import argparse
@@ -24,8 +24,9 @@ class Turn(Generic[Outcome]):
     """One turn of a contestant.
 
     Attributes:
-      outcome: what the contestant returned. others: the share of the cores that other processes and machines used;
-        None if it is unknown, as for turns under a second.
+      outcome: what the contestant returned.
+      others: the share of the cores that other processes and machines used; None if unknown, as for turns under a
+        second.
     """
 
     outcome: Outcome
@@ -50,10 +51,11 @@ def take_turns(
     """Lets each contestant take a turn in each round.
 
     Args:
-      contestants: by their names; each gets the number of the round, from 1, and returns the outcome.
+      contestants: the contestants by name; each takes the number of the round, from 1, and returns the outcome.
+      rounds: the number of rounds.
       max_repeats: how often a disturbed turn is repeated at most; the last attempt counts.
-      show: the text of an outcome, which is printed on standard error at once.
-      watch: makes what watches one turn, with start() and stop() as in hardware.meters.Disturbances.
+      show: formats an outcome, which is printed on standard error at once.
+      watch: makes the meter of one turn, with start() and stop() as in hardware.meters.Disturbances.
 
     Returns:
       The turns of each contestant, in the order of the rounds.
@@ -77,7 +79,7 @@ def take_turns(
 
 
 def order_of_round(names: Sequence[str], number: int) -> list[str]:
-    """The names as they come in a round: each comes first equally often, and follows each of its neighbours."""
+    """Returns the names in the order of a round: each comes first equally often, and follows each of its neighbours."""
     size = len(names)
     first = (number - 1) // 2 % size
     rotated = [*names[first:], *names[:first]]
@@ -100,7 +102,7 @@ def add_flags(parser: argparse.ArgumentParser, rounds: int, max_repeats: int) ->
 
 
 def some_of(known: Collection[str]) -> Callable[[str], list[str]]:
-    """The type of an argument that is a comma-separated list of known names."""
+    """Returns the argparse type of a comma-separated list of known names."""
 
     def parse(text: str) -> list[str]:
         chosen = text.split(',')
@@ -113,7 +115,7 @@ def some_of(known: Collection[str]) -> Callable[[str], list[str]]:
 
 
 def load() -> str:
-    """The cores and the load of the machine, to be printed with the results."""
+    """Formats the cores and the load of the machine, to print with the results."""
     return f'{os.cpu_count()} cores, load {" ".join(f"{average:.1f}" for average in os.getloadavg())}'
 
 

@@ -17,11 +17,12 @@ from results.statistics import describe, summarize
 
 WEIGHT_DECAY, NUM_CLASSES = 4e-5, 1001
 IMAGE_SIZE = 224  # of ResNet-50
-# Constant, and low enough for random labels; the program's own schedule begins as low. It does not change the speed.
+# Constant, and low enough for random labels; the program's own schedule starts as low. It does not affect the speed.
 LEARNING_RATE = 0.005
 _TRAINED_PASSES = 3  # docs/results.md: the backward pass is two forward passes
 
 
+# Long, because the document is one literal; the arguments are all that it takes from the script.
 def make_document(
     args: argparse.Namespace,
     peer: str,
@@ -34,14 +35,18 @@ def make_document(
     *,
     is_synthetic: bool,
 ) -> dict[str, Any]:
-    """The JSON object of a run.
+    """Returns the JSON object of a run.
 
     Args:
       args: batch_size, num_warmup_batches, num_batches, precision and forward_only, as the flags of this program.
-      peer: the name of the software. versions: of its libraries.
-      starts, seconds, losses: of each step, warm-up included; starts in seconds since 1970.
-      disturbance: of the timed steps, as hardware.meters.Disturbances has it.
-      model: the name of the network in this program. is_synthetic: whether no images are read.
+      peer: the name of the software.
+      versions: the versions of its libraries.
+      starts: the start of each step, warm-up included, in seconds since 1970.
+      seconds: the seconds of each step.
+      losses: the loss of each step.
+      disturbance: the disturbance of the timed steps, as hardware.meters.Disturbances returns it.
+      model: the name of the network in this program.
+      is_synthetic: whether no images are read.
     """
     facts = MODELS.find_model(model)
     parameters, multiply_adds = read_table()[model, 'imagenet', facts.image_size]

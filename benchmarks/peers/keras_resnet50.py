@@ -21,7 +21,7 @@ from benchmarks.peers.measuring import parse_flags, run_steps
 
 
 def make_step(batch_size: int, precision: str, *, forward_only: bool, jit_compile: bool) -> Callable[[], float]:
-    """What takes a step and returns the loss."""
+    """Returns a function that takes a step and returns the loss."""
     keras.mixed_precision.set_global_policy('mixed_bfloat16' if precision == 'bf16' else 'float32')
     images = tf.random.uniform([batch_size, IMAGE_SIZE, IMAGE_SIZE, 3], -1, 1)
     labels = tf.random.uniform([batch_size], 0, NUM_CLASSES, tf.int32)
@@ -35,7 +35,7 @@ def make_step(batch_size: int, precision: str, *, forward_only: bool, jit_compil
     if not forward_only:
 
         def train() -> float:
-            # The loss that it returns is the mean of all batches since the last reset.
+            # train_on_batch returns the mean loss of all batches since the last reset.
             model.reset_metrics()
             return float(model.train_on_batch(images, labels))
 

@@ -14,7 +14,7 @@ BLOCKS = (3, 4, 6, 3)
 
 
 def parse_flags(description: str, extra: Callable[[argparse.ArgumentParser], None] | None = None) -> argparse.Namespace:
-    """The flags of the command line, which mean what they mean to this program; `extra` adds those of one peer."""
+    """Reads the command line, whose flags have the same meaning as in this program; `extra` adds flags of one peer."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument('--batch_size', type=int, default=32)
     parser.add_argument('--num_batches', type=int, default=10)
@@ -39,8 +39,12 @@ def run_steps(
     """Takes the steps, prints images/sec, and writes the result.
 
     Args:
-      args: of parse_flags. peer: its name. versions: of its libraries. step: takes a step and returns the loss.
-      model: the name of the network in this program. is_synthetic: whether no images are read.
+      args: the result of parse_flags.
+      peer: the name of the software.
+      versions: the versions of its libraries.
+      step: takes a step and returns the loss.
+      model: the name of the network in this program.
+      is_synthetic: whether no images are read.
 
     Raises:
       OSError: the result cannot be written.

@@ -1,4 +1,4 @@
-"""The networks of some models of this program, written out in operations of tf.nn, in NHWC."""
+"""The networks of some models of this program, written directly with tf.nn's ops, in NHWC."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +11,16 @@ _MOMENTUM = 0.9
 
 
 class Layers:
-    """The layers of a network, and their variables, which are float32 and cast to the type of the activations."""
+    """The layers of a network. Their variables are float32, and are cast to the type of the activations."""
 
     def __init__(self, *, is_training: bool, epsilon: float = 1e-5, scale: bool = True) -> None:
-        """epsilon, scale: of batch norm; whether it has a learned factor."""
+        """Starts a network.
+
+        Args:
+          is_training: whether to build it for training.
+          epsilon: the epsilon of batch norm.
+          scale: whether batch norm has a learned factor.
+        """
         self.kernels: list[tf.Variable] = []
         self.others: list[tf.Variable] = []
         self.updates: list[tf.Operation] = []
@@ -71,7 +77,7 @@ def _resnet50(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
 
     def conv(x: tf.Tensor, filters: int, size: int, strides: int) -> tf.Tensor:
         pad, padding = size // 2, 'SAME'
-        # Explicit padding slows the gradients down, and in bf16 by a factor.
+        # Explicit padding slows the gradients down, several times in bf16.
         if strides > 1 and pad:
             x, padding = tf.pad(x, [[0, 0], [pad, pad], [pad, pad], [0, 0]]), 'VALID'
         return layers.batch_norm(layers.conv(x, filters, (size, size), strides, padding))
@@ -154,7 +160,7 @@ def _alexnet(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
 
 
 def _trivial(layers: Layers, x: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Without convolutions, to measure all else."""
+    """A network without convolutions, to measure everything else."""
     x = tf.reshape(x, [-1, x.shape[1:].num_elements()])
     for units in (1, 4096):
         x = tf.nn.relu(layers.dense(x, units))

@@ -2,10 +2,10 @@
 
     python benchmarks/peers/plain_records.py --data_dir=data/records --batch_size=64
 
-As one writes it from TensorFlow's guides: an example is parsed, a random window decoded by the fused op, flipped,
-resized and normalised, in a parallel map with AUTOTUNE; all else has TensorFlow's defaults, so that libjpeg-turbo also
-smooths the colours between pixels (fancy upscaling), which this program leaves out. --whole_pictures decodes the whole
-picture and cuts the window out of it, as pipelines did before there was a fused op.
+The pipeline follows TensorFlow's guides: parse an example, decode a random window by the fused op, flip, resize and
+normalise it, in a parallel map with AUTOTUNE. Everything else has TensorFlow's defaults, so libjpeg-turbo also smooths
+the colours between pixels (fancy upscaling), which this program turns off. --whole_pictures decodes the whole picture
+and crops it, as pipelines did before the fused op existed.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from benchmarks.peers.measuring import parse_flags, run_steps
 from benchmarks.peers.plain_tensorflow import make_step
 
 _IMAGE_SIZE = 227
-# Those that records are sure to have.
+# The features that all records have.
 _FEATURES = {
     'image/encoded': tf.io.FixedLenFeature([], tf.string),
     'image/class/label': tf.io.FixedLenFeature([], tf.int64),
@@ -31,7 +31,7 @@ _FEATURES = {
 
 
 def make_pipeline(data_dir: str, batch_size: int, *, whole_pictures: bool) -> Callable[[], tuple[tf.Tensor, tf.Tensor]]:
-    """What adds the pipeline to a graph: images [N, 227, 227, 3] float32 in [-1, 1], and labels [N] int32."""
+    """Returns a function that adds the pipeline: images [N, 227, 227, 3] float32 in [-1, 1], and labels [N] int32."""
 
     def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         example = tf.io.parse_single_example(record, _FEATURES)

@@ -1,8 +1,8 @@
-"""A TensorFlow graph loop, as small and fast as one writes it by hand. The command trains ResNet-50.
+"""A TensorFlow graph loop, as small and fast as a hand-written one can be. The command trains ResNet-50.
 
     python benchmarks/peers/plain_tensorflow.py --batch_size=32 --precision=bf16
 
-Nothing of this program is in the graph: operations of tf.nn on resource variables, tf.gradients, and the fused update.
+The graph contains nothing of this program, only tf.nn's ops on resource variables, tf.gradients, and the fused update.
 """
 
 import os
@@ -28,10 +28,10 @@ def make_step(
     forward_only: bool,
     pipeline: Callable[[], tuple[tf.Tensor, tf.Tensor]] | None = None,
 ) -> Callable[[], float]:
-    """What takes a step of a network of NETWORKS and returns the loss, in a session of its own.
+    """Returns a function that takes a step of a network of NETWORKS in a new session, and returns the loss.
 
     Args:
-      pipeline: adds the images and labels to the graph; None: they are random, and stay in variables.
+      pipeline: adds the images and labels to the graph; None for random ones, which stay in variables.
     """
     network = NETWORKS[model]
     layers = network.layers(is_training=not forward_only)
@@ -42,7 +42,7 @@ def make_step(
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
         updates = layers.updates
         if not forward_only:
-            # Part of the loss that is returned, as in the program.
+            # The returned loss includes weight decay, as in the program.
             loss += WEIGHT_DECAY * tf.add_n([tf.nn.l2_loss(kernel) for kernel in layers.kernels])
             variables = [*layers.kernels, *layers.others]
             gradients = tf.gradients(loss, variables)

@@ -27,7 +27,7 @@ def _conv(channels: int, filters: int, size: int, strides: int) -> nn.Sequential
 
 
 class _Block(nn.Module):
-    """The stride is in the first convolution, other than in torchvision's."""
+    """A bottleneck block with the stride in its first convolution, unlike torchvision's."""
 
     def __init__(self, channels: int, width: int, strides: int, *, project: bool) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def make_network() -> nn.Module:
 
 
 def make_step(batch_size: int, precision: str, *, forward_only: bool, compiled: bool) -> Callable[[], float]:
-    """What takes a step and returns the loss."""
+    """Returns a function that takes a step and returns the loss."""
     model = make_network().to(memory_format=torch.channels_last)
     images = torch.rand(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE).mul_(2).sub_(1).to(memory_format=torch.channels_last)
     labels = torch.randint(0, NUM_CLASSES, (batch_size,))
