@@ -13,7 +13,7 @@ from planning.this_process import INTRA, THIS_PROCESS, ThisProcess
 if TYPE_CHECKING:
     from tests.support.local_cluster import LocalCluster
 
-# The examples are the same in every run, and slow machines do not fail. `--hypothesis-profile=default` draws others.
+# Every run has the same examples, without deadlines for slow machines. `--hypothesis-profile=default` draws others.
 settings.register_profile('same', derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile('same')
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
@@ -33,14 +33,14 @@ def forget_models() -> Iterator[None]:
 
 @pytest.fixture
 def same_environment() -> Iterator[None]:
-    """Takes back the variables that plans of runs set in this process."""
+    """Restores the environment variables that plans of runs set in this process."""
     with mock.patch.dict(os.environ):
         yield
 
 
 @pytest.fixture
 def fresh_process() -> Iterator[None]:
-    """This process, as if no run had set anything for it."""
+    """Makes this process look as if no run had changed its settings."""
     with mock.patch.dict(vars(THIS_PROCESS), vars(ThisProcess())):
         yield
 

@@ -45,7 +45,7 @@ def dotted(path: Path) -> str:
 
 
 MODULES = {dotted(path): path for path in PATHS}
-# What works before TensorFlow is there, or has no need of it.
+# Modules that must work without TensorFlow.
 WITHOUT_TENSORFLOW = [
     'tf_cnn_benchmarks',
     'errors',
@@ -156,9 +156,9 @@ WITHOUT_TENSORFLOW = [
     'training.checkpoint_files',
     'training.schedules',
 ]
-# What every room may know.
+# Modules that every room may import.
 FOR_ALL_ROOMS = {'hardware.atomic'}
-# The rooms, and modules at the top, that each room may know: directly, and through whatever it imports.
+# The rooms and top-level modules that each room may import, directly or through other modules.
 MAY_KNOW = {
     'errors': set(),
     'hardware': {'errors'},
@@ -186,7 +186,7 @@ MAY_KNOW = {
     },
     'page': {'comparison', 'errors', 'params', 'inputs', 'models', 'training', 'records', 'results'},
     'cluster': {'errors', 'hardware', 'params', 'results', 'inputs', 'models', 'training', 'records'},
-    # Its checks call everything but the command.
+    # Its checks call everything except the command.
     'doctor': {
         'benchmark_cnn',
         'cluster',
@@ -219,7 +219,7 @@ MAY_KNOW = {
         'records',
     },
 }
-# Where Params may be read: before the plan is made, or for the record.
+# The rooms that may read Params: before the plan is made, or to record them.
 PARAMS_READERS = {
     'benchmark_cnn',
     'cluster',
@@ -239,7 +239,8 @@ def imports_of(path: Path, *, at_runtime: bool = True) -> Iterator[str]:
     """The modules that a file imports, anywhere in it, by their dotted names.
 
     Args:
-      at_runtime: leaves out what is imported for type annotations only.
+      path: the file.
+      at_runtime: whether to skip imports for type annotations only.
     """
     skipped = set()
     tree = ast.parse(path.read_text())
@@ -259,7 +260,7 @@ def imports_of(path: Path, *, at_runtime: bool = True) -> Iterator[str]:
 
 
 def reachable(start: str) -> set[str]:
-    """The modules of this program that one imports, and that those import, at any time."""
+    """Returns the modules of this program that a module imports, directly or not, at any time."""
     found: set[str] = set()
     waiting = [start]
     while waiting:
@@ -285,7 +286,7 @@ def docstrings(tree: ast.AST) -> set[int]:
 
 
 def strings_in(path: Path) -> Iterator[tuple[int, str]]:
-    """The line and the text of every string of a file that is no docstring."""
+    """Yields the line and the text of every string of a file that is not a docstring."""
     tree = ast.parse(path.read_text())
     skipped = docstrings(tree)
     for node in ast.walk(tree):
@@ -381,7 +382,7 @@ def test_importing_reaches_no_tensorflow(module: str) -> None:
 
 
 def _imported_at_once(start: str) -> set[str]:
-    """The modules of this program that are imported together with one, packages included."""
+    """Returns the modules of this program that importing one imports too, packages included."""
     found: set[str] = set()
     waiting = [start]
     while waiting:

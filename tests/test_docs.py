@@ -1,7 +1,7 @@
-"""Every shell line of README.md and docs/ is one that works: see "Shell lines in the documentation" in contributing.md.
+"""Every shell line of README.md and docs/ works: see "Shell lines in the documentation" in contributing.md.
 
-A line that runs this program must be planned on this machine; over a block that needs more stands a comment,
-`<!-- needs: 8 GPUs -->`, and then the line is fitted to this machine first (smaller.fit).
+It must be possible to plan a line that runs this program on this machine. A block that needs more has a comment above
+it, `<!-- needs: 8 GPUs -->`; its lines are adapted to this machine first (smaller.fit).
 """
 
 import importlib
@@ -33,7 +33,7 @@ MODULES = {name: importlib.import_module(f'commands.{name}') for name in SUBCOMM
 DECLARATIONS: dict[str, Declaration[Any]] = {
     name: module.DECLARATION for name, module in MODULES.items() if hasattr(module, 'DECLARATION')
 }
-# Pages whose lines another test runs, all of them.
+# Pages whose lines are all run by another test.
 RUN_ELSEWHERE = {'docs/extending.md': 'test_extending.py'}
 SETUP = (ROOT / 'setup.py').read_text()
 
@@ -74,7 +74,7 @@ def _example_of(page: str) -> str:
 
 
 def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str | None:
-    """What is wrong with the arguments of this program, or None."""
+    """Returns what is wrong with the arguments of this program, or None."""
     if not argv or argv[0].startswith('-'):
         if {*argv} & {'--version', '--help'} or any(word.startswith('--help=') for word in argv):
             return None
@@ -84,7 +84,7 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
     try:
         rest = DECLARATIONS[argv[0]].parse(argv[1:]).rest
         parsed = parse_argv(rest)
-        # Sweeps of files that the reader has.
+        # Other sweeps need files of the reader.
         if argv[0] == 'sweep' and not {'--resume', 'modes.toml'} & {*argv}:
             words = [str(ROOT / word) if word.startswith('benchmarks/') else word for word in argv[1:]]
             MODULES['sweep'].main(['--dry_run', *words, *(['--device=cpu'] if line.needs else [])])
@@ -107,7 +107,7 @@ def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -
         if faults := [*parsed.warnings, *_idle(parsed.params, alone=is_alone)]:
             return '; '.join(faults)
         if parsed.params.eval or parsed.params.backbone_model_path or launcher in ('mpirun', 'srun', 'horovodrun'):
-            # Checkpoints and the other processes are missing here; tests of their own cover them.
+            # Checkpoints and other processes are missing here; other tests cover them.
             return None
         plan = make_plan(
             parse_argv(smaller.fit(argv, data, outputs, keep_devices=not line.needs)).params, Environment({})
@@ -124,7 +124,7 @@ def _make(words: list[str]) -> bool:
 
 
 def _pip(words: list[str]) -> bool:
-    """Installs the program, with extras that there are; or a package that an extra names."""
+    """Whether the words install the program with existing extras, or a package that an extra names."""
     known = re.findall(r"^        '(\w+)': ", SETUP, flags=re.MULTILINE)
     for word in words[2:]:
         own = re.fullmatch(r'\.(\[(.+)\])?', word)
@@ -136,7 +136,7 @@ def _pip(words: list[str]) -> bool:
 
 
 def _script(words: list[str]) -> bool:
-    """A file of the project, or one of its modules, with flags that are in its text."""
+    """Whether the words run a file or module of the project with flags that appear in its text."""
     module = words[2] if words[1] == '-m' else ''
     if module == 'pytest':
         return all((ROOT / word.split('::')[0]).exists() for word in words[3:] if word.startswith('tests/'))
@@ -145,7 +145,7 @@ def _script(words: list[str]) -> bool:
     return path.is_file() and all(f"'{flag}'" in path.read_text() for flag in flags)
 
 
-# Lines that run other programs, by the first word, and what must be true of them.
+# For lines that run other programs: the first word, and the check of the line.
 OTHERS: dict[str, Callable[[list[str]], bool]] = {
     'make': _make,
     'pip': _pip,
@@ -170,7 +170,7 @@ def test_every_other_line_is_checked_or_says_what_it_needs() -> None:
     assert not wrong, '\n'.join(wrong)
 
 
-# What makes a run of a page short.
+# Flags that shorten the runs of a page.
 SMALL = {'model': 'lenet', 'batch_size': '2', 'num_batches': '2', 'num_warmup_batches': '1', 'device': 'cpu'}
 
 
@@ -216,7 +216,7 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def _anchors(page: Path) -> set[str]:
-    """What the headings of a page are called in links, as GitHub makes it of them."""
+    """Returns the anchors that GitHub makes of a page's headings."""
     headings = re.findall(r'^#+ (.+)$', page.read_text(), flags=re.MULTILINE)
     return {re.sub(r'[^\w\- ]', '', heading.lower()).replace(' ', '-') for heading in headings}
 

@@ -1,4 +1,4 @@
-"""An installation from the wheel: one package, which works wherever other modules have the names of the program's."""
+"""An installation from the wheel: one package, which works even where other modules have the same names."""
 
 import ast
 import importlib.metadata
@@ -52,11 +52,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope='module')
 def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder bin/ of an environment with this wheel, and the dependencies of the environment of the tests."""
+    """The folder bin/ of an environment with this wheel, and with the dependencies of the tests' environment."""
     folder = tmp_path_factory.mktemp('environment')
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob('lib/python*/site-packages')
-    # Python reads no .pth files there, so an editable installation of a checkout is not found.
+    # Python does not read .pth files in these folders, so it does not find an editable installation of a checkout.
     (packages / 'dependencies.pth').write_text('\n'.join(sysconfig.get_path(name) for name in ('purelib', 'platlib')))
     python = folder / 'bin' / 'python'
     pip(f'--python={python}', 'install', '--no-deps', '--no-index', '--ignore-installed', str(wheel))
@@ -124,13 +124,13 @@ def test_every_package_that_the_project_imports_is_declared(wheel: Path) -> None
     assert PYTORCH in (ROOT / 'benchmarks' / 'requirements.txt').read_text()
 
 
-# It has no wheel; docs/launchers.md says how it is built. And one that a benchmark is compared with, in an
-# environment of its own.
+# Packages that no extra declares: Horovod has no wheel (docs/launchers.md says how to build it), and a benchmark runs
+# PyTorch in an environment of its own.
 HOROVOD, PYTORCH = 'horovod', 'torch'
 
 
 def packages_of(paths: Iterable[Path]) -> set[str]:
-    """The packages of others that modules import."""
+    """Returns the third-party packages that modules import."""
     own = {path.stem for path in ROOT.glob('*.py')} | {path.name for path in ROOT.iterdir()}
     own |= {path.stem for path in (ROOT / 'tests').rglob('*.py')}
     imported = set()
@@ -141,7 +141,7 @@ def packages_of(paths: Iterable[Path]) -> set[str]:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 imported.add(node.module.partition('.')[0])
     known = importlib.metadata.packages_distributions()
-    # Of several that share a name, as those of Google do, the one that is declared.
+    # Several packages of Google share a name; this is the declared one.
     names = {'google': ['protobuf']}
     return {
         canonical((names.get(name) or known.get(name) or [name])[0])
@@ -162,14 +162,14 @@ def test_what_is_missing_is_named_with_the_command_of_the_environment(binaries: 
     of_pipx.touch()
     assert refusal_of(records, environment).endswith(f'write pipx inject {binaries.parent.name} pillow')
     of_pipx.unlink()
-    # A checkout, started with a Python that has nothing.
+    # A checkout, started with a Python without packages.
     venv.create(tmp_path / 'bare', symlinks=True)
     line = refusal_of([tmp_path / 'bare/bin/python', ROOT / 'tf_cnn_benchmarks.py', '--model=lenet'], {**os.environ})
     assert line.endswith(f'write make -B -C {ROOT} install && source {ROOT}/.venv/bin/activate')
 
 
 def refusal_of(command: list[str | Path], environment: dict[str, str]) -> str:
-    """The one line with which a command is refused."""
+    """Returns the single line with which a command is refused."""
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd='/', timeout=120)
     assert (done.returncode, done.stdout) == (2, ''), done.stderr
     return check_line(done.stderr.rstrip(), 'not installed')
@@ -200,7 +200,7 @@ def test_the_command_runs_where_others_have_modules_of_the_same_names(
     for words in (['models', 'resnet50'], ['completion', 'bash']):
         assert 'resnet50' in output_of([binaries / 'tf_cnn_benchmarks', *words], tmp_path, hostile)
     assert '--model' in output_of([binaries / 'tf_cnn_benchmarks', 'help', 'model'], tmp_path, hostile)
-    # A process that starts a process.
+    # `cluster` starts processes itself.
     flags = ['--model_file=my_model.py', '--model=narrow', '--device=cpu', '--num_batches=2', '--result_file=r.json']
     run = output_of([binaries / 'tf_cnn_benchmarks', 'cluster', '--workers=1', '--', *flags], tmp_path, hostile)
     assert 'total images/sec: ' in run

@@ -1,1 +1,1 @@
-"""What tests of several rooms share."""
+"""Helpers for the tests of several rooms."""

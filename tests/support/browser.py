@@ -1,4 +1,4 @@
-"""A real browser for tests of pages: Chromium of the distribution, without a window, driven by Selenium."""
+"""A real browser for tests of pages: the distribution's Chromium, headless, driven by Selenium."""
 
 import base64
 import contextlib
@@ -24,13 +24,13 @@ _BROWSER, _DRIVER = '/usr/bin/chromium', '/usr/bin/chromedriver'
 
 
 class Browser:
-    """A page in Chromium, and what the browser says about it."""
+    """A page in Chromium, and the browser's messages about it."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
     def open(self, url: str, *, width: int = 1280, dark: bool = False, media: str = '') -> None:
-        """Opens a page in a window of this width in CSS pixels, with what the user prefers."""
+        """Opens a page in a window of this width in CSS pixels, with the user's preferences."""
         self.command(
             'Emulation.setDeviceMetricsOverride', width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
@@ -40,15 +40,15 @@ class Browser:
         self.driver.get(url)
 
     def run(self, script: str, *arguments: object) -> Any:
-        """The result of JavaScript in the page."""
+        """Runs JavaScript in the page, and returns its result."""
         return self.driver.execute_script(script, *arguments)
 
     def command(self, name: str, **parameters: object) -> Any:
-        """The answer to a command of the Chrome DevTools protocol."""
+        """Returns the answer to a command of the Chrome DevTools protocol."""
         return self.driver.execute_cdp_cmd(name, parameters)
 
     def requests(self) -> list[str]:
-        """The URLs that the page has asked for since it was opened."""
+        """Returns the URLs that the page has requested since it was opened."""
         messages = [json.loads(entry['message'])['message'] for entry in self.driver.get_log('performance')]
         return [
             message['params']['request']['url']
@@ -57,20 +57,20 @@ class Browser:
         ]
 
     def errors(self) -> list[str]:
-        """What stands in the console since the last call, warnings and breaches of the content policy included."""
+        """Returns the console's lines since the last call, including warnings and breaches of the content policy."""
         return [entry['message'] for entry in self.driver.get_log('browser')]
 
     def pdf(self) -> bytes:
-        """The page as it would be printed on A4."""
+        """Returns the page as PDF, printed on A4."""
         printed = self.command('Page.printToPDF', paperWidth=8.27, paperHeight=11.69, printBackground=True)
         return base64.b64decode(printed['data'])
 
     def accessibility_faults(self, *rules: str) -> list[str]:
-        """What axe-core finds, by all of its rules or some: the rule, and the elements."""
+        """Returns the faults that axe-core finds, by all or some of its rules: the rule and the elements."""
         axe = pytest.importorskip('axe_selenium_python', reason='pip install axe-selenium-python')
         source = next(Path(axe.__file__).parent.rglob('axe.min.js'))
         self.run(source.read_text(encoding='utf-8'))
-        # Its version for Python before 3.12 does not know that HTML 5.2 lets <div> group the items of a <dl>.
+        # The version for Python before 3.12 does not know that HTML 5.2 allows <div> in <dl>.
         options = {
             'resultTypes': ['violations'],
             'rules': {'dlitem': {'enabled': False}},

@@ -1,4 +1,4 @@
-"""Runs with --deterministic in every local mode, and prints their losses bit for bit, as JSON by the settings.
+"""Runs with --deterministic in every local mode, and prints the exact losses as JSON, by the settings of the run.
 
 Its argument is a folder that contains records/ and cifar/.
 """

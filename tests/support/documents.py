@@ -17,9 +17,9 @@ from params.table import SPECS
 # The shell lines of README.md and docs/, and how each is checked.
 
 ROOT = Path(__file__).resolve().parents[2]
-# Without the page of flags, which may have been made; test_flag_docs.py checks it.
+# The page of flags, if it was made, is not among them; test_flag_docs.py checks it.
 PAGES = [ROOT / 'README.md', *sorted({*(ROOT / 'docs').glob('*.md')} - {ROOT / 'docs' / 'flags.md'})]
-# The first words of shell lines, which may stand after variables. In a block of sh or bash every line is one.
+# The first words of shell lines, possibly after variables. In a block of sh or bash every line is a shell line.
 _PROGRAMS = (
     'bash|chromium|docker|git|horovodrun|kubectl|make|mpirun|pip|pipx|'
     'python3?|source|srun|tensorboard|tf_cnn_benchmarks'
@@ -31,12 +31,13 @@ _FENCE = re.compile(r'```(\w*)$')
 
 @dataclass(frozen=True)
 class ShellLine:
-    """A line with those that continue it.
+    """A shell line with its continuation lines.
 
     Attributes:
-      page: the file, below the project. number: of its first line in the file.
-      text: without the backslashes at the ends of its lines.
-      needs: what the comment `<!-- needs: ... -->` over its block says it needs, which this machine may lack.
+      page: the path of the page in the project.
+      number: the number of its first line in the page.
+      text: its text without the backslashes at line ends.
+      needs: the text of the comment `<!-- needs: ... -->` above its block: resources that this machine may lack.
     """
 
     page: str
@@ -49,7 +50,7 @@ class ShellLine:
 
 
 def shell_lines() -> Iterator[ShellLine]:
-    """All shell lines of all pages, in their order."""
+    """Yields all shell lines of all pages, in order."""
     for page in PAGES:
         yield from _lines_of(page)
 
@@ -71,7 +72,7 @@ def _lines_of(page: Path) -> Iterator[ShellLine]:
             continue
         is_indented = language is None and line.startswith('    ')
         if language is None and line and not is_indented:
-            # Text: a block has ended, unless a comment has just announced the next one.
+            # Text outside of blocks ends the scope of the comment.
             needs = None
         in_shell = language in ('sh', 'bash')
         text = line.strip()
@@ -100,7 +101,7 @@ DOC_COMMANDS = [
 
 ALL_FLAGS: Mapping[str, FlagSpec] = {**{name: row.spec for name, row in TABLE.items()}, **OLDER_NAMES, **SPECS}
 
-# Values of flags that are texts of a form of their own. A folder and a file of the test are 'folder' and 'file'.
+# Values of flags whose texts have a special form. 'folder' and 'file' are a folder and a file of the test.
 _TEXTS: Mapping[str, tuple[str, ...]] = {
     'model': ('trivial', 'lenet', 'resnet20', 'resnet50', 'mobilenet'),
     'all_reduce_spec': ('pscpu', 'psgpu#2', 'xring', 'pscpu:32k:xring', 'nccl', 'nccl/xring', 'collective', 'pscpu:2'),
@@ -120,7 +121,7 @@ _TEXTS: Mapping[str, tuple[str, ...]] = {
 _PATHS = (*('out', 'out/deeper/path', 'folder', 'folder/new', 'file', '/dev/null/x', '~/out', '~nobody/x', 'a*b', '.'),)
 _PATHS_TO_READ = ('folder', 'file', '/no/such', '~/none', 'caf\udce9')
 _READ = ('data_dir', 'model_file', 'backbone_model_path')
-# What nearly no flag takes.
+# Values that nearly no flag takes.
 _ODD = (
     *('', "''", '""', ' ', 'nan', 'inf', '-inf', '1e999', '-1', '0x10', '99999999999999999999', '1.5', '٣', '½', '+1'),
     *(
@@ -141,7 +142,7 @@ _ODD = (
         'x' * 5000,
     ),
 )
-# Words that are no flags of the program.
+# Words that are not flags of the program.
 STRANGE = (
     *(
         '',
@@ -175,12 +176,12 @@ STRANGE = (
 
 
 def right_words() -> list[str]:
-    """Words that each have an allowed value."""
+    """Returns flags with allowed values."""
     return [word for spec in ALL_FLAGS.values() for word in _right(spec)]
 
 
 def wrong_words() -> list[str]:
-    """Words with values of another type, out of bounds, or odd; some flags take them."""
+    """Returns flags with values of another type, out of bounds, or odd; some flags accept them."""
     words = [*STRANGE]
     for spec in ALL_FLAGS.values():
         words += (f'--{spec.name}={value}' for value in _ODD)
@@ -194,7 +195,7 @@ def wrong_words() -> list[str]:
 
 def _right(spec: FlagSpec) -> Iterator[str]:
     if spec.type is bool:
-        # XLA is tried out, which takes time.
+        # XLA stays off, since the plan tries it out, which takes time.
         forms = ('no{}', '{}=False') if spec.name in ('xla', 'xla_compile') else ('{}', 'no{}', '{}=True', '{}=f')
         yield from (f'--{form.format(spec.name)}' for form in forms)
     elif spec.choices:

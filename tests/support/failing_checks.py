@@ -1,4 +1,4 @@
-"""Checks that fail in every way in which a process can, for tests of what runs them."""
+"""Checks that fail in every way in which a process can fail, for tests of the check runner."""
 
 import atexit
 import ctypes
@@ -19,7 +19,7 @@ _FOREVER_SECS = 600
 
 
 def check(function: str, name: str | None = None, *, limit_secs: float = 30.0, shares: str | None = None) -> Check:
-    """A row of a table that runs a function of this module."""
+    """Returns a row of the table of checks, for a function of this module."""
     return Check(
         f'test/{name or function}',
         'nothing',
@@ -79,12 +79,12 @@ def hangs(context: Context) -> NoReturn:
 
 
 def hangs_with_a_child(context: Context) -> NoReturn:
-    """Starts a process that ignores signals, and tells its number."""
+    """Starts a process that ignores signals, and prints its pid."""
     code = 'import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True); '
     child = subprocess.Popen([sys.executable, '-c', f'{code}time.sleep({_FOREVER_SECS})'], stdout=subprocess.PIPE)
     assert child.stdout is not None
     context.doing(child.stdout.readline().decode().strip())
-    # No signal handler of Python runs while native code waits.
+    # Python runs no signal handlers while native code waits.
     ctypes.CDLL(None).usleep(ctypes.c_uint(2**31))
     time.sleep(_FOREVER_SECS)
     raise AssertionError

@@ -1,8 +1,8 @@
-"""Takes the place of the program in tests of sweeps: writes the document in FAKE_DOCUMENT as its result at once.
+"""Replaces the program in tests of sweeps: writes the document in FAKE_DOCUMENT as its result at once.
 
-FAKE_BEHAVIOURS is a JSON object: if a word of the command line is one of its keys, the process does what the value
-says; if that is an object, what it says for the number of this run, from 1. Each run appends its words to FAKE_LOG.
-Uses nothing outside the standard library, since it is started often.
+FAKE_BEHAVIOURS is a JSON object: if a word of the command line is one of its keys, the value is the behaviour of the
+process. A value that is an object has the behaviour for the number of this run, from 1. Each run appends its words to
+FAKE_LOG. Imports only the standard library, since it is started often.
 """
 
 import ctypes
@@ -55,7 +55,7 @@ def misbehave(does: object, size: int) -> None:
     if does == 'die':
         os.kill(os.getpid(), signal.SIGSEGV)
     if does == 'wait':
-        # Also a child that has a session of its own and dies with its parent, as those of a cluster do.
+        # With a child in a session of its own that dies with its parent, like the processes of a cluster.
         if os.fork() == 0:
             os.setsid()
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -64,13 +64,13 @@ def misbehave(does: object, size: int) -> None:
         while True:
             signal.pause()
     if does == 'stop when told':
-        # Blocked first, so that a signal that comes early is not lost.
+        # Blocked first, so that an early signal is not lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         signal.sigwait({signal.SIGTERM})
     if does == 'grow':
-        held = [bytearray(os.urandom(1 << 20)) for _ in range(400)]
+        in_memory = [bytearray(os.urandom(1 << 20)) for _ in range(400)]
         signal.pause()
-        del held
+        del in_memory
     if isinstance(does, int) and size > does:
         print('ResourceExhaustedError: OOM when allocating tensor')
         sys.exit(1)

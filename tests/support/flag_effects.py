@@ -1,8 +1,8 @@
-"""What a flag changes, observed on real runs, graphs, plans, session settings and the environment.
+"""Observes the effects of a flag on real runs, graphs, plans, session settings and the environment.
 
-Each function takes the flags of a run and returns what it observes, to be compared between two runs. In texts of flags
-these words stand for folders: DIR, an empty one of the observation; SAVED, a copy of the folder of a training that has
-ended; CIFAR and SHARDS, images in the two kinds of files.
+Each function takes the flags of a run and returns an observation, to compare between two runs. In the values of flags
+these words stand for folders: DIR for an empty one, SAVED for a copy of the folder of a finished training, CIFAR and
+SHARDS for images in the two kinds of files.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ _GPUS = '0,1,2,3,4,5,6,7'
 
 @functools.cache
 def _made() -> 'tempfile.TemporaryDirectory[str]':
-    """A folder with CIFAR, SHARDS and SAVED; it is removed when the process ends."""
+    """Makes a folder with CIFAR, SHARDS and SAVED, which is removed when the process ends."""
     folder = tempfile.TemporaryDirectory()
     root = Path(folder.name)
     random = np.random.default_rng(1)
@@ -82,7 +82,7 @@ def _visible_gpus(kind: str) -> list[object]:
 
 @contextlib.contextmanager
 def _surroundings() -> Iterator[Path]:
-    """A fresh process, as far as one process can be: with 8 GPUs that nothing opens, OpenMP, and an empty folder."""
+    """Makes this process look fresh, with OpenMP and 8 GPUs that nothing opens; yields an empty folder."""
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(tf.config, 'list_physical_devices', side_effect=_visible_gpus),
@@ -121,7 +121,7 @@ def _plan(flags: Flags) -> Plan | ServerPlan:
 
 
 def fact(path: str) -> Look:
-    """A fact of the plan, for what a run does with it far away from here: other processes, or after hours."""
+    """Observes a fact of the plan whose effect cannot be seen here: in other processes, or after hours."""
 
     def look(flags: Flags) -> Any:
         with _surroundings() as folder:
@@ -131,13 +131,13 @@ def fact(path: str) -> Look:
 
 
 def kind_of_process(flags: Flags) -> str:
-    """What the process does in its cluster."""
+    """Observes the role of the process in its cluster."""
     with _surroundings() as folder:
         return type(_plan(_filled(flags, folder))).__name__
 
 
 def is_refused(flags: Flags) -> bool:
-    """Whether the run is refused."""
+    """Observes whether the run is refused."""
     with _surroundings() as folder:
         try:
             _plan(_filled(flags, folder))
@@ -147,7 +147,7 @@ def is_refused(flags: Flags) -> bool:
 
 
 def config(path: str) -> Look:
-    """A field of the ConfigProto of the run's sessions."""
+    """Observes a field of the ConfigProto of the run's sessions."""
 
     def look(flags: Flags) -> Any:
         kind = flags.get('device', 'cpu')
@@ -160,7 +160,7 @@ def config(path: str) -> Look:
 
 
 def variable(name: str) -> Look:
-    """A variable of the environment, as TensorFlow finds it."""
+    """Observes an environment variable as TensorFlow finds it."""
 
     def look(flags: Flags) -> str | None:
         with _surroundings() as folder:
@@ -171,12 +171,12 @@ def variable(name: str) -> Look:
 
 
 def averaged_rate(flags: Flags) -> float:
-    """The rate that is printed after steps of 1, 2 and 3 seconds."""
+    """Observes the rate printed after steps of 1, 2 and 3 seconds."""
     return summarize(10, [1.0, 2.0, 3.0], fact('counts.newest_weight')(flags)).images_per_second
 
 
 def rates(flags: Flags) -> list[float]:
-    """The learning rates of steps of the first 120 epochs; an epoch has 100 steps of 500 images."""
+    """Observes the learning rates of steps in the first 120 epochs; an epoch has 100 steps of 500 images."""
     learning_rate = fact('step.learning_rate')({**SMALL_RUN, 'batch_size': 500, **flags})
     with tf.Graph().as_default(), open_session() as session:
         steps = (0, 50, 150, 250, 350, 12_000)
@@ -192,12 +192,12 @@ def _build(flags: Flags) -> GpuGraph:
 
 
 def in_graph(look: Callable[[GpuGraph], Any]) -> Look:
-    """What `look` finds in the graph of a run on GPUs."""
+    """Observes the graph of a run on GPUs by `look`."""
     return lambda flags: look(_build(flags))
 
 
 def ops(*types: str) -> Look:
-    """How many ops of these types there are in the graph and its functions, on each kind of device."""
+    """Counts the ops of these types in the graph and its functions, on each kind of device."""
 
     def look(built: GpuGraph) -> Counter[tuple[str, str]]:
         graph = built.graph.as_graph_def()
@@ -210,13 +210,13 @@ def ops(*types: str) -> Look:
 
 @in_graph
 def work(built: GpuGraph) -> Counter[str]:
-    """How many ops of each type a step has."""
+    """Counts the ops of each type in a step."""
     return Counter(op.type for op in built.step)
 
 
 @in_graph
 def links(built: GpuGraph) -> set[tuple[str, str]]:
-    """Between which devices a step sends tensors."""
+    """Returns the pairs of devices between which a step sends tensors."""
     return {
         (value.device, op.device) for op in built.step for value in op.inputs if {value.device, op.device} - {''}
     } - {(device, device) for device in {op.device for op in built.step}}
@@ -224,37 +224,37 @@ def links(built: GpuGraph) -> set[tuple[str, str]]:
 
 @in_graph
 def devices(built: GpuGraph) -> set[str]:
-    """Where the ops of a step are."""
+    """Returns the devices of a step's ops."""
     return {op.device for op in built.step}
 
 
 @in_graph
 def places_of_variables(built: GpuGraph) -> Counter[str]:
-    """How many variables are on each device."""
+    """Counts the variables on each device."""
     return Counter(op.device for op in built.graph.get_operations() if op.type == 'VarHandleOp')
 
 
 @in_graph
 def types_of_variables(built: GpuGraph) -> Counter[int]:
-    """The types of variables."""
+    """Counts the variables of each type."""
     return Counter(op.node_def.attr['dtype'].type for op in built.graph.get_operations() if op.type == 'VarHandleOp')
 
 
 @in_graph
 def seeds(built: GpuGraph) -> set[int]:
-    """The seeds of random ops."""
+    """Returns the seeds of random ops."""
     return {op.get_attr('seed') for op in built.graph.get_operations() if 'seed' in op.node_def.attr}
 
 
 @in_graph
 def layouts(built: GpuGraph) -> set[bytes]:
-    """The orders of the axes of what convolutions get."""
+    """Returns the data formats of convolutions."""
     return {op.get_attr('data_format') for op in built.of_type('Conv2D')}
 
 
 @in_graph
 def data_sets(built: GpuGraph) -> list[tuple[Any, ...]]:
-    """The data sets of tf.data: their types, the numbers that they get, and their settings."""
+    """Returns the data sets of tf.data: their types, the numbers among their inputs, and their settings."""
     found = [op for op in built.graph.get_operations() if 'Dataset' in op.type]
     return sorted(
         (
@@ -272,7 +272,7 @@ def data_sets(built: GpuGraph) -> list[tuple[Any, ...]]:
 
 @in_graph
 def images_of_step(built: GpuGraph) -> list[int]:
-    """How many images the loss of each tower is of."""
+    """Returns the number of images in the loss of each tower."""
     return [int(op.inputs[0].shape[0]) for op in built.of_type('SparseSoftmaxCrossEntropyWithLogits')]
 
 
@@ -287,13 +287,13 @@ def _run(flags: Flags, folder: Path) -> tuple[Result, str]:
 
 
 def losses(flags: Flags) -> list[float]:
-    """The losses of the steps; each depends on the updates before it."""
+    """Observes the losses of the steps, each of which depends on the updates before it."""
     with _surroundings() as folder:
         return [step.values.loss for step in _run(flags, folder)[0].steps]
 
 
 def lines(flags: Flags) -> list[str]:
-    """What is printed, without what depends on time."""
+    """Observes the printed lines, without the parts that depend on time."""
     with _surroundings() as folder:
         text = _run(flags, folder)[1]
     text = re.sub(r'images/sec: .*?(\t|$)', r'\1', text, flags=re.MULTILINE)
@@ -301,7 +301,7 @@ def lines(flags: Flags) -> list[str]:
 
 
 def files(flags: Flags) -> list[str]:
-    """The files that are there afterwards, without the numbers of processes and seconds in their names."""
+    """Observes the files that a run leaves, without the process numbers and seconds in their names."""
     with _surroundings() as folder:
         _run(flags, folder)
         names = [str(path.relative_to(folder)) for path in folder.rglob('*') if path.is_file()]
@@ -309,7 +309,7 @@ def files(flags: Flags) -> list[str]:
 
 
 def words_in(name: str) -> Callable[[Flags], set[str]]:
-    """The words in quotes in a file that a run writes, but for what differs between two runs of one process."""
+    """Observes the quoted words in a file that a run writes, except those that differ between two equal runs."""
 
     def look(flags: Flags) -> set[str]:
         with _surroundings() as folder:
@@ -320,7 +320,7 @@ def words_in(name: str) -> Callable[[Flags], set[str]]:
 
 
 def is_json(name: str) -> Look:
-    """Whether a file that a run writes is JSON."""
+    """Observes whether a file that a run writes is JSON."""
 
     def look(flags: Flags) -> bool:
         with _surroundings() as folder:
@@ -335,7 +335,7 @@ def is_json(name: str) -> Look:
 
 
 def summaries(flags: Flags) -> list[tuple[int, str]]:
-    """The step and the tag of each summary."""
+    """Observes the step and the tag of each summary."""
     with _surroundings() as folder:
         _run(flags, folder)
         return sorted(
@@ -347,7 +347,7 @@ def summaries(flags: Flags) -> list[tuple[int, str]]:
 
 
 def saved(name: str) -> Look:
-    """A value in the last checkpoint of DIR/t."""
+    """Observes a value in the last checkpoint of DIR/t."""
 
     def look(flags: Flags) -> float:
         with _surroundings() as folder:

@@ -1,4 +1,4 @@
-"""Graphs of runs on GPUs, built without a GPU, and what they would do there."""
+"""Builds the graphs of runs on GPUs without a GPU, and inspects what they would do on GPUs."""
 
 import functools
 import os
@@ -52,7 +52,7 @@ WAYS: Mapping[str, Flags] = {
 
 @dataclass(frozen=True)
 class GpuGraph:
-    """The graph of a run, initial values, copies and evaluation included, and the ops of one of its steps."""
+    """The graph of a run, with initial values, copies and evaluation, and the ops of one of its steps."""
 
     plan: Plan
     graph: tf.Graph
@@ -61,16 +61,16 @@ class GpuGraph:
 
     @property
     def num_devices(self) -> int:
-        """The devices of the step, those of other processes included."""
+        """The number of devices in the step, including those of other processes."""
         return len({op.device for op in self.step})
 
     def of_type(self, *types: str) -> list[tf.Operation]:
-        """The ops of a step of these types, in the order in which they were added."""
+        """Returns the ops of these types in a step, in the order in which they were added."""
         return [op for op in self.graph.get_operations() if op in self.step and op.type in types]
 
 
 class Horovod:
-    """What a plan and a graph of rank 0 of two use of the module horovod.tensorflow. It places its ops as that does."""
+    """The part of horovod.tensorflow that a plan and a graph use, on rank 0 of 2. It places its ops as Horovod does."""
 
     Sum = 'sum'
 
@@ -95,13 +95,13 @@ class Horovod:
 
 
 def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> GpuGraph:
-    """Builds the graph of a run on that many GPUs. flags are those of the process, by default of lenet."""
+    """Builds the graph of a run on a number of GPUs. flags are those of the process; the default model is lenet."""
     defaults = {'model': 'lenet', 'batch_size': 2, 'device': 'gpu', 'num_gpus': num_gpus, 'data_format': 'NCHW'}
     if 'worker_hosts' in flags:
         flags = {'task_index': task_index, **flags}
     with (
         mock.patch.object(tf.config, 'list_physical_devices', return_value=[object()] * num_gpus),
-        # The plan sets what TensorFlow reads of it.
+        # The plan sets the variables that TensorFlow reads.
         mock.patch.dict(os.environ),
     ):
         plan = make_plan(make_params(**{**defaults, **flags}), Environment({}))
@@ -118,7 +118,7 @@ def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> Gp
 
 @functools.cache
 def _gpu_kernels(op_type: str) -> list[dict[str, set[int]]]:
-    """For each kernel of an op on GPUs, the values that each of its type attributes may have."""
+    """Returns, for each GPU kernel of an op, the values that each of its type attributes may have."""
     found = kernels.get_registered_kernels_for_op(op_type).kernel
     return [
         {limit.name: set(limit.allowed_values.list.type) for limit in kernel.constraint}
@@ -133,7 +133,7 @@ def _types(op: tf.Operation, name: str) -> set[int]:
 
 
 def has_gpu_kernel(op: tf.Operation) -> bool:
-    """Whether a GPU can run the op; else TensorFlow moves it, and what is colocated with it, to the CPU."""
+    """Whether a GPU can run the op; otherwise TensorFlow moves it, with all colocated ops, to the CPU."""
     return any(all(_types(op, name) <= allowed for name, allowed in limits.items()) for limits in _gpu_kernels(op.type))
 
 
@@ -142,7 +142,7 @@ def is_on_gpu(op: tf.Operation) -> bool:
 
 
 def ops_without_kernel(built: GpuGraph) -> dict[str, int]:
-    """How many ops of each type and dtype are placed on a GPU that has no kernel for them."""
+    """Counts the ops, by type and dtype, that are placed on a GPU without a kernel for them."""
     lacking = (op for op in built.graph.get_operations() if is_on_gpu(op) and not has_gpu_kernel(op))
     return dict(Counter(f'{op.type} {[value.dtype.name for value in (*op.inputs, *op.outputs)]}' for op in lacking))
 
@@ -154,7 +154,7 @@ def ops_without_device(built: GpuGraph) -> list[str]:
 
 
 def strangers_of_resources(built: GpuGraph) -> list[str]:
-    """Ops that use a variable of another device, which TensorFlow refuses."""
+    """Returns the ops that use a variable of another device, which TensorFlow refuses."""
     return sorted(
         op.name
         for op in built.graph.get_operations()
@@ -164,7 +164,7 @@ def strangers_of_resources(built: GpuGraph) -> list[str]:
 
 
 def signals(built: GpuGraph) -> list[tuple[str, str]]:
-    """What of a step is sent to another device without being data: control edges and scalars, once for each receiver.
+    """Returns what a step sends to other devices that is not data: control edges and scalars, once per receiver.
 
     Each costs a pair of Send and Recv, and on a GPU an event of its stream.
     """
@@ -179,7 +179,7 @@ def _signals_to(op: tf.Operation) -> Iterator[str]:
 
 
 def bytes_between(built: GpuGraph, sender: str, receiver: str) -> int:
-    """The bytes of a step that devices whose names match one pattern send to those that match another."""
+    """Returns the bytes that a step sends from devices matching one pattern to devices matching another."""
     sent = {
         (value.ref(), op.device): value.dtype.size * (value.shape.num_elements() or 0)
         for op in built.step

@@ -1,4 +1,4 @@
-"""Sessions, settings and inputs of small graphs, and what checkpoints hold."""
+"""Sessions, settings and inputs of small graphs, and the contents of checkpoints."""
 
 import contextlib
 import resource
@@ -25,10 +25,10 @@ DATA_FORMATS = ('NHWC', 'NCHW')
 
 @contextlib.contextmanager
 def open_session(num_cpus: int = 1, *, has_nchw: bool = False) -> Iterator[Any]:
-    """A session of the current graph, with the devices /device:CPU:0 ... of one CPU.
+    """Opens a session of the current graph, with the devices /device:CPU:0 ... of one CPU.
 
-    Graphs run without graph passes, which take longer than the tests. Only has_nchw enables the layout pass, for ops
-    whose CPU kernels support NHWC only.
+    Graph passes are off, since they take longer than the tests. has_nchw enables only the layout pass, for ops whose
+    CPU kernels support only NHWC.
     """
     config = tf.ConfigProto(device_count={'CPU': num_cpus})
     rewrites = config.graph_options.rewrite_options
@@ -42,7 +42,7 @@ def open_session(num_cpus: int = 1, *, has_nchw: bool = False) -> Iterator[Any]:
 
 
 def cpus(count: int) -> list[str]:
-    """The names of that many devices of one CPU."""
+    """Returns the names of a number of devices of one CPU."""
     return [f'/device:CPU:{number}' for number in range(count)]
 
 
@@ -53,7 +53,7 @@ def cpus(count: int) -> list[str]:
 def training_step(
     network: Network | Build, num_classes: int, *, seed: int, learning_rate: float, **more: Any
 ) -> StepSettings:
-    """Settings of a step that trains the network, which may be given as a build function. more overrides settings."""
+    """Returns the settings of a step that trains a network, or a network's build function; more overrides settings."""
     settings = {
         'data_format': 'NHWC',
         'forward_only': False,
@@ -116,7 +116,7 @@ class Model:
         return self.checkpointer.save(session, step)
 
     def number_in(self, session: tf.Session) -> int:
-        """The number that all variables hold."""
+        """Returns the value of all variables."""
         values = session.run([variable.value for variable in self.variables])
         (number,) = {int(number) for value in values for number in np.unique(np.float64(value))}
         return number

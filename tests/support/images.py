@@ -22,7 +22,7 @@ from records.layout import shard_name
 
 
 def write_cifar(folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train') -> None:
-    """images [N, 32, 32, 3] uint8; for training, N is a multiple of 5, the number of files."""
+    """Writes images [N, 32, 32, 3] uint8. For training, N is a multiple of 5, the number of files."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f'data_batch_{i}.bin' for i in range(1, 6)] if subset == 'train' else ['test_batch.bin']
     size = len(images) // len(names)
@@ -34,7 +34,7 @@ def write_cifar(folder: Path, images: np.ndarray, labels: np.ndarray, subset: st
 
 
 def write_cifar_pickles(folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train') -> None:
-    """As write_cifar, for the version for Python."""
+    """Writes the version for Python; the arguments are those of write_cifar."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f'data_batch_{i}' for i in range(1, 6)] if subset == 'train' else ['test_batch']
     rows = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
@@ -43,7 +43,7 @@ def write_cifar_pickles(folder: Path, images: np.ndarray, labels: np.ndarray, su
 
 
 def python2_pickle(rows: np.ndarray, labels: np.ndarray) -> bytes:
-    """What pickle.dump of Python 2 with protocol 2 writes of {'data': rows, 'labels': list of labels}."""
+    """Returns the bytes that Python 2's pickle.dump writes, in protocol 2, for {'data': rows, 'labels': labels}."""
     dtype = b'cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN' + 2 * b'J\xff\xff\xff\xff' + b'K\x00tb'
     shape = b''.join(b'M' + struct.pack('<H', size) for size in rows.shape) + b'\x86'
     pixels = b'T' + struct.pack('<I', rows.size) + rows.tobytes()
@@ -54,13 +54,13 @@ def python2_pickle(rows: np.ndarray, labels: np.ndarray) -> bytes:
 
 
 def idx(array: np.ndarray) -> bytes:
-    """An idx file of uint8 values."""
+    """Returns an idx file of uint8 values."""
     sizes = b''.join(size.to_bytes(4, 'big') for size in array.shape)
     return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
 
 
 def write_mnist(folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = 'train', suffix: str = '') -> None:
-    """images [N, H, W] uint8. With the suffix .gz the files are compressed."""
+    """Writes images [N, H, W] uint8. With the suffix .gz the files are compressed."""
     folder.mkdir(parents=True, exist_ok=True)
     start = 'train' if subset == 'train' else 't10k'
     for name, array in ((f'{start}-images-idx3-ubyte', images), (f'{start}-labels-idx1-ubyte', labels)):
@@ -73,7 +73,7 @@ def write_mnist(folder: Path, images: np.ndarray, labels: np.ndarray, subset: st
 
 
 def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **options: Any) -> bytes:
-    """An image, given as [H, W] or [H, W, 3] uint8 or as a PIL image, encoded as a file."""
+    """Encodes an image, [H, W] or [H, W, 3] uint8 or a PIL image, as a file."""
     file = io.BytesIO()
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     picture.save(file, file_format, **options)
@@ -81,13 +81,13 @@ def encoded(image: np.ndarray | Image.Image, file_format: str = 'JPEG', **option
 
 
 def claiming(jpeg: bytes, width: int, height: int) -> bytes:
-    """A baseline JPEG whose header gives another size: ITU-T T.81, B.2.2."""
+    """Returns a baseline JPEG with another size in its header: ITU-T T.81, B.2.2."""
     at = jpeg.index(b'\xff\xc0') + 5
     return jpeg[:at] + height.to_bytes(2, 'big') + width.to_bytes(2, 'big') + jpeg[at + 4 :]
 
 
 def example(image: bytes | None, label: int | None, boxes: Iterable[tuple[float, float, float, float]] = ()) -> bytes:
-    """A serialized Example; arguments that are None are left out. Boxes are ymin, xmin, ymax, xmax."""
+    """Returns a serialized Example without the arguments that are None. Boxes are ymin, xmin, ymax, xmax."""
     features: dict[str, Any] = {}
     if image is not None:
         features['image/encoded'] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image]))
@@ -105,13 +105,13 @@ def write_shard(path: Path, records: Iterable[bytes]) -> None:
 
 
 def header_of(length: int) -> bytes:
-    """The 12 bytes before a record in a shard, with a right checksum, for any length below 2^64."""
+    """Returns the 12 bytes before a record in a shard, with a correct checksum, for any length below 2^64."""
     encoded_length = length.to_bytes(8, 'little')
     return encoded_length + masked_checksums(np.frombuffer(encoded_length, np.uint8)[np.newaxis]).tobytes()
 
 
 def write_noise(folder: Path, num_validation: int, num_labels: int = 8) -> None:
-    """Writes training and validation shards of random images, with few labels, so that some guesses are right."""
+    """Writes training and validation shards of random images, with few labels, so that some guesses are correct."""
     random = np.random.default_rng(3)
 
     def records(count: int) -> list[bytes]:
@@ -133,7 +133,7 @@ REPOSITORY = Path(tf_cnn_benchmarks.__file__).resolve().parent
 
 
 def picture(width: int = 64, height: int = 48, mode: str = 'RGB') -> Image.Image:
-    """A smooth picture without symmetry: a wrong rotation or channel order shows, and JPEG changes it little."""
+    """Returns a smooth picture without symmetry: it shows a wrong rotation or channel order, and suits JPEG."""
     y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
     channels = [255 * x, 255 * y, 255 * (1 - x) * (1 - y)]
     return Image.fromarray(np.stack(channels, -1).astype(np.uint8)).convert(mode)
@@ -155,7 +155,7 @@ def write_files(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def write_photos(root: Path) -> Path:
-    """3 classes of 8 images, 1 file that cannot be decoded and 4 files that are not images."""
+    """Writes 3 classes of 8 images, 1 file that cannot be decoded and 4 files that are not images."""
     files = {'cat/broken.jpg': encoded(picture())[:300]}
     for class_index, name in enumerate(('bird', 'cat', 'zebra')):
         for index in range(8):
@@ -187,7 +187,7 @@ def shard_paths(folder: Path, subset: str = 'train') -> list[Path]:
 
 
 def read_examples(folder: Path, subset: str = 'train') -> Iterator[dict[str, Any]]:
-    """Each record of a folder as a dict of feature values; every feature must have exactly one."""
+    """Yields each record of a folder as a dict of feature values; every feature must have exactly one value."""
     import tensorflow.compat.v1 as tf
 
     for path in shard_paths(folder, subset):
@@ -199,7 +199,7 @@ def read_examples(folder: Path, subset: str = 'train') -> Iterator[dict[str, Any
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """The files of a folder by name."""
+    """Returns the contents of the files in a folder, by name."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 

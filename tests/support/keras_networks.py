@@ -1,4 +1,4 @@
-"""Networks of keras.applications and rebuilt in Keras layers, and the rows that are held against them."""
+"""Networks from keras.applications or rebuilt in Keras layers, and the table of our networks to compare with them."""
 
 import math
 import re
@@ -471,9 +471,9 @@ def _prefixes(pattern: str, names: list[str]) -> list[str]:
 class Case:
     """A row of the conformance table.
 
-    counterpart makes the Keras model from (shape of an image, number of classes). num_parameters counts the trainable
-    parameters with images of image_size. Logits are compared at that size, or at smaller_size to save time. data_set is
-    None for the model's default one.
+    counterpart makes the Keras model from (shape of an image, number of classes). num_parameters is the number of
+    trainable parameters with images of image_size. Logits are compared at that size, or at smaller_size to save time.
+    data_set is None for the model's default.
     """
 
     model: str
@@ -523,7 +523,7 @@ CONFORMANCE = (
     Case('official_resnet18_v2', partial(RESNET_18, pre_activation=True), same_names, 224, 11_691_816 + 513, 64),
     Case('resnet20', partial(RESNET_20, pre_activation=False), same_names, 32, 269_722),
     Case('resnet20_v2', partial(RESNET_20, pre_activation=True), same_names, 32, 269_722),
-    # The original program's has 11 classes of 168 channels and a bias each.
+    # The original program's network has 11 classes, each with 168 weights and a bias.
     Case('densenet40_k12', partial(DENSENET_40, transition=24), same_names, 32, 357_491 - 169),
     Case('densenet40_k12_paper', DENSENET_40, same_names, 32, 1_019_722),
     Case('mobilenet', partial(published, 'MobileNetV2'), mobilenet_names, 224, 3_504_872 + 1281, 96),
@@ -559,7 +559,7 @@ def build(
 
 
 def count(manager: VariableMgr, *, trainable: bool) -> int:
-    """The number of parameters in the trainable or in the non-trainable variables."""
+    """Counts the parameters in the trainable or in the non-trainable variables."""
     variables = manager.savable_variables().values()
     return sum(math.prod(variable.shape) for variable in variables if variable.trainable == trainable)
 
@@ -567,7 +567,7 @@ def count(manager: VariableMgr, *, trainable: bool) -> int:
 def give_weights(model: Any, case: Case, ours: dict[str, Any]) -> tuple[Weights, dict[bool, int]]:
     """Gives a Keras model random weights; returns them by our names, and their number by whether they are trainable.
 
-    ours are our variables by name. Convolution biases that our network does not have are set to zero and not returned.
+    ours are our variables by name. Convolution biases that our network lacks are set to zero and not returned.
     """
     our_layers = list(dict.fromkeys(name.rpartition('/')[0] for name in ours))
     weighted = list(weighted_layers(model))
@@ -582,7 +582,7 @@ def give_weights(model: Any, case: Case, ours: dict[str, Any]) -> tuple[Weights,
                 weight.assign(np.zeros(weight.shape))
                 continue
             weights[name] = random_weight(name, tuple(ours[name].shape))
-            # A pointwise convolution here may be a dense layer there, or the reverse.
+            # A pointwise convolution may be a dense layer in the other network.
             weight.assign(weights[name].reshape(weight.shape))
             counts[id(weight) in trainable] += weights[name].size
     return weights, counts

@@ -19,7 +19,7 @@ from cluster.topology import Cluster, Task, Timeout
 from tests.support.programs import Relay
 
 DEADLINE_SECS = 60.0
-# How long a test waits to see that something does not happen.
+# The seconds that a test waits to see that something does not happen.
 MOMENT_SECS = 0.7
 PATIENT = Timeout('connect_timeout_secs', DEADLINE_SECS)
 SOON = Timeout('connect_timeout_secs', 1.0)
@@ -118,7 +118,7 @@ TABLE_NAME = 'key_value_store'
 
 
 def _wipe(server: tf.train.Server, keeper: Task) -> None:
-    """Deletes the contents of the key-value store that the task keeps, if it keeps one."""
+    """Deletes the contents of the key-value store on this task, if it has one."""
     with tf.Graph().as_default() as graph, tf.device(f'{keeper.device}/cpu:0'):
         table = tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name=TABLE_NAME)
         wiped = tf.raw_ops.DestroyResourceOp(resource=table)

@@ -1,4 +1,4 @@
-"""Machines that are not here: their files as Linux has them, their job schedulers, GPUs and libraries."""
+"""Imitates other machines: Linux's files about them, their job schedulers, GPUs and libraries."""
 
 import importlib.util
 import json
@@ -29,7 +29,7 @@ EPYC_FLAGS = (
 GRAVITON_FEATURES = (
     'fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs'
 )
-# Version 2 in a container has a namespace of its own; version 1 shows the groups of the host.
+# In a container, version 2 of cgroups has its own namespace; version 1 shows the groups of the host.
 CONTAINER_V2 = {
     'proc/self/cgroup': '0::/\n',
     'proc/self/mountinfo': (
@@ -55,7 +55,7 @@ CONTAINER_V1 = {
     'sys/fs/cgroup/cpu,cpuacct/cpuacct.usage': '5000000000\n',
     'sys/fs/cgroup/memory/memory.limit_in_bytes': '4294967296\n',
 }
-# A batch system limits the job, and the process is in a group of its step, which has no limit of its own.
+# A batch system limits the job; the process is in the group of a step of the job, which has no limit of its own.
 BATCH_JOB = {
     'proc/self/cgroup': '0::/system.slice/job_7/step_0\n',
     'proc/self/mountinfo': '34 23 0:29 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n',
@@ -277,7 +277,7 @@ nvmlDeviceGetEnforcedPowerLimit = lambda gpu: 400_000
 def write_pynvml(
     folder: Path, num_gpus: int, *, name: str = 'NVIDIA A100-SXM4-40GB', capability: tuple[int, int] = (8, 0)
 ) -> Path:
-    """Writes pynvml.py to a folder, which a process finds by PYTHONPATH, and returns its path."""
+    """Writes pynvml.py to a folder, for PYTHONPATH, and returns its path."""
     folder.mkdir(exist_ok=True)
     path = folder / 'pynvml.py'
     path.write_text(_MODULE.format(num_gpus=num_gpus, name=name, capability=capability, memory_bytes=40 * 2**30))
@@ -296,7 +296,7 @@ def use_pynvml(monkeypatch: pytest.MonkeyPatch, path: Path) -> ModuleType:
 
 
 def without_pynvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets this process find no such package, as where it is not installed."""
+    """Makes this process find no pynvml, as if it were not installed."""
     monkeypatch.setitem(sys.modules, 'pynvml', None)
 
 
@@ -312,19 +312,19 @@ _CUDA = Path(__file__).parent / 'cuda_stand_in.c'
 
 
 def compile_library(folder: Path, name: str, code: str = 'int nothing;', *options: str) -> Path:
-    """A shared library of this name, made of C code."""
+    """Compiles C code to a shared library of this name."""
     command = ['cc', '-shared', '-fPIC', '-x', 'c', '-', '-o', str(folder / name), *options]
     subprocess.run(command, input=code, text=True, check=True)
     return folder / name
 
 
 def compile_driver(folder: Path) -> Path:
-    """A libcuda.so.1 of cuda_stand_in.c."""
+    """Compiles cuda_stand_in.c to a libcuda.so.1."""
     return compile_library(folder, 'libcuda.so.1', _CUDA.read_text())
 
 
 def folder_with(folder: Path, library: Path, *names: str) -> dict[str, str]:
-    """The environment in which the loader finds this library under these names."""
+    """Returns the environment in which the loader finds this library under these names."""
     for name in names:
         shutil.copy(library, folder / name)
     return {**os.environ, 'LD_LIBRARY_PATH': str(folder)}

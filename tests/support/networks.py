@@ -34,7 +34,7 @@ PS, STAGED, REPLICATED, COLLECTIVE, CONTROLLED = (
     'collective_all_reduce',
     'distributed_all_reduce',
 )
-# How long a test waits for another thread; reached only if the test fails.
+# The seconds that a test waits for another thread; only failing tests wait so long.
 DEADLINE_SECS = 120.0
 
 
@@ -71,7 +71,7 @@ class FixedInput(InputPipeline):
     """The same images in each step, different for each tower of each worker."""
 
     def __init__(self, towers: Sequence[Sequence[int]]) -> None:
-        """towers has a list of image numbers for each tower; each number stands for BATCH images."""
+        """Takes a list of image numbers for each tower; each number stands for BATCH images."""
         super().__init__()
         self._towers = towers
 
@@ -99,7 +99,7 @@ def settings(network: Build, precision: Precision = FP32, **more: Any) -> StepSe
 
 
 def manager_of(mode: str, devices: Sequence[str], **parts: Any) -> VariableMgr:
-    """The variable manager of a cluster mode. parts are arguments of make_manager."""
+    """Makes the variable manager of a cluster mode. parts are arguments of make_manager."""
     row = MODES[mode.split()[0]]
     place = Place.AS_PEERS
     if row.needs_servers:
@@ -109,6 +109,7 @@ def manager_of(mode: str, devices: Sequence[str], **parts: Any) -> VariableMgr:
     return make_manager(row.name, devices, place=place, staged=mode == STAGED, seed=SEED, **parts)
 
 
+# The arguments are the settings in which the workers of tests differ.
 def build(
     mode: str,
     worker: int = 0,
@@ -138,7 +139,7 @@ def train_alone(
     num_steps: int = NUM_STEPS,
     precision: Precision = FP32,
 ) -> Weights:
-    """The checkpoint values after training in one process; images has a list of image numbers for each tower."""
+    """Returns the checkpoint values after training in one process; images has a list of numbers for each tower."""
     with tf.Graph().as_default(), open_session(len(images)) as session:
         manager = make_manager('parameter_server', cpus(len(images)), seed=SEED)
         step = build_step_graph(settings(network, precision), OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
@@ -163,7 +164,7 @@ def bytes_of(shape: Sequence[int]) -> int:
 
 
 def needed_by(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
-    """These ops and all ops that must run before them."""
+    """Returns these ops and all ops that must run before them."""
     found, new = set(ops), list(ops)
     while new:
         op = new.pop()
@@ -180,7 +181,7 @@ BATCH = 2
 
 
 def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Weights that keep activations from vanishing or exploding, so that every layer affects the logits."""
+    """Returns weights that keep activations from vanishing or exploding, so that every layer affects the logits."""
     random = np.random.default_rng(zlib.crc32(name.encode()))
     if name.endswith('kernel'):
         is_depthwise = len(shape) == 4 and shape[-1] == 1
@@ -192,7 +193,7 @@ def random_weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def random_images(shape: tuple[int, ...]) -> np.ndarray:
-    """[BATCH, H, W, C] float32 of small patches, since networks that average cannot distinguish plain noise."""
+    """Returns images [BATCH, H, W, C] float32 of small patches: averaging networks cannot distinguish plain noise."""
     height, width, channels = shape
     patches = np.random.default_rng(0).normal(size=(BATCH, height // 14 + 1, width // 14 + 1, channels))
     return patches.repeat(14, 1).repeat(14, 2)[:, :height, :width].astype(np.float32)
@@ -218,6 +219,8 @@ def relative_error(values: np.ndarray, expected: np.ndarray) -> float:
 # The variable manager of a mode, made for small graphs on CPUs.
 
 
+# The arguments are the settings on which modes depend; tests give the few that they are about.
+# The arguments are the settings on which modes depend; tests give the few that they are about.
 def make_manager(
     mode: str,
     devices: Sequence[str],
@@ -234,7 +237,7 @@ def make_manager(
     num_workers: int = 1,
     **parts: Any,
 ) -> VariableMgr:
-    """The variable manager of towers on these devices.
+    """Makes the variable manager of towers on these devices.
 
     Args:
       mode: a value of --variable_update that can run in this place.

@@ -1,4 +1,4 @@
-"""What others compute: optimizers and schedules in NumPy, batches in PIL."""
+"""References to compare with: optimizers and schedules in NumPy, batches in PIL."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class NumpyOptimizer:
     """An optimizer by its textbook formulas, in float64.
 
     Attributes:
-      start: what the slots of a variable hold before the first step.
+      start: the values of a variable's slots before the first step.
       update: (variable, gradient, slots, learning rate, number of the step from 1) -> the amount to subtract from the
         variable. Changes the slots.
     """
@@ -33,7 +33,7 @@ class NumpyOptimizer:
     def train(
         self, weights: Weights, gradients_at: Callable[[Weights, int], Weights], learning_rate: float, num_steps: int
     ) -> Weights:
-        """The weights after that many steps. gradients_at gets the weights and the number of the step from 0."""
+        """Returns the weights after a number of steps. gradients_at gets the weights and the step's number from 0."""
         weights = {name: value.astype(np.float64) for name, value in weights.items()}
         slots = {
             name: {slot: np.full(value.shape, start) for slot, start in self.start.items()}
@@ -90,7 +90,7 @@ def _lars(value: np.ndarray, gradient: np.ndarray, slots: Slots, rate: float, st
 
 @dataclass(frozen=True)
 class OptimizerForms:
-    """One update rule in three forms with the same constants. TensorFlow's is a function of the learning rate."""
+    """One update rule in three forms with the same constants. TensorFlow's form is a function of the learning rate."""
 
     ours: Optimizer
     tensorflow: Callable[[float], Any] | None
@@ -126,7 +126,7 @@ PLAIN_MOMENTUM = OptimizerForms(
 
 
 class Fed:
-    """Gives a network placeholders as variables, instead of a variable manager."""
+    """A source of placeholders as variables for a network, instead of a variable manager."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}

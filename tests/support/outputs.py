@@ -1,4 +1,4 @@
-"""Checks what the program prints: errors and warnings in one line, and what scripts read from standard output."""
+"""Checks the program's output: errors and warnings in one line, and the values that scripts read."""
 
 import contextlib
 import re
@@ -49,7 +49,7 @@ def _raised(kind: type[BenchmarkError], exit_code: int, facts: tuple[object, ...
 # Checks warnings as users see them: lines of standard error with a fixed beginning and the facts concerned.
 
 _START = 'tf_cnn_benchmarks: warning: '
-# What is said of short runs, as tests make them, and of runs on a busy machine.
+# Warnings about short runs, which tests make, and about runs on a busy machine.
 _NOISE = re.compile(
     r'timed, too few for the noise|the first \w+ .*times the median|outliers? among|steps spread by|'
     r'the second half of the timed steps|passed between the steps|other processes used|\(steal\)|the CPU quota of|'
@@ -58,7 +58,7 @@ _NOISE = re.compile(
 
 
 def warnings_in(err: str) -> list[str]:
-    """The warnings among the lines of a standard error, without their fixed beginning and those of noise."""
+    """Returns the warnings on standard error, without their fixed beginning, and without those about noise."""
     return [line for line in _all_warnings(err) if not _NOISE.search(line)]
 
 
@@ -83,7 +83,7 @@ _STEP = re.compile(r'(\d+)\timages/sec: (\d+\.\d) \+/- (\d+\.\d) \(jitter = (\d+
 _WITH_ACCURACY = re.compile(_STEP.pattern + r'\t([01]\.\d{3})\t([01]\.\d{3})')
 _ACCURACY = re.compile(r'Accuracy @ 1 = ([01]\.\d{4}) Accuracy @ 5 = ([01]\.\d{4}) \[(\d+) examples\]')
 _INTERIM = re.compile(r'evaluation images/sec: \d+\.\d\d')
-# What scripts in the field run; each must print the total alone.
+# Commands in people's scripts; each must print only the total.
 _PROGRAMS = (
     ('awk', '/total images\\/sec/ {print $NF}'),
     ('awk', '-F: ', '/^total images\\/sec/ {print $2}'),
@@ -95,13 +95,13 @@ _PATTERNS = (r'^total images/sec: (\S+)', r'total images/sec:\s+([\d.]+)$', r'im
 
 @dataclass(frozen=True)
 class Read:
-    """What standard output says.
+    """The contents of standard output.
 
     Attributes:
-      banner: its fields by their labels; a line without a label goes on with the field before.
-      steps: of each step line its number, rate and loss, and its accuracies if it has them.
-      accuracies: of each evaluation top-1, top-5 and the number of examples.
-      total: images/sec, as it stands there.
+      banner: the fields of the banner by their labels; a line without a label continues the field before.
+      steps: the number, rate, loss and accuracies, if any, of each step line.
+      accuracies: top-1, top-5 and the number of examples of each evaluation.
+      total: images/sec, as printed.
     """
 
     banner: dict[str, list[str]]
@@ -111,7 +111,7 @@ class Read:
 
 
 def read_output(text: str, *, with_accuracy: bool = False) -> Read:
-    """Reads the whole standard output of a run; fails if anything else stands in it, or if programs read another total.
+    """Reads the whole standard output of a run; fails if it contains anything else, or if programs read another total.
 
     Args:
       with_accuracy: whether the step lines have accuracies.
@@ -139,7 +139,7 @@ def read_output(text: str, *, with_accuracy: bool = False) -> Read:
 
 
 def totals_read_by(program: tuple[str, ...], text: str) -> str:
-    """What a program prints that is given the output."""
+    """Returns the text that a program prints for the output."""
     done = subprocess.run(program, input=text, capture_output=True, text=True, timeout=20, check=True)
     return done.stdout.removesuffix('\n')
 
@@ -155,7 +155,7 @@ def _read_body(lines: list[str], with_accuracy: bool) -> tuple[list[tuple[float,
             accuracies.append((float(top_1), float(top_5), int(count)))
         elif not _INTERIM.fullmatch(line):
             assert header, f'no header is before: {line}'
-            # As most scripts do it.
+            # Most scripts split lines at tabs.
             assert len(line.split('\t')) == len(header.split('\t'))
             number, rate, _, _, *values = _matched(_WITH_ACCURACY if with_accuracy else _STEP, line)
             steps.append((int(number), float(rate), *map(float, values)))

@@ -39,16 +39,16 @@ CORES = sorted(os.sched_getaffinity(0))
 
 
 def program(name: str, code: str, **more: Any) -> Command:
-    """A process that runs Python code after PREAMBLE."""
+    """Returns the command of a process that runs Python code after PREAMBLE."""
     return Command(name, (sys.executable, '-I', '-S', '-c', PREAMBLE + code), **more)
 
 
-# Contained in the lines of standard error in which the launcher reports a started process.
+# A part of the lines on standard error in which the launcher reports a started process.
 STARTED = ' is process '
 
 
 def without_starts(err: str) -> list[str]:
-    """The lines of a standard error, except those that report a started process."""
+    """Returns the lines of standard error, except those that report a started process."""
     return [line for line in err.splitlines() if STARTED not in line]
 
 
@@ -60,7 +60,7 @@ def run(*commands: Command, **options: Any) -> tuple[int, list[str], list[str]]:
 
 
 class Watched:
-    """Processes whose end a test awaits, even if they are not its children."""
+    """Processes for whose end a test waits, even if they are not its children."""
 
     def __init__(self, stack: contextlib.ExitStack, pids: list[int]) -> None:
         self._descriptors = []
@@ -94,26 +94,27 @@ _MAX_LINES = 200
 
 
 class Terminal:
-    """A terminal that a process controls: its standard streams are there, and Ctrl-C reaches it.
+    """The controlling terminal of a process, with its standard streams; Ctrl-C reaches the process.
 
     Attributes:
-      process: the process. written: all that it has written so far, control sequences too.
+      process: the process.
+      written: everything that it has written so far, with control sequences.
     """
 
     def __init__(self, command: Sequence[str], *, columns: int, cwd: Path | None, environ: dict[str, str]) -> None:
         self.written = b''
-        # Where the text that is awaited next may begin.
+        # The position from which read() searches next.
         self._start = 0
         self._screen = pyte.Screen(columns, _MAX_LINES)
         self._interpreter = pyte.ByteStream(self._screen)
-        # As long as this process has both sides open, what the other process writes last is kept.
+        # While this process has both sides open, the last output of the other process is not lost.
         self._own, self._other = pty.openpty()
         fcntl.ioctl(self._other, termios.TIOCSWINSZ, struct.pack('4H', _MAX_LINES, columns, 0, 0))
         attributes = termios.tcgetattr(self._other)
         attributes[3] &= ~termios.ECHO
         termios.tcsetattr(self._other, termios.TCSANOW, attributes)
         self.process = subprocess.Popen(
-            # The first terminal that a process with a session of its own opens is the one that controls it.
+            # The first terminal that a session leader opens becomes its controlling terminal.
             ['sh', '-c', 'exec "$0" "$@" <"$TERMINAL" >"$TERMINAL" 2>&1', *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -124,7 +125,7 @@ class Terminal:
         )
 
     def read(self, until: str | None) -> None:
-        """Reads until the process has written this text, after the one before, or (None) has ended and all is read."""
+        """Reads until the process has written this text, after the text awaited before; None: until it has ended."""
         deadline = time.monotonic() + DEADLINE_SECS
         while until is None or (found := self.written.find(until.encode(), self._start)) < 0:
             if not select.select([self._own], [], [], 0.02)[0]:
@@ -144,12 +145,12 @@ class Terminal:
 
     @property
     def lines(self) -> list[str]:
-        """The lines on the screen, down to the last one that is not empty."""
+        """Returns the lines on the screen, up to the last one that is not empty."""
         return '\n'.join(line.rstrip() for line in self._screen.display).rstrip('\n').split('\n')
 
     @property
     def column(self) -> int:
-        """The column of the cursor, from 0."""
+        """Returns the column of the cursor, from 0."""
         return int(self._screen.cursor.x)
 
     @property
@@ -167,7 +168,7 @@ class Terminal:
 def terminal(
     command: Sequence[str], *, columns: int = 120, cwd: Path | None = None, **environ: str
 ) -> Iterator[Terminal]:
-    """A terminal on which the command runs; what is left of it after the block is killed."""
+    """Runs a command on a terminal; kills it after the block if it still runs."""
     made = Terminal(command, columns=columns, cwd=cwd, environ=environ)
     try:
         yield made

@@ -28,6 +28,8 @@ from sweeps.sweep_file import read_file
 START = 1_790_000_000.0
 
 
+# The arguments are the facts that tests change; the rest of the document follows from them.
+# The arguments are the facts that tests change; the rest of the document follows from them.
 def sample_document(
     *,
     seconds: ArrayLike | None = None,
@@ -54,12 +56,13 @@ def sample_document(
     num_warmup: int = 2,
     accuracies: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """The document of a run.
+    """Makes the document of a run.
 
     Args:
-      seconds: of each timed step; by default drawn around images/sec of `rate` with this relative noise.
-      gap: the seconds of printing after each step. flags: further flags that were given.
-      accuracies: the top-1 accuracies of evaluations, one every 10 steps, which end 10 seconds after each other.
+      seconds: the seconds of each timed step; by default drawn with the relative noise `noise` around `rate` images/sec.
+      gap: the seconds of printing after each step.
+      flags: further given flags.
+      accuracies: the top-1 accuracies of evaluations, one every 10 steps, which end 10 seconds apart.
     """
     images = batch_size * devices_per_worker * num_workers
     draw = np.random.default_rng(seed)
@@ -244,7 +247,7 @@ def sample_document(
 def sample_failure(
     *, model: str = 'lenet', variable_update: str = 'replicated', shape: str = '1*1', reason: str = 'it ended with 2'
 ) -> dict[str, Any]:
-    """The document of a run that left no result of its own."""
+    """Makes the document of a run that left no result of its own."""
     given = {'model': f'--model={model}', 'variable_update': f'--variable_update={variable_update}'}
     return {
         'schema': 'tf_cnn_benchmarks.failure',
@@ -260,7 +263,7 @@ def sample_failure(
 
 
 def sample_record(source: str = 'sample.json', **changes: Any) -> Record:
-    """sample_document as read from a file."""
+    """Returns sample_document as read from a file."""
     return Record(source, sample_document(**changes))
 
 
@@ -279,19 +282,19 @@ FAKE = (sys.executable, '-I', '-S', str(Path(__file__).with_name('fake_benchmark
 
 
 def accept(params: Params, alone: bool) -> None:
-    """Refuses no run."""
+    """A check that accepts every run."""
     del params, alone
 
 
 def plan_of(folder: Path, text: str, *rest: str, has_gpu: bool = False) -> SweepPlan:
-    """The plan of a TOML file with this text, and of the flags after --."""
+    """Makes the plan of a TOML file with this text, and of the flags after --."""
     path = folder / 'sweep_file.toml'
     path.write_text(text)
     return make_plan(override(read_file(path), rest, {}), accept, has_gpu=has_gpu)
 
 
 def environment(folder: Path, behaviours: Mapping[str, object] | None = None, num_steps: int = 4) -> dict[str, str]:
-    """The environment of the small program, whose result has so many steps."""
+    """Returns the environment of the small program; its result has num_steps steps."""
     document = folder / 'document.txt'
     document.write_text(json.dumps(sample_document(num_steps=num_steps)))
     return {
@@ -302,20 +305,20 @@ def environment(folder: Path, behaviours: Mapping[str, object] | None = None, nu
 
 
 def starter(folder: Path, plan: SweepPlan | None = None, behaviours: Mapping[str, object] | None = None) -> Starter:
-    """Starts the small program within the limits of the plan."""
+    """Returns a starter of the small program within the limits of the plan."""
     limits = {} if plan is None else {'limits': limits_of(plan.settings)}
     return Starter(FAKE, environment(folder, behaviours), **limits)
 
 
 def created(folder: Path, plan: SweepPlan) -> Folder:
-    """The folder of a sweep that has not begun."""
+    """Creates the folder of a sweep that has not begun."""
     made = Folder(folder / 'out')
     made.create(plan)
     return made
 
 
 def assert_ended(pids: list[int]) -> None:
-    """Waits until these processes have ended, which need not be children of this one."""
+    """Waits until these processes, which need not be children of this one, have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
@@ -326,13 +329,13 @@ def assert_ended(pids: list[int]) -> None:
 
 
 def runs_in(folder: Path) -> list[Sequence[str]]:
-    """The words of each run that was started, in order."""
+    """Returns the words of each started run, in order."""
     log = folder / 'log.txt'
     return [json.loads(line)[1:] for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def sizes_in(folder: Path) -> list[int]:
-    """The batch size of each run that was started, in order; that of the last flag."""
+    """Returns the batch size of each started run, in order, from its last flag."""
     return [
         int([word for word in words if word.startswith('--batch_size=')][-1].partition('=')[2])
         for words in runs_in(folder)

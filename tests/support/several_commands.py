@@ -15,7 +15,7 @@ from pathlib import Path
 import tf_cnn_benchmarks
 
 DEADLINE_SECS = 120.0
-# Each command has files for its descriptors 1 and 2, to which native code writes too.
+# The descriptors 1 and 2, to which native code writes too, are files during each command.
 _SCRIPT = """\
 import json, os, sys
 import tf_cnn_benchmarks
@@ -50,7 +50,7 @@ class Ended:
 
 
 class Commands:
-    """Runs commands in a process, and in a new one after a command that did not end. Its files are in folder."""
+    """Runs commands in a process whose files are in `folder`; starts a new one after a command that did not end."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._folder = folder
@@ -74,7 +74,9 @@ class Commands:
         """Runs a command, which must end within DEADLINE_SECS.
 
         Args:
-          at: a pattern for the beginning of a line of standard output. during: what is done when there is such a line.
+          argv: the words of the command.
+          at: a pattern for the beginning of a line of standard output.
+          during: called when there is such a line.
         """
         process = self._open()
         assert process.stdin
@@ -102,7 +104,7 @@ class Commands:
         return Ended(int(code), *said)
 
     def close(self) -> None:
-        """Ends the process, in whatever command it is."""
+        """Ends the process, even during a command."""
         if self._process:
             self._process.kill()
             self._process.communicate()
@@ -110,7 +112,7 @@ class Commands:
 
 @contextlib.contextmanager
 def running(folder: Path, **environ: str) -> Iterator[Commands]:
-    """The process gets these variables besides those of this one. It ends with the block."""
+    """Starts the process, with these variables besides those of this one. It ends with the block."""
     folder.mkdir(exist_ok=True)
     with contextlib.closing(Commands(folder, environ)) as commands:
         yield commands

@@ -1,4 +1,4 @@
-"""Trains small networks in any precision, mode and number of towers, and returns what a checkpoint would hold."""
+"""Trains small networks in any precision, mode and number of towers, and returns the values of a checkpoint."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +96,7 @@ class Way:
 
 
 def train(precision: Precision, way: Way, num_steps: int) -> list[Weights]:
-    """The checkpoint values, and the variables of the other towers, before the first step and after each step."""
+    """Returns the checkpoint values and the other towers' variables, before the first step and after each step."""
     towers = cpus(way.num_towers)
     settings = training_step(
         way.network,
@@ -139,12 +139,12 @@ def state_of(weights: Weights) -> State:
 
 
 def run_lenet(console: Console | None = None, **overrides: Any) -> Result:
-    """A whole run of LeNet, two steps by default."""
+    """Makes a whole run of LeNet, with two steps by default."""
     settings = {'model': 'lenet', 'device': 'cpu', 'batch_size': 8, 'num_batches': 2, 'num_warmup_batches': 0}
     return BenchmarkCNN(make_params(**{**settings, **overrides}), console).run()
 
 
 def saved(folder: Path, step: int) -> Weights:
-    """The values in the checkpoint of a step."""
+    """Returns the values in the checkpoint of a step."""
     reader = tf.train.load_checkpoint(str(folder / f'model.ckpt-{step}'))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}

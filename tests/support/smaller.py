@@ -1,4 +1,4 @@
-"""Fits command lines that were written for other machines to this one, by visible rules."""
+"""Adapts command lines that were written for other machines to this one, by visible rules."""
 
 import re
 import shlex
@@ -22,12 +22,12 @@ class Line:
 
     @property
     def launcher(self) -> str:
-        """What starts the program: python, mpirun, horovodrun, ..., or nothing if it is a command itself."""
+        """The word that starts the program: python, mpirun, horovodrun, ...; empty if it is started directly."""
         return next((word for word in self.before if not re.fullmatch(r'[A-Z_]+=.*', word)), '')
 
 
 def split(text: str) -> Line | None:
-    """Takes a shell line apart; None if it does not run this program. What follows > or | is left out."""
+    """Splits a shell line; returns None if it does not run this program. Ignores everything after > or |."""
     words = shlex.split(text, comments=True)
     at = next((index for index, word in enumerate(words) if PROGRAM.fullmatch(word)), None)
     if at is None:
@@ -38,7 +38,7 @@ def split(text: str) -> Line | None:
 
 
 def joined(argv: Sequence[str]) -> list[str]:
-    """--flag value as --flag=value."""
+    """Writes --flag value as --flag=value."""
     found: list[str] = []
     for word in argv:
         if not word.startswith('-') and found and '=' not in found[-1]:
@@ -49,16 +49,18 @@ def joined(argv: Sequence[str]) -> list[str]:
 
 
 def fit(argv: Sequence[str], data: Path, outputs: Path, *, keep_devices: bool = False) -> list[str]:
-    """The flags of a run for a machine that has no GPU, and not the folders of the one it was written for.
+    """Returns the flags of a run for a machine without GPUs and without the original machine's folders.
 
-    - GPUs become as many virtual devices of the CPU, which also keeps the variables.
+    - GPUs become as many virtual devices of the CPU, which also stores the variables.
     - NCCL, which works between GPUs, becomes ring sums.
-    - --num_intra_threads and --xla are left out: TensorFlow keeps those of the first run of a process.
+    - --num_intra_threads and --xla are left out: TensorFlow keeps their values from the first run of a process.
     - Data are read from `data`/imagenet or `data`/cifar10, and files are written below `outputs`.
 
     Args:
       argv: the flags, without a subcommand.
-      keep_devices: leaves the first rule out.
+      data: the folder of the data.
+      outputs: the folder of written files.
+      keep_devices: whether to skip the first rule.
     """
     found = []
     given = dict(word.lstrip('-').partition('=')[::2] for word in joined(argv))

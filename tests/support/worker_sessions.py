@@ -29,7 +29,7 @@ class Member:
 
     @property
     def synchronous_step(self) -> SynchronousStep:
-        """The object that sums its gradients with those of the other workers."""
+        """Returns the object that sums its gradients with those of the other workers."""
         assert self.built.step.synchronous_step
         return self.built.step.synchronous_step
 
@@ -45,11 +45,11 @@ class Member:
                 self.session.run(opened)
 
     def read(self) -> Weights:
-        """The checkpoint values; no variable may be split into several parts."""
+        """Returns the checkpoint values; no variable may be split into several parts."""
         return self.session.run({name: part.variable.value for name, (part,) in self.built.step.slices.items()})
 
     def size_of(self, kind: str) -> list[int]:
-        """The number of elements in each queue or accumulator in the graph of this worker."""
+        """Returns the number of elements in each queue or accumulator in the graph of this worker."""
         make = {
             'FIFOQueueV2': tf.raw_ops.QueueSizeV2,
             'ResourceConditionalAccumulator': tf.raw_ops.ResourceAccumulatorNumAccumulated,
