@@ -59,7 +59,7 @@ def sample_document(
     """Makes the document of a run.
 
     Args:
-      seconds: the seconds of each timed step; by default drawn with the relative noise `noise` around `rate` images/sec.
+      seconds: the seconds of each timed step; by default drawn around `rate` images/sec with the relative `noise`.
       gap: the seconds of printing after each step.
       flags: further given flags.
       accuracies: the top-1 accuracies of evaluations, one every 10 steps, which end 10 seconds apart.
