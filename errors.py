@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 _PROGRAM = 'tf_cnn_benchmarks'
-# What the operating system says of a disk that has no room, or fails.
+# The operating system's errors for a disk that is full or fails.
 OF_A_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # The most characters of an error or a warning.
 _LONGEST = 4000
-# How similar a name must be to be suggested, from 0 to 1; with less, 'vit' would be taken for mnist.
+# How similar a name must be to be suggested, from 0 to 1. With less, 'vit' would suggest mnist.
 _SIMILAR = 0.6
 # Packages whose modules have other names.
 _PACKAGES = {'PIL': 'pillow', 'absl': 'absl-py', 'google': 'protobuf', 'grpc': 'grpcio'}
@@ -39,7 +39,7 @@ class BenchmarkError(Exception):
 class UsageError(BenchmarkError):
     """Wrong use: found before the run. Each line names the flag, its value, why, and what to write instead.
 
-    What can be told about independent mistakes at once is one error of several messages (see Refusals).
+    Independent mistakes that are found together are one error with several messages (see Refusals).
     """
 
     exit_code = 2
@@ -54,13 +54,13 @@ class RunError(BenchmarkError):
 
 
 def spelled(name: str, value: object) -> str:
-    """A flag as a command line has it, --batch_size=64; always one line."""
+    """Returns a flag as a command line contains it, --batch_size=64; always one line."""
     text = '' if value is None else str(value)
     return f'--{name}={text if text.isprintable() else repr(text)}'
 
 
 def counted(number: int, noun: str, plural: str = 's') -> str:
-    """A number of things: '1 step', '2 steps'; plural is what follows the noun for any number but 1."""
+    """Returns a number of things: '1 step', '2 steps'; plural is the ending for all numbers except 1."""
     return f'{number} {noun}{"" if number == 1 else plural}'
 
 
@@ -77,7 +77,7 @@ def similar(name: str, known: Iterable[str], at_most: int) -> list[str]:
 
 
 def alternatives(names: Sequence[str]) -> str:
-    """Names as a sentence has them: 'a', 'a or b', 'a, b or c'."""
+    """Joins names for a sentence: 'a', 'a or b', 'a, b or c'."""
     return ' or '.join(filter(None, [', '.join(names[:-1]), *names[-1:]]))
 
 
@@ -100,7 +100,7 @@ def to_install(*packages: str, again: bool = False) -> str:
         return shlex.join(['pipx', 'inject', *options, environment.name, *packages])
     if (program / 'Makefile').exists() and not again:
         folder = [] if program == Path.cwd() else ['-C', str(program)]
-        # All of it, since make does not see that a package is missing.
+        # With -B, since make does not notice that a package is missing.
         make = shlex.join(['make', '-B', *folder, 'install'])
         if environment.resolve() == (program / '.venv').resolve():
             return make
@@ -121,8 +121,10 @@ def format_warning(message: str) -> str:
 
 
 def _one_line(message: str) -> str:
-    """The message without line breaks, without characters that would steer a terminal, and without a middle if it is
-    very long: the flag stands in front, and what to do at the end."""
+    """Returns the message without line breaks and control characters.
+
+    A very long message loses its middle: it begins with the flag, and ends with what to do.
+    """
     line = ' '.join(message.split())
     line = ''.join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
     if (left_out := len(line) - _LONGEST) <= 0:
@@ -131,7 +133,7 @@ def _one_line(message: str) -> str:
 
 
 class Refusals:
-    """Collects the mistakes that checks find which do not depend on each other."""
+    """Collects the independent mistakes that checks find."""
 
     def __init__(self) -> None:
         self._lines: dict[str, None] = {}
@@ -155,13 +157,13 @@ class Refusals:
 
 
 def read_regular(path: str | Path, most_bytes: int = 64 << 20) -> bytes:
-    """Returns the content of a file that a user names, which is read as a whole.
+    """Returns the whole content of a file that a user names.
 
     Raises:
-      OSError: it cannot be read, is no regular file (a pipe, or /dev/zero, would be read for ever), or is larger than
-        most_bytes.
+      OSError: it cannot be read, is not a regular file (reading a pipe, or /dev/zero, might never end), or is larger
+        than most_bytes.
     """
-    # Without waiting for the writer of a pipe.
+    # O_NONBLOCK, so as not to wait for the writer of a pipe.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(file, 'rb') as content:
         status = os.fstat(file)

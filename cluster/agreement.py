@@ -1,4 +1,4 @@
-"""What all tasks of a cluster must have in common, and the first difference. Does not import TensorFlow."""
+"""The settings that all tasks of a cluster must share, and how two of them differ. Does not import TensorFlow."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ Settings = Mapping[str, Any]
 
 
 def settings_of(cluster: Cluster, flags: Settings) -> Settings:
-    """What a task has to share with the others: these flags, and who is in the cluster, by the names of flags."""
+    """Returns the settings that a task must share with the others, by flag: these flags, and the hosts."""
     hosts = {'ps': cluster.ps_hosts, 'worker': cluster.worker_hosts, 'controller': cluster.controller_hosts}
     return {**{HOSTS_FLAGS[job]: ','.join(named) or None for job, named in hosts.items()}, **flags}
 
@@ -19,17 +19,17 @@ def find_difference(settings: Mapping[str, Settings]) -> str | None:
     """Returns one line about the first setting in which two tasks differ; None if all agree.
 
     Args:
-      settings: those of each task by its name. Only what two tasks both have is compared.
+      settings: the settings of each task, by its name. Only settings that two tasks both have are compared.
     """
     first: dict[str, tuple[str, Any]] = {}
     for task in sorted(settings):
         for name, value in settings[task].items():
             other, expected = first.setdefault(name, (task, value))
             if value != expected:
-                both = f'{_said(name, expected)} in {other}, and {_said(name, value)} in {task}'
+                both = f'{_written(name, expected)} in {other}, and {_written(name, value)} in {task}'
                 return f'{both}: all processes of a cluster need the same; write the same --{name} for all'
     return None
 
 
-def _said(name: str, value: Any) -> str:
+def _written(name: str, value: Any) -> str:
     return f'no --{name}' if value is None else spelled(name, value)

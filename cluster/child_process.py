@@ -1,4 +1,4 @@
-"""The way this program runs a command: in a session of its own, ended with all that it started. Linux only."""
+"""Runs commands, each in a session of its own, and ends each with all its descendants. Linux only."""
 
 import contextlib
 import os
@@ -14,33 +14,33 @@ from typing import IO, Any
 
 from cluster.tether import tethered
 
-# How long to wait for the last lines of a process that has ended. They come at once, unless a process that left its
+# How long to wait for the last lines of a process that has ended. They come at once, unless a descendant that left its
 # session still has the pipe open.
 _LAST_LINES_SECS = 5.0
-# The most of a log that is read; what a process says last says why it ended.
+# The most bytes of a log that are read: its last lines say why a process ended.
 _END_BYTES = 65536
 
 
 class ChildProcess:
-    """A running command, with what it started.
+    """A running command and its descendants.
 
     It has a session of its own, so that the Ctrl-C of a terminal does not reach it. The kernel kills it when the thread
-    that started it ends: start it from the main thread. Its exit code stays with the kernel until reap(), so that no
-    other process gets its number before all that it started is killed.
+    that started it ends, so start it from the main thread. The kernel keeps its exit code until reap(), so that no
+    other process gets its number before its descendants are killed.
 
-    As a context manager it ends with the block, and nothing of it is left; see grace_secs and kill_secs.
+    As a context manager it ends with the block, together with its descendants; see grace_secs and kill_secs.
 
     Args:
       argv: the program and its arguments.
       stdout: PIPE, DEVNULL or a file.
       stderr: as stdout, or STDOUT.
-      env: its whole environment; None is that of this process.
+      env: its whole environment; None for that of this process.
       cores: the logical cores it may run on; empty for all that this process may use.
       grace_secs: if it still runs at the end of the block, the time from SIGTERM to SIGKILL; 0 for SIGKILL at once.
-      kill_secs: how long the block waits for the end of a killed process, which may hang in a driver; None: forever.
+      kill_secs: how long the block waits for the end of a killed process, which may hang in a driver; None for ever.
 
     Attributes:
-      pid: its number, and that of its session and its process group.
+      pid: the number of the process, of its session and of its process group.
 
     Raises:
       OSError: it cannot be started.
@@ -71,7 +71,7 @@ class ChildProcess:
         self._grace_secs = grace_secs
         self._kill_secs = kill_secs
         self._readers: list[threading.Thread] = []
-        # Becomes readable when the process ends. Made on the first wait with a deadline: older kernels have none.
+        # Becomes readable when the process ends. Opened on the first wait with a deadline: older kernels lack it.
         self._ended: int | None = None
 
     def __enter__(self) -> 'ChildProcess':
@@ -89,7 +89,7 @@ class ChildProcess:
         show_error: Callable[[str], None] | None = None,
         closed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Calls these on other threads.
+        """Starts threads that read its output.
 
         Args:
           show: called with each line of its standard output, which is a PIPE.
@@ -113,13 +113,13 @@ class ChildProcess:
             self._readers.append(reader)
 
     def wait(self, secs: float | None = None) -> bool:
-        """Waits for its end, for this long or for ever; returns whether it has ended.
+        """Waits for its end, at most this long (None: for ever); returns whether it has ended.
 
         Raises:
-          ChildProcessError: it was reaped meanwhile.
+          ChildProcessError: it was reaped in the meantime.
         """
         if secs is None:
-            # Leave it a zombie: see reap().
+            # It stays a zombie until reap().
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
             return True
         if self._ended is None:
@@ -140,27 +140,27 @@ class ChildProcess:
             os.killpg(self.pid, number)
 
     def abort(self, secs: float) -> None:
-        """Sends SIGABRT to it alone, on which Python prints the stacks of its threads, and waits for its end."""
-        # Popen.send_signal would take its exit code, and free its number.
+        """Sends SIGABRT to it alone, so that Python prints the stacks of its threads, and waits for its end."""
+        # Popen.send_signal would reap it, and free its number.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGABRT)
         self.wait(secs)
 
     def stop(self, grace_secs: float) -> bool:
-        """Ends it and its descendants: SIGTERM to its group, and SIGKILL to what still runs after grace_secs.
+        """Ends it and its descendants: SIGTERM to its group, then SIGKILL to all that still run after grace_secs.
 
         Returns:
           Whether it has ended, see kill_secs.
         """
         with contextlib.ExitStack() as stack:
-            # Those in sessions of their own, which would not be found any more once their parent has ended.
+            # Descendants in other sessions could not be found once their parent has ended.
             descendants = _open_all(processes_of(self.pid), stack)
             try:
                 if grace_secs:
                     self.signal(signal.SIGTERM)
                     self.wait(grace_secs)
             finally:
-                # Also if a second Ctrl-C ends the patience.
+                # Even after a second Ctrl-C.
                 for descriptor in (*_open_all(processes_of(self.pid), stack), *descendants):
                     with contextlib.suppress(ProcessLookupError):
                         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -169,7 +169,7 @@ class ChildProcess:
         return has_ended
 
     def reap(self) -> int:
-        """Waits for its end, kills what it left behind, waits for its last lines; returns the code as exit_code()."""
+        """Waits for its end, kills its group, waits for its last lines; returns the same code as exit_code()."""
         self.wait()
         self.signal(signal.SIGKILL)
         code = self._popen.wait()
@@ -182,7 +182,7 @@ class ChildProcess:
 
 
 def end_of(log: IO[bytes], start: int = 0) -> str:
-    """Returns what was written to the file of a log since its byte `start`, at most the last 64 KiB."""
+    """Returns the text in the file of a log from its byte `start`, at most the last 64 KiB."""
     end = os.fstat(log.fileno()).st_size
     start = max(start, end - _END_BYTES)
     return os.pread(log.fileno(), end - start, start).decode(errors='backslashreplace')
@@ -205,7 +205,7 @@ def processes_of(root: int) -> list[int]:
 
 
 def _open_all(pids: Iterable[int], stack: contextlib.ExitStack) -> list[int]:
-    """A descriptor of each process that still runs, which no later process of the same number can take."""
+    """Returns a descriptor of each process that still runs; it never refers to a later process of the same number."""
     descriptors = []
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

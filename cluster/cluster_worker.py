@@ -21,15 +21,15 @@ from cluster.topology import Cluster, Task
 from cluster.worker import LostError
 from errors import UsageError
 
-# The number of the open file with the JSON that a process which restarts itself passes on to the program that takes its
-# place. The environment itself has no room for the steps of a long run.
+# The variable with the descriptor of an open file: a process that restarts itself passes JSON in it to the new program.
+# The environment itself is too small for the steps of a long run.
 _INHERITED = 'TF_CNN_BENCHMARKS_INHERITED'
 _POLL_SECS = 0.1
-# If every task answers for so long after a step failed, the others are not the cause.
+# If all tasks answer for this long after a step failed, another task is not the cause.
 _CALM_SECS = 5.0
-# How long TensorFlow may take to give up a step after its session was closed.
+# How long TensorFlow may take to abort a step after its session was closed.
 _RELEASE_SECS = 20.0
-# How long the chief waits at the end for what the other workers measured; after a signal a process has little time.
+# How long the chief waits at the end for the measurements of the other workers; after a signal there is little time.
 _COLLECT_SECS = 10.0
 _COLLECT_SECS_OF_FAILURE = 3.0
 # How TensorFlow's messages name the task of another process, and the errors in which that means a lost connection.
@@ -43,17 +43,19 @@ class ClusterWorker:
     Args:
       cluster: all tasks, and the role of this one.
       config: the settings of the server and of sessions.
-      settings: what this task must have in common with the others.
+      settings: the settings that this task must share with the others.
       together: whether the workers take their steps together.
-      keeps_state: whether variables survive the loss of the server that holds them, in checkpoints.
+      keeps_state: whether checkpoints keep the variables of a server that is lost.
       connect: how long to wait for the other tasks at the start.
       peer: how long to wait for a lost task.
-      warn, show: print a warning about other tasks, and a line about those that this one waits for.
+      warn: prints a warning about other tasks.
+      show: shows a line about the tasks that this one waits for.
       hand_over: called just before start_anew replaces the program of this process.
     """
 
     ends_after_chief = False
 
+    # Ten arguments, each an independent fact of the run or a way to reach its user. One caller passes them by name.
     def __init__(
         self,
         cluster: Cluster,
@@ -73,7 +75,7 @@ class ClusterWorker:
         self.is_chief = cluster.is_chief
         self.index = cluster.index
         self.num_trainers = cluster.num_trainers
-        # Without servers every worker has all variables, so any of them can be the one that the others go on from.
+        # Without servers every worker has all variables, so the others can go on from those of any worker.
         self.hands_on_variables = not cluster.servers
         self.inherited = _read_inherited()
         self.measured: Callable[[], Any] = lambda: None
@@ -87,7 +89,7 @@ class ClusterWorker:
         server = start_server(cluster, config)
         self.target = server.target
         self.device = cluster.own.device
-        # A session waits for all tasks that it knows, so name only those that its graph uses.
+        # A session waits for all tasks that it knows, so let it know only those that its graph uses.
         used = [f'/job:{cluster.servers[0].job}'] if cluster.servers else [cluster.trainers[0].device]
         config.device_filters.extend([cluster.own.device, *used])
         self.config = config
@@ -144,7 +146,7 @@ class ClusterWorker:
         return self._keeps_state or task not in self.cluster.servers
 
     def _end_by_force(self) -> None:
-        """Ends the process, or starts it anew, while the main thread is stuck within TensorFlow."""
+        """Ends or restarts the process while its main thread is stuck in TensorFlow."""
         failure = self._detector.failure if self._detector else None
         if failure and failure.is_replaced:
             self.start_anew({})
@@ -169,7 +171,7 @@ class ClusterWorker:
     def start_anew(self, inherited: Mapping[str, Any]) -> NoReturn:
         """Replaces the program of this process by a new one that joins again.
 
-        It is needed because TensorFlow keeps what it knows of a lost task for as long as the process lives.
+        This is necessary because TensorFlow keeps its state of a lost task for as long as the process lives.
         """
         _hand_on({'end': self.end_step, 'measured': self.measured(), **inherited})
         sys.stdout.flush()
@@ -194,7 +196,7 @@ class ClusterWorker:
             if state and state['number'] == self.generation:
                 return state['start'], state['end']
             self._raise_if_lost()
-            # The failure detector of workers that do not wait for each other ignores the chief, which is needed here.
+            # The failure detector of asynchronous workers ignores the chief, but here the chief is needed.
             if failure := failure_of_end(chief, self._rendezvous.ends(entries, found).get(chief)):
                 raise LostError(failure)
             if found[chief] is not None:
@@ -204,7 +206,7 @@ class ClusterWorker:
             time.sleep(_POLL_SECS)
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
-        """What the chief measured; if the chief is lost for good, what the first worker measured that notices it."""
+        """Returns the measurement of the chief; if it is lost for good, that of the first worker that notices it."""
         if self.is_chief and images:
             self._rendezvous.put('total', [images, seconds])
         chief = self.cluster.trainers[0]
@@ -240,7 +242,7 @@ class ClusterWorker:
         return self._shared_host
 
     def _gather_early(self, name: str, value: Any) -> list[Any]:
-        """As gather, before a session is open: nothing waits in TensorFlow that must be interrupted."""
+        """As gather, but before a session is open, so that no call of TensorFlow must be interrupted."""
         self._detect(lambda: None)
         try:
             return self.gather(name, value)
@@ -257,7 +259,7 @@ class ClusterWorker:
         missing = {task for task in self.cluster.trainers if task != self.cluster.own}
         deadline = time.monotonic() + (_COLLECT_SECS if is_complete else _COLLECT_SECS_OF_FAILURE)
         while missing:
-            # In this order: who has ended has passed its value before.
+            # The order matters: a task that has ended has passed its value before.
             found = self._rendezvous.incarnations()
             ends = self._rendezvous.ends(self._rendezvous.entries() or {}, found)
             for task in sorted(missing, key=lambda task: task.index):
@@ -276,7 +278,7 @@ class ClusterWorker:
 
     def end(self, exit_code: int, reason: str = '') -> None:
         self.stop_watching()
-        # After a fault a step that does not end may still read it.
+        # After a fault, a step that has not ended may still read the memory.
         if self._shared_host and exit_code == 0:
             self._shared_host.close()
         self._rendezvous.end(exit_code, reason)
@@ -296,7 +298,7 @@ def _agree(offers: list[Mapping[str, Any]]) -> dict[str, Any]:
 def _hand_on(inherited: Mapping[str, Any]) -> None:
     with tempfile.TemporaryFile('w+', encoding='utf-8') as file:
         json.dump(inherited, file)
-        # A duplicate stays open, also when another program replaces this one.
+        # A duplicate stays open even when another program replaces this one.
         descriptor = os.dup(file.fileno())
     os.set_inheritable(descriptor, True)
     os.environ[_INHERITED] = str(descriptor)

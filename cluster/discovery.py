@@ -21,12 +21,12 @@ from params.modes import DEFAULT_MODE, MODES, Mode, Refusal, modes_that
 from params.variable_flags import clash_with_others
 
 _FLAGS = 'the flags'
-# How often an evaluator looks for new checkpoints if --eval_interval_secs is not given.
+# How often an evaluator looks for new checkpoints without --eval_interval_secs, in seconds.
 _EVALUATOR_INTERVAL_SECS = 10.0
 
 
 def as_evaluator(params: Params, environ: Environment) -> Params:
-    """Returns the settings of this process: if TF_CONFIG makes it an evaluator, those of --eval until training ends.
+    """Returns the settings of this process: those of --eval if TF_CONFIG makes it an evaluator, else unchanged.
 
     Raises:
       UsageError: the flags name another role, or --train_dir is missing, which holds the checkpoints.
@@ -38,7 +38,7 @@ def as_evaluator(params: Params, environ: Environment) -> Params:
     if params.train_dir is None:
         raise UsageError('TF_CONFIG makes this process an evaluator, which reads checkpoints; add --train_dir=DIR')
     others: dict[str, Any] = dict.fromkeys(EVAL_DURING_TRAINING)
-    # The trainers export the model. The mode is that of one process, since the evaluator takes no part in training.
+    # The trainers export the model. The evaluator takes no part in training, so it runs in the mode of one process.
     others |= {'stop_at_top_1_accuracy': None, 'export_saved_model': None, 'variable_update': DEFAULT_MODE}
     return replace(
         params, eval=True, eval_interval_secs=params.eval_interval_secs or _EVALUATOR_INTERVAL_SECS, **others
@@ -63,21 +63,20 @@ def check_mode(params: Params, cluster: Cluster | None) -> None:
 
 
 def find_cluster(params: Params, environ: Environment) -> Cluster | None:
-    """Returns the cluster of this process, or None if it runs alone. The first of these sources that names one counts:
+    """Returns the cluster of this process, or None if it runs alone. The first of these sources with a cluster counts:
 
-    1. TF_CONFIG. It says the same as the host and role flags, so a flag that says something else is a mistake: the
-       error shows both. Flags that are left out do not contradict it.
-    2. --ps_hosts and --worker_hosts. The role is that of --job_name and --task_index (default 0). With both given, the
-       environment is ignored: such a process may run inside a Slurm or MPI job of another shape. Otherwise the rank
+    1. TF_CONFIG. It describes the same as the host and role flags, so a flag that differs is a mistake, and the error
+       shows both. Flags that are not given do not contradict it.
+    2. --ps_hosts and --worker_hosts. The role is that of --job_name and --task_index (default 0). If both are given,
+       the environment is ignored: the process may run inside a Slurm or MPI job of another shape. Otherwise the rank
        from Slurm, Open MPI or PMIx decides.
     3. Slurm or Open MPI, if it started several processes. --job_name and --task_index, if given, must agree.
 
     Ranks are assigned to parameter servers first: with P of them (--num_ps, or the length of --ps_hosts), rank r is
-    ps r for r < P, else worker r - P. So a role follows from the rank alone and is the same in 2 and 3. A controller
+    ps r for r < P, else worker r - P. So the role depends on the rank alone, and is the same in 2 and 3. A controller
     has rank 0, and only flags can name its host.
 
-    A mode whose processes come from a launcher of its own (Horovod) finds them through that launcher: the result is
-    None.
+    The result is None for a mode with a launcher of its own (Horovod), which knows the processes.
 
     Raises:
       UsageError: the sources contradict each other, are incomplete or malformed, or --variable_update does not work in
@@ -148,7 +147,13 @@ def _cluster_of_flags(params: Params, environ: Environment) -> Cluster | None:
 
 
 def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, int]) -> tuple[str, int]:
-    """The job and index of this process; counts says how many hosts the flags name for each job."""
+    """Returns the job and index of this process.
+
+    Args:
+      params: the flags.
+      environ: the environment variables.
+      counts: how many hosts the flags name for each job.
+    """
     job, index = params.job_name, params.task_index
     first = 'controller' if counts['controller'] else 'ps'
     if job and index is not None:
@@ -156,7 +161,7 @@ def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, in
     launch = find_launch(environ)
     num_hosts = sum(counts.values())
     if job:
-        # Every rank started with this command line would be task 0.
+        # Every rank with this command line would be task 0.
         if launch and counts[job] > 1:
             raise UsageError(
                 f'--job_name={job} without --task_index: {launch.source} started several processes ({launch.own}); add '
@@ -185,7 +190,7 @@ def _role_of_flags(params: Params, environ: Environment, counts: Mapping[str, in
 
 def _cluster_of_launch(params: Params, mode: Mode, environ: Environment) -> Cluster | None:
     launch = find_launch(environ)
-    # PMIx does not say how many ranks there are. Rank 0 may be alone; if not, the other ranks fail and end the job.
+    # PMIx does not tell the number of ranks. Rank 0 may be alone; if it is not, the other ranks fail and end the job.
     if launch is None or (launch.size is None and launch.rank == 0):
         return None
     if mode.has_controller:
@@ -238,7 +243,7 @@ def _check_hosts_differ(cluster: Cluster) -> None:
 
 
 def _check_role(params: Params, cluster: Cluster, environment: str, remedy: str) -> None:
-    """Raises UsageError if --job_name or --task_index is given and is not what the environment says."""
+    """Raises UsageError if --job_name or --task_index is given and contradicts the environment."""
     if params.job_name not in (None, cluster.job) or params.task_index not in (None, cluster.index):
         raise UsageError(f'{_written(params)} contradicts {environment}, where this process is {cluster.own}; {remedy}')
 

@@ -1,4 +1,4 @@
-"""What environment variables say about a cluster: TF_CONFIG, Slurm, Open MPI, PMIx. Does not import TensorFlow."""
+"""Reads the cluster from environment variables: TF_CONFIG, Slurm, Open MPI, PMIx. Does not import TensorFlow."""
 
 import itertools
 import json
@@ -22,12 +22,12 @@ _NODES = re.compile(rf'(?:[\w.-]|\[{_NUMBERS}\])+', re.ASCII)
 _NODE_LIST = re.compile(rf'{_NODES.pattern}(?:,{_NODES.pattern})*', re.ASCII)
 # Tasks on each node: "2(x3),1".
 _COUNT = re.compile(r'([0-9]{1,9})(?:\(x([0-9]{1,9})\))?')
-# More than any system of Slurm has: a list of more is an error, and would fill the memory.
+# More than any Slurm system has: a longer list is an error, and would fill the memory.
 _MOST_NODES = 1 << 17
 _MOST_TASKS = 1 << 22
 
-# Ports of a job whose --cluster_port is 0. They avoid the ranges of the system (below 1024), of Kubernetes (from 30000)
-# and of Linux's automatic ports (from 32768).
+# The ports of a job without --cluster_port: first port, ports of each job, jobs with different ports. They avoid the
+# ranges of the system (below 1024), of Kubernetes (from 30000) and of Linux's automatic ports (from 32768).
 _FIRST_PORT, _PORTS_OF_A_JOB, _PORT_BLOCKS = 10_000, 64, 300
 _LOOPBACK = '127.0.0.1'
 _EVALUATOR = 'evaluator'
@@ -44,7 +44,7 @@ _SET_ROLE = 'set the role of this process with --job_name, --task_index, --ps_ho
 
 
 def without_clusters(environment: Environment) -> dict[str, str]:
-    """The environment of a process that this program starts: without the variables that describe another cluster."""
+    """Returns the environment for a process that this program starts: without variables that describe a cluster."""
     return {name: value for name, value in environment.items() if not name.startswith(_CLUSTERS)}
 
 
@@ -171,12 +171,12 @@ class Launch:
     """One of several processes that one command started.
 
     Attributes:
-      source: who started it: 'Slurm', 'Open MPI' or 'PMIx'.
+      source: the launcher: 'Slurm', 'Open MPI' or 'PMIx'.
       rank: the number of this process, from 0.
       rank_name: the environment variable that holds the rank.
-      size: the number of processes; None for PMIx, which does not say.
+      size: the number of processes; None for PMIx, which does not tell it.
       size_name: the environment variable that holds the size.
-      job: a number that differs from job to job; None if there is none.
+      job: a number that differs between jobs; None if there is none.
     """
 
     source: str
@@ -196,7 +196,7 @@ class Launch:
         """The port of the first task on each node: 10000 + 64 * (job % 300); None if the job has no number.
 
         For Slurm, job is SLURM_JOB_ID + 101 * SLURM_STEP_ID, so that consecutive jobs and simultaneous steps differ.
-        Else it is the CRC-32 of PMIX_NAMESPACE.
+        Otherwise job is the CRC-32 of PMIX_NAMESPACE.
         """
         return None if self.job is None else _FIRST_PORT + _PORTS_OF_A_JOB * (self.job % _PORT_BLOCKS)
 
@@ -239,12 +239,12 @@ def _namespace(environ: Environment) -> int | None:
 
 
 def find_place_on_host(environ: Environment) -> tuple[int, int] | None:
-    """The number of this process among those that a launcher started on its host, and how many these are.
+    """Returns the number of this process among those that a launcher started on its host, and how many these are.
 
-    The launcher that was started last counts: horovodrun may use mpirun, which may use srun.
+    The innermost launcher counts: horovodrun may use mpirun, which may use srun.
 
     Returns:
-      None if no launcher says so.
+      None if no launcher tells it.
 
     Raises:
       UsageError: a variable is not a number.

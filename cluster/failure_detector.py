@@ -1,4 +1,4 @@
-"""Detects that another task was lost or replaced while this one takes steps."""
+"""Detects when another task is lost or replaced while this one takes steps."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from cluster.topology import Task
 from errors import RunError, UsageError
 
 _INTERVAL_SECS = 0.5
-# A task that cannot return may still be alive and only slow to answer for so long.
+# A task that cannot return may be silent for this long, if it is alive but slow.
 _SLOW_SECS = 5.0
 
 
@@ -21,8 +21,9 @@ class PeerFailure:
 
     Attributes:
       task: the task.
-      is_replaced: whether a new process has taken its place; else it is lost for good.
-      line: what happened, for messages. exit_code: that of a process which ends because of it.
+      is_replaced: whether a new process has replaced it; if not, it is lost for good.
+      line: what happened, for messages.
+      exit_code: the exit code of a process that ends because of this failure.
     """
 
     task: Task
@@ -35,14 +36,16 @@ class FailureDetector(threading.Thread):
     """A thread that compares the incarnations of all members of a generation until one has changed or is lost.
 
     Args:
+      rendezvous: this task's view of the cluster.
+      generation: the expected incarnations.
       can_return: whether the run can go on if this task is replaced by a new process.
-      peer_timeout_secs: how long to wait for that.
+      peer_timeout_secs: how long to wait for that, in seconds.
       warn: prints a warning about a task that does not answer.
-      interrupt: called once a failure is found; ends whatever waits for the lost task.
+      interrupt: called when a failure is found; ends whatever waits for the lost task.
 
     Attributes:
-      failure: of the first task that was lost for good or replaced; None as long as there is none.
-      silent_since: for each task that does not answer, since when (time.monotonic).
+      failure: the first failure of another task; None if there was none.
+      silent_since: since when each task that does not answer has been silent (time.monotonic).
     """
 
     def __init__(
@@ -75,11 +78,11 @@ class FailureDetector(threading.Thread):
                 return
 
     def stop(self) -> None:
-        """From now on other tasks may end."""
+        """Ends the thread: from now on other tasks may end without being reported."""
         self._stopped.set()
 
     def wait(self, calm_secs: float) -> PeerFailure | None:
-        """Waits for a failure; returns None once every task has answered for calm_secs."""
+        """Waits for a failure; returns None when all tasks have answered for calm_secs seconds."""
         calm_since = time.monotonic()
         while self.failure is None and time.monotonic() - calm_since < calm_secs and self.is_alive():
             if self.silent_since:
@@ -99,7 +102,7 @@ class FailureDetector(threading.Thread):
                 continue
             if incarnation == expected:
                 self.silent_since.pop(task, None)
-                # Servers, and the task that holds the store, still answer for a while after they recorded their end.
+                # Servers, and the task with the store, still answer for a while after they have recorded their end.
                 if task in (cluster.store_task, *cluster.servers) and (failure := failure_of_end(task, ends.get(task))):
                     return failure
             elif incarnation is not None and self._can_return(task):
@@ -115,7 +118,7 @@ class FailureDetector(threading.Thread):
                 self._warn(f'{name} does not belong to this cluster and was refused: {difference}')
 
     def _check_lost(self, task: Task, incarnation: int | None) -> PeerFailure | None:
-        """The failure of a task that does not answer, or was replaced although it cannot return; None: wait on."""
+        """Returns the failure of a task that is silent, or replaced although it cannot return; None to wait longer."""
         end = self._rendezvous.end_of(task, incarnation)
         if end:
             self.silent_since.pop(task, None)
@@ -136,22 +139,22 @@ class FailureDetector(threading.Thread):
 
 
 def failure_of_timeout(task: Task, peer_timeout_secs: float) -> PeerFailure:
-    """The failure of a lost task that did not come back in time."""
+    """Returns the failure of a lost task that did not come back in time."""
     line = f'{task} was lost and did not come back within --peer_timeout_secs={peer_timeout_secs:g}'
     return PeerFailure(task, False, line)
 
 
 def failure_of_end(task: Task, end: End | None) -> PeerFailure | None:
-    """The failure of a task that recorded this end; None if it ended well or has not ended."""
+    """Returns the failure of a task that recorded this end; None if it ended well or has not ended."""
     if end is None or end.exit_code == 0:
         return None
-    # Wrong use of one process is wrong use of the cluster.
+    # Wrong use of one process counts as wrong use of the cluster.
     exit_code = UsageError.exit_code if end.exit_code == UsageError.exit_code else RunError.exit_code
     return PeerFailure(task, False, f'{task} ended with exit code {end.exit_code}: {end.reason}', exit_code)
 
 
 def fault_of(failure: PeerFailure) -> RunError:
-    """The error with which a process ends because of this failure."""
+    """Returns the error with which a process ends because of this failure."""
     fault = RunError(failure.line)
     fault.exit_code = failure.exit_code
     return fault

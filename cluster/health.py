@@ -1,4 +1,4 @@
-"""Which tasks of a cluster are up: a TensorFlow server answers with its incarnation, which is new in each process."""
+"""Finds out which tasks of a cluster are up: a TensorFlow server answers with its incarnation, new in each process."""
 
 import functools
 import time
@@ -14,14 +14,13 @@ from cluster.topology import Task
 
 # tensorflow/core/protobuf/worker_service.proto. The request is empty.
 _METHOD = '/tensorflow.WorkerService/GetStatus'
-# On a machine with more processes than cores a process may answer late. One that was killed refuses connections at
-# once.
+# On a machine with more processes than cores, a process may answer late. A killed one refuses connections at once.
 _BUSY_SECS = 30.0
 _CHANNEL_OPTIONS = (
     # A task may come back at any moment: try to connect twice a second instead of at growing intervals.
     ('grpc.initial_reconnect_backoff_ms', 100),
     ('grpc.max_reconnect_backoff_ms', 500),
-    # In spite of its name, how long an attempt to connect may take. Distant or busy hosts need that long.
+    # Despite its name, how long an attempt to connect may take. Distant or busy hosts need that long.
     ('grpc.min_reconnect_backoff_ms', 5000),
     # Connect directly, as TensorFlow does.
     ('grpc.enable_http_proxy', 0),
@@ -42,9 +41,9 @@ class Health:
         }
 
     def incarnations(self, timeout_secs: float) -> Mapping[Task, int | None]:
-        """The incarnation of each task, None for one whose server does not answer.
+        """Returns the incarnation of each task; None for a task whose server does not answer.
 
-        A task that answers too late on an open connection is only busy: for 30 seconds it still counts as up.
+        A task that answers too late on an open connection is only busy: it still counts as up for 30 seconds.
         """
         calls = {task: request.future(b'', timeout=timeout_secs) for task, request in self._requests.items()}
         return {task: self._answer(task, call) for task, call in calls.items()}
@@ -66,13 +65,13 @@ class Health:
 
 def _incarnation(response: bytes) -> int:
     devices = _status_message().FromString(response).device_attributes
-    # That of the first CPU: servers list all their devices, in any order.
+    # Take that of the first CPU, since servers list all their devices in any order.
     return next(device.incarnation for device in devices if device.name.endswith('CPU:0'))
 
 
 @functools.cache
 def _status_message() -> Any:
-    """GetStatusResponse of TensorFlow's worker.proto, which its Python package does not contain."""
+    """Returns the class of GetStatusResponse in TensorFlow's worker.proto, which its Python package lacks."""
     from tensorflow.core.framework import device_attributes_pb2
 
     attributes = device_attributes_pb2.DeviceAttributes.DESCRIPTOR

@@ -1,4 +1,4 @@
-"""A process that Horovod started: Horovod connects the processes, and ends them all when one is lost."""
+"""A process that Horovod started. Horovod connects the processes, and ends all of them when one is lost."""
 
 import contextlib
 import itertools
@@ -35,7 +35,7 @@ def load_horovod() -> Any:
 
 
 def horovod_cluster(horovod: Any) -> Cluster:
-    """The processes that Horovod started. Only Horovod knows their addresses, so the hosts are placeholders."""
+    """Returns the processes that Horovod started. Only Horovod knows their addresses, so the hosts are placeholders."""
     hosts = tuple(f'rank-{rank}:0' for rank in range(horovod.size()))
     return Cluster((), hosts, 'worker', horovod.rank(), 'Horovod')
 
@@ -84,7 +84,7 @@ class HorovodWorker(WithoutServer):
         ]
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
-        """The values of all ranks if all steps were taken; else only its own, since a sum would wait for lost ranks."""
+        """Returns the values of all ranks if all steps were taken; else only its own, since lost ranks never answer."""
         if is_complete:
             with contextlib.suppress(tf.errors.OpError):
                 return self.gather(name, value)

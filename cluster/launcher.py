@@ -17,7 +17,7 @@ from cluster.child_process import ChildProcess
 from cluster.lines import Lines
 from errors import RunError, counted, format_error, format_warning
 
-# The signals that would end this process. SIGHUP comes when its terminal is closed.
+# The signals that would end this process; SIGHUP when its terminal is closed.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -28,9 +28,9 @@ class Command:
     Attributes:
       name: the prefix of its lines; unique.
       argv: the program and its arguments.
-      env: its whole environment; None is that of this process.
-      cores: the logical cores it may run on; None is all that this process may use.
-      gpus: the GPUs that env shows it, for messages; None if env says nothing of its own about them.
+      env: its whole environment; None for that of this process.
+      cores: the logical cores it may run on; None for all that this process may use.
+      gpus: the GPUs that env shows it, for messages; None if env does not set them.
       is_server: whether it ends by itself when all processes that are not servers have ended.
       has_result: whether its standard output is the result of the cluster.
     """
@@ -44,6 +44,7 @@ class Command:
     has_result: bool = False
 
 
+# Eight arguments: apart from the commands, each is an option with a default.
 def launch(
     commands: Sequence[Command],
     *,
@@ -55,7 +56,7 @@ def launch(
     grace_secs: float = 15.0,
     servers_end_secs: float = 30.0,
 ) -> int:
-    """Runs the commands in parallel until all have ended; to be called from the main thread.
+    """Runs the commands in parallel until all have ended. Call it from the main thread.
 
     A process fails if it ends by itself with an exit code other than 0. The first failure stops the others: SIGTERM,
     and SIGKILL after grace_secs. Servers are stopped after the others have ended, since a worker that saves a
@@ -63,19 +64,20 @@ def launch(
     in the same way. If SIGKILL ends this process, the kernel kills the others.
 
     Args:
+      commands: the processes of the cluster.
       out: receives the standard output of commands with has_result, unchanged; by default standard output.
       err: receives all other lines, each prefixed with the name of its process; by default standard error.
-      quiet: of these lines shows warnings and errors only; if a process fails, also its last other lines, and those of
-        all processes if it stops them.
+      quiet: whether to show only warnings and errors of these lines. If a process fails, its last other lines are
+        shown too, and those of all processes if it stops them.
       keep_going: whether the others go on after a failure.
-      num_restarts: how often each process that fails is restarted before that counts as a failure.
+      num_restarts: how often each process is restarted after it failed, before that counts as a failure.
       grace_secs: the time from SIGTERM to SIGKILL, in seconds.
       servers_end_secs: how long servers may run after the others have ended, in seconds; those that run longer are
         stopped and count as failed with exit code 1.
 
     Returns:
-      0 if no process failed. Else the exit code of the first failure, since later ones are mostly its consequences;
-      128 + n if signal n ended the process. Also 128 + n if this process received signal n before any failure.
+      0 if no process failed. Else the exit code of the first failure, since that mostly causes the others; 128 + n if
+      signal n ended the process. Also 128 + n if this process received signal n before any failure.
 
     Raises:
       RunError: a process cannot be started, or the output cannot be written.
@@ -100,11 +102,11 @@ class _Process(ChildProcess):
             command.argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=command.env, cores=command.cores or ()
         )
         self.command = command
-        # Whether this process has sent it a signal that ends it.
+        # Whether the launcher has sent it a signal that ends it.
         self.is_stopped = False
 
     def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
-        """Calls these on other threads: with each line of its two streams, and when it has ended."""
+        """Calls these functions on other threads: with each line of its two streams, and when it has ended."""
         self.read_lines(show, show_error)
 
         def wait() -> None:
@@ -116,7 +118,7 @@ class _Process(ChildProcess):
         threading.Thread(target=wait, daemon=True).start()
 
     def end(self, number: signal.Signals) -> None:
-        """Sends it, and all processes that it started, a signal that ends them."""
+        """Sends a signal that ends it to the process and its descendants."""
         self.is_stopped = True
         self.signal(number)
 
@@ -138,7 +140,7 @@ class _Cluster:
         # The only queue that signal handlers may use.
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._is_stopping = False
-        # Until when the stopped processes, or the remaining servers, may run.
+        # The time (time.monotonic) until which stopped processes, or the remaining servers, may run.
         self._deadline: float | None = None
 
     @contextlib.contextmanager
@@ -167,7 +169,7 @@ class _Cluster:
             while self._running:
                 self._next_event()()
         finally:
-            # Some are left only if something was raised.
+            # Processes remain only if something was raised.
             for process in self._running:
                 process.end(signal.SIGKILL)
             for process in self._running:
@@ -179,7 +181,7 @@ class _Cluster:
             return self._events.get(timeout=seconds)
         except queue.Empty:
             self._deadline = None
-            return self._stopped_too_slowly if self._is_stopping else self._servers_stayed
+            return self._kill_slow if self._is_stopping else self._stop_servers
 
     def _start(self, command: Command) -> None:
         show_error = functools.partial(
@@ -193,7 +195,7 @@ class _Cluster:
                 show_error=show_error,
                 ended=lambda: self._events.put(functools.partial(self._ended, process)),
             )
-        except (OSError, RuntimeError) as error:  # RuntimeError: there can be no more threads
+        except (OSError, RuntimeError) as error:  # RuntimeError: no more threads can be started
             reason = getattr(error, 'strerror', error)
             raise RunError(f'{command.name} cannot be started: {reason}; start fewer processes') from error
         cores = '' if command.cores is None else f' on cores {",".join(map(str, command.cores))}'
@@ -224,18 +226,19 @@ class _Cluster:
             what, exit_code = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})', 128 - code
         if self._restarts[name] < self._num_restarts:
             self._restarts[name] += 1
-            self._lines.show_held([name])
+            self._lines.show_kept([name])
             again = f'restarting it ({self._restarts[name]} of {counted(self._num_restarts, "time")})'
             self._lines.message(format_warning(f'{what}; {again}'))
             self._start(command)
         elif self._keep_going:
             self.exit_code = self.exit_code or exit_code
-            self._lines.show_held([name])
+            self._lines.show_kept([name])
             self._lines.message(format_error(f'{what}; the others go on'))
         else:
             self._stop_for(what, exit_code, because_of=[name])
 
-    def _servers_stayed(self) -> None:
+    def _stop_servers(self) -> None:
+        """Stops the servers that did not end after the workers."""
         what = f'{self._names()} did not end within {self._servers_end_secs:g} s of the last worker'
         self._stop_for(what, exit_code=1, because_of=[process.command.name for process in self._running])
 
@@ -249,11 +252,11 @@ class _Cluster:
         self._stop()
         if because_of:
             others = (process.command.name for process in self._running)
-            self._lines.show_held(dict.fromkeys([*(name for name in others if name not in because_of), *because_of]))
+            self._lines.show_kept(dict.fromkeys([*(name for name in others if name not in because_of), *because_of]))
         self._lines.message(format_error(f'{what}; stopping {names}' if (names := self._names()) else what))
 
     def _stop(self) -> None:
-        """Sends SIGTERM to the workers; if none is left, to the servers."""
+        """Sends SIGTERM to the workers, or to the servers if no worker is left."""
         self._is_stopping = True
         workers = [process for process in self._running if not process.command.is_server]
         for process in workers or self._running:
@@ -261,7 +264,8 @@ class _Cluster:
                 process.end(signal.SIGTERM)
                 self._deadline = time.monotonic() + self._grace_secs
 
-    def _stopped_too_slowly(self) -> None:
+    def _kill_slow(self) -> None:
+        """Kills the processes that did not end after SIGTERM."""
         for process in self._running:
             if process.is_stopped:
                 process.end(signal.SIGKILL)

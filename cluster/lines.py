@@ -1,4 +1,4 @@
-"""What the launcher prints: the result, its own messages, and lines of the processes."""
+"""Prints the output of the launcher: the result, its own messages, and lines of the processes."""
 
 import contextlib
 import itertools
@@ -14,8 +14,8 @@ from results.summary import is_summary
 
 # Without red, which looks like an error.
 _COLOURS = ('cyan', 'green', 'magenta', 'yellow', 'blue')
-# How many lines of each process are kept for the case that one fails.
-_MAX_HELD = 40
+# How many hidden lines of each process are kept, to be shown if one fails.
+_MAX_KEPT = 40
 _WARNING, _ERROR = format_warning(''), format_error('')
 # A line of TensorFlow's native code: severity, date, time.
 _NATIVE = re.compile(r'[IWEF]\d{4} ')
@@ -23,13 +23,17 @@ _STEPS = re.compile(r'(Step|\d+)\t')
 
 
 class Lines:
-    """Writes whole lines, from any thread. Stops writing at the first error, which it keeps.
+    """Writes whole lines, from any thread. Stops writing at the first error.
 
     Args:
-      out: receives the result. err: receives all other lines; of a process, with its name in front.
-      names: the processes.
-      quiet: of the processes, shows warnings, errors and the summary of the chief only, and keeps the last other lines
-        for show_held(). On a terminal, a live line shows what the process with the result does.
+      out: receives the result.
+      err: receives all other lines; those of a process follow its name.
+      names: the names of the processes.
+      quiet: whether to show only warnings, errors and the summary of the chief, and to keep the last other lines for
+        show_kept(). On a terminal, a live line then shows what the process with the result does.
+
+    Attributes:
+      error: the first error of a write; None if there was none.
     """
 
     def __init__(self, out: TextIO, err: TextIO, names: Sequence[str], *, quiet: bool = False) -> None:
@@ -38,9 +42,9 @@ class Lines:
         self._err = err
         self._prefixes = _prefixes(names, err)
         self._lock = threading.Lock()
-        self._held: dict[str, deque[str]] = {name: deque(maxlen=_MAX_HELD) for name in names}
+        self._kept: dict[str, deque[str]] = {name: deque(maxlen=_MAX_KEPT) for name in names}
         self._is_quiet = quiet
-        # Each warning, and who gave it first.
+        # The process that first printed each warning.
         self._warned: dict[str, str] = {}
         self._live = LiveLine(err) if quiet else None
 
@@ -57,23 +61,23 @@ class Lines:
           is_chief: whether it is the process with the result.
         """
         if self._is_quiet and not self._is_shown(name, line) and not (is_chief and is_summary(line)):
-            self._held[name].append(line)
+            self._kept[name].append(line)
             if is_chief and not _NATIVE.match(line):
                 self.phase(line)
         else:
             self._write(self._err, self._prefixes[name] + line)
 
     def _is_shown(self, name: str, line: str) -> bool:
-        # What all processes warn about is shown once.
+        # A warning of several processes is shown once.
         is_warning = line.startswith(_WARNING) and self._warned.setdefault(line, name) == name
         return is_warning or line.startswith(_ERROR)
 
-    def show_held(self, names: Iterable[str]) -> None:
+    def show_kept(self, names: Iterable[str]) -> None:
         """Writes the lines of these processes that were kept, and forgets them."""
         for name in names:
-            held = self._held[name]
-            while held:
-                self._write(self._err, self._prefixes[name] + held.popleft())
+            lines = self._kept[name]
+            while lines:
+                self._write(self._err, self._prefixes[name] + lines.popleft())
 
     def message(self, line: str) -> None:
         """Writes a line of the launcher."""
@@ -85,7 +89,7 @@ class Lines:
             self.message(line)
 
     def phase(self, text: str) -> None:
-        """Shows in the live line, if there is one, what is going on."""
+        """Shows the current phase in the live line, if there is one."""
         if self._live:
             self._live.phase(text)
 
@@ -106,7 +110,7 @@ class Lines:
 
 
 def _prefixes(names: Sequence[str], stream: TextIO) -> dict[str, str]:
-    """The prefix of the lines of each process, all of the same width; in colour on a terminal."""
+    """Returns the prefix of each process's lines, all of the same width; in colour on a terminal."""
     width = max(map(len, names), default=0)
     prefixes = {name: f'{name:<{width}} | ' for name in names}
     if stream.isatty():

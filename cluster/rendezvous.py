@@ -1,4 +1,4 @@
-"""How one task meets the others: which tasks are up, which have joined the training, and how each ended."""
+"""How one task finds the others: which tasks are up, which have joined the training, and how each ended."""
 
 import threading
 import time
@@ -20,26 +20,26 @@ _SETTINGS, _STRANGER = 'settings/', 'stranger/'
 _ANSWER_SECS = 1.0
 _STORE_SECS = 15.0
 _POLL_SECS = 0.1
-# After how long a task says again for whom it waits, and how many it names.
+# After how many seconds a task reports again for which tasks it waits, and how many it names.
 _FIRST_LINE_SECS, _MOST_NAMED = 10.0, 5
-# How long the task that holds the store stays for tasks that still read it.
+# How long the task with the store stays for tasks that still read it.
 _STAY_SECS = 10.0
-# How long a lost trainer may take to come back when training is over, to learn that.
+# How long a lost trainer may take to come back after the training has ended, to learn of the end.
 RETURN_SECS = 20.0
-# How long the task that holds the store stays for tasks that have not started yet.
+# How long the task with the store stays for tasks that have not started yet.
 _STAY_SECS_FOR_ALL = 30.0
 
 
 @dataclass(frozen=True)
 class Generation:
-    """The processes that take steps together until one of them is replaced, and what they agreed on.
+    """The processes that take steps together until one of them is replaced.
 
     Attributes:
       number: counts the generations of a cluster from 1.
       members: the incarnations of the tasks that must not change, by str(task).
       workers: the incarnations of all workers that began the generation, in order.
-      agreed: what the chief derived from the offers of all workers.
-      settings: those of the chief, which all members have.
+      agreed: what all agreed on: the chief derived it from the offers of all workers.
+      settings: the settings of the chief, which all members share.
     """
 
     number: int
@@ -51,14 +51,14 @@ class Generation:
 
 @dataclass(frozen=True)
 class End:
-    """How a task ended: its exit code, and the reason if that is not 0."""
+    """How a task ended: its exit code, and the reason if the code is not 0."""
 
     exit_code: int
     reason: str
 
 
 class TrainingOverError(Exception):
-    """A process was started after the training had ended: nothing is left for it to do."""
+    """The process was started after the training had ended, so it has nothing to do."""
 
 
 class Rendezvous:
@@ -66,8 +66,8 @@ class Rendezvous:
 
     Args:
       cluster: all tasks, and the role of this one.
-      together: whether the workers take their steps together, so that none can be replaced without the others.
-      settings: what this task must have in common with the others, see cluster.agreement.
+      together: whether the workers take their steps together, so that replacing one begins a new generation of all.
+      settings: the settings that this task must share with the others, see cluster.agreement.
       show: shows a line about the tasks that this one waits for.
     """
 
@@ -88,23 +88,23 @@ class Rendezvous:
         self._members = cluster.tasks if together else cluster.servers
         self._stores: dict[Task, KeyValueStore] = {}
         self._store_hosts: dict[Task, Health] = {}
-        # Whether this task is no member of the cluster that its servers belong to: then it records nothing there.
+        # Whether the servers belong to another cluster: then this task records nothing there.
         self._is_stranger = False
 
     def incarnations(self) -> Incarnations:
-        """The incarnation of every task, None for one that does not answer."""
+        """Returns the incarnation of every task; None for a task that does not answer."""
         return self._health.incarnations(_ANSWER_SECS)
 
     def entries(self) -> dict[str, Any] | None:
-        """All entries of the key-value store; None if the task that holds it does not answer."""
+        """Returns all entries of the key-value store; None if the task with the store does not answer."""
         return self._use_store(KeyValueStore.get_all, self.cluster.store_task)
 
     def own_entries(self) -> dict[str, Any]:
-        """What other tasks put into this server because the task that holds the store did not answer."""
+        """Returns the entries that other tasks put into this server because the task with the store did not answer."""
         return self._use_store(KeyValueStore.get_all, self.cluster.own) or {}
 
     def put(self, key: str, value: Any) -> None:
-        """Puts a value into the key-value store, if the task that holds it answers."""
+        """Puts a value into the key-value store, if the task with the store answers."""
         self._use_store(lambda store: store.put(key, value), self.cluster.store_task)
 
     def put_large(self, key: str, value: Any) -> None:
@@ -112,11 +112,11 @@ class Rendezvous:
         self._use_store(lambda store: store.put_large(key, value), self.cluster.store_task)
 
     def get_large(self, key: str) -> Any:
-        """The value that put_large stored; None if there is none, or the task that holds the store does not answer."""
+        """Returns the value that put_large stored; None without one, or if the task with the store does not answer."""
         return self._use_store(lambda store: store.get_large(key), self.cluster.store_task)
 
     def _use_store(self, use: Callable[[KeyValueStore], Result], host: Task) -> Result | None:
-        # TensorFlow's first connection to a task waits for it without a time limit, so ask first whether it is up.
+        # TensorFlow's first connection to a task waits without a time limit, so check first that the task is up.
         if host not in self._store_hosts:
             self._store_hosts[host] = Health([host])
         if self._store_hosts[host].incarnations(_ANSWER_SECS)[host] is None:
@@ -131,7 +131,7 @@ class Rendezvous:
             except StoreError:
                 self._stores.pop(host, None)
 
-        # On a thread that can be abandoned if the host is lost at this moment.
+        # On a thread, which can be abandoned if the host is lost at this moment.
         thread = threading.Thread(target=work, name='key-value store', daemon=True)
         thread.start()
         thread.join(_STORE_SECS)
@@ -145,16 +145,17 @@ class Rendezvous:
         agree: Callable[[list[Mapping[str, Any]]], Mapping[str, Any]],
         timeout: Timeout,
     ) -> Generation:
-        """Waits until all tasks are up and all workers have joined, each a process that has taken no steps yet.
+        """Waits until all tasks are up and all workers have joined, each as a process that has taken no steps yet.
 
         Args:
           offer: what this worker contributes to the agreement.
           agree: called on the chief with the offers of all workers in order; returns what all agree on.
+          timeout: how long to wait.
 
         Raises:
           UsageError: two tasks have different settings.
           TrainingOverError: the training has ended.
-          RunError: some tasks did not come in time; it names them.
+          RunError: some tasks did not come in time; the error names them.
         """
         began = time.monotonic()
         deadline = began + timeout.secs
@@ -191,10 +192,11 @@ class Rendezvous:
             time.sleep(_POLL_SECS)
 
     def show_missing(self, missing: Sequence[Task], secs: float) -> None:
-        """Shows which tasks this one waits for, at once and then at intervals that grow.
+        """Shows which tasks this one waits for, at once and then at growing intervals.
 
         Args:
-          secs: how long it has been waiting.
+          missing: the tasks.
+          secs: how long it has been waiting, in seconds.
         """
         own = self.cluster.own
         others = [task for task in missing if task != own]
@@ -209,7 +211,7 @@ class Rendezvous:
         self._next_line_secs = max(_FIRST_LINE_SECS, 2 * self._next_line_secs)
 
     def _begin(self, generation: Generation) -> None:
-        """Begins a generation. Each server knows it, so that another cluster that names the server finds out."""
+        """Begins a generation. It is stored on each server, so that another cluster that names the server notices."""
         others = self.cluster.servers[1:]
         for server in others:
             other = _generation(self._use_store(KeyValueStore.get_all, server) or {})
@@ -219,7 +221,7 @@ class Rendezvous:
             self._use_store(lambda store: store.put('generation', asdict(generation)), host)
 
     def _refuse_stranger(self, generation: Generation, host: Task) -> None:
-        """Raises UsageError if this task differs from the tasks that train with `host`, and tells their chief."""
+        """Raises UsageError if this task differs from the tasks that train with `host`, and informs their chief."""
         difference = find_difference({'the training there': generation.settings, str(self.cluster.own): self._settings})
         if difference is None:
             return
@@ -229,14 +231,14 @@ class Rendezvous:
 
     @staticmethod
     def strangers(entries: Mapping[str, Any]) -> dict[str, str]:
-        """The tasks that were refused because they differ from the running cluster, and the differences."""
+        """Returns the tasks that were refused because they differ from the running cluster, and the differences."""
         return {name.removeprefix(_STRANGER): value for name, value in entries.items() if name.startswith(_STRANGER)}
 
     def _is_over(self, entries: Mapping[str, Any], found: Incarnations) -> bool:
-        """Whether the training that an earlier process of this task took part in has ended.
+        """Whether the training in which an earlier process of this task took part has ended.
 
-        A trainer ends with exit code 0 only when all steps are taken. If the earlier process of this task did so too,
-        this one belongs to another training, whose servers are not up yet.
+        A trainer ends with exit code 0 only when all steps are taken. If the earlier process of this task also did so,
+        this process belongs to another training, whose servers are not up yet.
         """
         before = entries.get(_end_key(self.cluster.own))
         if before and before['exit_code'] == 0:
@@ -245,11 +247,12 @@ class Rendezvous:
         return any(trainer in ends and ends[trainer].exit_code == 0 for trainer in self.cluster.trainers)
 
     def compare_settings(self, entries: Mapping[str, Any], found: Incarnations) -> None:
-        """Tells the other tasks what this one must have in common with them, and compares it.
+        """Publishes the settings that this task must share with the others, and compares theirs.
 
         Args:
-          entries, found: the entries of the store, and the tasks that are up. In the store is also what tasks that were
-            replaced, or that only some others know, have told.
+          entries: the entries of the store. They may contain settings of tasks that were replaced, or that are not in
+            this task's cluster.
+          found: the incarnations of the tasks that are up.
 
         Raises:
           UsageError: two tasks differ.
@@ -258,16 +261,18 @@ class Rendezvous:
         mine = {'incarnation': own, 'settings': self._settings}
         if entries.get(key) != mine:
             self.put(key, mine)
-        told = {name.removeprefix(_SETTINGS): value for name, value in entries.items() if name.startswith(_SETTINGS)}
+        published = {
+            name.removeprefix(_SETTINGS): value for name, value in entries.items() if name.startswith(_SETTINGS)
+        }
         if _generation(entries):
-            # Strangers are refused, and the cluster goes on.
-            told = {str(task): told[str(task)] for task in self.cluster.tasks if str(task) in told}
+            # A running cluster goes on, and strangers are refused.
+            published = {str(task): published[str(task)] for task in self.cluster.tasks if str(task) in published}
         replaced = {
             str(task)
             for task, incarnation in found.items()
-            if incarnation is not None and told.get(str(task), mine)['incarnation'] != incarnation
+            if incarnation is not None and published.get(str(task), mine)['incarnation'] != incarnation
         }
-        settings = {name: value['settings'] for name, value in told.items() if name not in replaced}
+        settings = {name: value['settings'] for name, value in published.items() if name not in replaced}
         if difference := find_difference(settings | {str(self.cluster.own): self._settings}):
             raise UsageError(difference)
 
@@ -276,9 +281,9 @@ class Rendezvous:
         return all(generation.members.get(str(task)) == found[task] for task in self._members)
 
     def _offers(self, entries: Mapping[str, Any], found: Incarnations) -> dict[Task, Mapping[str, Any]]:
-        """The offers of the workers that are up, have joined and took no part in the last generation.
+        """Returns the offers of the workers that are up, have joined and took no part in the last generation.
 
-        A worker that still takes steps of the last generation leaves it when it detects that a task was replaced, and
+        A worker that still takes steps of the last generation leaves it when it detects that a task was replaced. It
         then joins as a new process.
         """
         generation = _generation(entries)
@@ -291,7 +296,7 @@ class Rendezvous:
         }
 
     def _missing(self, found: Incarnations, entries: Mapping[str, Any]) -> tuple[Sequence[Task], str]:
-        """The tasks that keep the training from beginning, and what they did not do."""
+        """Returns the tasks for which the training waits, and what they did not do."""
         if silent := [task for task, incarnation in found.items() if incarnation is None]:
             return silent, 'did not answer'
         offers = self._offers(entries, found)
@@ -299,7 +304,7 @@ class Rendezvous:
         return missing or self._workers, 'answered, but did not join the training'
 
     def end(self, exit_code: int, reason: str = '') -> None:
-        """Records that this task ends, and how; in every server if the task that holds the store is gone."""
+        """Records how this task ends; on every server if the task with the store is gone."""
         if self._is_stranger:
             return
         found = self.incarnations()
@@ -311,11 +316,11 @@ class Rendezvous:
             self._use_store(lambda store: store.put(_end_key(self.cluster.own), end), host)
 
     def end_of(self, task: Task, incarnation: int | None) -> End | None:
-        """How a task ended whose process now has this incarnation; None if it has not recorded its end."""
+        """Returns how a task ended whose process has this incarnation; None if it has not recorded its end."""
         return self.ends(self.entries() or {}, {**dict.fromkeys(self.cluster.tasks), task: incarnation}).get(task)
 
     def ends(self, entries: Mapping[str, Any], found: Incarnations) -> dict[Task, End]:
-        """The tasks that have ended. A task that was started again since then has not."""
+        """Returns the tasks that have ended, and how; not those that were restarted since."""
         ends = {}
         for task in self.cluster.tasks:
             end = entries.get(_end_key(task))
@@ -324,11 +329,11 @@ class Rendezvous:
         return ends
 
     def stay_for_others(self, *, all_will_end: bool = False, is_over: bool = False) -> None:
-        """If this task holds the store: waits until the others have ended, since they may still read it.
+        """Waits, if this task has the store, until the others have ended, since they may still read it.
 
         Args:
-          all_will_end: whether tasks that are not up yet have to learn from the store that the cluster cannot start.
-          is_over: whether a lost task that is restarted has to learn from the store that the training has ended.
+          all_will_end: whether tasks that are not up yet must learn from the store that the cluster cannot start.
+          is_over: whether a lost task that is restarted must learn from the store that the training has ended.
         """
         if self.cluster.own != self.cluster.store_task:
             return

@@ -1,8 +1,8 @@
-"""What a server does in a run: it answers until the trainers are done."""
+"""Runs a server of a cluster, which answers until the trainers have ended."""
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import tensorflow.compat.v1 as tf
 
@@ -15,12 +15,13 @@ from cluster.topology import Cluster, Task
 from errors import BenchmarkError, RunError, UsageError
 
 _INTERVAL_SECS = 0.25
-# A task that has not answered for so long is gone, not only slow.
+# A task that has not answered for this long is gone, not only slow.
 _GONE_SECS = 3.0
-# After a signal, how long a server stays for trainers that may have received the signal too and save their state.
+# How long a server stays after a signal, since trainers may have received it too and save their state.
 _STAY_SECS = 15.0
 
 
+# Nine arguments, each an independent fact of the run or a way to reach its user. One caller passes them by name.
 def run_server(
     cluster: Cluster,
     config: tf.ConfigProto,
@@ -33,12 +34,12 @@ def run_server(
     warn: Callable[[str], None],
     show: Callable[[str], None],
 ) -> None:
-    """Runs this process as a server until the trainers are done.
+    """Runs this process as a server until the trainers have ended.
 
     Args:
       cluster: all tasks, and the role of this one.
       config: the settings of the server.
-      settings: what this task must have in common with the others.
+      settings: the settings that this task must share with the others.
       together: whether no trainer can go on without the others.
       connect: how long to wait for the trainers at the start.
       peer: how long to wait for a lost trainer.
@@ -79,14 +80,14 @@ def run_server(
 
 
 def _await_trainers(rendezvous: Rendezvous, secs: float) -> None:
-    """Waits until the trainers have ended, for so long at most."""
+    """Waits until the trainers have ended, at most this long."""
     deadline = time.monotonic() + secs
     while time.monotonic() < deadline and _remaining(rendezvous):
         time.sleep(_INTERVAL_SECS)
 
 
 def _remaining(rendezvous: Rendezvous) -> list[Task]:
-    """The trainers that are still up."""
+    """Returns the trainers that are still up."""
     found, entries = rendezvous.incarnations(), rendezvous.entries() or {}
     ends = rendezvous.ends(entries, found)
     return [task for task in rendezvous.cluster.trainers if found[task] and task not in ends]
@@ -104,10 +105,10 @@ def serve(
 ) -> None:
     """Returns when every trainer has ended well.
 
-    A lost trainer is first of all the others' business: the server gives up only if none of them is left.
+    The other trainers handle the loss of a trainer; the server gives up only when none of them is left.
 
-    Args:
-      end_if_requested: called between two looks at the trainers; does not return after a signal.
+    Args (the others are those of run_server):
+      end_if_requested: called again and again; does not return after a signal.
       together: whether the trainers need each other. If not, the others go on without a lost one.
 
     Raises:
@@ -115,10 +116,10 @@ def serve(
     """
     trainers = rendezvous.cluster.trainers
     limits = dict.fromkeys(trainers, connect)
-    last_answer = dict.fromkeys(trainers, time.monotonic())
+    began = time.monotonic()
+    last_answer = dict.fromkeys(trainers, began)
     ended: dict[Task, End] = {}
     given_up: list[Task] = []
-    began = time.monotonic()
     while len(ended.keys() | set(given_up)) < len(trainers):
         found, entries = rendezvous.incarnations(), rendezvous.entries()
         if entries is None:
@@ -131,7 +132,7 @@ def serve(
         for trainer in trainers:
             if found[trainer] is not None:
                 limits[trainer], last_answer[trainer] = peer, now
-        # Trainers end well only when all steps are taken: nothing is left for a lost one to do.
+        # Trainers end well only when all steps are taken, so nothing is left for a lost trainer to do.
         is_over = any(end.exit_code == 0 for end in ended.values())
         given_up = [
             trainer
@@ -139,19 +140,29 @@ def serve(
             if trainer not in ended
             and now - last_answer[trainer] > min(limits[trainer].secs, RETURN_SECS if is_over else math.inf)
         ]
-        absent = [trainer for trainer in trainers if limits[trainer] is connect and trainer not in given_up]
-        rendezvous.show_missing(absent, now - began)
+        rendezvous.show_missing(
+            [task for task in trainers if limits[task] is connect and task not in given_up], now - began
+        )
         time.sleep(_INTERVAL_SECS)
         end_if_requested()
-    for trainer, end in ended.items():
-        if failure := failure_of_end(trainer, end):
-            raise fault_of(failure)
+    _raise_failure(ended)
     for trainer in given_up:
         never_came = limits[trainer] is connect
         if never_came or (together and not is_over):
             raise RunError(limits[trainer].message(f'{trainer} did not {"come" if never_came else "come back"}'))
         warn(f'{trainer} was lost; the others took all steps')
-    until = time.monotonic() + linger_secs
+    _linger(linger_secs, end_if_requested)
+
+
+def _raise_failure(ended: Mapping[Task, End]) -> None:
+    """Raises RunError if a trainer ended with an error."""
+    for trainer, end in ended.items():
+        if failure := failure_of_end(trainer, end):
+            raise fault_of(failure)
+
+
+def _linger(secs: float, end_if_requested: Callable[[], None]) -> None:
+    until = time.monotonic() + secs
     while time.monotonic() < until:
         end_if_requested()
         time.sleep(_INTERVAL_SECS)

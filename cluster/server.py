@@ -21,9 +21,9 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
     """Starts the server of this task. It listens until the process ends.
 
     Raises:
-      RunError: its port is taken.
+      RunError: its port is in use.
     """
-    # Tasks connect directly to each other, whatever proxy is set for other hosts.
+    # Tasks connect directly to each other, even if a proxy is set for other hosts.
     direct = [os.environ.get(_NO_PROXY, ''), *(task.host.rpartition(':')[0] for task in cluster.tasks)]
     os.environ[_NO_PROXY] = ','.join(dict.fromkeys(filter(None, direct)))
     port = int(cluster.own.host.rpartition(':')[2])
@@ -48,7 +48,7 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
 
 
 def _new_socket() -> socket.socket:
-    """A socket for IPv6 and IPv4, or IPv4 alone if the kernel lacks IPv6 (socket.has_ipv6 only describes Python)."""
+    """Returns a socket for IPv6 and IPv4, or for IPv4 if the kernel lacks IPv6 (socket.has_ipv6 is about Python)."""
     try:
         return socket.socket(socket.AF_INET6)
     except OSError:
@@ -56,8 +56,11 @@ def _new_socket() -> socket.socket:
 
 
 def _keep_memory() -> None:
-    """Makes glibc keep freed memory. Each step receives all variables into new buffers, and mapping and clearing large
-    buffers anew took a third of the processor time of an exchange (AlexNet, loopback)."""
+    """Makes glibc keep freed memory.
+
+    Each step receives all variables into new buffers. Mapping and clearing large buffers each time took a third of the
+    processor time of an exchange (AlexNet, loopback).
+    """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         for parameter, value in _MALLOC_OPTIONS.items():
@@ -65,7 +68,7 @@ def _keep_memory() -> None:
 
 
 def leave(exit_code: int) -> None:
-    """Ends the process at once if it has a server, whose threads would crash while Python shuts down."""
+    """Ends the process at once if it has a server: the server's threads would crash while Python shuts down."""
     if _started:
         sys.stdout.flush()
         sys.stderr.flush()

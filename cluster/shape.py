@@ -1,4 +1,4 @@
-"""Shapes W*G+P: workers * devices of each + parameter servers, as in 2*1+1 or 1*4."""
+"""Shapes W*G+P: workers * devices per worker + parameter servers, such as 2*1+1 or 1*4."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ EXPECTED = 'W*G or W*G+P: workers, devices of each, parameter servers, such as 1
 
 @dataclass(frozen=True, order=True)
 class Shape:
-    """How many workers, devices of each worker, and parameter servers."""
+    """The number of workers, of devices per worker, and of parameter servers."""
 
     workers: int
     devices: int
@@ -22,7 +22,7 @@ class Shape:
         """Reads '2*1+1' or '1*2'.
 
         Raises:
-          ValueError: it is no shape, or has no worker or no device.
+          ValueError: the text is not a shape, or has no worker or no device.
         """
         match = _SHAPE.fullmatch(text)
         if not match:
@@ -36,7 +36,7 @@ class Shape:
         return f'{self.workers}*{self.devices}' + (f'+{self.num_ps}' if self.num_ps else '')
 
     def place(self, mode: Mode) -> Place:
-        """Among which processes the mode would run."""
+        """Returns among which processes the mode would run."""
         if self.num_ps:
             return Place.WITH_SERVERS
         if mode.has_controller:
@@ -44,7 +44,7 @@ class Shape:
         return Place.AS_PEERS if self.workers > 1 else Place.ALONE
 
     def why_not(self, mode: Mode) -> str | None:
-        """Why the mode cannot run in this shape, or None if it can."""
+        """Returns why the mode cannot run in this shape; None if it can."""
         if mode.launcher:
             return f'{mode.launcher} starts the processes of {mode.name}, which a sweep cannot'
         place = self.place(mode)

@@ -1,4 +1,4 @@
-"""How the workers of a cluster find out that they are on one host, and make memory that all of them share."""
+"""Memory that all workers of a cluster share, if they are on one host."""
 
 import os
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from training.memory_files import (
     open_memory,
 )
 
-# Processes can open each other's files if they run on one kernel and know each other under the same numbers.
+# Processes can open each other's files in /proc if they run on the same kernel, in the same namespace of processes.
 _BOOT, _PROCESSES = Path('/proc/sys/kernel/random/boot_id'), Path('/proc/self/ns/pid')
 Gather = Callable[[str, Any], list[Any]]
 
 
 def find_host() -> list[Any] | None:
-    """Returns what identifies this host for processes that can share memory; None where there is none to share."""
+    """Returns a value that is equal in processes that can share memory; None if this host does not support it."""
     try:
         return [_BOOT.read_text().strip(), _PROCESSES.stat().st_ino]
     except OSError:
@@ -31,10 +31,10 @@ class SharedHost:
     """The host of all workers of a cluster.
 
     Args:
-      is_chief: whether this worker makes the memory.
-      gather: returns what all workers passed under a name, in their order.
+      is_chief: whether this worker allocates the memory.
+      gather: returns the values that all workers passed under a name, in their order.
       warn: prints a warning; called by the chief.
-      root: the root of the file system, which tells how much memory is free.
+      root: the root of the file system, whose proc/ and sys/ tell how much memory is free.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class SharedHost:
         self._memory: SharedMemory | None = None
 
     def allocate(self, num_floats: int) -> SharedMemory | None:
-        """Returns memory that all workers have open. Every worker must call it; either all get it, or none does.
+        """Returns memory that all workers have open, or None. Every worker must call it; either all get it, or none.
 
-        It has no name, so nothing is left behind however the processes end.
+        It has no name in a file system, so nothing is left behind, however the processes end.
 
         Raises:
-          LostError: another task was lost meanwhile.
+          LostError: another task was lost in the meantime.
         """
         memory, fault, offer = None, None, None
         try:
@@ -83,7 +83,7 @@ class SharedHost:
         return None
 
     def close(self) -> None:
-        """Closes the file: nobody opens it any more. Existing mappings stay valid."""
+        """Closes the file, which no worker opens any more. Existing mappings stay valid."""
         if self._memory:
             os.close(self._memory.file)
             self._memory = None

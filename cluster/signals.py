@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C, also for a process whose main thread may be blocked within TensorFlow, waiting for others."""
+"""Handles SIGTERM and Ctrl-C, even while the main thread is blocked in TensorFlow and waits for other tasks."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# A step may take at least this long to end after a signal, so that what is saved is the state between two steps.
+# A step gets at least this long to end after a signal, so that the saved state is one between two steps.
 _GRACE_SECS = 5.0
 
 
@@ -18,10 +18,10 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 def end_at_sigterm() -> None:
-    """From now on SIGTERM ends this process with one line and exit code 143, until a part of it handles signals itself.
+    """From now on SIGTERM ends this process with one line and exit code 143, until another handler is installed.
 
-    Without a handler the exit code would be a signal number, which parents other than shells see as another one. Like
-    every handler of Python it waits for a call of native code to return, such as the loading of TensorFlow.
+    Without a handler, parents other than shells would not see 143 but the number of the signal. Like every handler of
+    Python it runs only when native code returns, such as the loading of TensorFlow.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -29,7 +29,7 @@ def end_at_sigterm() -> None:
 
 
 def _end(number: int, _frame: object) -> NoReturn:
-    # Nothing has begun that would have to be ended in order.
+    # Nothing has started yet that needs an orderly end.
     with contextlib.suppress(OSError):
         os.write(2, b'tf_cnn_benchmarks: error: stopped by SIGTERM\n')
     os._exit(TERMINATED)
@@ -45,19 +45,19 @@ class Terminated(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Lets SIGTERM and SIGHUP (the terminal is gone) raise Terminated, and Ctrl-C KeyboardInterrupt, but not in a step.
+    """Raises Terminated at SIGTERM and SIGHUP (the terminal is gone), KeyboardInterrupt at Ctrl-C; not within a step.
 
-    For a process that waits for no other. Python runs signal handlers only once a call to TensorFlow has returned, so
-    that the step is done then, and its values would be lost with the exception.
+    For a process that waits for no other. Python runs signal handlers only when a call to TensorFlow has returned. The
+    step is complete by then, and an exception would lose its values.
     """
 
     def __init__(self) -> None:
-        self._is_held = False
+        self._is_holding = False
         self._pending: KeyboardInterrupt | None = None
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Raises these exceptions within the block. Handlers of the program itself stay, and so do other threads'."""
+        """Raises these exceptions within the block, on the main thread. Handlers that the user installed stay."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -78,23 +78,23 @@ class Interrupts:
 
     def hold(self) -> None:
         """From now on signals wait for release()."""
-        self._is_held = True
+        self._is_holding = True
 
     def release(self) -> None:
-        """Raises the exception of a signal that came since hold()."""
-        self._is_held = False
+        """Raises the exception of a signal that arrived since hold()."""
+        self._is_holding = False
         if self._pending:
             raise self._pending
 
     def _handle(self, number: int, _frame: object) -> None:
         exception = KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
-        if not self._is_held:
+        if not self._is_holding:
             raise exception
         self._pending = self._pending or exception
 
 
 def uninterrupted(function: Callable[[], None]) -> None:
-    """Calls a function. Signals wait for its end: native code would turn their exceptions into others."""
+    """Calls a function; signals wait for its end, since native code would turn their exceptions into others."""
     interrupts = Interrupts()
     with interrupts.listening():
         interrupts.hold()
@@ -103,9 +103,9 @@ def uninterrupted(function: Callable[[], None]) -> None:
 
 
 class Stop:
-    """Ends the process after a signal: between two steps of the main thread if it gets there soon, else anyway.
+    """Ends the process after a signal: between two steps if the main thread gets there in time, else during a step.
 
-    Between steps the main thread calls is_requested and, if that is true, await_end.
+    Between steps the main thread calls is_requested and, if that returns true, await_end.
 
     Args:
       finish: called before the process ends, on another thread, with the exit code and the name of the signal.
@@ -123,13 +123,13 @@ class Stop:
         """Whether a signal has arrived.
 
         Args:
-          step_secs: how long the last step took, in seconds. After a signal the next one may take twice that.
+          step_secs: how long the last step took, in seconds. After a signal the next one may take twice as long.
         """
         self._grace_secs = max(_GRACE_SECS, 2 * step_secs)
         return self._requested.is_set()
 
     def await_end(self) -> NoReturn:
-        """Lets the process end now, between two steps, and blocks until it does. Only after is_requested was true."""
+        """Lets the process end now, between two steps, and blocks until it does. Requires is_requested()."""
         self._between_steps.set()
         while True:
             threading.Event().wait()
@@ -142,7 +142,7 @@ class Stop:
             return
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
-        # Python runs signal handlers only between calls to TensorFlow; the wakeup byte is written at once.
+        # Python runs signal handlers only between calls to TensorFlow, but writes the wakeup byte at once.
         before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
         earlier = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         threading.Thread(target=self._await_signal, args=(reading,), name='signals', daemon=True).start()
@@ -152,7 +152,7 @@ class Stop:
             signal.set_wakeup_fd(earlier)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            # Ends the thread too.
+            # This also ends the thread.
             os.close(writing)
 
     def _await_signal(self, reading: int) -> None:

@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterable, Sequence
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2); the setting stays when the process becomes another program
-_NOT_FOUND = 127  # as a shell exits
+_NOT_FOUND = 127  # the exit code of a shell
 
 
 def tethered(argv: Sequence[str], cores: Iterable[int] = ()) -> list[str]:
-    """The command line of this script that runs argv as a child of the calling process, on these cores or on all.
+    """Returns the command line of this script that runs argv as a child of this process, on these cores (empty: all).
 
-    The kernel kills the command when the thread that started it ends: start it from one that lives on.
+    The kernel kills the command when the thread that started it ends, so start it from a thread that lives on.
     """
     return [sys.executable, '-I', '-S', __file__, str(os.getpid()), ','.join(map(str, cores)), *argv]
 

@@ -50,8 +50,9 @@ class Cluster:
     Attributes:
       ps_hosts: the HOST:PORT of each parameter server.
       worker_hosts: the HOST:PORT of each worker.
-      job, index: the role of this process.
-      source: who named the processes, for messages: 'the flags', 'TF_CONFIG', 'Slurm', 'Open MPI' or 'Horovod'.
+      job: the job of this process.
+      index: the index of this process within its job.
+      source: where the cluster was described, for messages: 'the flags', 'TF_CONFIG', 'Slurm', 'Open MPI' or 'Horovod'.
       controller_hosts: the HOST:PORT of the controller, in the mode that has one.
     """
 
@@ -69,7 +70,7 @@ class Cluster:
 
     @property
     def servers(self) -> tuple[Task, ...]:
-        """The processes that hold variables for the trainers and run until the trainers are done."""
+        """The processes that store variables for the trainers and run until the trainers have ended."""
         return _tasks(*self.jobs[0])
 
     @property
@@ -104,9 +105,9 @@ class Cluster:
 
     @property
     def place_on_host(self) -> tuple[int, int]:
-        """The number of this process among the workers of its host, if it is one, and how many these are.
+        """The number of this process (if it is a worker) among the workers of its host, and how many these are.
 
-        Workers with the same host name and different ports are on one machine, whoever named the hosts.
+        Workers with the same host name and different ports are on one machine, whatever the source of the hosts is.
         """
         own = _host_name(self.own)
         names = [_host_name(task) for task in _tasks('worker', self.worker_hosts)]
@@ -119,7 +120,7 @@ class Cluster:
 
     @property
     def num_ps(self) -> int:
-        """How many processes only hold variables."""
+        """How many processes only store variables."""
         return len(self.ps_hosts)
 
     @property
@@ -129,7 +130,7 @@ class Cluster:
 
     @property
     def store_task(self) -> Task:
-        """The process whose server holds the key-value store of the cluster: the first server, else the chief."""
+        """The process whose server has the key-value store of the cluster: the first server, else the chief."""
         return self.tasks[0]
 
     @property
@@ -149,15 +150,15 @@ class Cluster:
 
 
 def place_of(cluster: Cluster | None) -> Place:
-    """Among which processes a mode runs in this cluster; None stands for a run of one process."""
+    """Returns among which processes a mode runs in this cluster; None stands for a run of one process."""
     return cluster.place if cluster else Place.ALONE
 
 
 def public_hosts(cluster: Cluster) -> tuple[str, ...]:
-    """The hosts, without ports and each once, that have an address which is neither loopback nor private.
+    """Returns the hosts with an address that is neither loopback nor private, without ports, each once.
 
-    Private are the networks of RFC 1918, 4193 and 6598 and link-local ones. All names are looked up in parallel, for at
-    most 2 seconds in all; a name that is not resolved by then is not reported.
+    Private networks are those of RFC 1918, 4193 and 6598, and link-local ones. All names are looked up in parallel, for
+    at most 2 seconds in all; a name that is not resolved by then is not reported.
     """
     names = list(dict.fromkeys(task.host.rpartition(':')[0].strip('[]') for task in cluster.tasks))
     addresses: dict[str, list[str]] = {}
@@ -195,11 +196,11 @@ def _is_public(address: str) -> bool:
 
 @dataclass(frozen=True)
 class Timeout:
-    """How long to wait for tasks, and the flag that sets it."""
+    """A time limit for other tasks, and the flag that sets it."""
 
     flag: str
     secs: float
 
     def message(self, what: str) -> str:
-        """The error for something that did not happen in this time, such as 'ps 0 (HOST:PORT) did not answer'."""
+        """Returns the error for something that did not happen in time, such as 'ps 0 (HOST:PORT) did not answer'."""
         return f'{what} within --{self.flag}={self.secs:g} seconds; see the output there, or write a longer time'

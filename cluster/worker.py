@@ -1,4 +1,4 @@
-"""One process's part in a run, whether it trains alone, in a cluster or under Horovod: one protocol for all."""
+"""The part of one process in a run: one protocol for a process alone, in a cluster or under Horovod."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol
@@ -24,16 +24,16 @@ class LostError(RunError):
 
 
 class ServerState(Protocol):
-    """What the workers tell each other about the variables on servers."""
+    """What the workers know together about the variables on servers."""
 
     def kept_end(self) -> int | None:
-        """After how many steps training ends, if the servers still hold the variables of the last chief; else None."""
+        """Returns the last step of the training if the servers still have the last chief's variables; else None."""
 
     def announce(self, start: int, end: int) -> None:
         """Called by the chief: the variables are ready after `start` steps, and training ends after `end` steps."""
 
     def await_announcement(self) -> tuple[int, int]:
-        """Waits for the chief. Returns the steps taken so far, and those after which training ends.
+        """Waits for the chief. Returns the number of steps taken so far, and the last step of the training.
 
         Raises:
           LostError: a task was lost, or the chief failed, before it announced them.
@@ -49,18 +49,19 @@ class Worker(Protocol):
       device: the prefix of this process's devices in graphs, /job:worker/task:1; None without a server.
       config: the settings of sessions.
       together: whether the workers take their steps together; True for one process.
-      is_chief: whether this process initializes variables, saves checkpoints and writes what is written once.
-      index, num_trainers: the number of this process among those that take steps, and how many these are.
-      inherited: what the process that this one replaced passed on with start_anew; empty if there was none.
-      agreed: what join returned.
-      generation: how often the workers have joined, this time included; 1 for one process.
-      end_step: after how many steps training ends, once that is known; set by the run, inherited on a restart.
-      measured: returns what the process that replaces this one inherits as 'measured'; set by the run.
+      is_chief: whether this process initializes variables, saves checkpoints and writes the other shared files.
+      index: the number of this process among those that take steps.
+      num_trainers: how many processes take steps.
+      inherited: the state that the process which this one replaced passed to start_anew; empty if there was none.
+      agreed: the result of join.
+      generation: how often the workers have joined, including this time; 1 for one process.
+      end_step: the last step of the training, once it is known; set by the run, inherited on a restart.
+      measured: returns the value that the process which replaces this one inherits as 'measured'; set by the run.
       conclude: keeps what was measured if this process must end while its main thread is stuck in TensorFlow; called on
         another thread with the reason, one line; set by the run.
-      server_state: what is known of the variables on servers; None if no server holds variables.
+      server_state: the state of the variables on servers; None if no server has variables.
       hands_on_variables: whether training can go on from the variables of this process after another one was lost.
-      ends_after_chief: whether a signal leaves this process at its steps until the chief has ended.
+      ends_after_chief: whether this process goes on with its steps after a signal until the chief has ended.
     """
 
     end_step: int | None
@@ -112,12 +113,12 @@ class Worker(Protocol):
     def join(self, state_step: int | None) -> Mapping[str, Any]:
         """Waits for the others. Returns what all agree on:
 
-        'end': the number of steps after which training ends, if it had begun before, else None.
+        'end': the last step of the training if it had begun before, else None.
         'root': the index of the worker whose variables all start from.
-        'step': the step of these variables; -1 if nobody has any.
+        'step': the step of these variables; -1 if no worker has any.
 
         Args:
-          state_step: the step of the variables that this process brings along; None if it has none.
+          state_step: the step of the variables that this process already has; None if it has none.
 
         Raises:
           RunError: some tasks did not come in time.
@@ -127,42 +128,43 @@ class Worker(Protocol):
         """From now on, closes the session if another task is lost for good or replaced."""
 
     def stop_watching(self) -> None:
-        """From now on other tasks may end."""
+        """From now on other tasks may end without being reported."""
 
     def peer_failure(self) -> PeerFailure | None:
-        """To be called when a step has failed: waits some seconds for the failure of another task that explains it."""
+        """Waits some seconds, after a step has failed, for the failure of another task that explains it."""
 
     def explain(self, error: tf.errors.OpError, line: str) -> str:
-        """The line for a step that failed although no peer failure was found; names others if they are the cause.
+        """Returns the message for a step that failed without a peer failure; names another task if it is the cause.
 
         Args:
-          error: what the step raised.
-          line: the cause as far as this process alone is concerned.
+          error: the error of the step.
+          line: the message if the cause is in this process.
         """
 
     def start_anew(self, inherited: Mapping[str, Any]) -> NoReturn:
-        """Restarts this process after another one was replaced; only possible after peer_failure returned that.
+        """Restarts this process after another one was replaced, as peer_failure reported.
 
         Args:
-          inherited: what the new process needs, besides end_step. JSON must be able to represent it.
+          inherited: the state that the new process needs besides end_step; JSON must be able to represent it.
         """
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:
         """Returns the images and seconds that the chief measured, for all workers.
 
         Args:
-          images, seconds: what this process measured.
+          images: the number of images that this process measured.
+          seconds: the time that this process measured.
 
         Raises:
           LostError: a task was lost meanwhile.
         """
 
     def gather(self, name: str, value: Any) -> list[Any]:
-        """Returns what all workers passed under this name, in their order. Each waits for the others.
+        """Returns the values that all workers pass under this name, in their order. Waits for all of them.
 
         Args:
           name: unique among everything that is gathered.
-          value: what JSON can represent.
+          value: a value that JSON can represent.
 
         Raises:
           LostError: a task was lost meanwhile.
@@ -178,12 +180,13 @@ class Worker(Protocol):
         """
 
     def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
-        """Passes a value to the chief. Returns there what the workers passed, in their order; elsewhere an empty list.
+        """Passes a value to the chief. Returns the values of all workers, in their order, on the chief; else [].
 
-        Does not fail: None stands for a worker that was lost, or did not get to this point within some seconds.
+        Does not fail: None stands for a worker that was lost, or did not call this within some seconds.
 
         Args:
-          name, value: as for gather.
+          name: as for gather.
+          value: as for gather.
           is_complete: whether this worker has taken all of its steps; if not, others may have ended.
         """
 
@@ -192,7 +195,7 @@ class Worker(Protocol):
 
 
 class WithoutServer:
-    """What all processes have in common that run no TensorFlow server: they watch no others and cannot be replaced."""
+    """The common part of processes without a TensorFlow server: they watch no others and cannot be replaced."""
 
     target = ''
     device = None
@@ -210,17 +213,17 @@ class WithoutServer:
         self.agreed: Mapping[str, Any] = {}
 
     def watch(self, session: tf.Session) -> None:
-        """There is nothing to watch."""
+        """Does nothing: there is nothing to watch."""
 
     def stop_watching(self) -> None:
-        """There is nothing to watch."""
+        """Does nothing: there is nothing to watch."""
 
     def shared_host(self) -> SharedHost | None:
-        """None: no task shares it."""
+        """Returns None: no other task shares memory."""
         return None
 
     def peer_failure(self) -> PeerFailure | None:
-        """Always None."""
+        """Returns None."""
         return None
 
     def start_anew(self, inherited: Mapping[str, Any]) -> NoReturn:
@@ -228,7 +231,7 @@ class WithoutServer:
         raise NotImplementedError
 
     def end(self, exit_code: int, reason: str = '') -> None:
-        """There is nobody to inform."""
+        """Does nothing: there is nobody to inform."""
 
 
 class OneProcess(WithoutServer):

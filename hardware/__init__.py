@@ -1,1 +1,1 @@
-"""The machine: its processors, memory and GPUs, what uses them, and what TensorFlow makes of them."""
+"""The machine: its processors, memory and GPUs, the programs that use them, and how TensorFlow uses them."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from errors import OF_A_FULL_DISK
 
-# The ending of a file that is being written. No file takes so long.
+# The ending of a file that is being written, and the age in seconds after which nobody can still be writing it.
 _PART, _OLD_SECS = '.part', 600.0
 _TEMPORARY = 'tf_cnn_benchmarks_'
 
@@ -45,9 +45,10 @@ def write_whole(content: str | bytes, path: str | Path) -> None:
 
 
 def move_whole(source: Path, target: Path) -> None:
-    """Renames a file, or a folder with its files, once it is on disk; else it could be empty after a power failure.
+    """Renames a file, or a folder with its files, once it is on disk: so it cannot be empty after a power failure.
 
     Args:
+      source: the file or folder.
       target: the new name on the same file system; replaces a file, or an empty folder.
 
     Raises:
@@ -71,7 +72,7 @@ def sync(path: Path) -> None:
 
 
 def _remove_old_parts(target: Path) -> None:
-    """Removes what a process that was killed while it wrote the same file has left."""
+    """Removes the parts that processes left when they were killed while they wrote the same file."""
     with contextlib.suppress(OSError):
         for part in target.parent.glob(f'.{glob.escape(target.name)}.*{_PART}'):
             if time.time() - part.stat().st_mtime > _OLD_SECS:

@@ -1,6 +1,6 @@
 """The control groups (cgroups, version 1 and 2) of this process: its limits and counters. Does not import TensorFlow.
 
-Containers and batch systems limit processes in this way. A limit of a group holds for all groups in it.
+Containers and batch systems limit processes in this way. The limit of a group also limits the groups within it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,22 +8,22 @@ from pathlib import Path
 
 from hardware.kernel_files import read, read_number, read_table
 
-# Version 1 writes a number near 2**63 where there is no limit.
+# Without a limit, version 1 shows a number near 2**63.
 _NO_LIMIT = 2**60
-# In place of a controller: all those that version 1 does not have.
+# The key of the controllers of version 2, in place of the name of a controller of version 1.
 _VERSION_2 = 'version 2'
-# The files with the limit and with what is used, of version 2 and 1.
+# The files with the limit and with the memory in use, for version 2 and 1.
 _MEMORY = (('memory.max', 'memory.current'), ('memory.limit_in_bytes', 'memory.usage_in_bytes'))
-# Rows of memory.stat.
+# The rows of memory.stat that count pages of files.
 _OF_FILES = ('inactive_file', 'active_file')
 _MICROSECOND, _NANOSECOND = 1e-6, 1e-9
 
 
 def cpu_limit(root: Path) -> float | None:
-    """How many cores' time the process may use, such as 1.5; None if any.
+    """Returns how many cores the process may use on average, such as 1.5; None without a limit.
 
     Args:
-      root: the folder that holds proc/ and sys/.
+      root: the folder with proc/ and sys/.
     """
     limits = []
     for folder in _folders('cpu', root):
@@ -36,13 +36,13 @@ def cpu_limit(root: Path) -> float | None:
 
 
 def memory_limit(root: Path) -> int | None:
-    """How many bytes the process may use; None if any."""
+    """Returns how many bytes the process may use; None without a limit."""
     found = [read_number(folder / name) for folder in _folders('memory', root) for name, _ in _MEMORY]
     return min((limit for limit in found if limit is not None and limit < _NO_LIMIT), default=None)
 
 
 def memory_left(root: Path) -> int | None:
-    """How many bytes of the limits nobody in the group uses; None if there is no limit.
+    """Returns how many bytes the group can still use within its limits; None without a limit.
 
     Pages of files count as free, as in MemAvailable of /proc/meminfo: the kernel drops them when memory runs out.
     """
@@ -51,7 +51,7 @@ def memory_left(root: Path) -> int | None:
         for limit_name, used_name in _MEMORY:
             limit, used = read_number(folder / limit_name), read_number(folder / used_name) or 0
             if limit is not None and limit < _NO_LIMIT:
-                # Version 1 counts the groups within in rows of their own.
+                # In version 1 the rows named total_ include the groups within this one.
                 rows = read_table(folder / 'memory.stat')
                 of_files = sum(int(rows.get(f'total_{name}') or rows.get(name) or 0) for name in _OF_FILES)
                 left.append(max(0, limit - max(0, used - of_files)))
@@ -59,7 +59,7 @@ def memory_left(root: Path) -> int | None:
 
 
 def cpu_seconds(root: Path) -> float | None:
-    """The CPU time that all processes of the group have used, in seconds; None if it is not counted."""
+    """Returns the CPU time in seconds that all processes of the group have used; None if it is not counted."""
     for folder in _folders('cpuacct', root):
         used = read_number(folder / 'cpuacct.usage')
         if used is not None:
@@ -70,7 +70,7 @@ def cpu_seconds(root: Path) -> float | None:
 
 
 def throttled_seconds(root: Path) -> float | None:
-    """For how long a quota has stopped threads of the group, in seconds summed over cores; None if unknown."""
+    """Returns how long a quota has stopped threads of the group, in seconds summed over cores; None if unknown."""
     found = []
     for folder in _folders('cpu', root):
         table = read_table(folder / 'cpu.stat')
@@ -82,7 +82,7 @@ def throttled_seconds(root: Path) -> float | None:
 
 
 def _folders(controller: str, root: Path) -> list[Path]:
-    """The folder of the process' own group for this controller, then those of the groups that it is in."""
+    """Returns the folder of the process's own group for this controller, then those of the groups around it."""
     paths = dict(_groups(root))
     key = controller if controller in paths else _VERSION_2
     for mounted, within, controllers in _mounts(root):
@@ -93,14 +93,14 @@ def _folders(controller: str, root: Path) -> list[Path]:
             own = top / Path(paths[key]).relative_to(within)
         except ValueError:
             own = top
-        # In a container the file may name groups of the host, which are not mounted there.
+        # In a container, proc/self/cgroup may name groups of the host that are not mounted there.
         own = own if own.is_dir() else top
         return [own, *(folder for folder in own.parents if folder == top or top in folder.parents)]
     return []
 
 
 def _groups(root: Path) -> Iterator[tuple[str, str]]:
-    """(controller, path of the group) for each controller of version 1, and one pair for version 2."""
+    """Yields (controller, path of the group) for each controller of version 1, and one pair for version 2."""
     for line in read(root / 'proc/self/cgroup').splitlines():
         _, controllers, path = line.split(':', maxsplit=2)
         for controller in controllers.split(','):
@@ -108,7 +108,7 @@ def _groups(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _mounts(root: Path) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """(where a hierarchy is mounted, the group that is mounted there, its controllers)."""
+    """Yields for each hierarchy: its mount point, the group that is mounted there, its controllers."""
     for line in read(root / 'proc/self/mountinfo').splitlines():
         mount, _, filesystem = line.partition(' - ')
         within, mounted = mount.split()[3:5]

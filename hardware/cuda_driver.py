@@ -1,4 +1,4 @@
-"""The driver of NVIDIA: whether it starts, its GPUs, and whether it fits TensorFlow, which is not imported."""
+"""NVIDIA's driver: whether it starts, its GPUs, and whether it fits TensorFlow. Does not import TensorFlow."""
 
 import json
 import os
@@ -74,13 +74,13 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Driver:
-    """What the driver says.
+    """The facts that the driver reports.
 
     Attributes:
-      version: of its kernel module, '550.54.15'; None if that is not loaded.
-      cuda_version: the newest CUDA that it knows, (12, 4); None if its library cannot be opened.
-      error: why it does not start: a name of CUresult or a text; None if it does.
-      capabilities: the compute capability of each GPU that CUDA_VISIBLE_DEVICES leaves, ('8.0', '8.0').
+      version: the version of its kernel module, '550.54.15'; None if the module is not loaded.
+      cuda_version: the newest CUDA version that it supports, (12, 4); None if its library cannot be opened.
+      error: why it does not start: a name of CUresult or a text; None if it starts.
+      capabilities: the compute capability of each GPU that CUDA_VISIBLE_DEVICES shows, ('8.0', '8.0').
     """
 
     version: str | None
@@ -92,10 +92,12 @@ class Driver:
 def check_driver(
     environ: Mapping[str, str] = os.environ, root: Path = Path('/'), timeout_secs: float = _ASK_SECS
 ) -> Driver:
-    """Starts the driver's library in another process, which takes up to some seconds.
+    """Starts the driver's library in another process, which may take some seconds.
 
     Args:
-      root: the folder that holds proc/.
+      environ: the environment variables of that process.
+      root: the folder with proc/.
+      timeout_secs: the time limit of that process in seconds.
     """
     version = driver_version(root)
     command = [sys.executable, '-I', '-S', '-c', _ASK]
@@ -116,7 +118,7 @@ def check_driver(
 
 
 def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
-    """Why TensorFlow cannot use GPUs with this driver, and what to do, in one line; None if it can."""
+    """Says in one line why TensorFlow cannot use GPUs with this driver, and what to do; None if it can."""
     if build.cuda_version is None:
         return None
     major, minor = (int(number) for number in build.cuda_version.split('.')[:2])
@@ -148,7 +150,7 @@ def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
 
 
 def _is_too_old(driver: Driver, major: int, oldest: str) -> bool:
-    # The library may be newer than the kernel module (cuda-compat), and is what counts.
+    # The library counts: it may be newer than the kernel module (cuda-compat).
     if driver.cuda_version:
         return driver.cuda_version[0] < major
     return driver.version is not None and _numbers(driver.version) < _numbers(oldest)

@@ -1,9 +1,9 @@
-"""The libraries that TensorFlow opens to use NVIDIA's GPUs: which of them can be opened here, and what has the others.
+"""The libraries that TensorFlow opens to use NVIDIA's GPUs: whether they can be opened, and what installs the others.
 
 Does not import TensorFlow. The names are those that the functions of tsl::internal::DsoLoader in
-libtensorflow_framework.so.2 pass to dlopen (TensorFlow 2.21, seen by LD_DEBUG=libs): TryDlopenCUDALibraries opens seven
-and, if one of them is missing, TensorFlow registers no GPU at all. The driver's is opened before, NCCL's with the first
-collective op and CUPTI with the first profile.
+libtensorflow_framework.so.2 pass to dlopen (TensorFlow 2.21, seen by LD_DEBUG=libs). TryDlopenCUDALibraries opens seven
+libraries; if one of them is missing, TensorFlow registers no GPU at all. The driver's library is opened before these,
+NCCL with the first collective op, and CUPTI with the first profile.
 """
 
 import json
@@ -18,7 +18,7 @@ from pathlib import Path
 from errors import to_install
 from hardware.tensorflow_build import TensorFlowBuild, tensorflow_build
 
-# What has the library of the driver; the others are in packages of pip.
+# The "package" of the driver's library; the others are in packages of pip.
 DRIVER = 'NVIDIA driver'
 # Opening all of them takes a second from a disk cache, and reads 3 GB without one.
 _OPEN_SECS = 120.0
@@ -29,9 +29,11 @@ class Library:
     """A library that TensorFlow opens.
 
     Attributes:
-      name: of its file, 'libcudnn.so.9'. purpose: what TensorFlow needs it for.
-      package: what to install: the pip package that has it, or what it needs and cannot be found; or DRIVER.
-      error: why it cannot be opened; None if it can. path: the file; None if there is none.
+      name: the name of its file, 'libcudnn.so.9'.
+      purpose: what TensorFlow needs it for.
+      package: what to install: the pip package with it, or with a missing library that it needs; or DRIVER.
+      error: why it cannot be opened; None if it can.
+      path: the file; None if there is none.
       is_required: whether TensorFlow uses no GPU without it.
     """
 
@@ -45,7 +47,12 @@ class Library:
 
 @dataclass(frozen=True)
 class _Row:
-    """A library: its name, with {cudnn} for the version of cuDNN; the folder of nvidia/ where its package puts it."""
+    """A row of the table of libraries.
+
+    Attributes:
+      name: the name of its file, with {cudnn} for the version of cuDNN.
+      folder: the folder within nvidia/ where its package puts it.
+    """
 
     name: str
     folder: str
@@ -54,7 +61,7 @@ class _Row:
     is_required: bool = True
 
 
-# CUDA 12, for which all builds of the TensorFlow that this program runs on are made.
+# The libraries of CUDA 12: all builds of the TensorFlow that this program needs are made for it.
 _ROWS = (
     _Row('libcuda.so.1', '', DRIVER, 'the driver'),
     _Row('libcudart.so.12', 'cuda_runtime', 'nvidia-cuda-runtime-cu12', 'the CUDA runtime'),
@@ -68,7 +75,7 @@ _ROWS = (
     _Row('libcupti.so.12', 'cuda_cupti', 'nvidia-cuda-cupti-cu12', 'profiles (--profile_steps)', is_required=False),
 )
 
-# What those above are linked with and find beside them, if it is not among them.
+# Libraries that those above are linked with and that are not in the table.
 _LINKED = {'libnvJitLink.so.12': 'nvidia-nvjitlink-cu12'}
 
 # Opens the libraries whose candidate paths come as a JSON list, and writes one line for each.
@@ -93,12 +100,16 @@ for path in json.loads(sys.argv[1]):
 
 
 def check_libraries(environ: Mapping[str, str] = os.environ, timeout_secs: float = _OPEN_SECS) -> list[Library]:
-    """Opens each library as TensorFlow would, in another process; [] if TensorFlow is missing or built without CUDA.
+    """Opens each library as TensorFlow would, in another process.
 
-    A library that kills the process that opens it, or that takes longer than timeout_secs, has that as its error.
+    If opening a library kills that process, or takes longer than timeout_secs, this is the error of the library.
 
     Args:
-      environ: of which LD_LIBRARY_PATH matters.
+      environ: the environment variables of that process, such as LD_LIBRARY_PATH.
+      timeout_secs: the time limit of that process in seconds.
+
+    Returns:
+      An empty list if TensorFlow is missing or built without CUDA.
     """
     build = tensorflow_build()
     if build is None or build.cuda_version is None:
@@ -113,12 +124,12 @@ def check_libraries(environ: Mapping[str, str] = os.environ, timeout_secs: float
 
 
 def describe_missing(libraries: Sequence[Library]) -> str | None:
-    """Which required libraries cannot be opened, why, and what to install, in one line; None if all can be."""
+    """Says in one line which required libraries cannot be opened, why, and what to install; None if all can be."""
     failed = [library for library in libraries if library.error and library.is_required]
     if not failed:
         return None
     if failed[0].package == DRIVER:
-        # Without the driver, the rest helps nobody.
+        # Without the driver, the other libraries are useless.
         return (
             f"{failed[0].name}, the library of NVIDIA's driver, cannot be opened ({failed[0].error}); install the "
             'driver, or start the container with its GPUs (docker run --gpus=all needs the NVIDIA Container Toolkit)'
@@ -133,15 +144,15 @@ def describe_missing(libraries: Sequence[Library]) -> str | None:
 
 
 def _package_for(row: _Row, error: str | None) -> str:
-    """What to install: the loader's error begins with the library that it lacks, which this one may be linked with."""
+    """Returns the package to install: that of the library with which the loader's error begins, or of this one."""
     lacking = (error or '').partition(':')[0]
     return next((other.package for other in _ROWS if other.name == lacking), _LINKED.get(lacking, row.package))
 
 
 def _first_file(name: str, folder: str, build: TensorFlowBuild, environ: Mapping[str, str]) -> str:
-    """The first file of this name in LD_LIBRARY_PATH, then in TensorFlow's RUNPATH, even if it cannot be opened.
+    """Returns the first file of this name in LD_LIBRARY_PATH, then in TensorFlow's RUNPATH, even if it is unusable.
 
-    If there is none, the name alone, which the loader looks up in the folders of the system.
+    If there is none, it returns the name alone, which the loader looks up in the folders of the system.
     """
     folders = [Path(part) for part in environ.get('LD_LIBRARY_PATH', '').split(os.pathsep) if part]
     if folder:
@@ -154,7 +165,7 @@ def _first_file(name: str, folder: str, build: TensorFlowBuild, environ: Mapping
 
 
 def _open(paths: Sequence[str], environ: Mapping[str, str], timeout_secs: float) -> list[tuple[str | None, str | None]]:
-    """For each path, where the library was found and why it could not be opened."""
+    """Returns for each path where the library was found, and why it could not be opened (None if it could)."""
     answers: list[tuple[str | None, str | None]] = []
     while len(answers) < len(paths):
         command = [sys.executable, '-I', '-S', '-c', _OPEN, json.dumps(paths[len(answers) :])]

@@ -1,4 +1,4 @@
-"""How this process takes the memory of its GPUs: one set of options for all parts of TensorFlow.
+"""How this process allocates the memory of its GPUs: one set of options for all parts of TensorFlow.
 
 Imports TensorFlow only when the options are made.
 """
@@ -13,14 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """What sessions, servers and the eager context are told; each field is the flag of its name.
+    """The settings of sessions, servers and the eager context. Each field has the name of its flag.
+
+    The last four are explained at GPUOptions.Experimental in tensorflow/core/protobuf/config.proto.
 
     Attributes:
-      allow_growth: whether memory is taken as it is needed; None: TensorFlow decides.
-      gpu_memory_frac_for_testing: fraction of the memory of each GPU; 0 sets no limit. Above 1, or with
-        use_unified_memory, the memory is unified with that of the host, to which it is swapped.
-      force_gpu_compatible: whether tensors of the host are in memory from which a GPU can copy.
-      timestamped_allocator, gpu_kt_*: see TensorFlow's GPUOptions.Experimental (tensorflow/core/protobuf/config.proto).
+      allow_growth: whether memory is allocated as it is needed; None lets TensorFlow decide.
+      gpu_memory_frac_for_testing: the fraction of the memory of each GPU that may be used; 0 sets no limit. Above 1,
+        memory is unified.
+      use_unified_memory: whether the memory of GPUs is swapped to that of the host.
+      force_gpu_compatible: whether the host's tensors are in memory from which a GPU can copy.
     """
 
     allow_growth: bool | None = None
@@ -34,11 +36,11 @@ class GpuMemory:
 
     @classmethod
     def of(cls, params: Any) -> 'GpuMemory':
-        """The flags of a run."""
+        """Takes the settings from the flags of a run."""
         return cls(**{field.name: getattr(params, field.name) for field in dataclasses.fields(cls)})
 
     def options(self) -> 'tf.GPUOptions':
-        """The options of sessions and servers. Fields that ask for the default are left out."""
+        """Returns the options of sessions and servers. Fields with their default are not set."""
         import tensorflow.compat.v1 as tf
 
         options = tf.GPUOptions()
@@ -61,12 +63,12 @@ class GpuMemory:
 
 
 def share_memory_options(memory: GpuMemory) -> bool:
-    """Gives the eager context of this process the options of its sessions; to be called before TensorFlow is used.
+    """Gives the eager context of this process the options of its sessions. Call it before TensorFlow is used.
 
-    A GPU has one allocator in a process, made by what opens the GPU first. That can be the eager context, although
-    graphs alone are run: to define a function, as Dataset.map does, is enough to open it, and so is to list logical
-    devices. tf.config could set the growth of its memory, but not the fraction. Only enable_eager_execution takes a
-    ConfigProto, and only while eager execution is off.
+    A process has one allocator for each GPU, with the options of whatever opens the GPU first. That can be the eager
+    context, although only graphs run: it opens GPUs when a function is defined, as by Dataset.map, or when logical
+    devices are listed. tf.config could set the growth of its memory, but not the fraction. Only enable_eager_execution
+    takes a ConfigProto, and only while eager execution is off.
 
     Returns:
       False if it is too late: the context exists.
@@ -80,7 +82,7 @@ def share_memory_options(memory: GpuMemory) -> bool:
     try:
         tf.enable_eager_execution(config=tf.ConfigProto(gpu_options=options))
     except (AttributeError, ValueError):
-        # TensorFlow 2.21 raises the first, by a mistake in the message of the second.
+        # TensorFlow 2.21 raises AttributeError, because of a mistake in the message of the ValueError.
         tf.disable_eager_execution()
         tf.enable_eager_execution()
         return False

@@ -11,17 +11,17 @@ from typing import Any
 
 from hardware.kernel_files import read
 
-# The environment variable with the GPUs that CUDA shows to a process.
+# The environment variable that lists the GPUs that CUDA shows to a process.
 VISIBLE = 'CUDA_VISIBLE_DEVICES'
-# An entry of it: an index, a UUID or its beginning, or the name of a MIG instance.
+# An entry of that list: an index, a UUID or its beginning, or the name of a MIG instance.
 _LISTED = re.compile(r'[0-9]+|GPU-.+|MIG-.+')
-# What NVIDIA's driver makes for each GPU: a folder, and the names in it.
+# The folders in which NVIDIA's driver creates an entry for each GPU, and the names of the entries.
 _DEVICES = (('proc/driver/nvidia/gpus', '*'), ('dev', 'nvidia[0-9]*'))
 
 
 @contextlib.contextmanager
 def nvml() -> Iterator[Any]:
-    """NVIDIA's management library, as the module pynvml of nvidia-ml-py; None if there is none or no driver."""
+    """Yields NVIDIA's management library, the module pynvml of nvidia-ml-py; None without the package or a driver."""
     try:
         import pynvml
 
@@ -39,7 +39,7 @@ def nvml() -> Iterator[Any]:
 
 
 def asked(library: Any, question: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer of NVML to a question; None if this GPU or driver does not know it."""
+    """Returns the result of a function of NVML; None if this GPU or driver does not support it."""
     try:
         return question(*arguments)
     except library.NVMLError:
@@ -47,10 +47,10 @@ def asked(library: Any, question: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def gpu_facts() -> tuple[list[dict[str, Any]], str | None]:
-    """The GPUs in the order of their bus numbers, and the version of the driver; [] and None without NVML.
+    """Returns the GPUs in the order of their bus numbers, and the version of the driver; [] and None without NVML.
 
     Each GPU has name, uuid, memory_bytes, compute_capability ('8.0'), max_clock_mhz, max_memory_clock_mhz and
-    power_limit_watts; None for what is unknown.
+    power_limit_watts; unknown values are None.
     """
     with nvml() as library:
         if library is None:
@@ -65,12 +65,13 @@ def has_nvml_package() -> bool:
 
 
 def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = Path('/')) -> bool:
-    """Whether a GPU of NVIDIA is in this machine and not hidden by CUDA_VISIBLE_DEVICES; takes no time.
+    """Whether this machine has an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide; takes no time.
 
-    GPUs of others do not count: the packages of TensorFlow that this program is made for do not use them.
+    GPUs of other makers do not count: the packages of TensorFlow that this program is made for do not use them.
 
     Args:
-      root: the folder that holds proc/, dev/ and usr/.
+      environ: the environment variables of this process.
+      root: the folder with proc/, dev/ and usr/.
     """
     if listed_gpus(environ) == []:
         return False
@@ -80,12 +81,12 @@ def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = Path('/
 
 
 def count_gpus(root: Path = Path('/')) -> int | None:
-    """How many GPUs of NVIDIA this process could use without CUDA_VISIBLE_DEVICES; None if that is not known.
+    """Returns how many NVIDIA GPUs this process could use without CUDA_VISIBLE_DEVICES; None if unknown.
 
-    NVML does not count those that a job scheduler or a container keeps from it; /proc and /dev may.
+    NVML does not count GPUs that a job scheduler or a container hides from the process; /proc and /dev may.
 
     Args:
-      root: the folder that holds proc/ and dev/.
+      root: the folder with proc/ and dev/.
     """
     with nvml() as library:
         if library is not None and (handles := _handles(library)):
@@ -95,16 +96,16 @@ def count_gpus(root: Path = Path('/')) -> int | None:
 
 
 def driver_version(root: Path) -> str | None:
-    """The version of NVIDIA's kernel module, '550.54.15'; None if it is not loaded."""
+    """Returns the version of NVIDIA's kernel module, '550.54.15'; None if it is not loaded."""
     words = read(root / 'proc/driver/nvidia/version').partition('\n')[0].split()
     return next((word for word in words if word[0].isdigit() and '.' in word), None)
 
 
 def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
-    """The entries of CUDA_VISIBLE_DEVICES; None if it is not set, and then all GPUs are visible.
+    """Returns the entries of CUDA_VISIBLE_DEVICES; None if it is not set, so that all GPUs are visible.
 
-    CUDA ignores what follows an entry that names no GPU. Such are -1, and what Slurm writes for jobs without GPUs,
-    NoDevFiles.
+    CUDA ignores everything from the first entry that names no GPU, such as -1, or NoDevFiles, which Slurm writes for
+    jobs without GPUs.
     """
     text = environ.get(VISIBLE)
     if text is None:
@@ -113,9 +114,13 @@ def listed_gpus(environ: Mapping[str, str]) -> list[str] | None:
 
 
 def visible(uuids: Sequence[str], environ: Mapping[str, str]) -> list[int]:
-    """Which GPUs CUDA may use, as indices of these, which are in the order of their bus numbers.
+    """Returns the GPUs that CUDA may use, as indices of uuids.
 
-    CUDA counts in that order if its GPUs are equally fast, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    CUDA numbers GPUs by bus if they are equally fast, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+
+    Args:
+      uuids: the UUIDs of the GPUs, in the order of their bus numbers.
+      environ: the environment variables of this process.
     """
     chosen = listed_gpus(environ)
     if chosen is None:
@@ -132,7 +137,7 @@ def visible(uuids: Sequence[str], environ: Mapping[str, str]) -> list[int]:
 
 
 def _handles(library: Any) -> list[Any]:
-    """What NVML calls the GPUs by, without those that the driver has lost."""
+    """Returns NVML's handles of the GPUs, except those that the driver has lost."""
     indices = range(asked(library, library.nvmlDeviceGetCount) or 0)
     handles = [asked(library, library.nvmlDeviceGetHandleByIndex, index) for index in indices]
     return [gpu for gpu in handles if gpu is not None]

@@ -1,11 +1,11 @@
-"""Reads the small files in which the kernel of Linux describes a machine and a process."""
+"""Reads the small files in which the Linux kernel describes a machine and a process."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 
 def read(path: Path) -> str:
-    """The text of a file without white space around it; empty if it cannot be read, as on other systems."""
+    """Returns the text of a file without white space around it; empty if it cannot be read, as on other systems."""
     try:
         return path.read_text(encoding='utf-8', errors='replace').strip()
     except OSError:
@@ -13,7 +13,7 @@ def read(path: Path) -> str:
 
 
 def read_number(path: Path) -> int | None:
-    """The whole number in a file; None if it cannot be read or holds something else."""
+    """Returns the whole number in a file; None if it cannot be read or contains something else."""
     try:
         return int(read(path))
     except ValueError:
@@ -21,7 +21,7 @@ def read_number(path: Path) -> int | None:
 
 
 def read_table(path: Path) -> dict[str, str]:
-    """The rows 'name: value', 'name=value' or 'name value' of a file, by name; the last one of each name."""
+    """Returns the rows 'name: value', 'name=value' or 'name value' of a file, by name; the last one of each name."""
     rows = {}
     for line in read(path).splitlines():
         separator = next((mark for mark in line if mark in ':= \t'), '')
@@ -31,10 +31,10 @@ def read_table(path: Path) -> dict[str, str]:
 
 
 def numbers_in(text: str) -> Iterator[int]:
-    """The numbers of a list such as '0-3,8'.
+    """Yields the numbers in a list such as '0-3,8'.
 
     Raises:
-      ValueError: it is no such list.
+      ValueError: the text is not such a list.
     """
     for part in text.split(','):
         if part.strip():

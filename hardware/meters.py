@@ -1,4 +1,4 @@
-"""Energy, memory, and what disturbed a run, read from the kernel and from NVML. Does not import TensorFlow."""
+"""Measures energy, memory and disturbances of a run, from the kernel and NVML. Does not import TensorFlow."""
 
 import contextlib
 import os
@@ -17,17 +17,25 @@ from hardware.surroundings import ROOT, load_average
 
 _MICROJOULE, _MILLIJOULE = 1e-6, 1e-3
 _KIBIBYTE = 2**10
-# The counter of a package holds 2**32 units of 61 µJ, 262 kJ. At 1 kW it starts anew after 4 minutes.
+# The counter of a package wraps after 2**32 units of 61 µJ, 262 kJ: at 1 kW that is every 4 minutes.
 _COUNTER_SECS = 60.0
-# /proc/stat counts in hundredths of a second, so that over a shorter time shares would be off by more than 1 %.
+# /proc/stat counts in hundredths of a second: over a shorter time, shares would be off by more than 1 %.
 _SHARES_SECS = 1.0
-# For how long the cores must be idle before a run that waits for it.
+# How long the cores must be idle before a run that waits for idle cores.
 _IDLE_SECS = 2.0
 
 
 @dataclass
 class _Counter:
-    """A counter of energy: a way to read it, the joules of one count, and the count after which it starts at 0."""
+    """A counter of energy.
+
+    Attributes:
+      read: returns its value; None if it cannot be read.
+      joules_per_count: the energy of one count.
+      full: the value after which it starts at 0 again; None if it never does.
+      last: the value at the last update.
+      joules: the energy since the first update; None if it is unknown.
+    """
 
     read: Callable[[], int | None]
     joules_per_count: float
@@ -36,7 +44,7 @@ class _Counter:
     joules: float | None = 0.0
 
     def update(self) -> None:
-        """Adds what was used since the last call; joules are None as soon as the counter cannot be read."""
+        """Adds the energy used since the last call; joules become None once the counter cannot be read."""
         now, before = self.read(), self.last
         self.last = now
         if now is None or self.joules is None:
@@ -47,10 +55,16 @@ class _Counter:
 
 
 class EnergyMeter:
-    """The energy that the chips of one kind of device use: the packages of the CPU (RAPL), or the GPUs (NVML).
+    """Measures the energy of the chips of one kind of device: the packages of the CPU (RAPL), or the GPUs (NVML).
 
-    It is that of the whole chips, whoever uses them. RAPL leaves out what is not in the package, such as memory modules
-    on most machines; Linux lets only root read it.
+    It is the energy of the whole chips, whichever program uses them. RAPL does not include parts outside of the
+    package, such as memory modules on most machines; Linux lets only root read it.
+
+    Args:
+      device: cpu or gpu. Only GPUs that CUDA_VISIBLE_DEVICES shows count.
+      environ: the environment variables of this process.
+      root: the folder with sys/.
+      counter_secs: how often a thread reads counters that may wrap, in seconds.
     """
 
     def __init__(
@@ -60,10 +74,6 @@ class EnergyMeter:
         root: Path = ROOT,
         counter_secs: float = _COUNTER_SECS,
     ) -> None:
-        """device is cpu or gpu; of GPUs, those count that CUDA_VISIBLE_DEVICES leaves. root holds sys/.
-
-        counter_secs: how often a thread reads counters that may start anew.
-        """
         self._is_gpu = device == 'gpu'
         self._environ = environ
         self._root = root
@@ -74,14 +84,14 @@ class EnergyMeter:
         self._is_over = threading.Event()
 
     def start(self) -> None:
-        """Begins to count."""
+        """Starts the measurement."""
         self._counters = self._of_gpus() if self._is_gpu else _of_packages(self._root)
         self._update()
         if any(counter.full for counter in self._counters):
             threading.Thread(target=self._keep_updating, name='energy', daemon=True).start()
 
     def joules(self) -> tuple[str, float] | None:
-        """Ends the measurement: its source, RAPL or NVML, and the joules since start(); None if they are not known."""
+        """Ends the measurement. Returns its source, RAPL or NVML, and the joules since start(); None if unknown."""
         self._is_over.set()
         self._update()
         self._library.close()
@@ -114,7 +124,7 @@ class EnergyMeter:
 
 
 def _of_packages(root: Path) -> list[_Counter]:
-    """The counters of the CPU packages. Others are parts of these (core, uncore), or contain them (psys)."""
+    """Returns the counters of the CPU packages. Others are parts of these (core, uncore), or contain them (psys)."""
 
     def reader(path: Path) -> Callable[[], int | None]:
         return lambda: read_number(path)
@@ -127,8 +137,8 @@ def _of_packages(root: Path) -> list[_Counter]:
 
 
 def host_peak_bytes(root: Path = ROOT) -> int | None:
-    """The most physical memory that this process has used, in bytes; None where that is not known."""
-    # getrusage also counts what the process was before it became this program, a copy of the one that started it.
+    """Returns the most physical memory that this process has used, in bytes; None if unknown."""
+    # getrusage would include the memory before exec, when the process was a copy of the one that started it.
     words = read_table(root / 'proc/self/status').get('VmHWM', '').split()
     if words:
         return int(words[0]) * _KIBIBYTE
@@ -142,7 +152,19 @@ def host_peak_bytes(root: Path = ROOT) -> int | None:
 
 @dataclass(frozen=True)
 class _Readings:
-    """Counters at one moment. total, busy and steal are seconds of the cores that this process may use, summed."""
+    """Counters at one moment; times in seconds, summed over cores.
+
+    Attributes:
+      at: the moment.
+      load_average: of the last 1, 5 and 15 minutes.
+      total: all time of the cores that this process may use.
+      busy: the part of total in which they worked.
+      steal: the part of total that a hypervisor gave to other machines.
+      own: the CPU time of the processes of this run.
+      in_group: the CPU time of the processes in the control group.
+      throttled: how long a CPU quota stopped threads.
+      thermal: how often each core was slowed down because of its temperature.
+    """
 
     at: float
     load_average: list[float] | None
@@ -156,15 +178,17 @@ class _Readings:
 
 
 class Disturbances:
-    """What else happened on this machine between start() and stop(), which should enclose the timed steps."""
+    """Measures what else happened on this machine between start() and stop(), which should enclose the timed steps.
+
+    Args:
+      in_cluster: whether other tasks of the run may be on this machine, started by the parent of this process.
+      root: the folder with proc/ and sys/.
+      clock: returns the time in seconds.
+    """
 
     def __init__(
         self, *, in_cluster: bool = False, root: Path = ROOT, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """in_cluster: whether other tasks of the run may be on this machine, started by the parent of this process.
-
-        root: the folder that holds proc/ and sys/.
-        """
         self._in_cluster = in_cluster
         self._root = root
         self._clock = clock
@@ -174,13 +198,19 @@ class Disturbances:
         self._before = self._read()
 
     def stop(self) -> dict[str, Any]:
-        """The object "disturbance" of a result; None for what is unknown. Requires start().
+        """Returns the object "disturbance" of a result; unknown values are None. Requires start().
 
-        seconds: between start and stop. load_average_start, load_average_end: of 1, 5 and 15 minutes.
-        cgroup_throttled_seconds: for how long a CPU quota stopped threads, summed over cores. thermal_throttles: how
-        often the hottest core was slowed down. Shares of the time of the cores that this process may use: steal_share
-        is what a hypervisor took for other machines; other_cpu_share is what processes used that do not belong to this
-        run, other_cpu_share_of_cgroup is the part of it in the cgroup of this process (its container, its login).
+        Shares are those of the time of the cores that this process may use.
+
+        Returns:
+          seconds: the time between start and stop.
+          load_average_start: of 1, 5 and 15 minutes.
+          load_average_end: of 1, 5 and 15 minutes.
+          cgroup_throttled_seconds: how long a CPU quota stopped threads, summed over cores.
+          thermal_throttles: how often the hottest core was slowed down.
+          steal_share: the share that a hypervisor gave to other machines.
+          other_cpu_share: the share of processes that do not belong to this run.
+          other_cpu_share_of_cgroup: the part of that in the cgroup of this process (its container, its login).
         """
         if self._before is None:
             raise ValueError('start() comes before stop()')
@@ -228,15 +258,15 @@ def _difference(before: float | None, after: float | None, less: float = 0.0) ->
 
 
 def _own_seconds() -> float:
-    """The CPU time of this process and of its children that have ended."""
+    """Returns the CPU time of this process and of its children that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def _core_seconds(root: Path) -> tuple[float, float, float]:
-    """The seconds that the usable cores have counted: all, those with work, and those taken by a hypervisor.
+    """Returns the seconds of the usable cores: all, those with work, and those taken by a hypervisor.
 
-    Source: proc_stat(5). Guests are contained in user; waiting for disks is no work.
+    Source: proc_stat(5). user includes the time of guests; waiting for disks is not work.
     """
     listed = read_table(root / 'proc/self/status').get('Cpus_allowed_list', '')
     usable = {f'cpu{number}' for number in numbers_in(listed)}
@@ -253,10 +283,10 @@ def _core_seconds(root: Path) -> tuple[float, float, float]:
 
 
 def _tree_seconds(root: Path, top: int) -> float:
-    """The CPU time of a process, of all that it started, and of those that these did."""
+    """Returns the CPU time of a process and all its descendants."""
     parents, seconds = {}, {}
     for folder in (root / 'proc').glob('[0-9]*'):
-        # The name of the program, in brackets, may hold anything.
+        # The name of the program, in parentheses, may contain anything.
         fields = read(folder / 'stat').rpartition(')')[2].split()
         if len(fields) > 14:
             parents[int(folder.name)] = int(fields[1])
@@ -269,7 +299,7 @@ def _tree_seconds(root: Path, top: int) -> float:
 
 
 def _ticks() -> int:
-    """The unit of the kernel's counters of time, in 1/s."""
+    """Returns how many units of the kernel's time counters make a second."""
     return os.sysconf('SC_CLK_TCK') if hasattr(os, 'sysconf') else 100
 
 
@@ -279,7 +309,7 @@ class Wait:
 
     Attributes:
       seconds: how long it took.
-      other_cpu_share: what other processes used of the cores in its last two seconds; None if that is unknown.
+      other_cpu_share: the share of the cores that other processes used in its last two seconds; None if unknown.
     """
 
     seconds: float
@@ -295,10 +325,15 @@ def wait_for_idle(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Wait:
-    """Waits until other processes use at most a share of the cores of this one, but at most most_secs.
+    """Waits until other processes use at most a share of the cores of this process.
 
     Args:
-      show: called with the share whenever it is still larger.
+      most_secs: the longest wait in seconds.
+      idle_share: the largest share that counts as idle.
+      show: called with the share each time it is still larger.
+      root: the folder with proc/ and sys/.
+      clock: returns the time in seconds.
+      sleep: sleeps for so many seconds.
     """
     meter, began = Disturbances(root=root, clock=clock), clock()
     while True:

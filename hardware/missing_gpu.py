@@ -1,4 +1,4 @@
-"""Why TensorFlow sees no GPU on a machine that has one of NVIDIA. Does not import TensorFlow."""
+"""Explains why TensorFlow sees no GPU on a machine with an NVIDIA GPU. Does not import TensorFlow."""
 
 import os
 from collections.abc import Mapping
@@ -11,12 +11,13 @@ from hardware.tensorflow_build import tensorflow_build
 
 
 def explain_missing_gpu(environ: Mapping[str, str] = os.environ, root: Path = Path('/')) -> str | None:
-    """The reason and what to do about it, in one line; None if this machine has no GPU of NVIDIA.
+    """Returns the reason and what to do about it, in one line; None if this machine has no NVIDIA GPU.
 
-    To be asked if TensorFlow sees none: it starts processes that open the libraries for GPUs, which takes seconds.
+    Call it only if TensorFlow sees none: it starts processes that open the libraries for GPUs, which takes seconds.
 
     Args:
-      root: the folder that holds proc/, dev/ and usr/.
+      environ: the environment variables of this process.
+      root: the folder with proc/, dev/ and usr/.
     """
     if not has_nvidia_gpu({}, root):
         return None

@@ -1,8 +1,8 @@
-"""NUMA nodes: which one a process should compute on, and binding it there. Does not import TensorFlow.
+"""Chooses the NUMA node on which a process computes, and binds it there. Does not import TensorFlow.
 
-A core reaches the memory and the GPUs of its own node faster than those of others. Threads of a bound process run on
-the cores of its node. So does the thread that first touches a page, and Linux takes the page from that thread's node
-(set_mempolicy(2), the default policy): memory needs no setting of its own.
+A core reaches the memory and the GPUs of its own node faster than those of other nodes. The threads of a bound process
+run on the cores of its node. Memory needs no setting: Linux takes a page from the node of the thread that first touches
+it (set_mempolicy(2), the default policy).
 """
 
 import os
@@ -15,13 +15,19 @@ from hardware.gpus import listed_gpus
 from hardware.kernel_files import numbers_in, read, read_number
 
 _NODE = re.compile(r'node(\d+)')
-# PCI's number of NVIDIA, and its classes of VGA and 3D controllers.
+# In PCI's numbering: the vendor NVIDIA, and the classes of VGA and 3D controllers.
 _NVIDIA, _DISPLAYS = '0x10de', ('0x0300', '0x0302')
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The node for a process: its number and its cores; or, if node is None, why the process stays where it is."""
+    """The node for a process.
+
+    Attributes:
+      node: the number of the node; None if the process is not bound.
+      cores: the cores of the node.
+      reason: why the process is not bound.
+    """
 
     node: int | None
     cores: tuple[int, ...] = ()
@@ -29,10 +35,11 @@ class Choice:
 
 
 def nodes_of(root: Path, allowed: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """The cores of each NUMA node that has some which this process may use.
+    """Returns the usable cores of each NUMA node that has any.
 
     Args:
-      root: the folder that holds sys/. allowed: the cores that the process may use.
+      root: the folder with sys/.
+      allowed: the cores that the process may use.
     """
     found = {}
     for folder in (root / 'sys/devices/system/node').glob('node*'):
@@ -44,10 +51,10 @@ def nodes_of(root: Path, allowed: Sequence[int]) -> dict[int, tuple[int, ...]]:
 
 
 def gpu_nodes(root: Path, environ: Mapping[str, str]) -> list[int | None]:
-    """The node of each GPU that CUDA shows to this process, in the order of their bus numbers; None if it is unknown.
+    """Returns the node of each GPU that CUDA shows to this process, in the order of their bus numbers; None if unknown.
 
-    GPUs that CUDA_VISIBLE_DEVICES lists by other names than their numbers are unknown. Of the GPUs of the host, the
-    driver's folders are those that a container has.
+    The nodes of GPUs that CUDA_VISIBLE_DEVICES does not list by number are unknown. In a container, only the GPUs with
+    a folder of the driver count.
     """
     nodes: list[int | None] = []
     own = {folder.name for folder in (root / 'proc/driver/nvidia/gpus').glob('*')}
@@ -56,7 +63,7 @@ def gpu_nodes(root: Path, environ: Mapping[str, str]) -> list[int | None]:
             continue
         if read(device / 'vendor') == _NVIDIA and read(device / 'class').startswith(_DISPLAYS):
             node = read_number(device / 'numa_node')
-            # The firmware of many machines with one node does not tell.
+            # The firmware of many machines with one node does not say.
             nodes.append(node if node is not None and node >= 0 else None)
     listed = listed_gpus(environ)
     if listed is None:
@@ -67,9 +74,10 @@ def gpu_nodes(root: Path, environ: Mapping[str, str]) -> list[int | None]:
 def choose_node(
     nodes: Mapping[int, tuple[int, ...]], place: tuple[int, int], gpus: Sequence[int | None] | None
 ) -> Choice:
-    """The node for a process of a run: that of its GPUs; without GPUs, processes of one host are spread over the nodes.
+    """Returns the node of the process's GPUs; without GPUs, the processes of a host are spread over its nodes.
 
     Args:
+      nodes: the usable cores of each node.
       place: the number of the process among those of its host, and how many these are.
       gpus: the node of each of its GPUs; None if it computes on the CPU.
     """

@@ -1,8 +1,8 @@
-"""What OpenMP reads from the environment, for a TensorFlow that was built with it. Does not import TensorFlow.
+"""Whether the installed TensorFlow uses OpenMP, and so reads its environment variables. Does not import TensorFlow.
 
-The kernels of oneDNN run on OpenMP's threads in TensorFlow's builds with --config=mkl (tensorflow-mkl of Anaconda,
-Intel's images), which have Intel's library libiomp5.so beside them. In TensorFlow's own packages they run on
-TensorFlow's threads, and nothing reads these variables.
+In builds of TensorFlow with --config=mkl (tensorflow-mkl of Anaconda, Intel's images), the kernels of oneDNN run on the
+threads of OpenMP; Intel's library libiomp5.so is beside them. In TensorFlow's own packages they run on TensorFlow's
+threads, and nothing reads these variables.
 """
 
 from pathlib import Path
@@ -19,6 +19,6 @@ def has_openmp() -> bool:
 
 
 def _is_beside(folder: Path) -> bool:
-    # Bazel keeps the libraries of others in folders of its own, beside those of TensorFlow: _solib_k8/...
+    # Bazel puts third-party libraries in folders of its own beside those of TensorFlow: _solib_k8/...
     places = (folder, *folder.parent.glob('_solib_*/*'), *folder.glob('_solib_*/*'), *folder.parents[2:3])
     return any((place / name).exists() for place in places for name in _LIBRARIES)

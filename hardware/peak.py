@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
-# Rows and columns, from small to large. Larger ones are tried while one run stays short; the last of a CPU needs 150 MB
-# in float32, that of a GPU 1 GB.
+# Rows and columns, from small to large. Larger sizes are tried as long as a run stays short; in float32 the largest one
+# needs 150 MB on a CPU and 1 GB on a GPU.
 _SIZES = {'cpu': (512, 1024, 2048, 3072), 'gpu': (1024, 4096, 8192)}
-# So many products in a row make the start of a run a small part of it.
+# The number of products in a row: enough to make the start of a run a small part of it.
 _NUM_PRODUCTS = {'cpu': 2, 'gpu': 16}
-# A size is the last one if a run takes more than this part of the time for all.
+# No larger size is tried after a run that took more than this part of the whole time.
 _LONG_RUN = 1 / 8
 
 
@@ -21,13 +21,13 @@ def measure_peak(
     secs: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """The FLOP/s of products of large matrices on all devices together, in a graph and a session of its own.
+    """Measures the FLOP/s of products of large matrices on all devices together, in a graph and session of its own.
 
-    It is the best of all runs, after one warm-up for each size. To be called after the peak of the memory was read.
+    The result is the best of all runs, after one warm-up for each size. Call it after the peak memory was read.
 
     Args:
-      config: of the session, as the benchmark has it: threads, devices, XLA.
-      devices: such as '/gpu:0'; each multiplies matrices of its own.
+      config: the settings of the session, as in the benchmark: threads, devices, XLA.
+      devices: the devices, such as '/gpu:0'; each multiplies matrices of its own.
       dtype: float32, bfloat16 or float16.
       secs: about how long it may take; one run of each size that is tried is always measured.
       clock: returns seconds since any fixed moment.
@@ -57,7 +57,7 @@ def measure_peak(
 
 
 def flops_of_product(rows: int, inner: int, columns: int) -> int:
-    """The floating-point operations of [rows, inner] × [inner, columns]: a multiplication and an addition each."""
+    """Returns the operations of [rows, inner] × [inner, columns]; a multiply-add counts as two."""
     return 2 * rows * inner * columns
 
 
@@ -67,14 +67,14 @@ def build_products(
     """Adds products of [size, size] matrices to the default graph, num_products in a row on each device.
 
     Returns:
-      One number of each device, which depends on all of its products and is finite; and the op that makes the matrices.
-      These are variables, and each product needs the one before it, so that no optimizer can leave one out.
+      A finite number for each device, which depends on all of its products; and the op that initializes the matrices.
+      These are variables, and each product needs the one before it, so that TensorFlow cannot skip any.
     """
     results: list[tf.Tensor] = []
     initializers: list[tf.Operation] = []
     for device in devices:
         with tf.device(device):
-            # Elements of variance 1/size keep the variance of what they are multiplied with.
+            # Elements of variance 1/size keep the variance of the matrix that they multiply.
             limit = (3 / size) ** 0.5
             factor, product = (
                 tf.get_variable(

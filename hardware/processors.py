@@ -7,10 +7,10 @@ from typing import Any
 
 from hardware.kernel_files import numbers_in, read
 
-# What makes products of matrices fast: vectors, fused multiply-adds, 16-bit formats, tiles.
+# The features that make products of matrices fast: vectors, fused multiply-adds, 16-bit formats, tiles.
 _FEATURES = re.compile(r'ssse3|sse4.*|avx.*|fma4?|f16c|amx.*|asimd.*|neon.*|sve.*|sme(?!p).*|bf16|i8mm|fphp|vsx')
-# ARM processors tell their maker and part as numbers. These are the names that lscpu of util-linux has for the parts of
-# servers and boards (sys-utils/lscpu-arm.c).
+# ARM processors report their maker and part as numbers. These are the names of the parts in servers and boards, as
+# lscpu of util-linux has them (sys-utils/lscpu-arm.c).
 _ARM_PARTS: Mapping[tuple[int, int], str] = {
     (0x41, 0xD03): 'ARM Cortex-A53',
     (0x41, 0xD07): 'ARM Cortex-A57',
@@ -30,22 +30,24 @@ _ARM_PARTS: Mapping[tuple[int, int], str] = {
     (0xC0, 0xAC3): 'Ampere Ampere-1',
     (0xC0, 0xAC4): 'Ampere Ampere-1a',
 }
-# What firmware calls the hardware of virtual machines.
+# The names that firmware gives to virtual machines.
 _VIRTUAL = re.compile(r'KVM|QEMU|VMware|VirtualBox|Virtual Machine|HVM domU|Google Compute|OpenStack|Bochs|Parallels')
 
 
 def processor_facts(root: Path) -> dict[str, Any]:
-    """cpu_model, num_cores (logical), num_physical_cores, num_sockets, cpu_features, is_virtual and governor.
+    """Returns cpu_model, num_cores (logical), num_physical_cores, num_sockets, cpu_features, is_virtual and governor.
+
+    Unknown values are None, unknown features an empty list.
 
     Args:
-      root: the folder that holds proc/ and sys/. What these do not tell is None, and no features are [].
+      root: the folder with proc/ and sys/.
     """
     processors = _processors(root)
     first = processors[0] if processors else {}
     features = (first.get('flags') or first.get('Features') or '').split()
     numbers = [int(found['processor']) for found in processors]
     return {
-        # Boards have fast and slow processors.
+        # Some boards have fast and slow processors.
         'cpu_model': ' + '.join(dict.fromkeys(filter(None, map(_model, processors)))) or None,
         'num_cores': len(processors) or None,
         'num_physical_cores': _groups(root, numbers, 'thread_siblings_list'),
@@ -57,7 +59,7 @@ def processor_facts(root: Path) -> dict[str, Any]:
 
 
 def _processors(root: Path) -> list[dict[str, str]]:
-    """The rows of each logical processor in /proc/cpuinfo."""
+    """Returns the rows of each logical processor in /proc/cpuinfo."""
     found: list[dict[str, str]] = []
     for line in read(root / 'proc/cpuinfo').splitlines():
         name, _, value = (part.strip() for part in line.partition(':'))
@@ -83,7 +85,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _groups(root: Path, processors: Iterable[int], name: str) -> int | None:
-    """How many sets of processors there are: this file of each lists those of its set."""
+    """Returns the number of sets of processors; the file `name` of each processor lists its set."""
     num_groups, seen = 0, set[int]()
     for processor in processors:
         if processor not in seen:
@@ -96,14 +98,14 @@ def _groups(root: Path, processors: Iterable[int], name: str) -> int | None:
 
 
 def _is_virtual(features: Iterable[str], root: Path) -> bool | None:
-    """Whether this is a virtual machine; a container on a real machine is none."""
+    """Whether this is a virtual machine (a container on a real machine is not); None if unknown."""
     if 'hypervisor' in features or read(root / 'sys/hypervisor/type'):
         return True
     firmware = ' '.join(read(root / f'sys/class/dmi/id/{name}') for name in ('sys_vendor', 'product_name')).strip()
     if _VIRTUAL.search(firmware):
         return True
     if firmware.startswith('Amazon EC2'):
-        # Graviton has no flag for hypervisors; instances without one are called c7g.metal and so on.
+        # Graviton has no flag for hypervisors; instances without a hypervisor have names like c7g.metal.
         return '.metal' not in firmware
     if firmware or 'sse2' in features:
         return False
@@ -111,6 +113,6 @@ def _is_virtual(features: Iterable[str], root: Path) -> bool | None:
 
 
 def _governor(root: Path) -> str | None:
-    """How the clock of the processors is chosen; several ways are listed, such as 'performance, powersave'."""
+    """Returns how the clock of the processors is chosen; several ways are listed: 'performance, powersave'."""
     policies = (root / 'sys/devices/system/cpu/cpufreq').glob('policy*/scaling_governor')
     return ', '.join(sorted({governor for path in policies if (governor := read(path))})) or None

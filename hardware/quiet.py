@@ -1,8 +1,8 @@
-"""Holds back what TensorFlow prints while it starts, and shows of it what matters.
+"""Captures what TensorFlow prints while it starts, and shows the lines that matter.
 
-TensorFlow's native code prints notices to descriptor 2 while it is imported and first lists the devices, some of them
-before it reads TF_CPP_MIN_LOG_LEVEL. So the descriptor leads to a file meanwhile. Nothing is lost: a shell, which waits
-for the end of this process, copies the file to standard error if the process dies before it has done so itself, for
+TensorFlow's native code prints notices to descriptor 2 when it is imported and when it first lists the devices, some of
+them before it reads TF_CPP_MIN_LOG_LEVEL. So the descriptor leads to a file until then. Nothing is lost: a shell waits
+for the end of this process, and copies the file to standard error if the process dies before it has done so itself, for
 example because TensorFlow was compiled for another processor and aborts.
 """
 
@@ -22,10 +22,10 @@ from hardware.gpus import has_nvidia_gpu
 
 _LEVEL = 'TF_CPP_MIN_LOG_LEVEL'
 _STANDARD_ERROR = 2
-# `read` fails at the end of the pipe, which is the end of this process. Descriptor 1 is the file, open for reading.
+# `read` fails when the pipe is closed, at the end of this process. Descriptor 1 is the file, open for reading.
 _WATCHER = 'read -r _ || { %s cat <&1 >&2; }'
 _ERASE = r"printf '\r\033[K' >&2;"
-# What the beginning of a line says about itself: severity, date or zero, time, thread.
+# The beginning of a line of severity INFO; after it come time and thread.
 _INFO = re.compile(r'I\d{4} ')
 _NOTICES = re.compile(
     r'All log messages before absl::InitializeLog\(\) is called|'
@@ -36,7 +36,7 @@ _NOTICES = re.compile(
     r'computation placer already registered|'
     r'Could not find TensorRT'
 )
-# These say why TensorFlow sees no GPU.
+# These lines say why TensorFlow sees no GPU.
 _ABOUT_GPUS = re.compile(
     r'failed call to cuInit|'
     r'Could not find cuda drivers|'
@@ -47,12 +47,12 @@ _ABOUT_GPUS = re.compile(
     r'Skipping registering GPU devices'
 )
 _DEPRECATION = re.compile(r'\bdeprecated\b|\bInstructions for updating\b')
-# Whose Python warnings tell a user of this program nothing.
+# The libraries whose Python warnings do not help a user of this program.
 _LIBRARIES = r'(tensorflow|keras|google|absl|h5py|jax|ml_dtypes)\b'
 
 
-class _Hold:
-    """Holds back what is written to descriptor 2 from the first import of TensorFlow until end() is called."""
+class _Capture:
+    """Captures what is written to descriptor 2, from the first import of TensorFlow until end() is called."""
 
     def __init__(self, shown: TextIO) -> None:
         self._shown = shown
@@ -61,12 +61,12 @@ class _Hold:
         self._files: contextlib.ExitStack | None = None
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        """Called by Python before it imports a module; finds none."""
+        """Called by Python before it imports a module; finds no module."""
         if fullname == 'tensorflow':
             self.begin()
 
     def begin(self) -> None:
-        """Holds back from now on, unless it has done so before or the block has ended."""
+        """Starts to capture, unless begin() or end() was called before."""
         with self._lock:
             if self._has_begun:
                 return
@@ -75,18 +75,18 @@ class _Hold:
                 try:
                     self._redirect(files)
                 except (OSError, NotImplementedError):
-                    # No file or no process can be made. Then all is shown at once.
+                    # Without a file or a process, everything is shown at once.
                     return
                 self._files = files.pop_all()
 
     def _redirect(self, files: contextlib.ExitStack) -> None:
-        # TensorFlow imports it anyway; the command starts faster without.
+        # Imported here so that the command starts faster; TensorFlow imports it anyway.
         import tempfile
 
         writing, path = tempfile.mkstemp()
         files.callback(os.close, writing)
         try:
-            # Its own position in the file.
+            # Opened again to have a file position of its own.
             self._reading = os.open(path, os.O_RDONLY)
             files.callback(os.close, self._reading)
         finally:
@@ -103,7 +103,7 @@ class _Hold:
                     (os.POSIX_SPAWN_DUP2, self._reading, 1),
                     (os.POSIX_SPAWN_DUP2, self._shown.fileno(), _STANDARD_ERROR),
                 ],
-                # Ctrl-C and whoever kills the process group of this process do not reach it.
+                # Then Ctrl-C and signals to the process group of this process do not reach it.
                 setsid=True,
             )
         except BaseException:
@@ -122,7 +122,7 @@ class _Hold:
             os.waitpid(self._watcher, 0)
 
     def end(self, *, everything: bool, expects_gpu: bool) -> None:
-        """Shows what was held back, or of it what matters; later lines are shown at once."""
+        """Shows the captured lines, all or only those that matter; later lines are shown at once."""
         with self._lock:
             self._has_begun = True
             if self._files is None:
@@ -138,21 +138,21 @@ class _Hold:
             self._files = None
 
 
-_hold: _Hold | None = None
+_capture: _Capture | None = None
 
 
 @contextlib.contextmanager
 def quiet_start(*, verbose: bool) -> Iterator[None]:
     """Within the block, TensorFlow starts without notices; they are shown if the block fails.
 
-    An error in the use of the program, and one of the operating system such as a full disk, explains itself: then what
-    matters is shown, as after success.
+    Wrong use of the program, and errors of the operating system such as a full disk, explain themselves: then only the
+    lines that matter are shown, as after success.
 
     Args:
-      verbose: shows everything at once, as does a TF_CPP_MIN_LOG_LEVEL below 2 that the user has set.
+      verbose: whether to show everything at once, as with a TF_CPP_MIN_LOG_LEVEL below 2 that the user has set.
     """
-    global _hold
-    # TensorFlow reads this when it is imported: from then on it prints errors only.
+    global _capture
+    # TensorFlow reads this variable when it is imported, and then prints only errors.
     if os.environ.setdefault(_LEVEL, '2') < '2' or verbose:
         yield
         return
@@ -160,8 +160,8 @@ def quiet_start(*, verbose: bool) -> Iterator[None]:
         if shown is None or 'tensorflow' in sys.modules:
             yield
             return
-        _hold = hold = _Hold(shown)
-        sys.meta_path.insert(0, hold)
+        _capture = capture = _Capture(shown)
+        sys.meta_path.insert(0, capture)
         is_fault = True
         try:
             yield
@@ -170,18 +170,19 @@ def quiet_start(*, verbose: bool) -> Iterator[None]:
             is_fault = False
             raise
         finally:
-            sys.meta_path.remove(hold)
-            _hold = None
-            hold.end(everything=is_fault, expects_gpu=True)
+            sys.meta_path.remove(capture)
+            _capture = None
+            capture.end(everything=is_fault, expects_gpu=True)
 
 
 @contextlib.contextmanager
 def without_gpu_notices(*, verbose: bool) -> Iterator[None]:
-    """Within the block, TensorFlow does not say that it sees no GPU where there is none, also if Python code calls it.
+    """Within the block, TensorFlow does not say that it sees no GPU on a machine without one.
 
-    For the call that first lists the devices. The command line holds back more, from the import on.
+    Use it for the call that first lists the devices, when Python code calls this program. The command line captures
+    more, from the import on.
     """
-    if _hold or verbose or os.environ.get(_LEVEL, '2') < '2':
+    if _capture or verbose or os.environ.get(_LEVEL, '2') < '2':
         yield
         return
     try:
@@ -191,24 +192,24 @@ def without_gpu_notices(*, verbose: bool) -> Iterator[None]:
         yield
         return
     with shown:
-        hold = _Hold(shown)
-        hold.begin()
+        capture = _Capture(shown)
+        capture.begin()
         is_fault = True
         try:
             yield
             is_fault = False
         finally:
-            hold.end(everything=is_fault, expects_gpu=True)
+            capture.end(everything=is_fault, expects_gpu=True)
 
 
 def started(*, expects_gpu: bool) -> None:
-    """Tells that TensorFlow has been imported and has listed the devices: later lines are shown at once.
+    """To be called once TensorFlow is imported and has listed the devices: later lines are shown at once.
 
     Args:
-      expects_gpu: whether lines that say why it sees no GPU matter, if this machine has one.
+      expects_gpu: whether to show why TensorFlow sees no GPU, if this machine has one.
     """
-    if _hold:
-        _hold.end(everything=False, expects_gpu=expects_gpu)
+    if _capture:
+        _capture.end(everything=False, expects_gpu=expects_gpu)
 
 
 def _matters(line: str, expects_gpu: bool) -> bool:
@@ -221,7 +222,7 @@ def _matters(line: str, expects_gpu: bool) -> bool:
 
 @contextlib.contextmanager
 def _own_stderr() -> Iterator[TextIO | None]:
-    """Gives sys.stderr a descriptor of its own, so that it stays where it is when descriptor 2 is redirected.
+    """Gives sys.stderr a descriptor of its own, so that redirecting descriptor 2 does not affect it.
 
     Yields None, and changes nothing, if sys.stderr is not descriptor 2.
     """
@@ -245,7 +246,7 @@ def _own_stderr() -> Iterator[TextIO | None]:
 
 @contextlib.contextmanager
 def _without_deprecations() -> Iterator[None]:
-    """Silences Python code of TensorFlow that says which of its functions are deprecated."""
+    """Silences the messages of TensorFlow's Python code about deprecated functions."""
 
     def is_no_deprecation(record: logging.LogRecord) -> bool:
         return not _DEPRECATION.search(record.getMessage())

@@ -1,6 +1,6 @@
-"""What a run ran on: the machine, the versions of its software, and the environment variables that matter.
+"""The surroundings of a run: the machine, the versions of its software, and the environment variables that matter.
 
-Does not import TensorFlow; it asks a TensorFlow that is already imported for what only that knows.
+Does not import TensorFlow, but uses it if it is already imported.
 """
 
 import ctypes
@@ -45,14 +45,14 @@ def machine_facts(
     cores: Sequence[int] | None = None,
     root: Path = ROOT,
 ) -> dict[str, Any]:
-    """The object "machine" of a result; None for what is unknown. Nothing is raised, on any system.
+    """Returns the object "machine" of a result; unknown values are None. Raises nothing, on any system.
 
     Args:
-      num_intra_threads, num_inter_threads: as the session has them; 0 is TensorFlow's default, a thread for each core
-        of the affinity.
-      threads_reason: why, in words.
-      cores: the logical cores that this process may use when the run starts; None: those of now.
-      root: the folder that holds proc/, sys/ and etc/.
+      num_intra_threads: the session's setting; 0 is TensorFlow's default, a thread for each core of the affinity.
+      num_inter_threads: the session's setting; 0 is the same default.
+      threads_reason: the reason for these numbers, in words.
+      cores: the logical cores that this process may use when the run starts; None for those that it may use now.
+      root: the folder with proc/, sys/ and etc/.
     """
     processors = processor_facts(root)
     facts = {
@@ -83,17 +83,17 @@ def machine_facts(
 
 
 def environment_facts(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables that change how libraries compute, sorted by name; never any other."""
+    """Returns only the environment variables that change how libraries compute, sorted by name."""
     return {name: environ[name] for name in sorted(environ) if _ENVIRONMENT.fullmatch(name)}
 
 
 def fingerprint(machine: Mapping[str, Any], *, in_container: bool) -> str:
-    """A short hash of what identifies a machine: its name, processor, cores, memory and GPUs, not its software.
+    """Returns a short hash that identifies a machine: its name, processor, cores, memory and GPUs, not its software.
 
-    The name that Docker, Podman or Kubernetes generates for a container is another one at each start, so that no run
-    would be a repeat of an earlier one; it does not count. The GPUs' UUIDs take its place. Equal machines without GPUs
-    are then one; a name that somebody gave the container (docker run --hostname) counts and tells them apart.
-    /etc/machine-id is no help: in a container it is that of the image, and often empty.
+    The name that Docker, Podman or Kubernetes generates for a container changes with each start, so that no run would
+    count as a repeat of an earlier one. The GPUs' UUIDs replace such a name. Equal machines without GPUs then have the
+    same hash, unless the user names their containers (docker run --hostname). /etc/machine-id does not help: in a
+    container it is that of the image, and often empty.
     """
     memory = machine['memory_bytes']
     is_generated = in_container and _GENERATED.fullmatch(machine['hostname'] or '')
@@ -101,7 +101,7 @@ def fingerprint(machine: Mapping[str, Any], *, in_container: bool) -> str:
         None if is_generated else machine['hostname'],
         machine['cpu_model'],
         machine['num_cores'],
-        # Kernels reserve a little more or less.
+        # Rounded, since kernels reserve different amounts.
         memory and round(memory / _GIBIBYTE),
         *(gpu['uuid' if is_generated else 'name'] for gpu in machine['gpus']),
     ]
@@ -112,7 +112,7 @@ def is_container(root: Path) -> bool:
     """Whether this process is in a container of Docker, Podman or Kubernetes.
 
     Args:
-      root: the folder that holds proc/ and run/.
+      root: the folder with proc/ and run/.
     """
     if any((root / mark).exists() for mark in ('.dockerenv', 'run/.containerenv')):
         return True
@@ -121,11 +121,11 @@ def is_container(root: Path) -> bool:
 
 @functools.cache
 def git_commit(folder: Path = _PROGRAM) -> str | None:
-    """The commit that is checked out in a folder, or of which the program there was built; None if that is unknown.
+    """Returns the commit that is checked out in a folder, or from which the program there was built; None if unknown.
 
-    It is asked once in a process: what runs is the code that was imported.
+    The answer is kept for the life of the process, since the code that runs is the code that was imported.
     """
-    # A program that is installed in a folder within somebody's checkout is no part of that.
+    # A program that is installed within the checkout of another project does not belong to that checkout.
     if not (folder / '.git').exists():
         # Written by setup.py.
         return read(folder / 'commit.txt').strip() or None
@@ -133,7 +133,7 @@ def git_commit(folder: Path = _PROGRAM) -> str | None:
 
 
 def load_average(root: Path = ROOT) -> list[float] | None:
-    """How many threads ran or waited for a core on average, in the last 1, 5 and 15 minutes."""
+    """Returns how many threads ran or waited for a core on average, in the last 1, 5 and 15 minutes."""
     words = read(root / 'proc/loadavg').split()
     if len(words) > 2:
         return [float(word) for word in words[:3]]
@@ -151,19 +151,19 @@ def _memory_bytes(root: Path) -> int | None:
 
 
 def available_memory(root: Path = ROOT) -> int | None:
-    """The bytes that programs can still take without swapping; None where the system does not tell."""
+    """Returns the bytes that programs can still allocate without swapping; None if unknown."""
     words = read_table(root / 'proc/meminfo').get('MemAvailable', '').split()
     return int(words[0]) * _KIBIBYTE if words else None
 
 
 def free_memory(root: Path = ROOT) -> int | None:
-    """The bytes that this process can still take: of the machine, and of the limits of its group; None if unknown."""
+    """Returns the bytes that this process can still allocate, within the limits of its group; None if unknown."""
     found = [left for left in (available_memory(root), cgroups.memory_left(root)) if left is not None]
     return min(found, default=None)
 
 
 def _affinity(root: Path) -> list[int] | None:
-    """The logical cores that this process may use."""
+    """Returns the logical cores that this process may use."""
     listed = read_table(root / 'proc/self/status').get('Cpus_allowed_list')
     return sorted(numbers_in(listed)) if listed else None
 
@@ -182,7 +182,7 @@ def _mac_facts() -> dict[str, Any]:
 
 
 def _output(*command: str) -> str | None:
-    """The output of a program; None if it is not there, fails or does not answer at once."""
+    """Returns the output of a program; None if it is missing, fails or takes more than a second."""
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_SECS, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -191,8 +191,8 @@ def _output(*command: str) -> str | None:
 
 
 def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:
-    # Importing it takes seconds. Its build info has the versions of CUDA for which it was made: the system has these,
-    # or there are packages of them.
+    # TensorFlow is not imported for this, which would take seconds. Its build info names the versions of CUDA for which
+    # it was made: without packages of these, the system has them.
     tensorflow = sys.modules.get('tensorflow')
     build = tensorflow.sysconfig.get_build_info() if tensorflow else {}
     nccl = _package(*_NCCL_PACKAGES)
@@ -208,13 +208,13 @@ def _versions(driver: str | None, *, has_gpus: bool) -> dict[str, str | None]:
 
 
 def tensorflow_version() -> str | None:
-    """The version of the TensorFlow that is installed, which is not imported for this."""
+    """Returns the version of the installed TensorFlow, without importing it."""
     return _package(*_TENSORFLOW_PACKAGES)
 
 
 @functools.cache
 def _package(*names: str) -> str | None:
-    """The version of the first of these packages that is installed."""
+    """Returns the version of the first of these packages that is installed."""
     for name in names:
         try:
             return importlib.metadata.version(name)
@@ -224,7 +224,7 @@ def _package(*names: str) -> str | None:
 
 
 def _nccl_version() -> str | None:
-    """The version of the library that the loader finds, from a number like 22103 for 2.21.3 (1000s before 2.9)."""
+    """Returns the version of the library that the loader finds. NCCL encodes 2.21.3 as 22103 (before 2.9: 2808)."""
     version = ctypes.c_int()
     try:
         ctypes.CDLL('libnccl.so.2').ncclGetVersion(ctypes.byref(version))

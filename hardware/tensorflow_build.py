@@ -1,4 +1,4 @@
-"""What the installed TensorFlow was built for. Does not import TensorFlow, which takes seconds."""
+"""Finds out what the installed TensorFlow was built for, without importing it, which takes seconds."""
 
 import functools
 import importlib.util
@@ -8,20 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# TensorFlow 2.21 has more than its build_info tells: of the 1398 fat binaries in libtensorflow_cc, the 249 that nvcc
-# made of C++ have machine code for sm_90, too. The other 1149, each with a generated elementwise kernel, have PTX 8.5
-# (CUDA 12.5) for it only.
+# TensorFlow 2.21 contains more than its build_info says: of the 1398 fat binaries in libtensorflow_cc, the 249 that
+# nvcc compiled from C++ have machine code for sm_90, too. The other 1149, each with a generated elementwise kernel,
+# have only PTX 8.5 (CUDA 12.5) for it.
 PARTLY_COMPILED = frozenset({'9.0'})
 
 
 @dataclass(frozen=True)
 class TensorFlowBuild:
-    """Attributes:
+    """The installed TensorFlow.
 
-    folder: where the package is.
-    cuda_version, cudnn_version: '12.5.1' and '9'; None if it was built without CUDA.
-    architectures: the kernels in it: 'sm_80' is machine code for GPUs of compute capability 8.0 up to 8.9,
-      'compute_90' is code that the driver compiles on GPUs of 9.0 and above. See also PARTLY_COMPILED.
+    Attributes:
+      folder: the folder of the package.
+      cuda_version: such as '12.5.1'; None if it was built without CUDA.
+      cudnn_version: such as '9'; None if it was built without CUDA.
+      architectures: the kernels in it: 'sm_80' is machine code for GPUs of compute capability 8.0 up to 8.9,
+        'compute_90' is code that the driver compiles on GPUs of 9.0 and above. See also PARTLY_COMPILED.
     """
 
     folder: Path
@@ -32,7 +34,7 @@ class TensorFlowBuild:
 
 @functools.cache
 def tensorflow_build() -> TensorFlowBuild | None:
-    """The facts of the TensorFlow that `import tensorflow` imports; None if there is none."""
+    """Returns the facts of the TensorFlow that `import tensorflow` would import; None if there is none."""
     found = importlib.util.find_spec('tensorflow')
     if found is None or found.origin is None:
         return None
@@ -48,7 +50,7 @@ def tensorflow_build() -> TensorFlowBuild | None:
 
 
 def _build_info(path: Path) -> Mapping[str, Any]:
-    """The table in the file that TensorFlow's build generates; it imports nothing but the standard library."""
+    """Returns the table in the file that TensorFlow's build generates. The file imports only the standard library."""
     try:
         table: Mapping[str, Any] = runpy.run_path(str(path))['build_info']
     except (OSError, KeyError):
@@ -57,17 +59,18 @@ def _build_info(path: Path) -> Mapping[str, Any]:
 
 
 def runs_on(capability: str, architectures: tuple[str, ...]) -> bool | None:
-    """Whether a build has kernels for a GPU.
+    """Returns whether a build has kernels for a GPU.
 
     NVIDIA, "CUDA C++ Programming Guide", Binary and PTX Compatibility: machine code runs on GPUs of the same major and
     the same or a higher minor capability; PTX is compiled for GPUs of the same or a higher capability.
 
     Args:
-      capability: of the GPU, '9.0'.
+      capability: the capability of the GPU, '9.0'.
+      architectures: the kernels of the build, see TensorFlowBuild.
 
     Returns:
-      True: it has machine code for it. None: the driver compiles PTX for it when a kernel is first used, be it all
-      kernels or most (PARTLY_COMPILED). False: it has neither, and TensorFlow ignores the GPU.
+      True if it has machine code for the GPU. None if the driver compiles all or most kernels (PARTLY_COMPILED) from
+      PTX when they are first used. False if it has neither, so that TensorFlow ignores the GPU.
     """
     own = _numbers(capability)
     kernels = [(kind == 'sm', _numbers(number)) for kind, _, number in (name.partition('_') for name in architectures)]
@@ -77,6 +80,6 @@ def runs_on(capability: str, architectures: tuple[str, ...]) -> bool | None:
 
 
 def _numbers(capability: str) -> tuple[int, int]:
-    """The major and minor number of '9.0' or '90'."""
+    """Returns the major and minor number of '9.0' or '90'."""
     digits = ''.join(letter for letter in capability if letter.isdigit())
     return int(digits[:-1]), int(digits[-1])

@@ -1,12 +1,12 @@
 """Imports TensorFlow in half the time, for a process that runs nothing but a benchmark.
 
-`import tensorflow` spends much of its time on two things that a run does not need. At its end TensorFlow imports Keras,
-and Keras imports what it finds of SciPy, scikit-learn and matplotlib, so that Keras's optimizers are registered for
-SavedModels of Keras. And Python's garbage collector looks again and again at the modules that have been loaded, of
-which none becomes garbage.
+`import tensorflow` spends much of its time on two things that a run does not need. First, TensorFlow imports Keras to
+register its optimizers for SavedModels of Keras, and Keras imports SciPy, scikit-learn and matplotlib if they are
+installed. Second, Python's garbage collector examines the loaded modules again and again, although none of them is
+garbage.
 
-TensorFlow goes on without Keras if it cannot be imported, and imports it when it is first used (`tf.keras`). So Keras
-is only put off: a network in a --model_file gets it with `import keras` and with `tf.keras`, as ever.
+If Keras cannot be imported, TensorFlow goes on, and tries again when Keras is first used (`tf.keras`). So Keras is only
+deferred: a network in a --model_file gets it with `import keras` and with `tf.keras`, as usual.
 """
 
 import contextlib
@@ -20,30 +20,30 @@ from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 
 
-class _PutOffError(ImportError):
+class _DeferredError(ImportError):
     """Keras is imported later."""
 
 
 class _RefusingLoader(Loader):
-    """In place of the loader of a module that is put off."""
+    """Replaces the loader of a module whose import is deferred."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         del spec
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        raise _PutOffError(f'{module.__name__} is imported when it is first used', name=module.__name__)
+        raise _DeferredError(f'{module.__name__} is imported when it is first used', name=module.__name__)
 
 
 class _KerasLater(MetaPathFinder):
-    """Refuses the import of Keras that `tensorflow/__init__.py` itself asks for; all other imports are as ever."""
+    """Refuses only the import of Keras by `tensorflow/__init__.py` itself."""
 
     def __init__(self) -> None:
         self._is_looking = False
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Called by Python before it imports a module."""
-        if fullname != 'keras' or self._is_looking or not _is_asked_by_tensorflow():
+        if fullname != 'keras' or self._is_looking or not _tensorflow_imports():
             return None
         self._is_looking = True
         try:
@@ -55,8 +55,8 @@ class _KerasLater(MetaPathFinder):
         return spec
 
 
-def _is_asked_by_tensorflow() -> bool:
-    """Whether the import that is going on is a line of `tensorflow/__init__.py`."""
+def _tensorflow_imports() -> bool:
+    """Whether a line of `tensorflow/__init__.py` is doing the current import."""
     frame: FrameType | None = sys._getframe(2)
     while frame and _belongs_to_importlib(frame):
         frame = frame.f_back
@@ -69,7 +69,7 @@ def _belongs_to_importlib(frame: FrameType) -> bool:
 
 @contextlib.contextmanager
 def without_collecting() -> Iterator[None]:
-    """Within the block Python's garbage collector does not look for cycles."""
+    """Turns Python's garbage collector off within the block."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -82,7 +82,7 @@ def without_collecting() -> Iterator[None]:
 def import_tensorflow() -> None:
     """Imports TensorFlow without Keras, unless TensorFlow or Keras is loaded already.
 
-    From then on the garbage collector passes over all modules, so that it takes less of the time between steps.
+    After that the garbage collector ignores all modules, so that it takes less of the time between steps.
     """
     if 'tensorflow' in sys.modules or 'keras' in sys.modules:
         return
@@ -91,8 +91,8 @@ def import_tensorflow() -> None:
     with without_collecting():
         try:
             importlib.import_module('tensorflow.compat.v1')
-        except _PutOffError:
-            # A TensorFlow that does not go on without Keras.
+        except _DeferredError:
+            # This TensorFlow does not go on without Keras.
             sys.meta_path.remove(finder)
             importlib.import_module('tensorflow.compat.v1')
         finally:

@@ -1,18 +1,18 @@
-"""Which GPUs each process of a host uses: the value of CUDA_VISIBLE_DEVICES. Does not import TensorFlow.
+"""Chooses the GPUs of each process of a host: the value of CUDA_VISIBLE_DEVICES. Does not import TensorFlow.
 
-TensorFlow opens every GPU that CUDA shows to a process, whether a graph uses it or not, and takes most of its memory.
-So each process is shown those that it computes on, and no others, before TensorFlow looks:
+TensorFlow opens every GPU that CUDA shows to a process, used or not, and takes most of its memory. So before TensorFlow
+lists the GPUs, each process is shown only those that it computes on:
 
-- a worker its part: with --num_gpus=N, the first N, or the part of its number among the workers of its host;
-- a parameter server, a controller (which drives the GPUs of its workers), and a run with --device=cpu: none.
+- a worker its share: with --num_gpus=N, N GPUs by its number among the workers of its host;
+- a parameter server, a controller (which uses the GPUs of its workers), and a run with --device=cpu: none.
 
-A CUDA_VISIBLE_DEVICES that is set already stands for the whole host: parts are parts of its list, by index, UUID or MIG
-name. A launcher may also have given each process a list of its own, which is then too short for all of them: own_gpus
-says when such a list is not shared.
+If CUDA_VISIBLE_DEVICES is already set, its list (indices, UUIDs or MIG names) is divided among the workers of the host.
+But a launcher may have given each process a list of its own, which is too short for all workers: own_gpus says when a
+list is not divided.
 
 The order of the indices is CUDA's own. TensorFlow neither sets nor reads CUDA_DEVICE_ORDER (no library of 2.21 contains
 the name), so by default the fastest GPU is the first, and with CUDA_DEVICE_ORDER=PCI_BUS_ID the order is that of
-nvidia-smi. It is the same in all processes of a host, which is all that shares need.
+nvidia-smi. Dividing only needs the same order in all processes of a host.
 """
 
 from collections import Counter
@@ -35,25 +35,25 @@ def has_visible_gpus(environ: Environment) -> bool:
 
 
 def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int | None) -> str:
-    """The CUDA_VISIBLE_DEVICES of this process, whose host has GPUs.
+    """Returns the CUDA_VISIBLE_DEVICES of this process, whose host has GPUs.
 
-    A list that is long enough for all workers of the host is shared, which is right as well if each process has another
-    list. A shorter one is the process's own, of which it uses the first GPUs:
+    A list that is long enough for all workers of the host is divided among them, which is also right if each process
+    has a different list. A shorter list belongs to this process alone, which uses its first GPUs, in these cases:
 
-    - if Slurm was asked for GPUs per task (SLURM_GPUS_PER_TASK, SLURM_TRES_PER_TASK);
-    - if the step has GPUs enough on this node (SLURM_GPUS_ON_NODE) for every worker to have another list;
-    - outside of Slurm, if it has exactly as many GPUs as the process needs: a script or a launcher has chosen them, or
-      this program has, before it started itself anew. Then nothing is shared out twice.
+    - Slurm was asked for GPUs per task (SLURM_GPUS_PER_TASK, SLURM_TRES_PER_TASK).
+    - The Slurm step has enough GPUs on this node (SLURM_GPUS_ON_NODE) for a different list in each worker.
+    - Outside of Slurm, it has exactly as many GPUs as the process needs: a script or launcher has chosen them, or this
+      program did before it restarted itself. So nothing is divided twice.
 
     Args:
       needed: how many GPUs each worker computes on; 0 for none.
       place: the number of the worker on its host, and how many workers are there.
-      environ: its CUDA_VISIBLE_DEVICES lists the GPUs to share; without one, these are all of the host.
-      count: how many GPUs the host has; None if that is not known, and then there are taken to be enough.
+      environ: its CUDA_VISIBLE_DEVICES lists the GPUs to divide; without it, all GPUs of the host are divided.
+      count: how many GPUs the host has; None if unknown, which counts as enough.
 
     Raises:
-      UsageError: there are fewer GPUs than all workers of the host need. One worker gets what there is: it is for
-        TensorFlow to say how many it can use. Or the list has an entry twice.
+      UsageError: there are fewer GPUs than the workers of the host need, or the list has an entry twice. A single
+        worker gets all GPUs there are, and TensorFlow reports if they are too few.
     """
     if not needed:
         return ''
@@ -72,10 +72,12 @@ def own_gpus(needed: int, place: PlaceOnHost, environ: Environment, count: int |
 
 
 def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> list[str] | None:
-    """The CUDA_VISIBLE_DEVICES of each worker of a cluster on this host; None if it has no GPUs.
+    """Returns the CUDA_VISIBLE_DEVICES of each worker of a cluster on this host; None if the host has no GPUs.
 
     Args:
-      needed, environ: as for own_gpus, except that the list of environ is never taken for that of one worker.
+      needed: how many GPUs each worker computes on; 0 for none.
+      num_workers: the number of workers.
+      environ: its CUDA_VISIBLE_DEVICES lists the GPUs to divide, and is never the list of one worker.
 
     Raises:
       UsageError: there are fewer GPUs than the workers need, or the list has an entry twice.
@@ -93,13 +95,14 @@ def shares_of_workers(needed: int, num_workers: int, environ: Environment) -> li
 
 
 def choose_visible(needed: int, place: PlaceOnHost, environ: Environment, indices: Sequence[int] = ()) -> str | None:
-    """The CUDA_VISIBLE_DEVICES with which this process sees the GPUs that it computes on, and no others.
+    """Returns the CUDA_VISIBLE_DEVICES with which this process sees only the GPUs that it computes on.
 
     Args:
       needed: as for own_gpus.
       place: as for own_gpus.
       environ: the environment as the user set it.
-      indices: which GPUs of those of the host, or of environ, may be used, and in which order; empty for all.
+      indices: the numbers of the GPUs, of the host or in the list of environ, that may be used, in order; empty for
+        all.
 
     Returns:
       None if this host has no GPUs: the variable stays as it is.
@@ -114,7 +117,7 @@ def choose_visible(needed: int, place: PlaceOnHost, environ: Environment, indice
 
 
 def with_selected(indices: Sequence[int], environ: Environment) -> Environment:
-    """The environment with a CUDA_VISIBLE_DEVICES that lists the GPUs with these numbers; empty for all.
+    """Returns the environment with a CUDA_VISIBLE_DEVICES that lists the GPUs with these numbers (empty: all).
 
     Raises:
       UsageError: there is no GPU with such a number.
@@ -133,7 +136,7 @@ def with_selected(indices: Sequence[int], environ: Environment) -> Environment:
 
 
 def _count(needed: int, size: int, environ: Environment) -> int | None:
-    """How many GPUs the host has, if that decides anything; asking the driver takes up to some seconds."""
+    """Returns how many GPUs the host has, if that matters; asking the driver may take some seconds."""
     return count_gpus() if needed and size > 1 and listed_gpus(environ) is None else None
 
 
@@ -156,7 +159,7 @@ def _part(names: list[str], rank: int, needed: int) -> str:
 def _is_own(num_listed: int, needed: int, size: int, environ: Environment) -> bool:
     if environ.get('SLURM_GPUS_PER_TASK') or 'gpu' in environ.get('SLURM_TRES_PER_TASK', ''):
         return True
-    # Of a step, unlike the list of a task: srun(1), OUTPUT ENVIRONMENT VARIABLES.
+    # This is the number of the whole step, not of a task: srun(1), OUTPUT ENVIRONMENT VARIABLES.
     on_node = environ.get('SLURM_GPUS_ON_NODE', '')
     return num_listed * size <= int(on_node) if on_node.isdigit() else num_listed == needed
 
@@ -169,7 +172,16 @@ def _too_few(
     flags: Sequence[str] = (),
     others: Sequence[str] = (),
 ) -> UsageError:
-    """flags: what may be written instead. others: what else may be done."""
+    """Returns the error that there are too few GPUs.
+
+    Args:
+      needed: how many GPUs each worker needs.
+      size: the number of workers.
+      num_gpus: how many GPUs there are.
+      environ: the environment with the list of GPUs.
+      flags: flags that may be written instead.
+      others: other remedies.
+    """
     text = environ.get(VISIBLE)
     there = f'it has {num_gpus}' if text is None else f'{VISIBLE}={text} lists {num_gpus}'
     fewer = [f'--num_gpus={num_gpus // size}'] if num_gpus >= size else []

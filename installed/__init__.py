@@ -1,8 +1,8 @@
 """The package `tf_cnn_benchmarks` of an installation, which holds the whole program below this one name.
 
 The modules of the program have plain names, such as `errors` and `models`, and import each other by these. Therefore
-they are in no folder where another program would find them. Only what uses the program puts its folder in front of
-sys.path: the command (`main`), or the first use of a name of __all__ in Python code. Importing this package imports
+they are not in a folder where another program could find them. Their folder is put first on sys.path only when the
+program is used: by the command (`main`), or by Python code that uses a name in __all__. Importing this package imports
 neither the program nor TensorFlow.
 
     from tf_cnn_benchmarks import BenchmarkCNN, make_params
@@ -21,7 +21,7 @@ _HERE = Path(__file__).resolve().parent
 # An editable installation uses the checkout itself.
 PROGRAM = _HERE / 'program' if (_HERE / 'program').is_dir() else _HERE.parent
 
-# Those of commands/for_python.py, which is not found before the program is.
+# The names in commands/for_python.py, which cannot be imported before the program's folder is on sys.path.
 __all__ = ['BenchmarkCNN', 'BenchmarkError', 'RunError', 'UsageError', 'main', 'make_params', 'register_model']
 
 
@@ -48,7 +48,7 @@ def __dir__() -> list[str]:
 
 
 def _put_program_first() -> None:
-    """Puts the folder of the program in front of sys.path.
+    """Puts the folder of the program first on sys.path.
 
     Raises:
       ImportError: another module was imported under a name that the program needs.
