@@ -11,13 +11,11 @@ from typing import Any, ParamSpec, TypeVar, cast
 from cluster.discovery import as_evaluator
 from errors import Refusals
 from params import Params
-from planning.counts import count_steps
+from planning.counts import count_steps, find_evaluations
 from planning.data import find_data
 from planning.environment import Environment
-from planning.evaluations import find_evaluations
 from planning.found import Found
-from planning.host_facts import find_surroundings
-from planning.machine import find_machine, warn_of_devices
+from planning.machine import find_machine, find_surroundings, warn_of_devices
 from planning.outputs import (
     check_files,
     check_files_of_cluster,
@@ -26,8 +24,8 @@ from planning.outputs import (
     find_reports,
 )
 from planning.plan import Plan, ServerPlan
+from planning.process_settings import choose_start, find_visible_gpus
 from planning.processes import find_processes, own_outputs, warn_of_public_hosts
-from planning.start import choose_start, find_visible_gpus
 from planning.subject import check_folder, check_rules, check_run_rules, find_subject
 from planning.variable_places import place_variables
 

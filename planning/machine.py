@@ -1,20 +1,29 @@
-"""Plans which devices compute, and the settings that depend on them. Does not import TensorFlow."""
+"""Plans which devices compute, and what depends on them; and what a result says about the machine.
+
+Does not import TensorFlow.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from errors import Refusals, UsageError, counted
 from hardware.data_formats import Capability, choose_data_format, uses_tf32
+from hardware.gpus import VISIBLE
+from hardware.surroundings import environment_facts
 from params import Params, RunFacts, find_idle
 from params.all_reduce_spec import parse_spec
 from params.device_flags import HOST_DEVICE, another_flag_places_the_sums
 from params.modes import MODES
 from params.variable_flags import sums_by_spec
+from planning.data import check_gpu_memory
 from planning.environment import Environment
 from planning.found import Found
-from planning.plan import Machine, Processes
+from planning.plan import Data, Machine, Processes, Surroundings
 from planning.this_process import VisibleGpus
+
+if TYPE_CHECKING:
+    from planning.session import SessionFacts
 
 
 def find_machine(
@@ -147,3 +156,26 @@ def _find_nccl_between_processes(params: Params) -> str | None:
 def _how_to_see_gpus(environment: Environment) -> str:
     reason = environment.explain_missing_gpu()
     return f'mend this: {reason}' if reason else 'install the [cuda] extra on a machine with a GPU of NVIDIA'
+
+
+def find_surroundings(
+    params: Params, environment: Environment, data: Data, machine: Machine, session: 'SessionFacts'
+) -> Found[Surroundings]:
+    """What the run runs on, as it is when the settings of the process are applied.
+
+    Raises:
+      UsageError: a GPU cannot hold the images that are to be held.
+    """
+    process, threads = session.process, session.threads
+    variables = {**environment.variables, **process.start.variables, **process.variables}
+    if process.start.gpus:
+        variables[VISIBLE] = process.start.gpus.value
+    facts = environment.machine_facts(
+        num_intra_threads=threads.intra_op,
+        num_inter_threads=threads.inter_op,
+        threads_reason=threads.reason,
+        cores=process.cores or None,
+    )
+    if machine.kind == 'gpu' and machine.is_here:
+        check_gpu_memory(params, data, facts['gpus'])
+    return Found(Surroundings(facts, environment_facts(variables), environment.git_commit()))

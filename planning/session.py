@@ -11,11 +11,16 @@ from hardware.gpu_memory import GpuMemory
 from params import Params
 from planning.environment import Environment
 from planning.found import Found
-from planning.gpu_settings import GpuSettings, choose_gpu_settings
-from planning.numa_binding import NumaBinding, choose_binding
 from planning.plan import Machine, Processes
+from planning.process_settings import (
+    GpuSettings,
+    NumaBinding,
+    Threads,
+    choose_binding,
+    choose_gpu_settings,
+    choose_threads,
+)
 from planning.this_process import INTRA, XLA_ON_CPU, ProcessSettings, StartSettings
-from planning.threads import Threads, choose_threads
 
 _USELESS = (
     'arithmetic_optimization',

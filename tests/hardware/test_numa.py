@@ -13,8 +13,8 @@ from hardware.numa import choose_node, gpu_nodes, nodes_of
 from params import make_params
 from planning.environment import Environment
 from planning.found import Found
-from planning.numa_binding import NumaBinding, choose_binding
 from planning.plan import Machine
+from planning.process_settings import NumaBinding, choose_binding
 from planning.processes import find_processes
 from planning.this_process import THIS_PROCESS, ProcessSettings
 from tests.support.machines import write_files

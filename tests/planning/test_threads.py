@@ -9,8 +9,8 @@ from params import Params, make_params
 from planning.environment import Environment
 from planning.found import Found
 from planning.plan import Machine
+from planning.process_settings import Threads, choose_threads
 from planning.this_process import INTRA, ThisProcess
-from planning.threads import Threads, choose_threads
 from results.summary import format_summary
 from tests.support.outputs import check_line
 

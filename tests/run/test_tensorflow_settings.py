@@ -12,12 +12,11 @@ from hardware.tensorflow_build import TensorFlowBuild
 from hardware.visible_gpus import choose_visible
 from params import RunFacts, find_idle, make_params
 from planning.environment import Environment
-from planning.gpu_settings import choose_gpu_settings
 from planning.line import make_plan
 from planning.plan import Machine, Plan
+from planning.process_settings import choose_gpu_settings, choose_start
 from planning.processes import find_processes
 from planning.session import describe_session
-from planning.start import choose_start
 from planning.this_process import ProcessSettings, StartSettings, ThisProcess, VisibleGpus
 from tests.support.outputs import check_line, refused
 

@@ -30,9 +30,9 @@ from params import make_params
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Machine, Plan, ServerPlan
+from planning.process_settings import Threads
 from planning.session import session_config
 from planning.this_process import THIS_PROCESS, ThisProcess
-from planning.threads import Threads
 from records.layout import shard_name
 from results.console import Console
 from results.result import Result
