@@ -164,7 +164,7 @@ def _an_input_is_measured_alone(params: 'Params', run: RunFacts) -> str | None:
     )
 
 
-def holds_all_images(params: 'Params') -> bool:
+def keeps_images_in_memory(params: 'Params') -> bool:
     """Whether the images of --data_dir are read into memory in the model's size before the first step."""
     return (
         params.data_dir is not None
@@ -182,8 +182,8 @@ def _fed_steps_are_single(params: 'Params') -> str | None:
     )
 
 
-def _held_images_do_not_change(params: 'Params') -> str | None:
-    if not (holds_all_images(params) and params.trains):
+def _images_in_memory_do_not_change(params: 'Params') -> str | None:
+    if not (keeps_images_in_memory(params) and params.trains):
         return None
     written = spelled('input_pipeline', params.input_pipeline)
     if params.distortions:
@@ -211,7 +211,7 @@ def _without_records(
     )
 
 
-RULES: tuple[Rule, ...] = (_fed_steps_are_single, _held_images_do_not_change, _only_an_input_is_measured)
+RULES: tuple[Rule, ...] = (_fed_steps_are_single, _images_in_memory_do_not_change, _only_an_input_is_measured)
 RUN_RULES: tuple[RunRule, ...] = (_the_order_of_records_is_deterministic, _an_input_is_measured_alone)
 IDLE: tuple[Idle, ...] = (
     *_without_records(

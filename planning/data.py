@@ -10,7 +10,7 @@ from inputs.data_sets import DATA_SETS, Arrays
 from inputs.preprocessors import DEFAULT, PREPROCESSORS, preprocessor_for
 from inputs.stages import stages_up_to
 from params import Params
-from params.input_flags import chosen_pipeline, holds_all_images, tf_data_settings
+from params.input_flags import chosen_pipeline, keeps_images_in_memory, tf_data_settings
 from planning.environment import Environment
 from planning.found import Found
 from planning.plan import Data, Subject
@@ -29,7 +29,7 @@ def find_data(params: Params, environment: Environment, subject: Subject) -> Fou
     usual = params.augmentation or data_set.augmentation
     augmentation = usual
     warnings: list[str] = []
-    if usual == _CROPPED and holds_all_images(params) and params.trains:
+    if usual == _CROPPED and keeps_images_in_memory(params) and params.trains:
         augmentation = _KEPT
         warnings.append(
             f'{spelled("input_pipeline", params.input_pipeline)}: it keeps each image in one size, so that training '
@@ -88,7 +88,7 @@ def find_data(params: Params, environment: Environment, subject: Subject) -> Fou
 
 def check_gpu_memory(params: Params, data: Data, gpus: Iterable[Mapping[str, Any]]) -> None:
     """Raises UsageError if a GPU cannot hold all images; gpus: their facts, see hardware.gpus."""
-    if data.images is not None and holds_all_images(params) and data.input_row.on_devices:
+    if data.images is not None and keeps_images_in_memory(params) and data.input_row.on_devices:
         share = min(params.gpu_memory_frac_for_testing or 1.0, 1.0)
         sizes = [int(share * size) for gpu in gpus if (size := gpu.get('memory_bytes'))]
         _check(params, data, min(sizes, default=None), 'the smallest GPU has {} for them, the model and its work')
@@ -117,7 +117,7 @@ def _stages_to_measure(params: Params, images: Source, pipeline: str, warnings: 
 
 def _check_host_memory(params: Params, environment: Environment, data: Data) -> None:
     """Raises UsageError if the images that are to be held do not fit into the memory of this process."""
-    if not holds_all_images(params) or data.images is None:
+    if not keeps_images_in_memory(params) or data.images is None:
         return
     if isinstance(data.images, Arrays) and data.images.images.shape[1:] == data.image_shape:
         return

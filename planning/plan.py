@@ -25,7 +25,7 @@ from params import Params
 from params.all_reduce_spec import Range
 from params.device_flags import HOST_DEVICE
 from results.console import IN_TF32, PERHAPS_IN_TF32
-from results.facts import banner_lines, run_facts, tells, told
+from results.facts import as_fact, banner_lines, fact, run_facts
 
 if TYPE_CHECKING:
     from planning.session import SessionFacts
@@ -60,7 +60,7 @@ class Processes:
 
     cluster: Cluster | None
     horovod: Any
-    together: bool = field(metadata=told('together', 'Whether the workers wait for each other in each step.'))
+    together: bool = field(metadata=fact('together', 'Whether the workers wait for each other in each step.'))
     settings: Mapping[str, Any]
     keeps_state: bool
     connect: Timeout
@@ -131,12 +131,12 @@ class Subject:
       folder: what --data_dir holds; None if the images are synthetic, or this process reads none.
     """
 
-    role: Role = field(metadata=told('role', label='Mode'))
+    role: Role = field(metadata=fact('role', label='Mode'))
     model: ModelFacts
     folder: DataFolder | None
 
     @property
-    @tells(label='Model')
+    @as_fact(label='Model')
     def model_name(self) -> str:
         """The name of the model."""
         return self.model.name
@@ -163,7 +163,7 @@ class Data:
     folder: str | None
     images: Source
     validation: Source
-    image_size: int = field(metadata=told('image_size', 'Height and width in pixels.'))
+    image_size: int = field(metadata=fact('image_size', 'Height and width in pixels.'))
     augmentation: str
     validation_augmentation: str
     distortions: bool
@@ -179,25 +179,25 @@ class Data:
     input_stages: tuple[str, ...] = ()
 
     @property
-    @tells('data_set')
+    @as_fact('data_set')
     def data_set_name(self) -> str:
         """The name of the data set."""
         return self.data_set.name
 
     @property
-    @tells('is_synthetic')
+    @as_fact('is_synthetic')
     def is_synthetic(self) -> bool:
         """Whether the images are made up."""
         return self.folder is None
 
     @property
-    @tells(label='Dataset')
+    @as_fact(label='Dataset')
     def title(self) -> str:
         """The data set, and whether its images are real."""
         return f'{self.data_set.name} ({"synthetic" if self.is_synthetic else "real"})'
 
     @property
-    @tells('num_missing_shards')
+    @as_fact('num_missing_shards')
     def num_missing_shards(self) -> int:
         """How many shards the names of the files speak of, less those that are there."""
         return self.shards.num_missing if self.shards else 0
@@ -240,17 +240,17 @@ class Machine:
       tf32: whether fp32 is computed in TF32; None if that is unknown.
     """
 
-    kind: str = field(metadata=told('device', choices=('cpu', 'gpu')))
-    towers: tuple[str, ...] = field(metadata=told('devices'))
+    kind: str = field(metadata=fact('device', choices=('cpu', 'gpu')))
+    towers: tuple[str, ...] = field(metadata=fact('devices'))
     parameter_device_kind: str
     parameter_devices: tuple[str, ...]
-    data_format: str = field(metadata=told('data_format', choices=('NHWC', 'NCHW')))
+    data_format: str = field(metadata=fact('data_format', choices=('NHWC', 'NCHW')))
     hosts: tuple[str, ...] = (HOST_DEVICE,)
     all_reduce_spec: str | None = None
     data_format_reason: str = ''
     tf32: bool | None = field(
         default=False,
-        metadata=told(
+        metadata=fact(
             'tf32',
             'Whether fp32 is computed in TF32; null if that is unknown, as for GPUs of other processes.',
             since_first=False,
@@ -258,13 +258,13 @@ class Machine:
     )
 
     @property
-    @tells(label='Data format')
+    @as_fact(label='Data format')
     def data_format_and_reason(self) -> str:
         """The data format, and why the run chose it."""
         return f'{self.data_format} ({self.data_format_reason})' if self.data_format_reason else self.data_format
 
     @property
-    @tells(label='SingleSess')
+    @as_fact(label='SingleSess')
     def has_single_session(self) -> bool:
         """Whether one session drives the devices of all workers."""
         return not self.is_here
@@ -291,23 +291,23 @@ class Counts:
 
     batch_size: int
     global_batch_size: int
-    images_of_step: int = field(metadata=told('images_per_step', 'Images for each count of the global step.'))
-    num_warmup: int = field(metadata=told('num_warmup'))
+    images_of_step: int = field(metadata=fact('images_per_step', 'Images for each count of the global step.'))
+    num_warmup: int = field(metadata=fact('num_warmup'))
     num_timed: int
     num_epochs: float
-    display_every: int = field(metadata=told('display_every'))
+    display_every: int = field(metadata=fact('display_every'))
     newest_weight: float | None = None
     target_secs: float | None = None
     steps_per_run: int = 1
 
     @property
-    @tells('num_timed', 'As asked; null with --target_seconds.')
+    @as_fact('num_timed', 'As asked; null with --target_seconds.')
     def asked_steps(self) -> int | None:
         """The timed steps of each worker; None if the time decides."""
         return None if self.target_secs else self.num_timed
 
     @property
-    @tells('num_epochs')
+    @as_fact('num_epochs')
     def asked_epochs(self) -> float | None:
         """The timed steps of all workers, in epochs; None if the time decides, or the data set has no known size."""
         return None if self.target_secs or not math.isfinite(self.num_epochs) else self.num_epochs
@@ -341,12 +341,12 @@ class VariableFacts:
       optimizer: the update rule.
     """
 
-    variable_update: str = field(metadata=told('variable_update', label='Variables'))
+    variable_update: str = field(metadata=fact('variable_update', label='Variables'))
     manager: str | None
-    sync: bool = field(metadata=told('sync', label='Sync'))
+    sync: bool = field(metadata=fact('sync', label='Sync'))
     sums: tuple[Range, ...] | None
     leaders: tuple[tuple[int, int], ...]
-    shown_spec: str | None = field(metadata=told('all_reduce_spec', label='AllReduce', text=lambda spec: spec or None))
+    shown_spec: str | None = field(metadata=fact('all_reduce_spec', label='AllReduce', text=lambda spec: spec or None))
     num_packets: int
     small_max_bytes: int
     small_max_group: int
@@ -357,7 +357,7 @@ class VariableFacts:
     optimizer: OptimizerFacts
 
     @property
-    @tells('optimizer', label='Optimizer')
+    @as_fact('optimizer', label='Optimizer')
     def optimizer_name(self) -> str:
         """The name of the update rule."""
         return self.optimizer.name
@@ -554,24 +554,24 @@ class Plan:
     surroundings: Surroundings
 
     @property
-    @tells('batch_size', 'Images per step on each device.')
+    @as_fact('batch_size', 'Images per step on each device.')
     def batch_size(self) -> int:
         """Images per step, or batch of the evaluation, on each device."""
         return self._evaluated.batch_size if self._evaluated else self.counts.batch_size
 
     @property
-    @tells('global_batch_size', label='Batch size', text=lambda size: f'{size} global')
+    @as_fact('global_batch_size', label='Batch size', text=lambda size: f'{size} global')
     def global_batch_size(self) -> int:
         """Images per step on all devices of all workers."""
         return self.batch_size * len(self.machine.towers) * self.processes.num_trainers
 
     @property
-    @tells(label='per device', text=lambda size: f'{size} per device')
+    @as_fact(label='per device', text=lambda size: f'{size} per device')
     def _batch_of_device(self) -> int:
         return self.batch_size
 
     @property
-    @tells(
+    @as_fact(
         'input_pipeline',
         'How images become batches: synthetic, record_input, tf_data, arrays, device or feed_dict. Null in an '
         'evaluation; missing in older results.',
@@ -582,14 +582,14 @@ class Plan:
         return None if self._evaluated else self.data.input_row.name
 
     @property
-    @tells(label='Input')
+    @as_fact(label='Input')
     def unusual_input(self) -> str:
         """The name of the input pipeline, if it is not the usual one for the images."""
         row = self.data.input_row
         return '' if row == input_for(self.data.images) else row.name
 
     @property
-    @tells(
+    @as_fact(
         'steps_per_run',
         'How many steps one call of the session takes. Their seconds are equal parts of its time. 1 if missing.',
         label='Steps/run',
@@ -601,7 +601,7 @@ class Plan:
         return self.counts.steps_per_run if self.subject.role in (Role.TRAINING, Role.FORWARD_ONLY) else 1
 
     @property
-    @tells(label='Num batches')
+    @as_fact(label='Num batches')
     def _batches(self) -> int | str:
         if self._evaluated:
             return 'all' if self._evaluated.shown_batches is None else self._evaluated.shown_batches
@@ -610,25 +610,25 @@ class Plan:
         return self.counts.num_timed
 
     @property
-    @tells(label='Num epochs')
+    @as_fact(label='Num epochs')
     def _epochs(self) -> str:
         if self.counts.target_secs and not self._evaluated:
             return 'unknown'
         return f'{(self._evaluated or self.counts).num_epochs:.2f}'
 
     @property
-    @tells(label='NUMA bind')
+    @as_fact(label='NUMA bind')
     def _numa(self) -> str | bool:
         return self.session.process.numa or False
 
     @property
-    @tells('precision')
+    @as_fact('precision')
     def precision(self) -> str:
         """In what the network computes, in words."""
         return str(self.step.precision)
 
     @property
-    @tells(label='Precision')
+    @as_fact(label='Precision')
     def _unusual_precision(self) -> str:
         tf32 = self.machine.tf32
         if tf32 is None:
@@ -636,7 +636,7 @@ class Plan:
         return f'{self.precision}{IN_TF32}' if tf32 else '' if self.precision == 'fp32' else self.precision
 
     @property
-    @tells(label='Weights')
+    @as_fact(label='Weights')
     def _weights(self) -> str:
         return 'constant, batch norm is folded' if self.step.freezes else ''
 
@@ -647,17 +647,17 @@ class Plan:
     @property
     def run_facts(self) -> dict[str, Any]:
         """The object "run" of the result document, as far as it is known before the run."""
-        return run_facts([*(getattr(self, name) for name in _TOLD), self])
+        return run_facts([*(getattr(self, name) for name in _PARTS_WITH_FACTS), self])
 
     @property
     def banner_lines(self) -> list[tuple[str, object]]:
         """The lines before the run: the label and the value of each, in no order."""
-        return banner_lines([*(getattr(self, name) for name in _TOLD), self])
+        return banner_lines([*(getattr(self, name) for name in _PARTS_WITH_FACTS), self])
 
 
-# The parts of a plan whose facts are told, beside those of the whole.
-_TOLD = ('subject', 'processes', 'data', 'machine', 'counts', 'variables')
-TOLD_KINDS = (Subject, Processes, Data, Machine, Counts, VariableFacts, Plan)
+# The parts of a plan whose facts are shown, besides the facts of the whole plan.
+_PARTS_WITH_FACTS = ('subject', 'processes', 'data', 'machine', 'counts', 'variables')
+KINDS_WITH_FACTS = (Subject, Processes, Data, Machine, Counts, VariableFacts, Plan)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import results
-from planning.plan import TOLD_KINDS
+from planning.plan import KINDS_WITH_FACTS
 from results.facts import schema_of
 
 FILE = Path(results.__file__).with_name('result.schema.json')
@@ -26,7 +26,7 @@ _OTHERS: dict[str, Any] = {
 
 def run_schema() -> dict[str, Any]:
     """The JSON Schema of the object "run"."""
-    run = schema_of(TOLD_KINDS)
+    run = schema_of(KINDS_WITH_FACTS)
     return {
         **run,
         'properties': dict(sorted({**run['properties'], **_OTHERS}.items())),

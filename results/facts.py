@@ -1,8 +1,8 @@
-"""Facts of a run that are told to its users: each is typed once, where it stands in the plan.
+"""The facts of a run that users see: each is declared once, as a marked field of the plan.
 
-A field or a property of a part of the plan that is marked with told() or tells() is printed before the run, written
-into the object "run" of its result document, or both; results/result.schema.json is made from the same marks. So a new
-fact is one marked field, and the planner that finds its value. Does not import TensorFlow.
+A field of a part of the plan that is marked with fact(), or a property marked with as_fact(), is printed before the
+run, written into the object "run" of its result document, or both. results/result.schema.json is made from the same
+marks. So a new fact is one marked field, and the planner that finds its value. Does not import TensorFlow.
 """
 
 import dataclasses
@@ -15,21 +15,22 @@ from typing import Any, TypeVar
 
 Function = TypeVar('Function', bound=Callable[..., Any])
 
-_MARK = 'told'
+_MARK = 'fact'
 _JSON_TYPES = {str: 'string', bool: 'boolean', int: 'integer', float: 'number', type(None): 'null'}
 
 
 @dataclass(frozen=True)
-class Told:
-    """How a fact is told.
+class FactMark:
+    """Where and how a fact is shown.
 
     Attributes:
-      name: its key in the object "run" of the result document; empty if it is not there.
-      meaning: its description in the schema; empty if its name says all.
-      label: of its line before the run; empty if there is none.
-      text: its value in that line; None leaves the line out. By default the value itself, unless that is None or empty.
-      choices: all values that it can have; empty if there is no such list.
-      since_first: whether it stands in every result of this version of the format.
+      name: its key in the object "run" of the result document; empty if it is not in the document.
+      meaning: its description in the schema; empty if the name is enough.
+      label: the label of its line before the run; empty if it has none.
+      text: returns the text of that line for a value, or None for no line. By default the value itself, unless it is
+        None or empty.
+      choices: all its possible values; empty if there is no such list.
+      since_first: whether every result in this version of the format contains it.
     """
 
     name: str = ''
@@ -40,30 +41,30 @@ class Told:
     since_first: bool = True
 
 
-def told(name: str = '', meaning: str = '', **more: Any) -> dict[str, Told]:
-    """The metadata of a dataclass's field that is told; the arguments are those of Told."""
-    return {_MARK: Told(name, meaning, **more)}
+def fact(name: str = '', meaning: str = '', **more: Any) -> dict[str, FactMark]:
+    """Returns the metadata that marks a dataclass's field as a fact; the arguments are those of FactMark."""
+    return {_MARK: FactMark(name, meaning, **more)}
 
 
-def tells(name: str = '', meaning: str = '', **more: Any) -> Callable[[Function], Function]:
-    """Marks the function of a property that is told; the arguments are those of Told. To stand below @property."""
+def as_fact(name: str = '', meaning: str = '', **more: Any) -> Callable[[Function], Function]:
+    """Marks a property as a fact, as a decorator below @property; the arguments are those of FactMark."""
 
     def mark(function: Function) -> Function:
-        setattr(function, _MARK, Told(name, meaning, **more))
+        setattr(function, _MARK, FactMark(name, meaning, **more))
         return function
 
     return mark
 
 
 def run_facts(parts: Iterable[object]) -> dict[str, Any]:
-    """The object "run" of a result document, as far as the parts of a plan know it, in values that JSON has."""
+    """Returns the facts of the parts of a plan in the object "run" of a result document, as values of JSON."""
     return {
         mark.name: _plain(getattr(part, key)) for part in parts for key, mark, _ in _marked(type(part)) if mark.name
     }
 
 
 def banner_lines(parts: Iterable[object]) -> list[tuple[str, object]]:
-    """The lines before a run: the label and the value of each."""
+    """Returns the lines before a run: (label, value) pairs."""
     lines = []
     for part in parts:
         for key, mark, _ in _marked(type(part)):
@@ -77,7 +78,7 @@ def banner_lines(parts: Iterable[object]) -> list[tuple[str, object]]:
 
 
 def schema_of(kinds: Iterable[type]) -> dict[str, Any]:
-    """The JSON Schema of the object "run" that run_facts makes from parts of these types."""
+    """Returns the JSON Schema of the object that run_facts makes from parts of these types."""
     properties, required = {}, []
     for kind in kinds:
         for _, mark, annotation in _marked(kind):
@@ -88,8 +89,8 @@ def schema_of(kinds: Iterable[type]) -> dict[str, Any]:
     return {'type': 'object', 'properties': properties, 'required': required}
 
 
-def _marked(kind: type) -> Iterator[tuple[str, Told, Any]]:
-    """The name, the mark and the type of each fact of a part, fields first."""
+def _marked(kind: type) -> Iterator[tuple[str, FactMark, Any]]:
+    """Yields the name, the mark and the type of each fact of a part, fields first."""
     for one in dataclasses.fields(kind):
         if _MARK in one.metadata:
             yield one.name, one.metadata[_MARK], one.type
@@ -99,13 +100,13 @@ def _marked(kind: type) -> Iterator[tuple[str, Told, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON has."""
+    """Converts a value to one of JSON."""
     if isinstance(value, enum.Enum):
         return value.value
     return list(value) if isinstance(value, tuple) else value
 
 
-def _schema(mark: Told, annotation: Any) -> Mapping[str, Any]:
+def _schema(mark: FactMark, annotation: Any) -> Mapping[str, Any]:
     found: dict[str, Any] = {'description': mark.meaning} if mark.meaning else {}
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return {**found, 'enum': [one.value for one in annotation]}
@@ -115,6 +116,6 @@ def _schema(mark: Told, annotation: Any) -> Mapping[str, Any]:
         return {**found, 'type': 'array', 'items': {'type': _JSON_TYPES[typing.get_args(annotation)[0]]}}
     is_union = isinstance(annotation, types.UnionType)
     kinds = [_JSON_TYPES[kind] for kind in (typing.get_args(annotation) if is_union else (annotation,))]
-    # No number here is below zero.
+    # All numbers among the facts are at least zero.
     bounds = {'minimum': 0} if {'integer', 'number'} & {*kinds} else {}
     return {**found, 'type': kinds if len(kinds) > 1 else kinds[0], **bounds}

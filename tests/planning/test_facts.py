@@ -1,4 +1,4 @@
-"""The facts of a plan are told once: before the run, in the result document, and in its schema."""
+"""The facts of a plan are written once: before the run, in the result document, and in its schema."""
 
 from typing import Any
 
@@ -20,14 +20,14 @@ def plan_of(**flags: Any) -> Plan:
     return plan
 
 
-def told(**flags: Any) -> list[str]:
+def banner(**flags: Any) -> list[str]:
     """The lines of the banner before those about the machine and the version of TensorFlow."""
     lines = make_banner(plan_of(**flags)).splitlines()
     return [line for line in lines if not line.startswith(('TensorFlow:', 'Machine:', 'GPUs:'))]
 
 
 def test_the_banner_of_training() -> None:
-    assert told(batch_size=64, num_gpus=2) == [
+    assert banner(batch_size=64, num_gpus=2) == [
         'Model:       resnet50',
         'Dataset:     imagenet (synthetic)',
         'Mode:        training',
@@ -49,14 +49,14 @@ def test_the_banner_of_training() -> None:
 def test_the_banner_shows_settings_that_are_not_the_defaults() -> None:
     usual = {'batch_size': 64, 'num_gpus': 2}
     flags: dict[str, Any] = {'variable_update': 'replicated', 'all_reduce_spec': 'xring', 'precision': 'bf16'}
-    before = told(**usual)
-    assert [line for line in told(**usual, **flags, steps_per_run=2) if line not in before] == [
+    before = banner(**usual)
+    assert [line for line in banner(**usual, **flags, steps_per_run=2) if line not in before] == [
         'Steps/run:   2; the time of a step is an equal part of that of its run',
         'Precision:   bf16',
         'Variables:   replicated',
         'AllReduce:   xring',
     ]
-    forward = told(**usual, forward_only=True, freeze_when_forward_only=True, target_seconds=9)
+    forward = banner(**usual, forward_only=True, freeze_when_forward_only=True, target_seconds=9)
     assert [line for line in forward if line not in before] == [
         'Mode:        forward-only',
         'Num batches: as many as take 9 seconds',
