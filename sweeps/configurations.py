@@ -102,7 +102,6 @@ def make_plan(request: Request, check: Check, *, has_gpu: bool) -> SweepPlan:
     A combination that cannot run, such as parameter servers for a mode without any, is left out with the reason.
 
     Args:
-      request: what to measure.
       check: refuses settings that cannot run.
       has_gpu: whether this machine has a GPU; some runs need --device without one.
 
