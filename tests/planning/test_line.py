@@ -1,0 +1,105 @@
+"""The line of planners collects what they refuse and warn of; planners need no TensorFlow, and change nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tf_cnn_benchmarks
+from errors import UsageError
+from planning.found import Found
+from planning.line import Line
+from planning.this_process import INTRA, ProcessSettings, StartSettings, ThisProcess, VisibleGpus
+from tests.support.outputs import refused
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(tf_cnn_benchmarks.__file__).parent
+
+
+def refuse(*reasons: str) -> Found[int]:
+    raise UsageError(*reasons)
+
+
+def double(number: int, *, warning: str = '') -> Found[int]:
+    return Found(2 * number, (warning,) if warning else ())
+
+
+def test_a_planner_whose_facts_are_unknown_is_not_asked_and_all_refusals_are_told_at_once() -> None:
+    line = Line()
+    assert line.ask(double, 4, warning='far') == 8
+    unknown = line.ask(refuse, '--a=1: why', '--b=2: why')
+    # What is asked of an unknown fact is unknown, too, and counts as false.
+    assert not unknown.real
+    assert not line.ask(double, unknown.real)
+    line.ask(refuse, '--c=3: why', '--a=1: why')
+    assert line.warnings == ('far',)
+    with pytest.raises(UsageError) as error:
+        line.refuse()
+    assert error.value.lines == ('--a=1: why', '--b=2: why', '--c=3: why')
+
+
+# A machine with two GPUs that nobody opens, planned without TensorFlow.
+_PLANNERS = """
+import os, sys
+from params import make_params
+from planning.environment import Environment
+from planning.this_process import ThisProcess, VisibleGpus
+from planning.counts import count_steps
+from planning.data import find_data
+from planning.machine import find_machine
+from planning.processes import find_processes
+from planning.subject import find_subject
+from planning.variable_places import place_variables
+
+class TwoGpus(Environment):
+    def capabilities(self, gpus):
+        return [(8, 0)] * len(gpus)
+
+before = dict(os.environ)
+environment = TwoGpus({}, ThisProcess({}))
+params = make_params(model='resnet50', num_gpus=2, precision='bf16', batch_size=8, variable_update='replicated')
+processes = find_processes(params, environment).facts
+subject = find_subject(params, environment, reads=True).facts
+data = find_data(params, environment, subject).facts
+counts = count_steps(params, processes, subject, data).facts
+shown = VisibleGpus('0,1', 2, is_share=False)
+machine = find_machine(params, environment, processes, shown, ['one', 'another']).facts
+places = place_variables(params, processes, machine, 'bfloat16').facts
+print(machine.towers, machine.data_format_and_reason, counts.global_batch_size, places.transfer)
+assert 'tensorflow' not in sys.modules
+assert before == dict(os.environ)
+"""
+
+
+def test_planners_need_no_tensorflow_and_change_nothing() -> None:
+    ran = subprocess.run([sys.executable, '-c', _PLANNERS], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "('/gpu:0', '/gpu:1') NHWC (bf16 on GPUs of compute capability 8.0) 16 bfloat16\n"
+
+
+def test_a_process_gives_back_the_variables_of_a_run_and_never_those_of_its_user() -> None:
+    environ = {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3,4'}
+    process = ThisProcess(environ)
+    process.show(StartSettings(VisibleGpus('3', 1, is_share=False), {'KMP_BLOCKTIME': '0'}))
+    process.apply(ProcessSettings(StartSettings(variables={'KMP_BLOCKTIME': '0'}), {'TF_SYNC_ON_FINISH': '1'}))
+    assert environ == {
+        'OF_THE_USER': '1',
+        'CUDA_VISIBLE_DEVICES': '3',
+        'KMP_BLOCKTIME': '0',
+        'TF_SYNC_ON_FINISH': '1',
+    }
+    assert process.environment == {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3,4'}
+    process.apply(ProcessSettings())
+    assert environ == {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3'}
+
+
+def test_what_tensorflow_keeps_is_not_changed_by_a_later_run() -> None:
+    process = ThisProcess({})
+    process.apply(ProcessSettings(kept={INTRA: 3, 'xla': False}))
+    assert process.kept(INTRA) == 3
+    with refused('--num_intra_threads=4', 'had 3', 'new process'):
+        process.apply(ProcessSettings(kept={INTRA: 4}))
+    with refused('--xla=True', 'had False'):
+        process.apply(ProcessSettings(kept={'xla': True}))
