@@ -6,6 +6,7 @@ from typing import Any
 
 from errors import UsageError, spelled
 from inputs.catalog import RECORD_INPUT, Source, input_for
+from inputs.data_folder import DataFolder
 from inputs.data_sets import DATA_SETS, Arrays
 from inputs.preprocessors import DEFAULT, PREPROCESSORS, preprocessor_for
 from inputs.stages import stages_up_to
@@ -36,31 +37,19 @@ def find_data(params: Params, environment: Environment, subject: Subject) -> Fou
             f'shifts and flips images and cuts no other parts out of them (--augmentation={_KEPT})'
         )
 
-    def open_subset(subset: str) -> Source:
-        assert folder
-        images = folder.open(subset)
-        if isinstance(images, Arrays) and params.augmentation == _CROPPED:
-            raise UsageError(
-                f'--augmentation={_CROPPED}: it is for records, and {data_set.name} is not read from records; '
-                f'write --augmentation={_KEPT} or none'
-            )
-        if warning := folder.warning_about(images):
-            warnings.append(warning)
-        return images
-
     preprocessor = PREPROCESSORS[DEFAULT]
     if data_set.has_records:
         preprocessor = preprocessor_for(params.input_preprocessor, ml_perf=params.ml_perf)
     images = validation = None
     if folder and not params.eval:
-        images = open_subset(folder.subset_of_steps(forward_only=params.forward_only))
+        images = _open_subset(params, folder, folder.subset_of_steps(forward_only=params.forward_only), warnings)
         if params.distortions and not params.forward_only and data_set.channels != 3:
             raise UsageError(
                 f'--distortions: they change colours, which needs 3 channels, and the images of {data_set.name} have '
                 f'{data_set.channels}; write --nodistortions'
             )
     if folder and params.evaluates:
-        validation = open_subset('validation')
+        validation = _open_subset(params, folder, 'validation', warnings)
     pipeline = chosen_pipeline(params)
     data = Data(
         data_set=data_set,
@@ -84,6 +73,19 @@ def find_data(params: Params, environment: Environment, subject: Subject) -> Fou
     _check_host_memory(params, environment, data)
     data = replace(data, input_stages=_stages_to_measure(params, images, pipeline, warnings))
     return Found(data, tuple(warnings))
+
+
+def _open_subset(params: Params, folder: DataFolder, subset: str, warnings: list[str]) -> Source:
+    """The images of a subset; adds what is odd about them to the warnings."""
+    images = folder.open(subset)
+    if isinstance(images, Arrays) and params.augmentation == _CROPPED:
+        raise UsageError(
+            f'--augmentation={_CROPPED}: it is for records, and {folder.data_set.name} is not read from records; '
+            f'write --augmentation={_KEPT} or none'
+        )
+    if warning := folder.warning_about(images):
+        warnings.append(warning)
+    return images
 
 
 def check_gpu_memory(params: Params, data: Data, gpus: Iterable[Mapping[str, Any]]) -> None:

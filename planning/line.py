@@ -121,23 +121,13 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
     variables = line.ask(place_variables, params, processes, machine, step.precision.compute.name)
     surroundings = line.ask(find_surroundings, params, environment, data, machine, session)
     line.refuse()
+    # The parts in the order of the class, so that the whole line stays on one screen.
+    # fmt: off
     return Plan(
-        params,
-        line.warnings,
-        processes,
-        subject,
-        data,
-        machine,
-        counts,
-        step,
-        variables,
-        session,
-        evaluated,
-        checkpoints,
-        reports,
-        instruments,
-        surroundings,
+        params, line.warnings, processes, subject, data, machine, counts, step, variables, session, evaluated,
+        checkpoints, reports, instruments, surroundings,
     )
+    # fmt: on
 
 
 def check_launch(params: Params, *, alone: bool = False) -> None:
