@@ -26,7 +26,7 @@ from benchmarks.standings import Measure, format_report
 from benchmarks.turns import add_flags, take_turns
 from errors import UsageError
 from inputs.data_sets import DATA_SETS, Shards, find_shards
-from inputs.pipeline import Batch, InputPipeline
+from inputs.pipeline import Batch, InputParts, InputPipeline
 from inputs.record_pipeline import RecordPipeline
 
 OURS = 'staged'
@@ -170,9 +170,7 @@ def contestants(shards: Shards, batch_size: int) -> dict[str, Contestant]:
 
     def staged() -> InputPipeline:
         devices, pool = ['/cpu:0'], SHUFFLED_RECORDS
-        return RecordPipeline(
-            shards, devices, batch_size, NUM_CLASSES, options, normalize_on_device=False, pool_records=pool
-        )
+        return RecordPipeline(InputParts(shards, devices, batch_size, NUM_CLASSES, options), pool_records=pool)
 
     def tf_data(calls: int, fuse: bool, normalize_in_map: bool) -> Contestant:
         return Contestant(

@@ -1,7 +1,5 @@
 """The input pipeline for data sets that fit into memory."""
 
-from collections.abc import Sequence
-
 import tensorflow.compat.v1 as tf
 
 import preprocessing
@@ -11,7 +9,7 @@ from inputs.data_sets import Arrays
 from inputs.each_image import for_each_image
 from inputs.pipeline import InputParts, Run
 from inputs.staged import HostBatch, StagedInput
-from inputs.stages import READ, TRANSFER
+from inputs.stages import READ
 
 
 class ArrayPipeline(StagedInput):
@@ -25,33 +23,16 @@ class ArrayPipeline(StagedInput):
     Images of the model's size, without distortions, are drawn, shifted and normalised as one tensor.
     """
 
-    def __init__(
-        self,
-        source: Arrays,
-        devices: Sequence[str],
-        batch_size: int,
-        options: preprocessing.ImageOptions,
-        *,
-        normalize_on_device: bool,
-        host_device: str = '/cpu:0',
-        shift: float = 0.0,
-        until: str = TRANSFER,
-    ) -> None:
+    def __init__(self, parts: InputParts) -> None:
         """Builds the ops.
 
-        Args:
-          source: the images. This process feeds them to variables when these are initialised: constants would be
-            saved with the graph, which is limited to 2 GB.
-          devices: the devices of the towers.
-          batch_size: images per step on each device.
-          options: how images are preprocessed.
-          normalize_on_device: as for RecordPipeline.
-          host_device: the device of stage A.
-          shift: where in the order of the first epoch to begin, in [0, 1): worker w of W begins at w / W.
-          until: the last stage, see StagedInput.
+        This process feeds the images to variables when these are initialised: constants would be saved with the graph,
+        which is limited to 2 GB.
         """
+        source, devices, options = parts.source, parts.devices, parts.options
+        assert isinstance(source, Arrays)
         images, labels = source.images, source.labels
-        global_batch = batch_size * len(devices)
+        global_batch = parts.batch_size * len(devices)
         num_images = len(images)
         self._steps_before = tf.placeholder(tf.int64, [])
 
@@ -59,12 +40,12 @@ class ArrayPipeline(StagedInput):
 
         def make_host_batches() -> list[HostBatch]:
             image_store, label_store = map(self._resident, values)
-            begin = tf.constant(int(shift * num_images), tf.int64)
+            begin = tf.constant(int(parts.shift * num_images), tf.int64)
             counter = self._resident(begin)
             self._set_position = counter.assign(begin + self._steps_before * global_batch)
             drawn = array_draws.draw(counter, global_batch, num_images, options.seed)
             batch, batch_labels = image_store.sparse_read(drawn.chosen), label_store.sparse_read(drawn.chosen)
-            if until == READ:
+            if parts.until == READ:
                 return [[batch, batch_labels]]
             if options.distortions or images.shape[1:3] != (options.height, options.width):
                 arguments = [batch, tf.range(global_batch, dtype=tf.int64)]
@@ -83,27 +64,12 @@ class ArrayPipeline(StagedInput):
                 )
             if options.shifts:
                 batch = preprocessing.shift_and_flip(batch, drawn.uniform)
-            if not normalize_on_device:
+            if not parts.normalize_on_device:
                 batch = preprocessing.normalize(batch)
             return list(zip(tf.split(batch, len(devices)), tf.split(batch_labels, len(devices)), strict=True))
 
-        super().__init__(devices, make_host_batches, host_device=host_device, until=until)
+        super().__init__(devices, make_host_batches, host_device=parts.host_device, until=parts.until)
         self.buffers.insert(0, Buffer('copies of the images', 2, images.nbytes + labels.nbytes))
-
-    @classmethod
-    def of(cls, parts: InputParts) -> 'ArrayPipeline':
-        """Adds the pipeline that is made of these parts to the current graph."""
-        assert isinstance(parts.source, Arrays)
-        return cls(
-            parts.source,
-            parts.devices,
-            parts.batch_size,
-            parts.options,
-            normalize_on_device=parts.normalize_on_device,
-            host_device=parts.host_device,
-            shift=parts.shift,
-            until=parts.until,
-        )
 
     def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:
         session.run(self._set_position, {self._steps_before: steps_before})

@@ -102,5 +102,5 @@ def input_for(source: Source, name: str | None = None) -> InputRow:
 
 def make_pipeline(row: InputRow, parts: 'InputParts') -> 'InputPipeline':
     """Adds the input pipeline of a row to the current graph."""
-    make: Callable[[InputParts], InputPipeline] = pkgutil.resolve_name(f'{row.pipeline}.of')
+    make: Callable[[InputParts], InputPipeline] = pkgutil.resolve_name(row.pipeline)
     return make(parts)

@@ -1,7 +1,5 @@
 """The input pipeline whose images stay in the memory of the devices, which gather their batches there."""
 
-from collections.abc import Sequence
-
 import tensorflow.compat.v1 as tf
 
 import preprocessing
@@ -22,33 +20,18 @@ class DeviceInput(InputPipeline):
     share one copy, since they share its memory.
     """
 
-    def __init__(
-        self,
-        source: Arrays,
-        devices: Sequence[str],
-        batch_size: int,
-        options: preprocessing.ImageOptions,
-        *,
-        normalize_on_device: bool = False,
-        host_device: str = '/cpu:0',
-        shift: float = 0.0,
-    ) -> None:
-        """Builds the ops.
+    def __init__(self, parts: InputParts) -> None:
+        """Builds the ops. The source has the size in options, see inputs.in_memory.
 
-        Args:
-          source: images of the size in options, see inputs.in_memory.
-          devices: the devices of the towers.
-          batch_size: images per step on each device.
-          options: how images are shifted and normalised.
-          normalize_on_device: whether the devices are GPUs, which cannot shift uint8 and gather it only from variables.
-          host_device: the device that draws the images.
-          shift: where in the order of the first epoch to begin, in [0, 1): worker w of W begins at w / W.
+        normalize_on_device says that the devices are GPUs, which cannot shift uint8 and gather it only from variables.
         """
+        source, devices, options = parts.source, parts.devices, parts.options
+        assert isinstance(source, Arrays)
         super().__init__()
-        num_images, global_batch = len(source.images), batch_size * len(devices)
-        with tf.name_scope('device_input'), tf.device(host_device):
+        num_images, global_batch = len(source.images), parts.batch_size * len(devices)
+        with tf.name_scope('device_input'), tf.device(parts.host_device):
             self._steps_before = tf.placeholder(tf.int64, [])
-            begin = tf.constant(int(shift * num_images), tf.int64)
+            begin = tf.constant(int(parts.shift * num_images), tf.int64)
             counter = self._resident(begin)
             self._set_position = counter.assign(begin + self._steps_before * global_batch)
             drawn = array_draws.draw(counter, global_batch, num_images, options.seed)
@@ -62,30 +45,16 @@ class DeviceInput(InputPipeline):
                 image_store = self._resident(images)
                 # GPUs hold no variables of 32-bit integers.
                 label_store = self._resident(tf.cast(labels, tf.int64))
-                if normalize_on_device:
+                if parts.normalize_on_device:
                     batch = image_store.sparse_read(chosen[tower])
                 else:
                     # On a CPU, sparse_read would give each variable a copy of its own instead of the shared one.
                     batch = tf.gather(image_store.read_value(), chosen[tower])
                 if options.shifts:
-                    batch = tf.cast(batch, tf.float32) if normalize_on_device else batch
-                    batch = preprocessing.shift_and_flip(batch, uniform[tower], index_device=host_device)
+                    batch = tf.cast(batch, tf.float32) if parts.normalize_on_device else batch
+                    batch = preprocessing.shift_and_flip(batch, uniform[tower], index_device=parts.host_device)
                 batch = preprocessing.normalize(batch, options.scale)
                 self._batches.append(Batch(batch, tf.cast(label_store.sparse_read(chosen[tower]), tf.int32)))
-
-    @classmethod
-    def of(cls, parts: InputParts) -> 'DeviceInput':
-        """Adds the pipeline that is made of these parts to the current graph."""
-        assert isinstance(parts.source, Arrays)
-        return cls(
-            parts.source,
-            parts.devices,
-            parts.batch_size,
-            parts.options,
-            normalize_on_device=parts.normalize_on_device,
-            host_device=parts.host_device,
-            shift=parts.shift,
-        )
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]

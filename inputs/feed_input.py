@@ -1,7 +1,6 @@
 """The input pipeline that feeds each step a batch of Python's, like the feed_dict of TensorFlow's tutorials."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import tensorflow.compat.v1 as tf
 import preprocessing
 from inputs import array_draws
 from inputs.buffers import Buffer
-from inputs.data_sets import Arrays, Shards
+from inputs.data_sets import Shards
 from inputs.pipeline import Batch, InputParts, InputPipeline, Run
 
 
@@ -24,54 +23,37 @@ class FeedInput(InputPipeline):
     the same random images, like those of SyntheticInput.
     """
 
-    def __init__(
-        self,
-        devices: Sequence[str],
-        batch_size: int,
-        num_classes: int,
-        options: preprocessing.ImageOptions,
-        *,
-        source: Arrays | None = None,
-        normalize_on_device: bool = False,
-        host_device: str = '/cpu:0',
-        shift: float = 0.0,
-    ) -> None:
-        """Builds the ops.
+    def __init__(self, parts: InputParts) -> None:
+        """Builds the ops. The source, if any, has the size in options, see inputs.in_memory.
 
-        Args:
-          devices: the devices of the towers.
-          batch_size: images per step on each device.
-          num_classes: random labels are in [0, num_classes).
-          options: how images are shifted and normalised.
-          source: images of the size in options, see inputs.in_memory; None for random images.
-          normalize_on_device: whether to feed uint8 and normalise it on the device; has no effect on random images.
-          host_device: the device of the placeholders.
-          shift: where in the order of the first epoch to begin, in [0, 1): worker w of W begins at w / W.
+        With normalize_on_device, uint8 is fed and normalised on the device; this has no effect on random images.
         """
+        source, devices, batch_size, options = parts.source, parts.devices, parts.batch_size, parts.options
+        assert not isinstance(source, Shards)
         super().__init__()
-        self._options, self._source, self._shift = options, source, shift
+        self._options, self._source, self._shift = options, source, parts.shift
         self._global_batch, self._num_towers = batch_size * len(devices), len(devices)
-        self._normalizes = source is not None and not normalize_on_device
+        self._normalizes = source is not None and not parts.normalize_on_device
         self._session: tf.Session | None = None
         self._position, self._epoch, self._order = 0, -1, np.zeros(0, np.int64)
         shape = batch_size, options.height, options.width, options.channels
         if source is None:
             rng = np.random.default_rng(options.seed % 2**64)
             images = rng.random((self._global_batch, *shape[1:]), np.float32) * 2 - 1
-            self._random = self._split(images, rng.integers(num_classes, size=self._global_batch, dtype=np.int32))
+            self._random = self._split(images, rng.integers(parts.num_classes, size=self._global_batch, dtype=np.int32))
         else:
             count = source.num_images
-            with tf.device(host_device), tf.name_scope('feed_input'):
+            with tf.device(parts.host_device), tf.name_scope('feed_input'):
                 self._epoch_to_order = tf.placeholder(tf.int64, [])
                 positions = self._epoch_to_order * count + tf.range(count, dtype=tf.int64)
                 self._whole_epoch = array_draws.in_random_order(positions, count, options.seed)
             self.buffers.append(Buffer('images', count, (source.images.nbytes + source.labels.nbytes) / count))
-        pixels = tf.uint8 if source is not None and normalize_on_device else tf.float32
+        pixels = tf.uint8 if source is not None and parts.normalize_on_device else tf.float32
         self.buffers.append(Buffer('images of a batch', self._global_batch, math.prod(shape[1:]) * pixels.size))
         self._batches = []
         for tower, device in enumerate(devices):
             with tf.name_scope(f'feed_input_{tower}'):
-                with tf.device(host_device):
+                with tf.device(parts.host_device):
                     fed = tf.placeholder(pixels, shape), tf.placeholder(tf.int32, [batch_size])
                 self.fed += fed
                 with tf.device(device):
@@ -79,21 +61,6 @@ class FeedInput(InputPipeline):
                     if pixels == tf.uint8:
                         image_batch = preprocessing.normalize(image_batch, options.scale)
                     self._batches.append(Batch(image_batch, tf.identity(fed[1])))
-
-    @classmethod
-    def of(cls, parts: InputParts) -> 'FeedInput':
-        """Adds the pipeline that is made of these parts to the current graph."""
-        assert not isinstance(parts.source, Shards)
-        return cls(
-            parts.devices,
-            parts.batch_size,
-            parts.num_classes,
-            parts.options,
-            source=parts.source,
-            normalize_on_device=parts.normalize_on_device,
-            host_device=parts.host_device,
-            shift=parts.shift,
-        )
 
     def tower_batch(self, tower: int) -> Batch:
         return self._batches[tower]

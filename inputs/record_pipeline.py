@@ -1,7 +1,5 @@
 """The input pipeline for TFRecord shards."""
 
-from collections.abc import Sequence
-
 import tensorflow.compat.v1 as tf
 
 import preprocessing
@@ -33,45 +31,25 @@ class RecordPipeline(StagedInput):
     pool_records + 16 * readers records and those of one step; a record of ImageNet has 110 KB.
     """
 
-    def __init__(
-        self,
-        source: Shards,
-        devices: Sequence[str],
-        batch_size: int,
-        num_classes: int,
-        options: preprocessing.ImageOptions,
-        *,
-        normalize_on_device: bool,
-        host_device: str = '/cpu:0',
-        shift: float = 0.0,
-        pool_records: int | None = None,
-        readers: int = 16,
-        until: str = TRANSFER,
-    ) -> None:
+    def __init__(self, parts: InputParts, *, pool_records: int | None = None, readers: int = 16) -> None:
         """Builds the ops.
 
         Args:
-          source: the shards.
-          devices: the devices of the towers.
-          batch_size: images per step on each device.
-          num_classes: labels are in [0, num_classes).
-          options: how images are preprocessed.
-          normalize_on_device: copy uint8 to the device and convert it to float32 there, which moves a quarter of the
-            bytes. If False, convert before the copy, which is less work if the device is the CPU.
-          host_device: the device of stage A.
-          shift: where in the list of shards to begin, in [0, 1): worker w of W begins at w / W.
+          parts: what to read, and how. `shift` is a place in the list of shards. A pipeline that ends at PARSE or
+            DECODE keeps only one number for each image, which depends on everything that this stage made.
           pool_records: size of the shuffle buffer; by default 512, but at least two sets of batches.
           readers: number of shards that are read at the same time.
-          until: the last stage, see StagedInput. A pipeline that ends at PARSE or DECODE keeps only one number for
-            each image, which depends on everything that this stage made.
         """
+        source, devices, batch_size = parts.source, parts.devices, parts.batch_size
+        options, until = parts.options, parts.until
+        assert isinstance(source, Shards)
         global_batch = batch_size * len(devices)
         pool = max(512, 2 * global_batch) if pool_records is None else pool_records
         # Normalise images only after they are shifted, so that the black padding is 0.
-        normalizes_each = not normalize_on_device and not options.shifts
+        normalizes_each = not parts.normalize_on_device and not options.shifts
 
         def example(record: tf.Tensor, position: tf.Tensor, *drawn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
+            encoded, label, boxes = preprocessing.parse_example(record, parts.num_classes, options.uses_boxes)
             if until == PARSE:
                 return tf.strings.length(encoded) + tf.size(boxes), label
             draws = preprocessing.Draws(*drawn) if drawn else None
@@ -85,7 +63,7 @@ class RecordPipeline(StagedInput):
                 file_pattern=source.file_pattern,
                 batch_size=global_batch,
                 file_random_seed=options.seed,
-                file_shuffle_shift_ratio=shift,
+                file_shuffle_shift_ratio=parts.shift,
                 file_buffer_size=pool,
                 file_parallelism=readers,
             )
@@ -99,15 +77,11 @@ class RecordPipeline(StagedInput):
             batches = [for_each_image(example, of_tower) for of_tower in of_towers]
             if options.shifts and until not in (PARSE, DECODE):
                 uniform = tf.unstack(tf.random.uniform([len(devices), batch_size, 3], seed=options.seed))
-                batches = [shifted(batch, numbers) for batch, numbers in zip(batches, uniform, strict=True)]
+                scale = None if parts.normalize_on_device else options.scale
+                batches = [_shifted(batch, numbers, scale) for batch, numbers in zip(batches, uniform, strict=True)]
             return batches
 
-        def shifted(batch: HostBatch, uniform: tf.Tensor) -> HostBatch:
-            images, labels = batch
-            images = preprocessing.shift_and_flip(images, uniform)
-            return images if normalize_on_device else preprocessing.normalize(images, options.scale), labels
-
-        super().__init__(devices, make_host_batches, host_device, options.scale, until)
+        super().__init__(devices, make_host_batches, parts.host_device, options.scale, until)
         if record_bytes := source.mean_record_bytes:
             # Each reader collects records before it adds them to the pool; a step takes its batches out of it.
             num_records = pool + _RECORDS_OF_READER * readers + global_batch
@@ -117,18 +91,9 @@ class RecordPipeline(StagedInput):
             pixels = options.height * options.width * options.channels * (4 if normalizes_each else 1)
             self.buffers.append(Buffer('images in the making', global_batch, pixels))
 
-    @classmethod
-    def of(cls, parts: InputParts) -> 'RecordPipeline':
-        """Adds the pipeline that is made of these parts to the current graph."""
-        assert isinstance(parts.source, Shards)
-        return cls(
-            parts.source,
-            parts.devices,
-            parts.batch_size,
-            parts.num_classes,
-            parts.options,
-            normalize_on_device=parts.normalize_on_device,
-            host_device=parts.host_device,
-            shift=parts.shift,
-            until=parts.until,
-        )
+
+def _shifted(batch: HostBatch, uniform: tf.Tensor, scale: preprocessing.Scale | None) -> HostBatch:
+    """Shifts and flips the images of a batch; with a scale, also normalises them."""
+    images, labels = batch
+    images = preprocessing.shift_and_flip(images, uniform)
+    return preprocessing.normalize(images, scale) if scale else images, labels

@@ -39,54 +39,35 @@ class TfDataPipeline(StagedInput):
     Faults in the data fail the step with the same TensorFlow errors as in RecordPipeline.
     """
 
-    def __init__(
-        self,
-        source: Shards,
-        devices: Sequence[str],
-        batch_size: int,
-        num_classes: int,
-        options: preprocessing.ImageOptions,
-        *,
-        normalize_on_device: bool,
-        host_device: str = '/cpu:0',
-        shift: float = 0.0,
-        pool_records: int | None = None,
-        tf_data: TfDataSettings | None = None,
-        until: str = TRANSFER,
-    ) -> None:
+    def __init__(self, parts: InputParts, *, pool_records: int | None = None) -> None:
         """Builds the ops.
 
         Args:
-          source: the shards.
-          devices: the devices of the towers.
-          batch_size: images per step on each device.
-          num_classes: labels are in [0, num_classes).
-          options: how images are preprocessed.
-          normalize_on_device: as for RecordPipeline.
-          host_device: the device of stage A.
-          shift: as for RecordPipeline.
-          pool_records: as for RecordPipeline.
-          tf_data: the settings of tf.data; by default those of the flags' defaults.
-          until: as for RecordPipeline. The numbers of a pipeline that ends early are put in batches, too.
+          parts: what to read, and how. `shift` is a place in the list of shards. A pipeline that ends at PARSE or
+            DECODE keeps only one number for each image, which depends on everything that this stage made.
+          pool_records: size of the shuffle buffer; by default 512, but at least two sets of batches.
         """
-        settings = tf_data or TfDataSettings()
+        source, devices, batch_size = parts.source, parts.devices, parts.batch_size
+        options, until = parts.options, parts.until
+        assert isinstance(source, Shards)
+        settings = parts.tf_data or TfDataSettings()
         pool = max(512, 2 * batch_size * len(devices)) if pool_records is None else pool_records
         initializers = []
 
         def example(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, ...]:
             if until == READ:
                 return (tf.strings.length(record),)
-            encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
+            encoded, label, boxes = preprocessing.parse_example(record, parts.num_classes, options.uses_boxes)
             if until == PARSE:
                 return tf.strings.length(encoded) + tf.size(boxes), label
             if until == DECODE:
                 draws = draws_of(number, options)
                 return tf.size(preprocessing.decode(encoded, boxes, options, draws)), label
             image = preprocess_numbered(encoded, boxes, options, number)
-            return image if normalize_on_device else preprocessing.normalize(image, options.scale), label
+            return image if parts.normalize_on_device else preprocessing.normalize(image, options.scale), label
 
         def make_host_batches() -> list[HostBatch]:
-            records = _shuffled_records(source.paths, options.seed, shift, pool, settings)
+            records = _shuffled_records(source.paths, options.seed, parts.shift, pool, settings)
             examples = records.enumerate().map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
             batches = examples.batch(batch_size, drop_remainder=True)
             if settings.prefetched_batches:
@@ -104,32 +85,15 @@ class TfDataPipeline(StagedInput):
                     host_batches.append(list(iterator.get_next()))
             return host_batches
 
-        super().__init__(devices, make_host_batches, host_device=host_device, scale=options.scale, until=until)
+        super().__init__(devices, make_host_batches, host_device=parts.host_device, scale=options.scale, until=until)
         self.initializers += initializers
         self.buffers[:0] = _buffers(source, settings, pool)
         if until == TRANSFER:
             # The batches that wait to be staged, and the one that is being made.
             num_batches = settings.prefetched_batches + settings.batches_per_device * len(devices) + 1
-            pixels = options.height * options.width * options.channels * (1 if normalize_on_device else 4)
+            pixels = options.height * options.width * options.channels * (1 if parts.normalize_on_device else 4)
             self.buffers.append(Buffer('batches ahead', num_batches, batch_size * (pixels + 4)))
             self.buffers.append(Buffer('images in the making', os.cpu_count() or 1, pixels))
-
-    @classmethod
-    def of(cls, parts: InputParts) -> 'TfDataPipeline':
-        """Adds the pipeline that is made of these parts to the current graph."""
-        assert isinstance(parts.source, Shards)
-        return cls(
-            parts.source,
-            parts.devices,
-            parts.batch_size,
-            parts.num_classes,
-            parts.options,
-            normalize_on_device=parts.normalize_on_device,
-            host_device=parts.host_device,
-            shift=parts.shift,
-            tf_data=parts.tf_data,
-            until=parts.until,
-        )
 
 
 def preprocess_numbered(

@@ -9,12 +9,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from inputs.data_sets import DATA_SETS
-from inputs.pipeline import Batch, InputPipeline
+from inputs.pipeline import Batch, InputParts, InputPipeline
 from inputs.synthetic import SyntheticInput
 from managers.all_reduce import by_copies
 from models.registry import MODELS
 from params.device_flags import HOST_DEVICE
 from params.modes import MODES, Place
+from preprocessing import ImageOptions
 from run.step_graph import StepGraph, StepSettings, build_step_graph
 from tests.support.graphs import cpus, open_session
 from tests.support.oracles import BETAS, DECAY, EPSILON, ETA, MOMENTUM, OPTIMIZERS, WEIGHT_DECAY, Weights
@@ -57,15 +58,10 @@ class WholeBatch(InputPipeline):
         data_set = DATA_SETS[facts.data_set]
         batches = []
         for worker in workers:
-            own = SyntheticInput(
-                cpus(num_towers),
-                batch_size,
-                facts.image_size,
-                facts.image_size,
-                data_set.channels,
-                data_set.num_classes,
-                seed=SEED + worker * num_towers,
-            )
+            size = facts.image_size
+            options = ImageOptions(size, size, data_set.channels, training=False)
+            seed = SEED + worker * num_towers
+            own = SyntheticInput(InputParts(None, cpus(num_towers), batch_size, data_set.num_classes, options, seed))
             self.initializers += own.initializers
             batches += [own.tower_batch(tower) for tower in range(num_towers)]
         self._batch = Batch(tf.concat([b.images for b in batches], 0), tf.concat([b.labels for b in batches], 0))

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from inputs.array_pipeline import ArrayPipeline
 from inputs.data_folder import Arrays
+from inputs.pipeline import InputParts
 from preprocessing import ImageOptions, shift_and_flip
 from tests.support.graphs import cpus, open_session
 
@@ -33,7 +34,9 @@ def steps_of(num_steps: int, batch_size: int, options: ImageOptions = AS_THEY_AR
     num_towers, on_device = more.pop('num_towers', 1), more.pop('normalize_on_device', False)
     steps_before = more.pop('steps_before', 0)
     with tf.Graph().as_default(), open_session(num_cpus=num_towers) as session:
-        pipeline = ArrayPipeline(SOURCE, cpus(num_towers), batch_size, options, normalize_on_device=on_device, **more)
+        pipeline = ArrayPipeline(
+            InputParts(SOURCE, cpus(num_towers), batch_size, 10, options, normalize_on_device=on_device, **more)
+        )
         session.run(pipeline.initializers)
         pipeline.warm_up(session)
         pipeline.warm_up(session, steps_before)
@@ -157,7 +160,7 @@ def test_the_graph_does_not_hold_the_images_and_does_not_grow_with_the_batch() -
         source = Arrays('train', np.zeros([count, 32, 32, 3], np.uint8), np.zeros(count, np.int32))
         options = replace(AS_THEY_ARE, height=32, width=32, augmentation='padded_crop')
         with tf.Graph().as_default() as graph:
-            ArrayPipeline(source, cpus(1), batch_size, options, normalize_on_device=False)
+            ArrayPipeline(InputParts(source, cpus(1), batch_size, 10, options))
         return graph
 
     small, large = graph_of(10, 2), graph_of(1000, 200)

@@ -12,7 +12,7 @@ from inputs.data_sets import Arrays, find_shards
 from inputs.device_input import DeviceInput
 from inputs.feed_input import FeedInput
 from inputs.in_memory import read_images
-from inputs.pipeline import InputPipeline, WorkersInput
+from inputs.pipeline import InputParts, InputPipeline, WorkersInput
 from inputs.validation import Share, array_examples, record_examples
 from preprocessing import ImageOptions, Scale
 from records.layout import shard_name
@@ -37,8 +37,9 @@ def steps_of(kind: Any, num_steps: int, options: ImageOptions, *, before: int = 
     """Images and labels of each step and of each of two towers. Warms up twice, which must not matter."""
 
     def make(devices: list[str]) -> InputPipeline:
-        needed = {'num_classes': 10, 'source': SOURCE} if kind is FeedInput else {'source': SOURCE}
-        return kind(devices=devices, batch_size=4, options=options, **{'normalize_on_device': False, **needed, **parts})
+        return kind(
+            InputParts(devices=devices, batch_size=4, num_classes=10, options=options, **{'source': SOURCE, **parts})
+        )
 
     with tf.Graph().as_default(), open_session(num_cpus=2) as session:
         pipeline = make(cpus(2))
@@ -121,7 +122,7 @@ def test_without_a_source_each_step_feeds_the_same_random_images() -> None:
 def test_several_workers_in_one_session_are_fed_their_own_batches() -> None:
     with tf.Graph().as_default(), open_session(num_cpus=2) as session:
         shares = [
-            FeedInput([device], 4, 10, AS_THEY_ARE, source=SOURCE, shift=number / 2)
+            FeedInput(InputParts(SOURCE, [device], 4, 10, AS_THEY_ARE, shift=number / 2))
             for number, device in enumerate(cpus(2))
         ]
         pipeline = WorkersInput(shares, 1)

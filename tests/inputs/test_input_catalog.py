@@ -33,25 +33,6 @@ pytestmark = pytest.mark.unit
 
 by_row = pytest.mark.parametrize('row', INPUTS, ids=lambda row: row.name)
 
-# What run.build offers to the pipelines of the steps, and to the synthetic images of an evaluation.
-STEPS = {
-    'source',
-    'devices',
-    'batch_size',
-    'num_classes',
-    'height',
-    'width',
-    'channels',
-    'seed',
-    'options',
-    'normalize_on_device',
-    'host_device',
-    'shift',
-    'tf_data',
-    'until',
-}
-EVALUATION = {'devices', 'batch_size', 'num_classes', 'height', 'width', 'channels', 'seed'}
-
 
 def test_each_type_of_source_has_a_row_and_names_are_used_once() -> None:
     assert all(any(issubclass(source, row.reads) for row in INPUTS) for source in typing.get_args(Source))
@@ -79,13 +60,12 @@ def test_a_source_finds_the_row_of_its_type() -> None:
 
 
 @by_row
-def test_the_pipeline_of_a_row_needs_no_more_than_it_is_given(row: InputRow) -> None:
+def test_the_pipeline_of_a_row_needs_nothing_but_the_parts(row: InputRow) -> None:
     pipeline = pkgutil.resolve_name(row.pipeline)
     assert issubclass(pipeline, InputPipeline)
     assert not inspect.isabstract(pipeline)
     parameters = inspect.signature(pipeline).parameters.values()
-    needed = {each.name for each in parameters if each.default is inspect.Parameter.empty}
-    assert needed <= (EVALUATION if row == input_for(None) else STEPS)
+    assert [each.name for each in parameters if each.default is inspect.Parameter.empty] == ['parts']
 
 
 @by_row

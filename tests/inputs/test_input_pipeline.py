@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from inputs.pipeline import InputParts
 from inputs.staged import HostBatch, StagedInput
 from inputs.synthetic import SyntheticInput
+from preprocessing import ImageOptions
 from tests.support.graphs import cpus, open_session, step
 
 pytestmark = pytest.mark.graph
@@ -83,7 +85,8 @@ def test_a_batch_is_on_the_device_of_its_tower() -> None:
     devices = cpus(3)[1:]
     with tf.Graph().as_default(), open_session(num_cpus=3) as session:
         source = Source(2)
-        for pipeline in (StagedInput(devices, source), SyntheticInput(devices, 2, 4, 4, 3, 10)):
+        synthetic = InputParts(None, devices, 2, 10, ImageOptions(4, 4, 3, training=False))
+        for pipeline in (StagedInput(devices, source), SyntheticInput(synthetic)):
             for tower, device in enumerate(devices):
                 batch = pipeline.tower_batch(tower)
                 assert device in batch.images.device
@@ -153,7 +156,7 @@ def test_an_error_of_the_source_is_raised_by_the_step_that_consumes_its_batch() 
 def synthetic(seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """The images and labels of two towers in two steps."""
     with tf.Graph().as_default() as graph, open_session(num_cpus=2) as session:
-        pipeline = SyntheticInput(cpus(2), 64, 8, 8, 3, 10, seed)
+        pipeline = SyntheticInput(InputParts(None, cpus(2), 64, 10, ImageOptions(8, 8, 3, training=False), seed))
         assert not tf.global_variables()
         assert not tf.trainable_variables()
         session.run(pipeline.initializers)

@@ -12,6 +12,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from inputs.data_sets import Shards, check_shards, find_shards
+from inputs.pipeline import InputParts
 from inputs.record_pipeline import RecordPipeline
 from preprocessing import ImageOptions
 from records.layout import shard_name
@@ -44,11 +45,12 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def labels_of(shards: Shards, num_steps: int, batch_size: int, **reading: Any) -> list[list[int]]:
+def labels_of(shards: Shards, num_steps: int, batch_size: int, shift: float = 0.0, **reading: Any) -> list[list[int]]:
     """The labels of each step of one tower."""
     with tf.Graph().as_default(), open_session() as session:
         pipeline = RecordPipeline(
-            shards, cpus(1), batch_size, NUM_CLASSES, EVALUATION, normalize_on_device=True, **reading
+            InputParts(shards, cpus(1), batch_size, NUM_CLASSES, EVALUATION, normalize_on_device=True, shift=shift),
+            **reading,
         )
         pipeline.warm_up(session)
         return [step(session, pipeline, [0])[0][1].tolist() for _ in range(num_steps)]
@@ -59,7 +61,9 @@ def labels_of(shards: Shards, num_steps: int, batch_size: int, **reading: Any) -
 def test_labels_arrive_with_their_own_images(data_dir: Path, options: ImageOptions, normalize_on_device: bool) -> None:
     shards = find_shards(str(data_dir), 'train')
     with tf.Graph().as_default(), open_session(num_cpus=2) as session:
-        pipeline = RecordPipeline(shards, cpus(2), 5, NUM_CLASSES, options, normalize_on_device=normalize_on_device)
+        pipeline = RecordPipeline(
+            InputParts(shards, cpus(2), 5, NUM_CLASSES, options, normalize_on_device=normalize_on_device)
+        )
         pipeline.warm_up(session)
         for _ in range(3):
             for images, labels in step(session, pipeline, [0, 1]):
@@ -72,14 +76,8 @@ def test_labels_arrive_with_their_own_images(data_dir: Path, options: ImageOptio
 @pytest.mark.parametrize('normalize_on_device', [False, True])
 def test_staged_images_are_uint8_if_the_device_normalizes(data_dir: Path, normalize_on_device: bool) -> None:
     with tf.Graph().as_default() as graph:
-        RecordPipeline(
-            find_shards(str(data_dir), 'train'),
-            cpus(1),
-            2,
-            NUM_CLASSES,
-            EVALUATION,
-            normalize_on_device=normalize_on_device,
-        )
+        shards = find_shards(str(data_dir), 'train')
+        RecordPipeline(InputParts(shards, cpus(1), 2, NUM_CLASSES, EVALUATION, normalize_on_device=normalize_on_device))
         staged = [op.inputs[0].dtype for op in graph.get_operations() if op.type == 'Stage']
     assert staged == [tf.uint8 if normalize_on_device else tf.float32] * 2
 
@@ -91,7 +89,7 @@ def test_one_op_reads_for_all_devices_and_one_op_makes_the_images_of_each(
     def types(batch_size: int) -> Counter[str]:
         with tf.Graph().as_default() as graph:
             shards = find_shards(str(data_dir), 'train')
-            RecordPipeline(shards, cpus(2), batch_size, NUM_CLASSES, options, normalize_on_device=False)
+            RecordPipeline(InputParts(shards, cpus(2), batch_size, NUM_CLASSES, options))
             return Counter(op.type for op in graph.get_operations())
 
     # As docs/architecture.md says, and so no op comes once for each image.

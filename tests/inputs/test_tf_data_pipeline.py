@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 
 import preprocessing
 from inputs.data_sets import Shards, find_shards
+from inputs.pipeline import InputParts
 from inputs.record_pipeline import RecordPipeline
 from inputs.tf_data_pipeline import TfDataPipeline, preprocess_numbered
 from inputs.tf_data_settings import TfDataSettings
@@ -59,9 +60,9 @@ def steps_of(
     **more: Any,
 ) -> list[list[tuple[np.ndarray, np.ndarray]]]:
     """The images and labels of each tower in each step."""
-    more.setdefault('normalize_on_device', False)
+    pool = {name: more.pop(name) for name in ('pool_records', 'readers') if name in more}
     with tf.Graph().as_default(), open_session(num_cpus=num_towers) as session:
-        built = pipeline(shards, cpus(num_towers), batch_size, NUM_CLASSES, options, **more)
+        built = pipeline(InputParts(shards, cpus(num_towers), batch_size, NUM_CLASSES, options, **more), **pool)
         session.run(built.initializers)
         built.warm_up(session)
         return [step(session, built, range(num_towers)) for _ in range(num_steps)]
@@ -165,9 +166,7 @@ def test_cached_records_are_read_once(tmp_path: Path) -> None:
         write_shard(path, [example(FILES[label], label) for label in range(4)])
         with tf.Graph().as_default(), open_session() as session:
             shards = find_shards(str(tmp_path), 'train')
-            pipeline = TfDataPipeline(
-                shards, cpus(1), 4, NUM_CLASSES, EVALUATION, normalize_on_device=False, tf_data=settings
-            )
+            pipeline = TfDataPipeline(InputParts(shards, cpus(1), 4, NUM_CLASSES, EVALUATION, tf_data=settings))
             session.run(pipeline.initializers)
             pipeline.warm_up(session)
             path.unlink()
@@ -192,9 +191,7 @@ def test_buffers_and_threads_are_those_of_the_settings(shards: Shards, num_tower
     prefetches, options = [], []
     for each in (settings, replace(settings, prefetched_batches=0, private_threads=None)):
         with tf.Graph().as_default() as graph:
-            TfDataPipeline(
-                shards, cpus(num_towers), 2, NUM_CLASSES, EVALUATION, normalize_on_device=False, tf_data=each
-            )
+            TfDataPipeline(InputParts(shards, cpus(num_towers), 2, NUM_CLASSES, EVALUATION, tf_data=each))
         ops = graph.get_operations()
         prefetches.append(constant_inputs(graph, 'PrefetchDataset', 1))
         options += [op.get_attr('serialized_options') for op in ops if op.type == 'OptionsDataset']

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmark_cnn import BenchmarkCNN
 from inputs.data_sets import find_shards
+from inputs.pipeline import InputParts
 from inputs.record_pipeline import RecordPipeline
 from models.registry import register_model
 from params import make_params
@@ -89,7 +90,7 @@ def test_one_reader_of_records_serves_the_preparation_and_the_loop(tmp_path: Pat
     write_shard(tmp_path / shard_name('train', 0, 1), [encoded_example(label) for label in range(12)])
     source, options = find_shards(str(tmp_path), 'train'), ImageOptions(8, 8, 3, training=True, seed=3)
     with tf.Graph().as_default(), open_session() as session:
-        pipeline = RecordPipeline(source, cpus(1), 1, 100, options, normalize_on_device=False)
+        pipeline = RecordPipeline(InputParts(source, cpus(1), 1, 100, options))
         label = tf.reduce_sum(pipeline.tower_batch(0).labels)
         fetches = Fetches(loss=label, global_step=tf.constant(0), ops=pipeline.per_step_ops)
         loop = StepsInGraph(fetches, cpus(1)[0], pipeline.drawing_ops)
