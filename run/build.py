@@ -181,6 +181,7 @@ def _make_pipeline(plan: Plan, devices: Sequence[str], restart: int, until: str 
     return shares[0] if len(shares) == 1 else WorkersInput(shares, size)
 
 
+# Nine arguments: what tells the share of one worker from those of the others.
 def _make_share(
     plan: Plan,
     row: InputRow,

@@ -92,6 +92,7 @@ class Evaluation:
       dtype: the dtype that the network computes in.
     """
 
+    # Nine arguments: an evaluation needs a fact or two from each of several parts of the plan.
     def __init__(
         self,
         network: Network,

@@ -143,6 +143,7 @@ class Recording:
             'steps': columns_of(result.steps, result.between, self._unix_at_zero),
         }
 
+    # Long, because the document is one literal, which reads best in one piece.
     def document(self, result: Result, ending: Ending, workers: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
         """The document of a result, see docs/results.md.
 

@@ -150,6 +150,7 @@ class _Tower:
         )
 
 
+# Long, because it is the order of a step, from the batch to the update, in one piece.
 def build_step_graph(
     settings: StepSettings,
     optimizer: Optimizer,
@@ -285,6 +286,7 @@ def _duties(manager: VariableMgr, number: int) -> tuple[bool, bool]:
     return manager.leads(number), manager.keeps_statistics(number)
 
 
+# Nine arguments: all that a step has is in a tower.
 def _build_tower(
     settings: StepSettings,
     optimizer: Optimizer,
