@@ -147,14 +147,18 @@ class Data:
     """The images that a run reads, and how they are preprocessed.
 
     Attributes:
-      data_set: its facts. folder: --data_dir, None for synthetic images.
-      images: what steps read. validation: what evaluations read. Each is None if unused or synthetic.
+      data_set: its facts.
+      folder: --data_dir, None for synthetic images.
+      images: what steps read.
+      validation: what evaluations read. Each is None if unused or synthetic.
       image_size: height and width in pixels of the images given to the model.
       validation_augmentation: as augmentation, for the images of evaluations, which do not depend on the pipeline.
       augmentation, distortions, in_yiq, resize_method, scaled_decode: see preprocessing.ImageOptions.
-      seed: of all random draws. distinct_workers: whether each worker draws different images.
+      seed: of all random draws.
+      distinct_workers: whether each worker draws different images.
       deterministic: whether the seed alone decides the order of the images.
-      preprocessor: how pixels become numbers. pipeline: the name of the input pipeline, for images that it reads.
+      preprocessor: how pixels become numbers.
+      pipeline: the name of the input pipeline, for images that it reads.
         tf_data: its settings, if it is made of tf.data.
       input_stages: the stages of the input pipeline that --input_only measures, in their order; empty without it.
     """
@@ -280,9 +284,11 @@ class Counts:
     """Batch sizes and numbers of steps.
 
     Attributes:
-      batch_size: images per step on each device. global_batch_size: on all devices of all workers.
+      batch_size: images per step on each device.
+      global_batch_size: on all devices of all workers.
       images_of_step: images per increment of the global step: those of all workers in synchronous modes, else of one.
-      num_warmup, num_timed: steps of each worker. num_epochs: the timed steps of all workers, in epochs.
+      num_warmup, num_timed: steps of each worker.
+      num_epochs: the timed steps of all workers, in epochs.
       display_every: number of steps between printed lines.
       newest_weight: of the last step in the printed rates, see results.statistics.summarize.
       target_secs: how long timed steps are taken, in seconds; num_timed is then more than there will be.
@@ -327,7 +333,8 @@ class VariableFacts:
     """Where variables live, and how gradients are summed and applied.
 
     Attributes:
-      variable_update: the name of the mode. manager: the class of its variable manager as 'module:name'; None if
+      variable_update: the name of the mode.
+      manager: the class of its variable manager as 'module:name'; None if
         the run only evaluates.
       sync: whether the steps are synchronous.
       sums: the all-reduce algorithm for each range of gradient sizes in bytes; None: --hierarchical_copy.
@@ -403,10 +410,12 @@ class Evaluations:
     Attributes:
       batch_size: images per batch on each device.
       num_batches: how many times all devices take one batch each; None: until the last example.
-      num_examples: how many examples all processes evaluate together. num_passes: how many times they evaluate the
+      num_examples: how many examples all processes evaluate together.
+      num_passes: how many times they evaluate the
         whole set. If both are None, each example is evaluated once.
       shown_batches, num_epochs: the amount that the banner shows; shown_batches None: all batches.
-      schedule: after which steps training waits for an evaluation. goal: the top-1 accuracy that ends training.
+      schedule: after which steps training waits for an evaluation.
+      goal: the top-1 accuracy that ends training.
       interval_secs: how often --eval looks for new checkpoints; 0: it evaluates the last one only.
       summary_folder: where this process writes summaries; None: it writes none.
     """
@@ -428,10 +437,13 @@ class Checkpoints:
     """What is saved, and what training starts from.
 
     Attributes:
-      folder: --train_dir. saves: whether this process saves checkpoints there.
-      every_secs, every_steps: how often, besides the first and the last step. max_to_keep: how many are kept.
+      folder: --train_dir.
+      saves: whether this process saves checkpoints there.
+      every_secs, every_steps: how often, besides the first and the last step.
+      max_to_keep: how many are kept.
       resume_from: the prefix of the checkpoint from which training continues.
-      warm_start: the prefix of another checkpoint from which training starts. warm_start_flag: the flag that named it.
+      warm_start: the prefix of another checkpoint from which training starts.
+      warm_start_flag: the flag that named it.
       export_folder: where this process writes a SavedModel at the end; None: it writes none.
     """
 
@@ -500,7 +512,8 @@ class Reports:
     Attributes:
       result_file: the path of the JSON document, '-' for standard output; None if this process writes none.
       history: the path of the SQLite file; None if this process adds nothing to one.
-      log_folder: the folder of results.benchmark_log; None if this process writes none. test_id: what stands in it.
+      log_folder: the folder of results.benchmark_log; None if this process writes none.
+      test_id: what stands in it.
       measures_peak: whether the peak of the devices is measured after the steps.
       idle_secs: how long the run may wait for idle cores before it starts; None: it does not wait.
       losses: how losses are shown.

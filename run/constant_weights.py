@@ -56,7 +56,8 @@ class FrozenNetwork:
     """The constants of a network, for the towers of a run.
 
     Args:
-      folded: the constants. dtype: what the network computes in.
+      folded: the constants.
+      dtype: what the network computes in.
 
     Attributes:
       norms: see build_network.
@@ -100,7 +101,9 @@ def freeze(
     """Computes the initial values of the network on this process's CPU, and folds them.
 
     Args:
-      batch_shape: N, H, W, C. seed: of the initial values. config: the settings of the run's session.
+      batch_shape: N, H, W, C.
+      seed: of the initial values.
+      config: the settings of the run's session.
     """
     own = tf.ConfigProto()
     own.CopyFrom(config)

@@ -70,7 +70,8 @@ class StartFacts:
       is_whole: whether those variables contain whole steps only; False if the update of a step was interrupted.
       had_controller: whether a controller counted their steps; the count was lost with it.
       has_inherited: whether the process that this one replaced handed on its variables.
-      has_checkpoint: whether --train_dir holds a checkpoint. has_warm_start: whether --backbone_model_path names one.
+      has_checkpoint: whether --train_dir holds a checkpoint.
+      has_warm_start: whether --backbone_model_path names one.
       has_begun: whether training has begun before.
     """
 

@@ -34,7 +34,8 @@ class Fetches:
     """The tensors that a session fetches in every step; None if the step does not compute them.
 
     Attributes:
-      loss: scalar float32, the reported loss. global_step: scalar int64, the global step before this step.
+      loss: scalar float32, the reported loss.
+      global_step: scalar int64, the global step before this step.
       ops: further ops to run, such as the update.
       steps_after: scalar int64, the global step after this step, if other workers may increment it meanwhile.
       updated_at: scalar float64, the Unix time in seconds when the update was done and only the input pipeline was
@@ -66,15 +67,18 @@ class StepGraph:
     Attributes:
       pipeline: the input.
       initializers: give the variables their first values; then start() prepares the first step.
-      post_init: makes the towers alike; None if they are. prologue: computes on the first batch what the first step
+      post_init: makes the towers alike; None if they are.
+      prologue: computes on the first batch what the first step
         takes from the step before; None if it takes nothing.
       fetches: what to run in each step.
-      variables: the trainable variables of the first model. gradients: (variable, gradient) pairs for them.
+      variables: the trainable variables of the first model.
+      gradients: (variable, gradient) pairs for them.
       global_step: the counter of steps.
       synchronous_step: sums the gradients of several workers on parameter servers; None in other modes.
       bytes_of_servers: the bytes that each parameter server holds, by the server.
       transfer: what a step moves between processes.
-      slices: the parts of each variable in a checkpoint, by name. model_slices: those of the model only.
+      slices: the parts of each variable in a checkpoint, by name.
+      model_slices: those of the model only.
       num_skipped: how many steps the loss scale has skipped so far; None if it never skips steps.
       before_evaluation: makes the slices of all workers equal; None if they always are.
     """

@@ -41,7 +41,8 @@ class TowerTemplate:
     """A tower that is built in the usual way, and then copied. Its variables, of which it notes all that is asked.
 
     Args:
-      variables: those of the tower. batch: its batch.
+      variables: those of the tower.
+      batch: its batch.
       seeds: those that its dropout layers may have; the seeds of the next tower begin after them.
     """
 
@@ -138,7 +139,8 @@ class TowerCopier:
     Args:
       nodes: the ops of the tower except those of its variables.
       batch: its batch.
-      requests: what it asked of its variables. assigned: the names of those that it assigns.
+      requests: what it asked of its variables.
+      assigned: the names of those that it assigns.
       inputs: the tensors from elsewhere that it uses, by name.
       returned: its outputs and the assigned values, each with its name in nodes, or None if it is none of them.
       num_seeds: how far the seeds of two towers are apart.
@@ -167,7 +169,8 @@ class TowerCopier:
         """Adds a copy of the tower to the current graph, in the scope of another tower.
 
         Args:
-          variables: those of the copy. batch: its batch.
+          variables: those of the copy.
+          batch: its batch.
           distance: the number of the copy less that of the original.
 
         Returns:
