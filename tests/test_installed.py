@@ -23,7 +23,8 @@ pytestmark = pytest.mark.distributed
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_NEEDED = shutil.ignore_patterns('.*', 'tests', 'docs', 'benchmarks', 'data', 'build', '__pycache__', '*.egg-info')
-ROOMS = [path.parent for path in ROOT.glob('*/__init__.py') if path.parent.name not in ('benchmarks', 'installed')]
+NO_ROOMS = ('benchmarks', 'installed', 'tests')
+ROOMS = [path.parent for path in ROOT.glob('*/__init__.py') if path.parent.name not in NO_ROOMS]
 FOREIGN = 'raise SystemExit("the module of somebody else was imported")\n'
 
 

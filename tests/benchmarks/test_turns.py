@@ -21,7 +21,7 @@ from comparison.sides import read_side
 from hardware.meters import Disturbances
 from results import document as record
 from results.document import Record, read_file
-from tests.support.results import sample_document
+from tests.support.sample_results import sample_document
 
 pytestmark = pytest.mark.unit
 

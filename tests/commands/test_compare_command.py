@@ -19,7 +19,7 @@ import commands.compare
 import tf_cnn_benchmarks
 from results import history
 from tests.support.outputs import check_line
-from tests.support.results import assert_ended, sample_document, sample_failure, sizes_in, starter, write_sample
+from tests.support.sample_results import assert_ended, sample_document, sample_failure, sizes_in, starter, write_sample
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ import tf_cnn_benchmarks
 from commands import report
 from errors import to_install
 from tests.support.outputs import check_line, failed, refused
-from tests.support.results import write_sample
+from tests.support.sample_results import write_sample
 
 pytestmark = pytest.mark.unit
 

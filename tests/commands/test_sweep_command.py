@@ -10,7 +10,7 @@ import commands.sweep
 from commands.sweep import main, run_plan
 from sweeps.sweep_file import shipped
 from tests.support.outputs import check_line, refused
-from tests.support.results import FAKE, created, environment, plan_of, starter
+from tests.support.sample_results import FAKE, created, environment, plan_of, starter
 
 ROOT = Path(commands.sweep.__file__).resolve().parent.parent
 GRIDS = ('--grid=--variable_update=replicated,parameter_server', '--grid', 'shape=1*1,2*1+1')

@@ -12,7 +12,7 @@ from scipy import stats
 from comparison.intervals import MIN_STEPS, Estimate, correlation, estimate_runs, mean_error
 from comparison.ratios import Clock, Significance, compare, estimate, given_spread, known_spread
 from results.document import Record
-from tests.support.results import sample_document, sample_record
+from tests.support.sample_results import sample_document, sample_record
 
 pytestmark = pytest.mark.unit
 

@@ -275,7 +275,7 @@ def test_what_is_sent_to_docker_is_what_the_wheel_is_made_of() -> None:
     kept = [line.removeprefix('!') for line in lines if line.startswith('!')]
     assert '*' in lines
     at_the_top = {path.name for path in ROOT.iterdir() if any(fnmatch(path.name, pattern) for pattern in kept)}
-    needed = {path.parent.name for path in ROOT.glob('*/__init__.py')} - {'benchmarks'}
+    needed = {path.parent.name for path in ROOT.glob('*/__init__.py')} - {'benchmarks', 'tests'}
     needed |= {path.name for path in ROOT.glob('*.py')} | {'LICENSE', 'README.md', 'pyproject.toml'}
     assert at_the_top == needed
     assert 'deploy/requirements-*.txt' in kept

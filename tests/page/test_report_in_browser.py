@@ -12,7 +12,7 @@ from page.html_page import make_page
 from page.plots import WIDTH
 from results.collection import collect
 from tests.support.browser import Browser, open_browser
-from tests.support.results import sample_document, sample_failure
+from tests.support.sample_results import sample_document, sample_failure
 
 pytestmark = pytest.mark.unit
 

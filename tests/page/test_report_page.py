@@ -20,7 +20,7 @@ from results.document import Failure, Record
 from sweeps.folder import Folder
 from sweeps.runner import Starter
 from tests.support.outputs import check_line
-from tests.support.results import plan_of, sample_document, sample_failure, sample_record, write_sample
+from tests.support.sample_results import plan_of, sample_document, sample_failure, sample_record, write_sample
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from page.findings import flag_differences, machine_cards, machine_differences, 
 from page.rows import Summary, names_of, number, summarize_collection
 from results.collection import Collection
 from results.document import Failure, Record
-from tests.support.results import sample_document, sample_failure, sample_record
+from tests.support.sample_results import sample_document, sample_failure, sample_record
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from results import advice
 from results.advice import advise, usable_cores
 from results.statistics import describe
-from tests.support.results import sample_document
+from tests.support.sample_results import sample_document
 
 pytestmark = pytest.mark.unit
 

@@ -27,7 +27,7 @@ from results import document as record
 from results.collection import Collection, collect
 from results.document import FAILURE, Failure, Record, read_document
 from tests.support.outputs import check_line
-from tests.support.results import sample_document, sample_failure, sample_record, write_sample
+from tests.support.sample_results import sample_document, sample_failure, sample_record, write_sample
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ from comparison.regression import MULTIPLES, expectation, judge
 from results.document import Record
 from results.history import add, read, read_setting, setting_key
 from tests.support.outputs import check_line, failed, refused
-from tests.support.results import sample_document, sample_record
+from tests.support.sample_results import sample_document, sample_record
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from comparison.differences import flag_differences
 from params.table import SPECS
 from results.document import Record
 from results.repeats import repeat_key
-from tests.support.results import sample_document, sample_record
+from tests.support.sample_results import sample_document, sample_record
 
 pytestmark = pytest.mark.unit
 

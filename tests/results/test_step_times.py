@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from results.statistics import describe, drift_deviations, outliers, spread
-from tests.support.results import sample_document
+from tests.support.sample_results import sample_document
 
 pytestmark = pytest.mark.unit
 

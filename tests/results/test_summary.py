@@ -3,7 +3,7 @@
 import pytest
 
 from results.summary import format_machine, format_summary
-from tests.support.results import sample_document
+from tests.support.sample_results import sample_document
 
 pytestmark = pytest.mark.unit
 

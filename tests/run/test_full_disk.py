@@ -12,7 +12,7 @@ from run.instruments import write_scalars
 from tests.run.test_bad_input import run_command, the_error
 from tests.support.images import encoded, write_files
 from tests.support.outputs import check_line, failed
-from tests.support.results import write_sample
+from tests.support.sample_results import write_sample
 
 pytestmark = [pytest.mark.graph, pytest.mark.long, pytest.mark.usefixtures('forget_models')]
 

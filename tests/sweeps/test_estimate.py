@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sweeps.durations import estimate_seconds
-from tests.support.results import plan_of
+from tests.support.sample_results import plan_of
 
 pytestmark = pytest.mark.unit
 

@@ -18,7 +18,7 @@ from commands.sweep import run_plan
 from sweeps.configurations import SweepPlan
 from sweeps.folder import Folder, difference
 from tests.support.outputs import check_line, failed, refused
-from tests.support.results import FAKE, assert_ended, created, environment, plan_of, sizes_in, starter
+from tests.support.sample_results import FAKE, assert_ended, created, environment, plan_of, sizes_in, starter
 
 pytestmark = pytest.mark.distributed
 

@@ -11,7 +11,7 @@ from sweeps.configurations import make_plan
 from sweeps.flags import on_cpu, override, read_grid
 from sweeps.sweep_file import find_file, read_file, shipped
 from tests.support.outputs import check_line, refused
-from tests.support.results import plan_of
+from tests.support.sample_results import plan_of
 
 pytestmark = pytest.mark.unit
 

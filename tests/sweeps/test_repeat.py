@@ -16,7 +16,7 @@ from results.document import Record, read_file
 from results.repeats import far_from_others
 from sweeps.repeat import repeat
 from tests.support.outputs import failed, refused
-from tests.support.results import sample_document, starter
+from tests.support.sample_results import sample_document, starter
 
 pytestmark = pytest.mark.unit
 

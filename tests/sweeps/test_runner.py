@@ -15,7 +15,7 @@ from sweeps.progress_line import Progress
 from sweeps.runner import Starter, Sweep, describe, is_narrow, run_repeats
 from sweeps.search import Search
 from tests.support.outputs import check_line, failed
-from tests.support.results import (
+from tests.support.sample_results import (
     FAKE,
     assert_ended,
     created,
