@@ -82,6 +82,7 @@ class InputPipeline(abc.ABC):
     def tower_batch(self, tower: int) -> Batch:
         """The batch of a tower; every call returns the same tensors."""
 
+    # Most pipelines need none, so it is neither abstract nor does it do anything.
     def warm_up(self, session: tf.Session, steps_before: int = 0, run: Run | None = None) -> None:  # noqa: B027
         """Prepares the next step; most pipelines need no preparation. A further call restarts the pipeline.
 

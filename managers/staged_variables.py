@@ -106,6 +106,7 @@ class ComputesWithStagedValues(AppliesGradientsOfStepBefore):
     ) -> Variable:
         sources = self._staged.sources
         if name not in sources:
+            # The class beside this one has it, which mypy cannot see.
             sources[name] = super().create(0, name, shape, initializer, trainable)  # type: ignore[safe-super]
         return self._staged.for_tower(sources[name], self._devices[device_num]) if trainable else sources[name]
 

@@ -168,8 +168,8 @@ def find_surroundings(
     """
     process, threads = session.process, session.threads
     variables = {**environment.variables, **process.start.variables, **process.variables}
-    if process.start.gpus:
-        variables[VISIBLE] = process.start.gpus.value
+    if (visible := environment.process.visible_gpus) is not None:
+        variables[VISIBLE] = visible
     facts = environment.machine_facts(
         num_intra_threads=threads.intra_op,
         num_inter_threads=threads.inter_op,

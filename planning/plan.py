@@ -94,6 +94,11 @@ class Processes:
         return self.job == 'ps'
 
     @property
+    def computes_here(self) -> bool:
+        """Whether towers are in this process: not in a parameter server, nor in a controller."""
+        return not self.elsewhere and not self.holds_variables_only
+
+    @property
     def elsewhere(self) -> tuple[str, ...]:
         """The device prefix of each process that has towers of this one; empty if they are in this process."""
         has_controller = self.cluster is not None and self.cluster.controller_hosts and not self.serves
@@ -669,8 +674,15 @@ class Plan:
 
 
 # The parts of a plan whose facts are shown, besides the facts of the whole plan.
-_PARTS_WITH_FACTS = ('subject', 'processes', 'data', 'machine', 'counts', 'variables')
-KINDS_WITH_FACTS = (Subject, Processes, Data, Machine, Counts, VariableFacts, Plan)
+_PARTS_WITH_FACTS = {
+    'subject': Subject,
+    'processes': Processes,
+    'data': Data,
+    'machine': Machine,
+    'counts': Counts,
+    'variables': VariableFacts,
+}
+KINDS_WITH_FACTS = (*_PARTS_WITH_FACTS.values(), Plan)
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,7 @@ def find_visible_gpus(params: Params, environment: Environment, processes: Proce
     Raises:
       UsageError: the host has fewer GPUs than its processes need.
     """
-    # A controller's towers are in other processes; a parameter server keeps its variables on the CPU.
-    computes = not processes.elsewhere and not processes.holds_variables_only
-    return Found(environment.visible_gpus(params, processes.place_on_host, computes=computes))
+    return Found(environment.visible_gpus(params, processes.place_on_host, computes=processes.computes_here))
 
 
 def choose_start(
@@ -53,8 +51,8 @@ def choose_start(
     if params.xla and not processes.holds_variables_only:
         flags = environment.variables.get(_XLA_FLAGS, '')
         variables[_XLA_FLAGS] = flags if XLA_ON_CPU in flags else f'{flags} {XLA_ON_CPU}'.strip()
-    computes_on_gpus = gpus is not None and not processes.elsewhere and not processes.holds_variables_only
-    memory = GpuMemory.of(params) if computes_on_gpus and params.device != 'cpu' else None
+    may_use_gpus = gpus is not None and processes.computes_here and params.device != 'cpu'
+    memory = GpuMemory.of(params) if may_use_gpus else None
     return Found(StartSettings(gpus, variables, memory, is_verbose=params.verbose), warnings)
 
 

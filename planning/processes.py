@@ -54,8 +54,8 @@ def own_outputs(params: Params, processes: Processes) -> Found[Params]:
     """
     if processes.horovod is None or processes.is_chief:
         return Found(params)
-    # Each of these flags may be None, which mypy cannot see.
     without = dict.fromkeys(outputs_that_are(Output.FILE, Output.PREFIX))
+    # Each of these flags may be None, which mypy cannot see.
     return Found(replace(params, **without))  # type: ignore[arg-type]
 
 

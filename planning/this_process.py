@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.signals import uninterrupted
 from errors import UsageError
+from hardware.gpu_memory import GpuMemory, share_memory_options
 from hardware.gpus import VISIBLE
 from hardware.numa import bind
 from hardware.quiet import without_gpu_notices
@@ -22,8 +23,6 @@ from hardware.tensorflow_import import import_tensorflow
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
-
-    from hardware.gpu_memory import GpuMemory
 
 INTRA, NUMA = 'num_intra_threads', 'use_numa_affinity'
 XLA_ON_CPU = '--tf_xla_cpu_global_jit'
@@ -63,7 +62,7 @@ class StartSettings:
 
     gpus: VisibleGpus | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
-    memory: 'GpuMemory | None' = None
+    memory: GpuMemory | None = None
     is_verbose: bool = False
 
 
@@ -124,6 +123,11 @@ class ThisProcess:
                     found[name] = before
         return found
 
+    @property
+    def visible_gpus(self) -> str | None:
+        """The CUDA_VISIBLE_DEVICES that runs have set, perhaps for an earlier one; None if it is the user's."""
+        return self._environ.get(VISIBLE) if VISIBLE in self._set_here else None
+
     # ---- what is done to the process ------------------------------------------------------------------------------
 
     def start_tensorflow(self, settings: StartSettings) -> 'list[tf.config.PhysicalDevice]':
@@ -145,12 +149,10 @@ class ThisProcess:
 
     def show(self, settings: StartSettings) -> None:
         """Sets what TensorFlow, or an MPI that knows CUDA, reads from the environment when it starts."""
-        variables = dict(settings.variables)
         if settings.gpus and self._may_show(settings.gpus):
             self._shown = settings.gpus
-            variables[VISIBLE] = settings.gpus.value
-        for name, value in variables.items():
-            self._set(name, value)
+            self._set({VISIBLE: settings.gpus.value})
+        self._set(settings.variables)
 
     def apply(self, settings: ProcessSettings) -> None:
         """Sets what sessions read. To be called before graphs are built: ops may be chosen by these settings.
@@ -160,10 +162,11 @@ class ThisProcess:
         """
         import tensorflow.compat.v1 as tf
 
-        for name in self._set_here.keys() - {VISIBLE, *settings.variables, *settings.start.variables}:
+        # Those of the start, too: another run may have been planned since, which took them back.
+        variables = {**settings.start.variables, **settings.variables}
+        for name in self._set_here.keys() - {VISIBLE, *variables}:
             self._restore(name)
-        for name, value in settings.variables.items():
-            self._set(name, value)
+        self._set(variables)
         for name, value in settings.kept.items():
             self.keep(name, value)
         if settings.deterministic:
@@ -199,10 +202,11 @@ class ThisProcess:
 
     # ---- environment variables ------------------------------------------------------------------------------------
 
-    def _set(self, name: str, value: str) -> None:
-        user = self.environment.get(name)
-        self._environ[name] = value
-        self._set_here[name] = (user, value)
+    def _set(self, variables: Mapping[str, str]) -> None:
+        users = self.environment
+        for name, value in variables.items():
+            self._environ[name] = value
+            self._set_here[name] = (users.get(name), value)
 
     def _restore(self, name: str) -> None:
         before, value = self._set_here.pop(name)
@@ -214,10 +218,8 @@ class ThisProcess:
 
     # ---- GPUs -----------------------------------------------------------------------------------------------------
 
-    def _take_memory(self, memory: 'GpuMemory') -> None:
+    def _take_memory(self, memory: GpuMemory) -> None:
         """Gives all parts of TensorFlow in this process the memory options of the run."""
-        from hardware.gpu_memory import GpuMemory, share_memory_options
-
         asked = dataclasses.asdict(memory)
         if 'allow_growth' not in self._kept and not share_memory_options(memory):
             defaults = dataclasses.asdict(GpuMemory())

@@ -112,6 +112,7 @@ def test_every_package_that_the_project_imports_is_declared(wheel: Path) -> None
     declared = defaultdict(set)
     for line in re.findall(r'^Requires-Dist: (.+)$', archive.read(path).decode(), flags=re.MULTILINE):
         (extra,) = re.findall(r'extra == .(\w+)', line) or ['']
+        # Every requirement begins with a name.
         declared[extra].add(canonical(re.match(r'[\w.-]+', line)[0]))  # type: ignore[index]
     assert set(declared) == {'', 'records', 'report', 'cuda', 'tensorboard', 'all', 'dev'}
     assert declared['all'] == declared['records'] | declared['report'] | declared['tensorboard']

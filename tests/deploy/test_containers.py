@@ -262,6 +262,7 @@ def test_the_mpijob_starts_a_process_of_horovod_in_each_slot() -> None:
 
 def test_the_images_run_the_command_and_not_as_root() -> None:
     stages = re.split(r'^FROM ', DOCKERFILE, flags=re.MULTILINE)[1:]
+    # A stage without a name is to fail here.
     names = [re.match(r'\S+ AS (\w+)', stage)[1] for stage in stages]  # type: ignore[index]
     assert names == ['wheel', 'base', 'cpu', 'cuda', 'horovod']
     assert 'ENTRYPOINT ["tf_cnn_benchmarks"]' in stages[1]

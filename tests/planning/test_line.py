@@ -3,8 +3,10 @@
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from errors import UsageError
@@ -93,6 +95,27 @@ def test_a_process_gives_back_the_variables_of_a_run_and_never_those_of_its_user
     assert process.environment == {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3,4'}
     process.apply(ProcessSettings())
     assert environ == {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3'}
+
+
+def test_a_run_has_its_variables_although_another_one_was_planned_before_it_starts() -> None:
+    environ: dict[str, str] = {}
+    process = ThisProcess(environ)
+    first = ProcessSettings(StartSettings(variables={'KMP_BLOCKTIME': '0'}), {'TF_SYNC_ON_FINISH': '1'})
+    process.apply(first)
+    process.apply(ProcessSettings())
+    assert environ == {}
+    process.apply(first)
+    assert environ == {'KMP_BLOCKTIME': '0', 'TF_SYNC_ON_FINISH': '1'}
+
+
+def test_the_gpus_of_a_later_run_are_those_that_tensorflow_keeps() -> None:
+    process = ThisProcess({})
+    assert process.visible_gpus is None
+    process.show(StartSettings(VisibleGpus('0,1', 2, is_share=False)))
+    with mock.patch.object(tf.config, 'list_physical_devices', return_value=['one', 'another']):
+        process.start_tensorflow(StartSettings())
+    process.show(StartSettings(VisibleGpus('0', 1, is_share=False)))
+    assert process.visible_gpus == '0,1'
 
 
 def test_what_tensorflow_keeps_is_not_changed_by_a_later_run() -> None:
