@@ -2,8 +2,11 @@
 
 import errno
 import gzip
+import itertools
 import math
 import os
+import pickletools
+import reprlib
 import stat
 import struct
 import zlib
@@ -12,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from errors import UsageError, counted
-from inputs.cifar_pickles import read_batch
+from errors import UsageError, counted, read_regular
 from inputs.data_sets import DATA_SETS, list_folder
 
 # Krizhevsky's "binary version" of CIFAR-10 (www.cs.toronto.edu/~kriz/cifar.html): each image is one label byte, then
@@ -25,11 +27,21 @@ _CIFAR_FILES = {
     'train': tuple(f'data_batch_{number}.bin' for number in range(1, 6)),
     'validation': ('test_batch.bin',),
 }
-# The same images in pickles: see cifar_pickles.
+# The same images as Python 2 pickled them: a dictionary with `data`, a NumPy array [10000, 3072] uint8 whose rows are
+# the planes of an image, `labels`, a list of 10000 numbers, and two entries that are not used here.
 _CIFAR_PYTHON_FOLDER = 'cifar-10-batches-py'
 _CIFAR_PYTHON_FILES = {
     subset: tuple(name.removesuffix('.bin') for name in names) for subset, names in _CIFAR_FILES.items()
 }
+# The operations of these files: those with a value, and those that build something of values.
+_PICKLE_VALUES = ('BININT', 'BININT1', 'BININT2', 'LONG1', 'SHORT_BINSTRING', 'BINSTRING', 'GLOBAL', 'NONE', 'NEWFALSE')
+_PICKLE_STRUCTURE = (
+    *('PROTO', 'MARK', 'STOP', 'BINPUT', 'LONG_BINPUT', 'BINGET', 'LONG_BINGET', 'REDUCE', 'BUILD'),
+    *('EMPTY_DICT', 'SETITEMS', 'EMPTY_LIST', 'APPENDS', 'TUPLE', 'TUPLE1', 'TUPLE2', 'TUPLE3'),
+)
+_PICKLE_NAMES = ('numpy.core.multiarray _reconstruct', 'numpy ndarray', 'numpy dtype')
+# A file has about 30,000.
+_MOST_OPERATIONS = 100_000
 
 # The IDX format (yann.lecun.com/exdb/mnist): a magic number, whose last two bytes are the type of the values (8:
 # unsigned bytes) and the number of dimensions; the dimensions as big-endian 32-bit integers; the values.
@@ -111,8 +123,9 @@ def _unreadable(path: str, error: OSError) -> UsageError:
 
 
 def _check_labels(path: str, labels: np.ndarray, num_classes: int) -> None:
-    if labels.size and labels.max() >= num_classes:
-        first = int(np.argmax(labels >= num_classes))
+    wrong = (labels < 0) | (labels >= num_classes)
+    if wrong.any():
+        first = int(np.argmax(wrong))
         raise UsageError(
             f'{path}: the label of image {first} is {labels[first]}, outside 0..{num_classes - 1}; download the file '
             'again'
@@ -152,8 +165,65 @@ def _load_cifar(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _load_cifar_pickles(paths: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    rows, labels = zip(*map(read_batch, paths), strict=True)
+    rows, labels = zip(*map(_read_pickle, paths), strict=True)
     return _images_of_planes(rows), np.concatenate(labels)
+
+
+def _read_pickle(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Reads a file such as data_batch_1.
+
+    Loading a pickle can call any function. So this loads none: it only picks the values, whose order in the published
+    files is known.
+
+    Returns:
+      rows [N, 3072] uint8, labels [N] uint8.
+
+    Raises:
+      UsageError: the file cannot be read, is no whole pickle, has an operation or a name that no published file has, or
+        does not contain images and as many labels from 0 to 9.
+    """
+    values = _pickled_values(path)
+    data, labels = (values[values.index(name) + 1 :] if name in values else [] for name in ('data', 'labels'))
+    # The pixels are the 21st value of the array.
+    match data[:21]:
+        case [_, 'numpy ndarray', _, _, _, int(num_images), 3072, 'numpy dtype', 'u1', *_, 'NEWFALSE', str(pixels)]:
+            rows = np.frombuffer(pixels.encode('latin-1'), np.uint8)
+        case _:
+            raise _unlike_published(path, "no array of 3072 * uint8 for each image in its entry 'data'")
+    if not num_images or rows.size != 3072 * num_images:
+        raise _unlike_published(path, f"{counted(rows.size, 'byte')} for {counted(num_images, 'image')} in 'data'")
+    numbers = np.array([*itertools.takewhile(lambda value: isinstance(value, int), labels)])
+    if len(numbers) != num_images:
+        raise _unlike_published(
+            path, f"{counted(len(numbers), 'number')} in its entry 'labels' for {counted(num_images, 'image')}"
+        )
+    _check_labels(path, numbers, DATA_SETS['cifar10'].num_classes)
+    return rows.reshape(num_images, -1), numbers.astype(np.uint8)
+
+
+def _pickled_values(path: str) -> list[object]:
+    """Returns the values in a pickle in the order of the file; strings as latin-1, None and False by their names."""
+    values: list[object] = []
+    try:
+        for number, (operation, argument, _) in enumerate(pickletools.genops(read_regular(path))):
+            if number == _MOST_OPERATIONS:
+                raise _unlike_published(path, f'more than {number} operations')
+            if operation.name not in _PICKLE_VALUES + _PICKLE_STRUCTURE:
+                raise _unlike_published(path, f'the operation {operation.name}')
+            if operation.name == 'GLOBAL' and argument not in _PICKLE_NAMES:
+                called = reprlib.repr(str(argument).replace(' ', '.'))
+                raise _unlike_published(path, f'a call of {called}, which could do anything')
+            if operation.name in _PICKLE_VALUES:
+                values.append(operation.name if argument is None else argument)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except ValueError as error:
+        raise UsageError(f'{path}: the file is truncated or no pickle ({error}); download it again') from error
+    return values
+
+
+def _unlike_published(path: str, found: str) -> UsageError:
+    return UsageError(f'{path}: the file has {found}, unlike the published ones; download it again')
 
 
 def _images_of_planes(rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -264,7 +334,7 @@ _FORMATS = {
         _Format(
             'its Python version',
             _CIFAR_PYTHON_FILES,
-            lambda paths: sum(len(read_batch(path)[1]) for path in paths),
+            lambda paths: sum(len(_read_pickle(path)[1]) for path in paths),
             _load_cifar_pickles,
             _path_of,
             (_CIFAR_PYTHON_FOLDER,),

@@ -93,7 +93,6 @@ WITHOUT_TENSORFLOW = [
     'hardware.visible_gpus',
     'inputs.array_files',
     'inputs.catalog',
-    'inputs.cifar_pickles',
     'inputs.data_folder',
     'inputs.data_sets',
     'inputs.buffers',

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from inputs.array_files import count_images, has_files, load_arrays
-from inputs.cifar_pickles import read_batch
 from inputs.data_folder import recognise
 from tests.support.images import python2_pickle, write_cifar, write_cifar_pickles
 from tests.support.outputs import check_line, refused
@@ -48,6 +47,11 @@ class _Python2(pickle._Pickler):
         return NotImplemented
 
 
+def load(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The images and labels of the file test_batch."""
+    return load_arrays('cifar10', str(folder), 'validation')
+
+
 def dumps(value: object) -> bytes:
     file = io.BytesIO()
     _Python2(file, 2).dump(value)
@@ -78,9 +82,9 @@ def test_a_file_as_large_as_the_published_ones_is_read(tmp_path: Path) -> None:
     labels = [number % 10 for number in range(10_000)]
     names = [b'tipper_truck_s_%06d.png' % number for number in range(10_000)]
     batch = {'batch_label': 'training batch 1 of 5', 'labels': labels, 'data': rows, 'filenames': names}
-    (tmp_path / 'data_batch_1').write_bytes(dumps(batch))
-    found_rows, found_labels = read_batch(str(tmp_path / 'data_batch_1'))
-    np.testing.assert_array_equal(found_rows, rows)
+    (tmp_path / 'test_batch').write_bytes(dumps(batch))
+    images, found_labels = load(tmp_path)
+    np.testing.assert_array_equal(images.transpose(0, 3, 1, 2).reshape(10_000, -1), rows)
     assert found_labels.tolist() == labels
 
 
@@ -88,7 +92,7 @@ def test_a_file_as_large_as_the_published_ones_is_read(tmp_path: Path) -> None:
 def test_a_file_that_python_3_wrote_is_refused_by_an_operation(tmp_path: Path, protocol: int) -> None:
     (tmp_path / 'test_batch').write_bytes(pickle.dumps(GOOD, protocol))
     with refused(tmp_path / 'test_batch', 'download it again'):
-        read_batch(str(tmp_path / 'test_batch'))
+        load(tmp_path)
 
 
 def test_the_binary_version_is_preferred_and_each_subset_may_have_its_own(tmp_path: Path) -> None:
@@ -124,7 +128,7 @@ def test_no_function_of_a_pickle_is_called(tmp_path: Path, dump: Callable[..., b
     evil = Calls(os.system, f'touch {witness}')
     path.write_bytes(dump({b'data': ROWS, b'labels': evil} if inside else evil))
     with refused(path) as error:
-        load_arrays('cifar10', str(tmp_path), 'validation')
+        load(tmp_path)
     if dump is dumps:
         check_line(str(error.value), f'{os.system.__module__}.system')
     assert not witness.exists()
@@ -136,9 +140,9 @@ def test_no_function_of_a_pickle_is_called(tmp_path: Path, dump: Callable[..., b
     'function', [eval, getattr, open, __import__, np.frombuffer, np.load, Path], ids=lambda function: function.__name__
 )
 def test_functions_that_no_array_needs_are_named(tmp_path: Path, function: Callable[..., Any]) -> None:
-    (tmp_path / 'f').write_bytes(dumps(Calls(function, 'x')))
-    with refused(tmp_path / 'f', function.__name__):
-        read_batch(str(tmp_path / 'f'))
+    (tmp_path / 'test_batch').write_bytes(dumps(Calls(function, 'x')))
+    with refused(tmp_path / 'test_batch', function.__name__):
+        load(tmp_path)
 
 
 def _without(key: bytes) -> bytes:
@@ -156,49 +160,39 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
     'cut in the pixels': (WHOLE[:30_000], ['truncated']),
     'cut at the end': (WHOLE[:-1], ['truncated']),
     'no pickle': (b'text', []),
-    'no dictionary': (dumps([1, 2]), ['list']),
+    'no dictionary': (dumps([1, 2]), ["'data'"]),
     'no data': (_without(b'data'), ["'data'"]),
-    'no labels': (_without(b'labels'), ["'labels'"]),
+    'no labels': (_without(b'labels'), ['20 images', "'labels'"]),
     'data that are no array': (_with(data=[1, 2]), ["'data'"]),
-    'floats': (_with(data=ROWS.astype(np.float32)), ['f4', 'uint8']),
-    'objects': (_with(data=ROWS.astype(object)), ["b'O'", 'uint8']),
-    'another shape': (_with(data=ROWS[:, 1:].copy()), ['(20, 3071)', '3072']),
-    'no image': (_with(data=ROWS[:0]), ['(0, 3072)']),
-    'fewer labels': (_with(labels=[1, 2]), ['2 labels', '20 images']),
+    'floats': (_with(data=ROWS.astype(np.float32)), ["'data'", 'uint8']),
+    'objects': (_with(data=ROWS.astype(object)), ["'data'", 'uint8']),
+    'another shape': (_with(data=ROWS[:, 1:].copy()), ["'data'", '3072']),
+    'no image': (_with(data=ROWS[:0]), ['0 images']),
+    'fewer labels': (_with(labels=[1, 2]), ['2 numbers', '20 images']),
     'labels that are no integers': (_with(labels=[None] * 20), ["'labels'"]),
     'labels that are floats': (_with(labels=[1.5] * 20), ['BINFLOAT']),
     'a label out of range': (_with(labels=[0, 10] * 10), ['image 1', '10', '0..9']),
     'a label below': (_with(labels=[-1] * 20), ['image 0', '-1', '0..9']),
     'a huge label': (_with(labels=[2**300] * 20), ['image 0', '0..9']),
-    'the order of Fortran': (WHOLE.replace(b'tb\x89T', b'tbK\x01T'), ['Fortran', "'data'"]),
-    # LONG_BINPUT and BINSTRING that would take 32 GB and 2 GB.
-    'a huge number of objects': (b'\x80\x02}r\xff\xff\xff\xff.', [str(2**32 - 1)]),
+    'the order of Fortran': (WHOLE.replace(b'tb\x89T', b'tbK\x01T'), ["'data'"]),
+    'more images than pixels': (WHOLE.replace(b'M\x14\0', b'M\x15\0'), ['61440 bytes', '21 images', "'data'"]),
+    # A place and a length for which a loader would take 32 GB and 2 GB.
+    'a huge number of objects': (WHOLE[:2] + b'}r\xff\xff\xff\xff.', ["'data'"]),
     'a huge length': (b'\x80\x02T\xff\xff\xff\x7fx.', ['truncated']),
-    'an array that is larger than the memory': (
-        WHOLE.replace(b'K\x00\x85U\x01b', b'\x8a\x07\0\0\0\0\0\0\x01\x85U\x01b').replace(b'M\x14\0', b'M\x15\0'),
-        ['64512 bytes'],
-    ),
     'an integer as text': (b'I' + b'9' * 1000 + b'\n.', ['INT']),
-    'too many objects': (b'\x80\x02' + b']' * 10_000 + b'.', ['EMPTY_LIST']),
-    # Hashing a deeply nested tuple as a key overflows the stack.
-    'a key that is nested deeply': (b'\x80\x02}(' + b')' + b'\x85' * 1_000_000 + b'K\x01u.', ['EMPTY_TUPLE']),
-    'a key that is nested deeply around a number': (b'\x80\x02}(K\1' + b'\x85' * 1_000_000 + b'K\x01u.', ['TUPLE1']),
-    # Each tuple holds the one before twice: hashing the last takes 2^39 steps, which no signal interrupts.
+    'an operation without arguments': (b'\x80\x02}(' + b')' + b'\x85' * 1_000_000 + b'K\x01u.', ['EMPTY_TUPLE']),
+    'too many operations of a published file': (b'\x80\x02' + b']' * 1_000_000 + b'.', ['100000']),
+    # Each tuple holds the one before twice: hashing the last would take 2^39 steps, which no signal interrupts.
     'a key that takes forever to hash': (
         b'\x80\x02}(K\x01q\0' + b''.join(b'h%ch%c\x86q%c' % (n, n, n + 1) for n in range(39)) + b'u.',
-        ['used twice'],
+        ["'data'"],
     ),
-    'a key that takes forever to hash, at the place of a string': (
-        b'\x80\x02}(U\1xq\0' + b''.join(b'h\0h\0\x86q\0' for _ in range(39)) + b'u.',
-        ['used twice'],
-    ),
-    # The same as the shape of an array, where an error would print it.
     'a shape that takes forever to print': (
         WHOLE.replace(
             b'M\x14\0M\0\x0c\x86',
             b'K\x01q\0' + b''.join(b'h%ch%c\x86q%c' % (n, n, n + 1) for n in range(39)),
         ),
-        ['used twice'],
+        ["'data'"],
     ),
     'a call of text': (b'\x80\x02U\x01xU\x01y\x85R.', []),
 }
@@ -207,27 +201,28 @@ FAULTS: dict[str, tuple[bytes, list[str]]] = {
 @pytest.mark.parametrize('fault', FAULTS)
 def test_a_faulty_file_is_named_with_its_fault(tmp_path: Path, fault: str) -> None:
     content, facts = FAULTS[fault]
-    path = tmp_path / 'b'
+    path = tmp_path / 'test_batch'
     path.write_bytes(content)
     with refused(path) as error:
-        read_batch(str(path))
+        load(tmp_path)
     check_line(str(error.value).replace(str(tmp_path), ''), *facts)
 
 
 def test_every_cut_of_a_file_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / 'b'
+    path = tmp_path / 'test_batch'
     for end in [*range(150), *range(150, len(WHOLE), 4001)]:
         path.write_bytes(WHOLE[:end])
         with refused(path):
-            read_batch(str(path))
+            load(tmp_path)
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / 'b'
+    path = tmp_path / 'test_batch'
     with path.open('wb') as file:
         file.truncate(2**40)
     with refused(path, str(2**40)):
-        read_batch(str(path))
+        load(tmp_path)
     path.unlink()
-    with refused(path):
-        read_batch(str(path))
+    path.mkdir()
+    with refused(path, 'directory'):
+        load(tmp_path)
