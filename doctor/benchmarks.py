@@ -1,16 +1,23 @@
 """Checks that run the whole program: losses, several processes, and images/sec."""
 
+import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from doctor.small_run import command_line, losses_of, run_program
+import numpy as np
+
+from cluster.child_process import ChildProcess, end_of
+from cluster.environments import without_clusters
 from doctor.verdicts import Context, Verdict, ok, skipped, warning, wrong
-from errors import counted
+from errors import RunError, counted
 from hardware.gpus import gpu_facts, visible
 from params.modes import MODES
+from sweeps.limited_process import explain
 
 # A few steps of a small network, whose losses differ only by rounding. More steps or a larger learning rate would
 # amplify the differences.
@@ -28,6 +35,18 @@ _PACES = {
     'cpu': ('--batch_size=8', '--num_warmup_batches=1', '--target_seconds=8'),
     'gpu': ('--num_warmup_batches=20', '--target_seconds=15'),
 }
+_PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
+# How long a process may take to print its stacks, and to die after SIGKILL.
+_ABORT_SECS = 5.0
+# The shards of photographs.
+_NUM_SHARDS, _IMAGES_PER_SHARD = 4, 48
+# The most frequent size in ImageNet.
+_HEIGHT, _WIDTH = 375, 500
+# The distance in pixels between the random colours of a picture. With some noise, JPEGs have 110 KB, as in ImageNet.
+_COARSE = 24
+_NOISE = 9.0
+_QUALITY = 95
+_NUM_CLASSES = 1000
 
 
 def losses(context: Context) -> Verdict:
@@ -123,9 +142,6 @@ def lacks_tf32(gpus: Sequence[Mapping[str, Any]], environ: Mapping[str, str]) ->
 
 def real_data(context: Context, flags: Sequence[str]) -> Verdict:
     """Measures a run that decodes JPEGs of 500 x 375 pixels: its images/sec, and whether its steps wait for images."""
-    # Imported here because it imports TensorFlow.
-    from doctor.photographs import write_shards
-
     with tempfile.TemporaryDirectory() as folder:
         context.doing('making JPEGs')
         write_shards(folder)
@@ -165,3 +181,87 @@ def _judged(document: dict[str, Any], more: str, codes: Sequence[str], command: 
     if advice := next((found['text'] for found in document['warnings'] if found['code'] in codes), None):
         return warning(shown, advice, **figures)
     return ok(shown, **figures)
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """Returns the command as a user would write it."""
+    return ' '.join(['tf_cnn_benchmarks', *arguments])
+
+
+def run_program(flags: Sequence[str], secs: float, launcher: Sequence[str] = ()) -> dict[str, Any]:
+    """Runs the program with these flags, and copies its output to the standard error of this process.
+
+    Args:
+      flags: the flags of the run.
+      secs: the time limit in seconds.
+      launcher: the arguments before the flags, such as ('cluster', '--workers=2', '--').
+
+    Returns:
+      The document of --result_file.
+
+    Raises:
+      RunError: the program failed (the error quotes its last line), or took longer than secs.
+    """
+    arguments = [*launcher, *flags]
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
+        path = Path(folder) / 'result.json'
+        argv = [sys.executable, _PROGRAM, *arguments, f'--result_file={path}']
+        env = without_clusters(os.environ)
+        with ChildProcess(argv, stdout=log, stderr=log, env=env, kill_secs=_ABORT_SECS) as child:
+            has_ended = child.wait(secs)
+            if not has_ended:
+                child.abort(_ABORT_SECS)
+        output = end_of(log)
+        print(output, file=sys.stderr, flush=True)
+        if not has_ended:
+            raise RunError(f'no answer within {secs:g} s from {command_line(arguments)}')
+        if code := child.exit_code():
+            raise RunError(f'{explain(output, code)[0]}; the command was {command_line(arguments)}')
+        document: dict[str, Any] = json.loads(path.read_text())
+        return document
+
+
+def losses_of(document: dict[str, Any]) -> list[list[float]]:
+    """Returns the losses of all steps, for each worker."""
+    return [worker['steps']['loss'] for worker in document['workers']]
+
+
+def write_shards(folder: str) -> None:
+    """Writes shards of JPEGs that are as much work for the input pipeline as photographs, in the layout of ImageNet.
+
+    A session without GPUs makes the JPEGs: eager ops would open every GPU and keep its memory until this process ends,
+    and a run in another process would find none.
+
+    Raises:
+      OSError: the disk is full.
+    """
+    import tensorflow.compat.v1 as tf
+
+    random = np.random.default_rng(0)
+    with tf.Graph().as_default() as graph:
+        coarse = tf.placeholder(tf.float32, [_HEIGHT // _COARSE, _WIDTH // _COARSE, 3])
+        noise = tf.placeholder(tf.float32, [_HEIGHT, _WIDTH, 1])
+        picture = tf.image.resize(coarse, [_HEIGHT, _WIDTH], 'bicubic') + noise
+        jpeg = tf.io.encode_jpeg(tf.saturate_cast(picture, tf.uint8), quality=_QUALITY)
+    with tf.Session(graph=graph, config=tf.ConfigProto(device_count={'GPU': 0})) as session:
+        for shard in range(_NUM_SHARDS):
+            path = Path(folder) / f'train-{shard:05d}-of-{_NUM_SHARDS:05d}'
+            with tf.io.TFRecordWriter(str(path)) as writer:
+                for _ in range(_IMAGES_PER_SHARD):
+                    fed = {
+                        coarse: random.uniform(0, 255, coarse.shape.as_list()),
+                        noise: random.normal(0, _NOISE, noise.shape.as_list()),
+                    }
+                    writer.write(_example(session.run(jpeg, fed), int(random.integers(1, _NUM_CLASSES + 1))))
+
+
+def _example(jpeg: bytes, label: int) -> bytes:
+    """Returns the serialized record of an image; labels count from 1 to 1000."""
+    import tensorflow.compat.v1 as tf
+
+    features = {
+        'image/encoded': tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
+        'image/class/label': tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+    }
+    serialized: bytes = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    return serialized

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tensorflow.compat.v1 as tf
 
-from doctor import host, photographs, start, sums
+from doctor import benchmarks, host, start, sums
 from doctor.check_table import CHECKS, Check
 from doctor.placement import list_moved
 from doctor.verdicts import Context, Outcome
@@ -131,17 +131,17 @@ def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning_with_the_varia
 
 OPENS_NO_DEVICE = """
 import sys
-from doctor import photographs
+from doctor import benchmarks
 from tensorflow.python.eager import context
-photographs._NUM_SHARDS, photographs._IMAGES_PER_SHARD = 1, 1
-photographs.write_shards(sys.argv[1])
+benchmarks._NUM_SHARDS, benchmarks._IMAGES_PER_SHARD = 1, 1
+benchmarks.write_shards(sys.argv[1])
 assert not context.context()._initialized, 'devices are open'
 """
 
 
 def test_photographs_are_as_large_as_those_of_imagenet_and_making_them_opens_no_gpu(tmp_path: Path) -> None:
     # In this process, other tests have opened what there is.
-    root = Path(photographs.__file__).parent.parent
+    root = Path(benchmarks.__file__).parent.parent
     subprocess.run([sys.executable, '-c', OPENS_NO_DEVICE, str(tmp_path)], cwd=root, check=True)
     (record,) = tf.io.tf_record_iterator(str(tmp_path / 'train-00000-of-00001'))
     features = tf.train.Example.FromString(record).features.feature

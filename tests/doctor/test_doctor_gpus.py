@@ -6,7 +6,7 @@ import pytest
 
 from doctor import copies
 from doctor import gpu_checks as gpus
-from doctor.examine import patience
+from doctor.check_runner import find_patience
 from doctor.verdicts import Context, Outcome, Verdict
 from hardware.cuda_libraries import check_libraries
 from tests.support.machines import (
@@ -197,7 +197,7 @@ def test_limits_are_longer_where_the_driver_compiles_kernels(
     monkeypatch: pytest.MonkeyPatch, capability: str, is_patient: bool
 ) -> None:
     monkeypatch.setenv('STAND_IN_CAPABILITY', capability)
-    assert (patience() > 1) == is_patient
+    assert (find_patience() > 1) == is_patient
 
 
 @pytest.mark.usefixtures('_nvidia')

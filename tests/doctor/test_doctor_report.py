@@ -9,9 +9,7 @@ import jsonschema
 import pytest
 
 import doctor
-from doctor.check_table import CHECKS, DEVICES, Needs
-from doctor.examine import examine, matching, why_not
-from doctor.findings_text import (
+from commands.doctor import (
     exit_code,
     format_again,
     format_fastest,
@@ -20,6 +18,8 @@ from doctor.findings_text import (
     make_table,
     rows_of,
 )
+from doctor.check_runner import examine, matching, why_not
+from doctor.check_table import CHECKS, DEVICES, Needs
 from doctor.verdicts import Finding, Outcome, Verdict, ok, skipped, verdict_of, warning, wrong
 
 pytestmark = pytest.mark.unit

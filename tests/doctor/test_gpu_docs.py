@@ -9,8 +9,8 @@ import pytest
 import tf_cnn_benchmarks
 from commands.doctor import DECLARATION
 from commands.subcommands import SUBCOMMANDS
+from doctor.check_runner import matching
 from doctor.check_table import CHECKS
-from doctor.examine import matching
 from params import SPECS, parse_argv
 from params.spec import specs_of
 

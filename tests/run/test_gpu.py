@@ -8,10 +8,9 @@ import functools
 import pytest
 import tensorflow.compat.v1 as tf
 
-from doctor.check_runner import run_checks
+from doctor.benchmarks import losses_of, run_program
+from doctor.check_runner import run_checks, why_not
 from doctor.check_table import CHECKS, Check, Needs
-from doctor.examine import patience, why_not
-from doctor.small_run import losses_of, run_program
 from doctor.verdicts import Outcome
 
 NUM_GPUS = len(tf.config.list_physical_devices('GPU'))
@@ -20,7 +19,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS == 0, reason='there i
 DEADLINE_SECS = 300
 
 
-patience_here = functools.cache(patience)
+patience_here = functools.cache(find_patience)
 
 
 @pytest.mark.parametrize('check', [row for row in CHECKS if row.needs is not Needs.CPU], ids=lambda row: row.name)
