@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from cluster.agreement import Settings, find_difference, settings_of
-from cluster.health import Health
-from cluster.key_value_store import KeyValueStore, StoreError
+from cluster.server import Health, KeyValueStore, StoreError
 from cluster.topology import Cluster, Task, Timeout
 from errors import RunError, UsageError
 

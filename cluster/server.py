@@ -1,20 +1,55 @@
-"""The TensorFlow server through which other tasks reach this process."""
+"""The TensorFlow servers of a cluster: starts that of this task, asks which tasks are up, and shares values in one."""
 
 import contextlib
 import ctypes
+import functools
+import hashlib
+import json
 import os
 import socket
 import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import grpc
 import tensorflow.compat.v1 as tf
 
-from cluster.topology import HOSTS_FLAGS, Cluster
+# protobuf ships no types.
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
+
+from cluster.topology import HOSTS_FLAGS, Cluster, Task
 from errors import RunError
 
 # Keys are the numbers of M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD in glibc's malloc.h.
 _MALLOC_OPTIONS = {-4: 0, -1: 2**31 - 1, -2: 64 << 20}
 _NO_PROXY = 'no_grpc_proxy'
 _started: list[tf.train.Server] = []
+# tensorflow/core/protobuf/worker_service.proto. The request is empty.
+_METHOD = '/tensorflow.WorkerService/GetStatus'
+# On a machine with more processes than cores, a process may answer late. A killed one refuses connections at once.
+_BUSY_SECS = 30.0
+_CHANNEL_OPTIONS = (
+    # A task may come back at any moment: try to connect twice a second instead of at growing intervals.
+    ('grpc.initial_reconnect_backoff_ms', 100),
+    ('grpc.max_reconnect_backoff_ms', 500),
+    # Despite its name, how long an attempt to connect may take. Distant or busy hosts need that long.
+    ('grpc.min_reconnect_backoff_ms', 5000),
+    # Connect directly, as TensorFlow does.
+    ('grpc.enable_http_proxy', 0),
+    ('grpc.use_local_subchannel_pool', 1),
+)
+_NO_TASK = '/job:none'
+# The errors of TensorFlow when a task is gone, slow, or not the process that the session knew.
+_UNREACHABLE = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.NotFoundError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)
 
 
 def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
@@ -73,3 +108,134 @@ def leave(exit_code: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(exit_code)
+
+
+class Health:
+    """Finds out which tasks are up: a TensorFlow server answers with its incarnation.
+
+    An incarnation is a random number that each server process draws when it starts.
+    """
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self.tasks = tuple(tasks)
+        self._last_answers: dict[Task, tuple[int, float]] = {}
+        self._channels = {task: grpc.insecure_channel(task.host, options=_CHANNEL_OPTIONS) for task in self.tasks}
+        self._requests = {
+            task: channel.unary_unary(_METHOD, response_deserializer=_incarnation)
+            for task, channel in self._channels.items()
+        }
+
+    def incarnations(self, timeout_secs: float) -> Mapping[Task, int | None]:
+        """Returns the incarnation of each task; None for a task whose server does not answer.
+
+        A task that answers too late on an open connection is only busy: it still counts as up for 30 seconds.
+        """
+        calls = {task: request.future(b'', timeout=timeout_secs) for task, request in self._requests.items()}
+        return {task: self._answer(task, call) for task, call in calls.items()}
+
+    def _answer(self, task: Task, call: Any) -> int | None:
+        try:
+            incarnation = call.result()
+        except grpc.RpcError as error:
+            incarnation, answered = self._last_answers.get(task, (None, 0.0))
+            is_busy = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and time.monotonic() - answered < _BUSY_SECS
+            return incarnation if is_busy else None
+        self._last_answers[task] = incarnation, time.monotonic()
+        return incarnation
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+
+
+def _incarnation(response: bytes) -> int:
+    devices = _status_message().FromString(response).device_attributes
+    # Take that of the first CPU, since servers list all their devices in any order.
+    return next(device.incarnation for device in devices if device.name.endswith('CPU:0'))
+
+
+@functools.cache
+def _status_message() -> Any:
+    """Returns the class of GetStatusResponse in TensorFlow's worker.proto, which its Python package lacks."""
+    from tensorflow.core.framework import device_attributes_pb2
+
+    attributes = device_attributes_pb2.DeviceAttributes.DESCRIPTOR
+    file = descriptor_pb2.FileDescriptorProto(
+        name='cluster/health.proto', package='cluster', syntax='proto3', dependency=[attributes.file.name]
+    )
+    field = file.message_type.add(name='GetStatusResponse').field.add(name='device_attributes', number=1)
+    field.label, field.type = field.LABEL_REPEATED, field.TYPE_MESSAGE
+    field.type_name = f'.{attributes.full_name}'
+    pool = descriptor_pool.Default()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName('cluster.GetStatusResponse'))
+
+
+class StoreError(Exception):
+    """The task with the store does not answer, or was replaced by a new process."""
+
+
+class OpenSession(tf.Session):
+    """A session that nothing closes: if a task is gone, closing can hang, even when Python collects the session."""
+
+    def __del__(self) -> None:
+        """Leaves it open; the process frees it when it ends."""
+
+
+class KeyValueStore:
+    """JSON values by key that all tasks share, in the memory of one task; they are lost with that task.
+
+    Its sessions run in the server of that task, under a job name of no task: if two processes called themselves
+    'worker 0' there, TensorFlow would end the sessions of the first.
+
+    Args:
+      host: the task with the store.
+      timeout_secs: the time limit of each call in seconds.
+
+    Raises (all methods):
+      StoreError: the host could not be reached in time. This object cannot be used again; make a new one.
+    """
+
+    def __init__(self, host: Task, timeout_secs: float = 10.0) -> None:
+        with tf.Graph().as_default() as graph:
+            # TensorFlow has no hash table from strings to strings, so digests of the keys are the table's keys.
+            table = tf.raw_ops.MutableHashTableV2(
+                key_dtype=tf.int64, value_dtype=tf.string, shared_name='key_value_store'
+            )
+            # A table of its own, so that get_all does not read large values.
+            large = tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.string, shared_name='large_values')
+            self._digest, self._entry = tf.placeholder(tf.int64, []), tf.placeholder(tf.string, [])
+            self._put = tf.raw_ops.LookupTableInsertV2(table_handle=table, keys=self._digest, values=self._entry)
+            self._get_all = tf.raw_ops.LookupTableExportV2(table_handle=table, Tkeys=tf.int64, Tvalues=tf.string).values
+            self._put_large = tf.raw_ops.LookupTableInsertV2(table_handle=large, keys=self._digest, values=self._entry)
+            self._get_large = tf.raw_ops.LookupTableFindV2(table_handle=large, keys=self._digest, default_value='')
+        # Only the server's own devices, since any other task may be gone.
+        config = tf.ConfigProto(device_filters=[_NO_TASK], operation_timeout_in_ms=int(1000 * timeout_secs))
+        self._session = OpenSession(f'grpc://{host.host}', graph=graph, config=config)
+
+    def put(self, key: str, value: Any) -> None:
+        """Stores a value that JSON can represent; it replaces the earlier value of the key."""
+        self._run(self._put, {self._digest: _digest(key), self._entry: json.dumps([key, value])})
+
+    def put_large(self, key: str, value: Any) -> None:
+        """Stores a value that get_all does not return."""
+        self._run(self._put_large, {self._digest: _digest(key), self._entry: json.dumps(value)})
+
+    def get_large(self, key: str) -> Any:
+        """Returns the value that put_large stored; None if there is none."""
+        text = self._run(self._get_large, {self._digest: _digest(key)})
+        return json.loads(text) if text else None
+
+    def get_all(self) -> dict[str, Any]:
+        """Returns all entries, except those of put_large."""
+        return dict(map(json.loads, self._run(self._get_all, {})))
+
+    def _run(self, fetches: Any, feeds: dict[Any, Any]) -> Any:
+        try:
+            return self._session.run(fetches, feeds)
+        except _UNREACHABLE as error:
+            raise StoreError(str(error)) from error
+
+
+def _digest(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), 'little', signed=True)

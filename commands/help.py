@@ -48,7 +48,7 @@ def show(argv: Sequence[str]) -> int:
 
 def _print(arguments: Arguments[HelpOptions]) -> int:
     if arguments.options.markdown:
-        from params.flags_page import format_page
+        from params.help_text import format_page
 
         if arguments.positional:
             raise UsageError(f'--markdown: it prints all flags; leave {arguments.positional[0]} out, see help --help')

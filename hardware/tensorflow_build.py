@@ -12,6 +12,7 @@ from typing import Any
 # nvcc compiled from C++ have machine code for sm_90, too. The other 1149, each with a generated elementwise kernel,
 # have only PTX 8.5 (CUDA 12.5) for it.
 PARTLY_COMPILED = frozenset({'9.0'})
+_OPENMP_LIBRARIES = ('libiomp5.so', 'libomp.so')
 
 
 @dataclass(frozen=True)
@@ -83,3 +84,20 @@ def _numbers(capability: str) -> tuple[int, int]:
     """Returns the major and minor number of '9.0' or '90'."""
     digits = ''.join(letter for letter in capability if letter.isdigit())
     return int(digits[:-1]), int(digits[-1])
+
+
+def has_openmp() -> bool:
+    """Whether the installed TensorFlow brings an OpenMP library, and so reads OpenMP's environment variables.
+
+    In builds with --config=mkl (tensorflow-mkl of Anaconda, Intel's images), the kernels of oneDNN run on the threads
+    of OpenMP; Intel's library libiomp5.so is beside them. In TensorFlow's own packages they run on TensorFlow's
+    threads, and nothing reads these variables.
+    """
+    build = tensorflow_build()
+    return build is not None and _has_library(build.folder)
+
+
+def _has_library(folder: Path) -> bool:
+    # Bazel puts third-party libraries in folders of its own beside those of TensorFlow: _solib_k8/...
+    places = (folder, *folder.parent.glob('_solib_*/*'), *folder.glob('_solib_*/*'), *folder.parents[2:3])
+    return any((place / name).exists() for place in places for name in _OPENMP_LIBRARIES)

@@ -18,7 +18,7 @@ from hardware.data_formats import Capability
 from hardware.gpus import has_nvidia_gpu
 from hardware.missing_gpu import explain_missing_gpu
 from hardware.numa import gpu_nodes, nodes_of
-from hardware.openmp import has_openmp
+from hardware.tensorflow_build import has_openmp
 from hardware.visible_gpus import PlaceOnHost, choose_visible
 from inputs.data_folder import DataFolder, open_folder, recognise
 from models.registry import load_model_file

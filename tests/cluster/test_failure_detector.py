@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import pytest
 
 from cluster.failure_detector import FailureDetector, PeerFailure
-from cluster.health import Health
+from cluster.server import Health
 from cluster.topology import Task, Timeout
 from tests.support.local_cluster import (
     DEADLINE_SECS,

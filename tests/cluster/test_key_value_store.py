@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.key_value_store import KeyValueStore, StoreError
+from cluster.server import KeyValueStore, StoreError
 from tests.support.local_cluster import DEADLINE_SECS, LocalCluster
 
 pytestmark = pytest.mark.graph

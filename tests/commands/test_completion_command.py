@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import tf_cnn_benchmarks
+from commands.completion import SHELLS
 from commands.subcommands import SUBCOMMANDS
 from models.registry import MODELS
 from params import SPECS
 from params.all_reduce_spec import ALGORITHMS
-from params.completion_script import SHELLS
 from params.modes import MODES
 from tests.support.outputs import check_line
 from tests.support.programs import terminal

@@ -10,8 +10,7 @@ import tf_cnn_benchmarks
 from commands import records
 from commands.subcommands import SUBCOMMANDS
 from params.descriptions import describe_flag
-from params.flags_page import format_page
-from params.help_text import format_description, format_help
+from params.help_text import format_description, format_help, format_page
 from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.unit

@@ -21,8 +21,7 @@ from params.descriptions import (
     describe_all_flags,
     describe_flag,
 )
-from params.flags_page import format_page
-from params.help_text import format_description
+from params.help_text import format_description, format_page
 from params.original import TABLE, Fate
 from tests.support.outputs import refused
 

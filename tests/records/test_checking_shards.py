@@ -14,7 +14,7 @@ from inputs.data_folder import open_folder
 from inputs.data_sets import Shards
 from records.framing import WalkedShards, walk_shards
 from records.shard_check import first_fault
-from run.faults import check_lengths
+from run.process import check_lengths
 from tests.support.images import (
     claiming,
     content,

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from doctor.benchmarks import losses_of, run_program
-from doctor.check_runner import run_checks, why_not
+from doctor.check_runner import find_patience, run_checks, why_not
 from doctor.check_table import CHECKS, Check, Needs
 from doctor.verdicts import Outcome
 

@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 
 from inputs.data_sets import find_shards
 from records.layout import shard_name
-from run.faults import await_loss
+from run.process import await_loss
 from tests.run.test_bad_input import ROOT
 from tests.support.images import encoded, example, write_files, write_shard
 from tests.support.outputs import check_line

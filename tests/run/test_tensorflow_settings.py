@@ -144,7 +144,7 @@ def test_openmp_is_told_where_there_is_openmp(tmp_path: Path, monkeypatch: pytes
     folder = tmp_path / 'site-packages' / 'tensorflow'
     folder.mkdir(parents=True)
     build = TensorFlowBuild(folder, None, None, ())
-    monkeypatch.setattr('hardware.openmp.tensorflow_build', lambda: build)
+    monkeypatch.setattr('hardware.tensorflow_build.tensorflow_build', lambda: build)
 
     def set_for(**flags: Any) -> tuple[str, ...]:
         params, environment = make_params(**flags), Environment(process=process)

@@ -89,7 +89,7 @@ def _surroundings() -> Iterator[Path]:
         mock.patch.dict(os.environ),
         mock.patch.dict(vars(THIS_PROCESS), vars(ThisProcess())),
         mock.patch('hardware.visible_gpus.has_nvidia_gpu', return_value=True),
-        mock.patch('hardware.openmp.tensorflow_build') as build,
+        mock.patch('hardware.tensorflow_build.tensorflow_build') as build,
         mock.patch('cluster.horovod_worker.load_horovod', return_value=Horovod()),
     ):
         build.return_value = TensorFlowBuild(Path(folder) / 'tensorflow', None, None, ())

@@ -113,7 +113,7 @@ class LocalCluster:
                 _wipe(server_of(name, number), self.task(name))
 
 
-# The name of the table in cluster.key_value_store.
+# The name of the table in cluster.server.
 TABLE_NAME = 'key_value_store'
 
 
