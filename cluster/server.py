@@ -161,7 +161,7 @@ def _status_message() -> Any:
 
     attributes = device_attributes_pb2.DeviceAttributes.DESCRIPTOR
     file = descriptor_pb2.FileDescriptorProto(
-        name='cluster/health.proto', package='cluster', syntax='proto3', dependency=[attributes.file.name]
+        name='cluster/status.proto', package='cluster', syntax='proto3', dependency=[attributes.file.name]
     )
     field = file.message_type.add(name='GetStatusResponse').field.add(name='device_attributes', number=1)
     field.label, field.type = field.LABEL_REPEATED, field.TYPE_MESSAGE

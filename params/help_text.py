@@ -96,7 +96,7 @@ def _indented(text: str, columns: int) -> str:
     return textwrap.fill(text, 100, initial_indent=' ' * columns, subsequent_indent=' ' * columns)
 
 
-# ---- the page in Markdown --------------------------------------------------------------------------------------------
+# ---- the page in Markdown -------------------------------------------------------------------------------------------
 
 _PAGE_HEAD = """\
 # Flags
