@@ -37,8 +37,8 @@ def main(argv: Sequence[str]) -> int:
         contextlib.closing(Console(out, sys.stderr, documents_only=documents_only)) as console,
     ):
         if parsed.params.repeat > 1:
+            from planning.environment import check_file
             from planning.line import check_launch
-            from planning.output_checks import check_file
             from sweeps.repeat import file_of_first_run, repeat
 
             check_launch(parsed.params, alone=True)

@@ -5,13 +5,16 @@ folder or a device, so that a test hands in an Environment of its own. Does not 
 TensorFlow's devices.
 """
 
+import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.topology import Cluster, public_hosts
+from errors import Refusals, UsageError, spelled
 from hardware import surroundings
 from hardware.cgroups import cpu_limit
 from hardware.data_formats import Capability
@@ -23,8 +26,9 @@ from hardware.visible_gpus import PlaceOnHost, choose_visible
 from inputs.data_folder import DataFolder, open_folder, recognise
 from models.registry import load_model_file
 from params import Params
+from params.file_flags import OUTPUTS, Output, outputs_that_are
+from params.result_flags import FIELD, STDOUT
 from params.tensorflow_flags import chosen_gpus
-from planning import output_checks
 from planning.this_process import THIS_PROCESS, StartSettings, ThisProcess, VisibleGpus
 
 if TYPE_CHECKING:
@@ -32,6 +36,11 @@ if TYPE_CHECKING:
 
 # What the drivers of AMD, and Windows for its Linux, make where there is a GPU.
 _OTHER_GPUS = ('dev/kfd', 'dev/dxg')
+# The output flags by what the checks below treat alike.
+_WITH_CHECKPOINTS = ('train_dir', 'backbone_model_path')
+_OPENED_BY_TENSORFLOW = (*_WITH_CHECKPOINTS, 'data_dir', 'eval_dir', 'profile_dir', 'export_saved_model')
+_WILDCARDS = '*?[\\'
+_FOLDERS = (Output.FOLDER, Output.CHIEF_FOLDER, Output.NEW_FOLDER)
 
 
 class Environment:
@@ -70,11 +79,11 @@ class Environment:
 
     def check_outputs(self, params: Params, *, is_chief: bool) -> None:
         """Raises UsageError if an output file cannot be written; makes missing folders."""
-        output_checks.check_outputs(params, is_chief=is_chief)
+        check_outputs(params, is_chief=is_chief)
 
     def check_file(self, flag: str, path: str) -> None:
         """Raises UsageError if the file that a flag names cannot be written; makes its folder."""
-        output_checks.check_file(flag, path)
+        check_file(flag, path)
 
     def is_folder(self, path: str) -> bool:
         """Whether a folder is there."""
@@ -211,3 +220,122 @@ def may_have_gpu(root: Path = surroundings.ROOT) -> bool:
     """
     is_known = sys.platform == 'linux'
     return not is_known or has_nvidia_gpu(root=root) or any((root / name).exists() for name in _OTHER_GPUS)
+
+
+# ---- output files ---------------------------------------------------------------------------------------------------
+
+
+def check_outputs(params: Params, *, is_chief: bool = True) -> None:
+    """Checks that the files of the run can be written. Creates missing folders and leaves existing files unchanged.
+
+    Args:
+      is_chief: whether this process writes the files that a cluster writes once.
+
+    Raises:
+      UsageError: a file cannot be written; the message names the flag, the path and the reason.
+    """
+    refusals = Refusals()
+    for name in _OPENED_BY_TENSORFLOW:
+        with refusals.collecting():
+            _check_name(name, getattr(params, name))
+    # Nothing is created under such a name.
+    refusals.raise_all()
+    for name in outputs_that_are(Output.FILE, *([Output.CHIEF_FILE] if is_chief else [])):
+        # What is in braces is not known yet; check_file is called again when it is.
+        if (path := getattr(params, name)) and not FIELD.search(path):
+            with refusals.collecting():
+                check_file(name, path)
+    for name in outputs_that_are(Output.PREFIX):
+        if prefix := getattr(params, name):
+            with refusals.collecting(), _refusing(name, prefix):
+                _make_folder(Path(f'{prefix}0').parent)
+    if params.eval and params.train_dir and os.path.isfile(params.train_dir):
+        refusals.add(
+            f'{spelled("train_dir", params.train_dir)}: it is a file; give the folder that the checkpoints are in'
+        )
+    for name in outputs_that_are(*(_FOLDERS if is_chief else (Output.FOLDER,))):
+        if (folder := getattr(params, name)) and not (name == 'train_dir' and params.eval):
+            with refusals.collecting(), _refusing(name, folder):
+                if OUTPUTS[name] is Output.NEW_FOLDER:
+                    _check_new(name, folder)
+                    # The folder is renamed into place when complete; until then its parent is written to.
+                    folder = os.path.dirname(os.path.abspath(folder))
+                _make_folder(Path(folder))
+    refusals.raise_all()
+
+
+def _check_name(name: str, path: str | None) -> None:
+    """Refuses a path that TensorFlow cannot open, which it would tell only after it has trained and saved there."""
+    try:
+        (path or '').encode()
+    except UnicodeEncodeError:
+        encoding = sys.getfilesystemencoding()
+        reason = (
+            'its name is not UTF-8, and TensorFlow opens no other; write another path'
+            if encoding == 'utf-8'
+            else f'file names are {encoding} in this locale; set PYTHONUTF8=1 if this one is UTF-8'
+        )
+        raise UsageError(f'{spelled(name, path)}: {reason}') from None
+    if name in _WITH_CHECKPOINTS and (found := sorted(set(path or '') & set(_WILDCARDS))):
+        raise UsageError(
+            f'{spelled(name, path)}: its name contains {" and ".join(found)}, which TensorFlow takes for a pattern '
+            'when it reads checkpoints; write another path'
+        )
+
+
+def check_file(name: str, path: str) -> None:
+    """Checks that the file which a flag names can be written. Creates its folder if that is missing.
+
+    Raises:
+      UsageError: it cannot.
+    """
+    if path != STDOUT:
+        with _refusing(name, path):
+            _try_file(Path(path))
+
+
+def _check_new(name: str, folder: str) -> None:
+    """Checks that a folder which will be renamed into place is missing or empty."""
+    if os.path.ismount(folder):
+        raise UsageError(f'{spelled(name, folder)}: a mounted folder cannot be replaced; name a new folder in it')
+    if os.path.islink(folder):
+        raise UsageError(f'{spelled(name, folder)}: a link cannot be replaced; write the path of a new folder')
+    if os.path.lexists(folder) and any(Path(folder).iterdir()):
+        raise UsageError(f'{spelled(name, folder)}: the folder is not empty; write the name of a new one')
+
+
+@contextlib.contextmanager
+def _refusing(name: str, path: str) -> Iterator[None]:
+    """Raises UsageError, with the flag and the path, for a path that the block cannot write."""
+    if '://' in path:
+        raise UsageError(f'{spelled(name, path)}: only files of this machine can be written; write a local path')
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f'{spelled(name, path)}: a file is where a folder must be; write another path') from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f'{spelled(name, path)}: it cannot be written ({reason}); write another path') from None
+
+
+def _try_file(path: Path) -> None:
+    # Create and remove the file that a symbolic link points to, not the link.
+    file = path.resolve()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    existed = file.exists()
+    # Appending nothing leaves the content as it is.
+    file.open('ab').close()
+    if not existed:
+        # Another process of the run may have removed it already.
+        file.unlink(missing_ok=True)
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes a folder if it is missing, and writes to it.
+
+    Raises:
+      OSError: it cannot be made, or not be written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    # The file is deleted when it is closed.
+    tempfile.TemporaryFile(dir=folder).close()

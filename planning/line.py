@@ -15,7 +15,7 @@ from planning.counts import count_steps, find_evaluations
 from planning.data import find_data
 from planning.environment import Environment
 from planning.found import Found
-from planning.machine import find_machine, find_surroundings, warn_of_devices
+from planning.machine import find_machine, find_surroundings, place_variables, warn_of_devices
 from planning.outputs import (
     check_files,
     check_files_of_cluster,
@@ -27,7 +27,6 @@ from planning.plan import Plan, ServerPlan
 from planning.process_settings import choose_start, find_visible_gpus
 from planning.processes import find_processes, own_outputs, warn_of_public_hosts
 from planning.subject import check_folder, check_rules, check_run_rules, find_subject
-from planning.variable_places import place_variables
 
 P = ParamSpec('P')
 T = TypeVar('T')

@@ -18,8 +18,7 @@ from planning.plan import Checkpoints, Counts
 from run.schedule import Origin, Schedule, StartFacts, choose_origin, make_schedule
 from run.step_graph import StepGraph
 from training.checkpoint_files import mark_ended, step_of
-from training.checkpoints import Checkpointer
-from training.warm_start import WarmStart
+from training.checkpoints import Checkpointer, WarmStart
 
 
 class RunState:

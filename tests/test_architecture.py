@@ -111,7 +111,6 @@ WITHOUT_TENSORFLOW = [
     'planning.found',
     'planning.line',
     'planning.machine',
-    'planning.output_checks',
     'planning.outputs',
     'planning.plan',
     'planning.process_settings',
@@ -119,7 +118,6 @@ WITHOUT_TENSORFLOW = [
     'planning.schema',
     'planning.subject',
     'planning.this_process',
-    'planning.variable_places',
     'results.advice',
     'results.facts',
     'results.benchmark_log',
@@ -311,7 +309,7 @@ def test_planners_ask_the_environment_and_nothing_else() -> None:
     world = {'glob', 'os', 'pathlib', 'platform', 'shutil', 'socket', 'subprocess', 'sys', 'time'}
     planners = [module for module in MODULES if room_of(module) == 'planning']
     asking = {module for module in planners if world & set(imports_of(MODULES[module]))}
-    assert asking == {'planning.environment', 'planning.output_checks', 'planning.schema', 'planning.this_process'}
+    assert asking == {'planning.environment', 'planning.schema', 'planning.this_process'}
 
 
 def test_only_the_command_and_a_check_of_it_know_the_benchmark() -> None:

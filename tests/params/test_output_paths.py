@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from params import Params
-from planning.output_checks import check_outputs
+from planning.environment import check_outputs
 from tests.support.outputs import refused
 
 pytestmark = pytest.mark.unit

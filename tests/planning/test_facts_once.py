@@ -44,13 +44,13 @@ COUNTED = (
     ('planning.counts', 'find_evaluations'),
     ('planning.machine', 'find_surroundings'),
     ('planning.machine', 'find_machine'),
-    ('planning.output_checks', 'check_outputs'),
+    ('planning.environment', 'check_outputs'),
     ('planning.processes', 'find_processes'),
     ('planning.session', 'describe_session'),
     ('planning.session', 'session_config'),
     ('planning.step', 'describe_step'),
     ('planning.subject', 'find_subject'),
-    ('planning.variable_places', 'place_variables'),
+    ('planning.machine', 'place_variables'),
 )
 
 

@@ -53,7 +53,7 @@ from planning.data import find_data
 from planning.machine import find_machine
 from planning.processes import find_processes
 from planning.subject import find_subject
-from planning.variable_places import place_variables
+from planning.machine import place_variables
 
 class TwoGpus(Environment):
     def capabilities(self, gpus):

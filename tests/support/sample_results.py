@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 from params import Params
 from results.document import Record
 from sweeps.configurations import SweepPlan, make_plan
-from sweeps.flags import override
 from sweeps.folder import Folder
+from sweeps.request import override
 from sweeps.runner import Starter, limits_of
 from sweeps.sweep_file import read_file
 

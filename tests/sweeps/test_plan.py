@@ -8,7 +8,7 @@ from cluster.shape import Shape
 from params import Params
 from params.modes import MODES
 from sweeps.configurations import make_plan
-from sweeps.flags import on_cpu, override, read_grid
+from sweeps.request import on_cpu, override, read_grid
 from sweeps.sweep_file import find_file, read_file, shipped
 from tests.support.outputs import check_line, refused
 from tests.support.sample_results import plan_of
