@@ -1,4 +1,4 @@
-"""The request of a sweep, in a file or on the command line: values of flags, checked one by one before they are combined."""
+"""The request of a sweep, from a file or from flags: values of flags, checked one by one before they are combined."""
 
 import json
 from collections.abc import Mapping, Sequence
