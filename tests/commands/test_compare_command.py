@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,16 @@ import commands.compare
 import tf_cnn_benchmarks
 from results import history
 from tests.support.outputs import check_line
-from tests.support.sample_results import assert_ended, sample_document, sample_failure, sizes_in, starter, write_sample
+from tests.support.sample_results import (
+    assert_ended,
+    cut_off,
+    sample_document,
+    sample_failure,
+    sizes_in,
+    starter,
+    step_seconds,
+    write_sample,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -58,12 +68,15 @@ def rows_of(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, An
     return list(document['rows'])
 
 
-def write_repeats(folder: str, rate: float, batch_sizes: tuple[int, ...] = (32,), **changes: Any) -> None:
+def write_repeats(
+    folder: str, rate: float, batch_sizes: tuple[int, ...] = (32,), flags: Mapping[str, Any] | None = None, **parts: Any
+) -> None:
     for number in range(3):
         for batch_size in batch_sizes:
             path = Path(folder, f'{batch_size}-{number}.json')
             seed = 100 * batch_size + number + int(rate)
-            write_sample(path, rate=rate * (1 + 0.002 * number), batch_size=batch_size, seed=seed, **changes)
+            given = {'batch_size': batch_size, **(flags or {})}
+            write_sample(path, rate=rate * (1 + 0.002 * number), seed=seed, flags=given, **parts)
 
 
 def untimed_throughput(document: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +86,7 @@ def untimed_throughput(document: dict[str, Any]) -> dict[str, Any]:
 
 def write_untimed(path: Path, reason: str) -> None:
     """The result of a run that ended while it was warming up."""
-    document = sample_document(seed=77, complete=False, reason=reason)
+    document = sample_document(seed=77, **cut_off(reason))
     steps = document['workers'][0]['steps']
     steps['phase'] = ['warmup'] * len(steps['phase'])
     document['throughput'] = untimed_throughput(document)
@@ -83,7 +96,7 @@ def write_untimed(path: Path, reason: str) -> None:
 def test_two_results_are_compared_and_what_differs_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     write_sample(Path('a.json'), seed=1)
     slow = [{'code': 'outliers', 'text': '3 steps took long'}]
-    write_sample(Path('b.json'), seed=2, rate=80, batch_size=64, hostname='beta', warnings=slow)
+    write_sample(Path('b.json'), seed=2, rate=80, warnings=slow, flags={'batch_size': 64}, machine={'hostname': 'beta'})
     lines = run_compare(capsys, 'a.json', 'b.json').splitlines()
     titles, _, first, second, *told = lines
     assert titles.split() == ['run', 'shape', 'runs', 'images/sec', '95', '%', 'ratio', '95', '%', 'verdict']
@@ -99,7 +112,7 @@ def test_two_results_are_compared_and_what_differs_is_named(capsys: pytest.Captu
 
 def test_json_has_all_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     write_sample(Path('a.json'), seed=1)
-    write_sample(Path('b.json'), seed=2, rate=80, precision='fp16')
+    write_sample(Path('b.json'), seed=2, rate=80, flags={'precision': 'fp16'})
     first, second = rows_of(capsys, 'a.json', 'b.json')
     assert (first['is_baseline'], first['ratio'], first['verdict']) == (True, None, None)
     assert second['baseline'] == 'a.json'
@@ -114,7 +127,7 @@ def test_json_has_all_numbers(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_csv_has_the_keys_of_json(capsys: pytest.CaptureFixture[str]) -> None:
     write_sample(Path('a.json'))
-    write_sample(Path('b.json'), batch_size=64)
+    write_sample(Path('b.json'), flags={'batch_size': 64})
     rows = rows_of(capsys, 'a.json', 'b.json')
     read = list(csv.DictReader(run_compare(capsys, 'a.json', 'b.json', '--format=csv').splitlines()))
     assert [list(row) for row in read] == [list(row) for row in rows]
@@ -124,7 +137,7 @@ def test_csv_has_the_keys_of_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_markdown_is_a_table_and_a_list(capsys: pytest.CaptureFixture[str]) -> None:
     write_sample(Path('a|b.json'))
-    write_sample(Path('c.json'), batch_size=64)
+    write_sample(Path('c.json'), flags={'batch_size': 64})
     lines = run_compare(capsys, 'a|b.json', 'c.json', '--format=markdown').splitlines()
     assert lines[2].split()[:6] == ['|', 'a\\|b.json', '|', '1*1', '|', '1']
     assert {line.replace('\\|', '').count('|') for line in lines[:4]} == {9}
@@ -134,8 +147,7 @@ def test_markdown_is_a_table_and_a_list(capsys: pytest.CaptureFixture[str]) -> N
 def test_folders_are_compared_setting_by_setting(capsys: pytest.CaptureFixture[str]) -> None:
     write_repeats('old', 100, (32, 64, 16))
     write_repeats('new', 90, (64, 32, 128), flags={'xla': True})
-    stopped = {'complete': False, 'reason': 'stopped by SIGTERM'}
-    write_sample(Path('new/256.json'), batch_size=256, flags={'xla': True}, **stopped)
+    write_sample(Path('new/256.json'), flags={'batch_size': 256, 'xla': True}, **cut_off('stopped by SIGTERM'))
     write_untimed(Path('new/none.json'), 'it ran out of memory')
     Path('new/failure.json').write_text(json.dumps(sample_failure(reason='the data are gone')))
     Path('new/notes.json').write_text('{"no": "result"}')
@@ -163,7 +175,7 @@ def test_folders_are_compared_setting_by_setting(capsys: pytest.CaptureFixture[s
 def test_the_settings_of_a_folder_are_compared_with_its_first(capsys: pytest.CaptureFixture[str]) -> None:
     for number, size in enumerate((64, 32, 128)):
         started_at = f'2026-11-22T08:00:0{number}Z'
-        write_sample(Path(f'all/{size}.json'), batch_size=size, started_at=started_at, rate=size, seed=size)
+        write_sample(Path(f'all/{size}.json'), started_at=started_at, rate=size, seed=size, flags={'batch_size': size})
     rows = rows_of(capsys, 'all')
     assert [row['name'] for row in rows] == ['batch_size=64', 'batch_size=32', 'batch_size=128']
     assert [row['ratio'] and round(row['ratio'], 1) for row in rows] == [None, 0.5, 2.0]
@@ -171,8 +183,8 @@ def test_the_settings_of_a_folder_are_compared_with_its_first(capsys: pytest.Cap
 
 def test_an_incomplete_run_besides_complete_repeats_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
     write_repeats('old', 100)
-    write_repeats('new', 100, hostname='beta')
-    write_sample(Path('new/cut.json'), rate=20, complete=False, reason='interrupted')
+    write_repeats('new', 100, machine={'hostname': 'beta'})
+    write_sample(Path('new/cut.json'), rate=20, **cut_off('interrupted'))
     rows = rows_of(capsys, 'old', 'new')
     assert [(row['num_runs'], row['verdict']) for row in rows[:2]] == [(3, None), (3, 'no significant difference')]
     assert 'interrupted' in rows[2]['remark']
@@ -180,7 +192,7 @@ def test_an_incomplete_run_besides_complete_repeats_does_not_count(capsys: pytes
 
 def test_an_incomplete_result_is_compared_and_marked(capsys: pytest.CaptureFixture[str]) -> None:
     write_sample(Path('a.json'))
-    write_sample(Path('b.json'), rate=50, complete=False, reason='stopped by SIGTERM')
+    write_sample(Path('b.json'), rate=50, **cut_off('stopped by SIGTERM'))
     _, row = rows_of(capsys, 'a.json', 'b.json')
     assert (row['status'], row['verdict']) == ('incomplete', 'slower')
     assert 'stopped by SIGTERM' in row['remark']
@@ -190,9 +202,7 @@ def test_the_spread_of_repeats_judges_single_runs_of_other_settings(capsys: pyte
     write_repeats('old', 100, (32,))
     write_repeats('new', 100, (32,), flags={'xla': True})
     for folder, rate in (('old', 100), ('new', 97)):
-        write_sample(
-            Path(f'{folder}/64.json'), rate=rate, batch_size=64, flags={'xla': True} if folder == 'new' else None
-        )
+        write_sample(Path(f'{folder}/64.json'), rate=rate, flags={'batch_size': 64, 'xla': folder == 'new'})
     row = next(row for row in rows_of(capsys, 'old', 'new') if row['ratio_from'] == 'steps')
     assert row['run_spread'] == pytest.approx(0.0033, rel=0.6)
     assert 'repeats' in row['run_spread_from']
@@ -205,7 +215,7 @@ def test_the_spread_of_repeats_judges_single_runs_of_other_settings(capsys: pyte
 def test_fail_below_fails_for_significantly_slower_results_only(capsys: pytest.CaptureFixture[str]) -> None:
     write_sample(Path('a.json'), seed=1)
     write_sample(Path('slow.json'), seed=2, rate=80)
-    write_sample(Path('noisy.json'), seed=3, rate=80, noise=0.4)
+    write_sample(Path('noisy.json'), seconds=step_seconds(32 / 80, noise=0.4, seed=3))
     text = run_compare(capsys, 'a.json', 'slow.json', '--fail_below=0.95', code=1)
     check_line(text.splitlines()[-1], '--fail_below=0.95', 'slow.json', '0.799')
     run_compare(capsys, 'a.json', 'slow.json', '--fail_below=0.7')
@@ -222,7 +232,7 @@ def test_the_clock_of_the_steps_leaves_out_what_lies_between_them(capsys: pytest
 
 def test_different_work_is_compared_only_by_force(capsys: pytest.CaptureFixture[str]) -> None:
     write_sample(Path('a.json'))
-    write_sample(Path('b.json'), model='trivial', role='forward-only')
+    write_sample(Path('b.json'), run={'role': 'forward-only'}, flags={'model': 'trivial'})
     assert tf_cnn_benchmarks.main(['compare', 'a.json', 'b.json']) == 2
     check_line(capsys.readouterr().err.strip(), 'a.json', 'b.json', 'lenet', 'trivial', 'forward-only', '--force')
     row = rows_of(capsys, 'a.json', 'b.json', '--force')[1]
@@ -249,7 +259,7 @@ def test_results_are_judged_by_a_history(capsys: pytest.CaptureFixture[str]) -> 
         history.add('history.sqlite', document)
     for name, rate in (('same', 101), ('slow', 80)):
         write_sample(Path(f'{name}.json'), rate=rate, seed=99)
-    write_sample(Path('other.json'), batch_size=64)
+    write_sample(Path('other.json'), flags={'batch_size': 64})
     argv = ('same.json', 'slow.json', 'other.json', '--against=history.sqlite')
     document = json.loads(run_compare(capsys, *argv, '--format=json'))
     verdicts = {row['name']: row['verdict'] for row in document['rows']}
@@ -318,7 +328,7 @@ def test_bad_input_is_refused_in_one_line(
 def test_text_of_a_result_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     write_sample(Path('a.json'))
     evil = 'x\x1b[2J\nfake line'
-    write_sample(Path('b.json'), hostname=evil, warnings=[{'code': 'evil', 'text': evil}])
+    write_sample(Path('b.json'), warnings=[{'code': 'evil', 'text': evil}], machine={'hostname': evil})
     text = run_compare(capsys, 'a.json', 'b.json')
     assert '\x1b' not in text
     assert not any(line.startswith('fake') for line in text.splitlines())
@@ -350,7 +360,7 @@ def test_runs_of_two_versions_are_never_one_row(capsys: pytest.CaptureFixture[st
 def test_an_upgrade_of_tensorflow_is_compared_setting_by_setting(capsys: pytest.CaptureFixture[str]) -> None:
     for version, folder in (('2.20.0', 'old'), ('2.21.0', 'new')):
         for size in (32, 64):
-            document = sample_document(batch_size=size, seed=size)
+            document = sample_document(seed=size, flags={'batch_size': size})
             document['machine']['versions']['tensorflow'] = version
             Path(folder).mkdir(exist_ok=True)
             Path(f'{folder}/{size}.json').write_text(json.dumps(document))
@@ -361,7 +371,7 @@ def test_an_upgrade_of_tensorflow_is_compared_setting_by_setting(capsys: pytest.
 
 
 def test_an_evaluation_is_refused_as_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    document = sample_document(role='evaluation')
+    document = sample_document(run={'role': 'evaluation'})
     document['workers'] = []
     document['throughput'] = untimed_throughput(document)
     Path('eval.json').write_text(json.dumps(document))
@@ -388,8 +398,11 @@ def test_an_outlying_run_is_named_and_the_same_runs_on_both_sides_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for number, rate in enumerate((100, 101, 99, 50, 100, 102)):
-        write_sample(Path(f'a/{number}.json'), rate=rate, noise=0.001, seed=number)
-        write_sample(Path(f'b/{number}.json'), rate=80 + number % 2, noise=0.001, seed=50 + number)
+        write_sample(Path(f'a/{number}.json'), seconds=step_seconds(32 / rate, noise=0.001, seed=number))
+        write_sample(
+            Path(f'b/{number}.json'),
+            seconds=step_seconds(32 / (80 + number % 2), noise=0.001, seed=50 + number),
+        )
     (line,) = [line for line in run_compare(capsys, 'a', 'b').splitlines() if 'far from' in line]
     check_line(line, 'a: ', 'a/3.json (49.9', 'far from the others')
     first, second = rows_of(capsys, 'a', 'b')
@@ -422,7 +435,11 @@ def test_many_rows_are_summed_up_and_piped_rows_are_one_line_each(capsys: pytest
     for number in range(count):
         long = {'num_intra_threads': number, 'xla_dump': 'x' * 150}
         path = Path(f'many/{number:03}.json')
-        write_sample(path, num_steps=8, seed=number, rate=100 + number / 100, noise=0.001, flags=long)
+        write_sample(
+            path,
+            seconds=step_seconds(32 / (100 + number / 100), num_steps=8, noise=0.001, seed=number),
+            flags=long,
+        )
     Path('many/cut.json').write_text('{')
     begin = time.process_time()
     text = run_compare(capsys, 'many')

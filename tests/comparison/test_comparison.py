@@ -12,7 +12,7 @@ from scipy import stats
 from comparison.intervals import MIN_STEPS, Estimate, correlation, estimate_runs, mean_error
 from comparison.ratios import Clock, Significance, compare, estimate, given_spread, known_spread
 from results.document import Record
-from tests.support.sample_results import sample_document, sample_record
+from tests.support.sample_results import sample_document, sample_record, step_seconds
 
 pytestmark = pytest.mark.unit
 
@@ -121,15 +121,20 @@ def test_the_interval_contains_the_true_ratio_in_93_percent_or_more_of_many_pair
     assert 0.93 <= coverage(kind, 1000, seed=1) <= 0.985
 
 
+def steady(rate: float) -> Record:
+    """A run whose steps take equally long."""
+    return sample_record(seconds=[32 / rate] * 50, gap=0)
+
+
 def test_the_throughput_of_runs_is_that_of_all_their_seconds() -> None:
-    runs = [sample_record(rate=rate, noise=0, gap=0) for rate in (50, 100, 200)]
+    runs = [steady(rate) for rate in (50, 100, 200)]
     assert estimate(runs).images_per_second == pytest.approx(3 / (1 / 50 + 1 / 100 + 1 / 200))
 
 
 def test_the_ratio_of_repeated_runs_has_the_interval_of_welch() -> None:
     # Small differences, where logarithms and relative differences are nearly equal.
     before, after = [100.0, 100.2, 99.7, 100.4], [98.0, 98.9, 98.3, 98.1, 98.6]
-    sides = [estimate([sample_record(rate=rate, noise=0, gap=0) for rate in side]) for side in (before, after)]
+    sides = [estimate([steady(rate) for rate in side]) for side in (before, after)]
     found = compare(sides[0], sides[1])
     assert found.basis == 'runs'
     expected = stats.ttest_ind(np.log(after), np.log(before), equal_var=False).confidence_interval()
@@ -139,8 +144,8 @@ def test_the_ratio_of_repeated_runs_has_the_interval_of_welch() -> None:
 
 
 def test_one_run_is_compared_with_repeats_by_the_spread_of_these() -> None:
-    many = estimate([sample_record(rate=rate, noise=0, gap=0) for rate in (100, 101, 99, 100.5)])
-    single = estimate([sample_record(rate=98, noise=0.001, gap=0)])
+    many = estimate([steady(rate) for rate in (100, 101, 99, 100.5)])
+    single = estimate([sample_record(seconds=step_seconds(32 / 98, noise=0.001), gap=0)])
     found = compare(many, single)
     low, high = found.interval or (0, 0)
     spread = statistics.stdev(np.log([100, 101, 99, 100.5]))
@@ -149,9 +154,7 @@ def test_one_run_is_compared_with_repeats_by_the_spread_of_these() -> None:
 
 
 def test_the_spread_is_pooled_over_all_settings_with_repeats() -> None:
-    sides = [
-        estimate([sample_record(rate=r, noise=0, gap=0) for r in rates]) for rates in ((99, 100, 101), (95, 100, 105))
-    ]
+    sides = [estimate([steady(r) for r in rates]) for rates in ((99, 100, 101), (95, 100, 105))]
     pooled = known_spread([*sides, Estimate(5.0, 1, 100)])
     assert pooled
     assert pooled.degrees_of_freedom == 4
@@ -205,7 +208,7 @@ def test_the_clock_counts_what_lies_between_steps_or_not() -> None:
 
 
 def test_a_run_of_few_steps_has_a_rate_but_no_verdict() -> None:
-    few = estimate([sample_record(num_steps=MIN_STEPS - 1)])
+    few = estimate([sample_record(seconds=step_seconds(num_steps=MIN_STEPS - 1))])
     assert few.interval is None
     found = compare(few, estimate([sample_record()]))
     assert (found.interval, found.verdict) == (None, Significance.FEW_STEPS)

@@ -12,7 +12,7 @@ from page.html_page import make_page
 from page.plots import WIDTH
 from results.collection import collect
 from tests.support.browser import Browser, open_browser
-from tests.support.sample_results import sample_document, sample_failure
+from tests.support.sample_results import sample_document, sample_failure, step_seconds
 
 pytestmark = pytest.mark.unit
 
@@ -38,15 +38,17 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     # The last one differs from the first only by a flag with HTML in its value.
     for number, (mode, (workers, devices)) in enumerate([*settings, settings[0]]):
         document = sample_document(
-            variable_update=mode,
-            num_workers=workers,
-            devices_per_worker=devices,
-            num_ps=int(mode != 'replicated'),
-            rate=100.0 * workers * devices + number,
+            seconds=step_seconds(
+                32 * devices * workers / (100.0 * workers * devices + number), num_steps=30, seed=number
+            ),
             seed=number,
-            num_steps=30,
-            hostname=f'alpha{HOSTILE}',
-            flags={'optimizer': HOSTILE_FLAG if number == len(settings) else 'sgd'},
+            flags={
+                'variable_update': mode,
+                'num_gpus': devices,
+                'optimizer': HOSTILE_FLAG if number == len(settings) else 'sgd',
+            },
+            machine={'hostname': f'alpha{HOSTILE}'},
+            cluster={'num_workers': workers, 'num_ps': int(mode != 'replicated')},
         )
         document['warnings'] = [{'code': 'outliers', 'text': HOSTILE}] if number == 2 else []
         documents.append(document)

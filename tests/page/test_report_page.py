@@ -20,7 +20,15 @@ from results.document import Failure, Record
 from sweeps.folder import Folder
 from sweeps.runner import Starter
 from tests.support.outputs import check_line
-from tests.support.sample_results import plan_of, sample_document, sample_failure, sample_record, write_sample
+from tests.support.sample_results import (
+    evaluations,
+    plan_of,
+    sample_document,
+    sample_failure,
+    sample_record,
+    step_seconds,
+    write_sample,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -58,12 +66,13 @@ def test_one_result_is_a_page_without_empty_plots() -> None:
 def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
     records = [
         sample_record(
-            devices_per_worker=2 ** (number % 3),
-            batch_size=32 << (number // 3 % 5),
-            variable_update=('replicated', 'parameter_server')[number // 15],
             rate=100 + number,
             seed=number,
-            num_steps=100,
+            flags={
+                'num_gpus': 2 ** (number % 3),
+                'batch_size': 32 << number // 3 % 5,
+                'variable_update': ('replicated', 'parameter_server')[number // 15],
+            },
         )
         for number in range(30)
     ]
@@ -78,7 +87,9 @@ def test_a_sweep_of_30_results_weighs_less_than_1_mb() -> None:
 def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> None:
     def record(batch_size: int, joules: float | None, *accuracies: float) -> Record:
         flags = {'stop_at_top_1_accuracy': 0.98}
-        document = sample_document(batch_size=batch_size, accuracies=accuracies, flags=flags, seed=len(accuracies))
+        document = sample_document(
+            **evaluations(*accuracies), seed=len(accuracies), flags={'batch_size': batch_size, **(flags or {})}
+        )
         document['energy'] |= {'source': 'RAPL', 'joules': joules, 'joules_per_image': joules}
         return Record('sample.json', document)
 
@@ -99,7 +110,7 @@ def test_energy_and_time_to_accuracy_have_columns_where_a_run_knows_them() -> No
 def test_a_wide_interval_ends_at_an_axis_that_follows_the_rates() -> None:
     # 3 runs of 200, 300 and 400 images/sec: the interval of the second setting reaches to 1.9 times its rate.
     rates = ((1, 320, 0), (1, 322, 1), (1, 321, 2), (2, 250, 3), (2, 300, 4), (2, 400, 5))
-    records = [sample_record(devices_per_worker=size, rate=rate, seed=seed) for size, rate, seed in rates]
+    records = [sample_record(rate=rate, seed=seed, flags={'num_gpus': size}) for size, rate, seed in rates]
     made = plots_of(*records)
     assert max(float(row[3]) for row in made['rates'].rows) > 500
     assert made['rates'].figure.axes[0].get_xlim()[1] < 1.6 * 320
@@ -109,7 +120,9 @@ def test_a_wide_interval_ends_at_an_axis_that_follows_the_rates() -> None:
 
 def test_plots_of_200_results_show_at_most_50_settings_and_say_so() -> None:
     records = [
-        sample_record(batch_size=size, rate=100 + size + repeat, seed=size, num_steps=4)
+        sample_record(
+            seconds=step_seconds(size / (100 + size + repeat), num_steps=4, seed=size), flags={'batch_size': size}
+        )
         for size in range(1, 68)
         for repeat in range(3)
     ]
@@ -152,9 +165,7 @@ def test_the_bars_of_the_time_are_the_phases_and_the_steps() -> None:
 def test_the_history_names_its_changes() -> None:
     records = [
         sample_record(
-            rate=rate,
-            noise=0.001,
-            seed=number,
+            seconds=step_seconds(32 / rate, noise=0.001, seed=number),
             started_at=f'2026-{1 + number:02d}-01T08:00:00Z',
         )
         for number, rate in enumerate([100.0] * 5 + [90.0] * 5)
@@ -170,7 +181,9 @@ def test_the_history_names_its_changes() -> None:
 
 def test_text_in_plots_is_escaped_and_formulas_are_text(tmp_path: Path) -> None:
     label = '<b>$x$ & "y" url(#z) #1f5fa8 12.3456'
-    records = [sample_record(seed=seed, model=model, rate=seed) for seed, model in ((1, label), (2, 'lenet'))]
+    records = [
+        sample_record(seed=seed, rate=seed, flags={'model': model}) for seed, model in ((1, label), (2, 'lenet'))
+    ]
     plot = plots_of(*records)['rates']
     plot.save(tmp_path)
     assert (tmp_path / 'rates.png').read_bytes().startswith(b'\x89PNG')
@@ -209,14 +222,11 @@ def test_the_page_of_a_sweep_agrees_with_its_table_and_has_the_published_rates(
                 continue
             write_sample(
                 path,
-                model=one.model,
-                variable_update=one.variable_update,
-                num_workers=one.shape.workers,
-                devices_per_worker=one.shape.devices,
-                num_ps=one.shape.num_ps,
                 rate=100 + 37 * number,
                 seed=10 * len(folders) + number,
                 started_at=f'2026-11-2{9 - number}T08:00:00Z',
+                flags={'model': one.model, 'variable_update': one.variable_update, 'num_gpus': one.shape.devices},
+                cluster={'num_workers': one.shape.workers, 'num_ps': one.shape.num_ps},
             )
         assert run_plan(plan, folder, Starter(())) == 1
         folders.append(str(folder.path))

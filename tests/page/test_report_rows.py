@@ -10,7 +10,7 @@ from page.findings import flag_differences, machine_cards, machine_differences, 
 from page.rows import Summary, names_of, number, summarize_collection
 from results.collection import Collection
 from results.document import Failure, Record
-from tests.support.sample_results import sample_document, sample_failure, sample_record
+from tests.support.sample_results import cut_off, sample_document, sample_failure, sample_record, step_seconds
 
 pytestmark = pytest.mark.unit
 
@@ -20,15 +20,19 @@ def summary_of(*records: Record, failures: tuple[Failure, ...] = ()) -> Summary:
 
 
 def test_rows_stand_in_the_order_of_the_table_that_people_write_by_hand() -> None:
-    shapes: list[dict[str, Any]] = [
-        {'variable_update': 'parameter_server', 'num_workers': 2, 'num_ps': 1},
-        {'variable_update': 'parameter_server', 'num_workers': 1, 'num_ps': 1},
-        {'variable_update': 'replicated', 'devices_per_worker': 4},
-        {'variable_update': 'replicated', 'devices_per_worker': 1},
+    on_servers = {'variable_update': 'parameter_server'}
+    # The images of a step, and the other changes.
+    shapes: list[tuple[int, dict[str, Any]]] = [
+        (64, {'flags': on_servers, 'cluster': {'num_workers': 2, 'num_ps': 1}}),
+        (32, {'flags': on_servers, 'cluster': {'num_ps': 1}}),
+        (128, {'flags': {'num_gpus': 4}}),
+        (32, {}),
     ]
     records = [
-        sample_record(rate=100 * (index + 1), started_at=f'2026-11-2{index}T08:00:00Z', gap=0, noise=0, **changes)
-        for index, changes in enumerate(shapes)
+        sample_record(
+            seconds=[size / (100 * (index + 1))] * 4, gap=0, started_at=f'2026-11-2{index}T08:00:00Z', **changes
+        )
+        for index, (size, changes) in enumerate(shapes)
     ]
     summary = summary_of(*records)
     assert [row.traits['W*G+P'] for row in summary.rows] == ['1*1', '1*4', '1*1+1', '2*1+1']
@@ -37,7 +41,7 @@ def test_rows_stand_in_the_order_of_the_table_that_people_write_by_hand() -> Non
 
 
 def test_repeats_are_one_row_with_the_interval_of_their_mean() -> None:
-    records = [sample_record(rate=rate, seed=int(rate), noise=0.01) for rate in (100, 104, 99)]
+    records = [sample_record(seconds=step_seconds(32 / rate, noise=0.01, seed=rate)) for rate in (100, 104, 99)]
     (row,) = summary_of(*records).rows
     found = estimate(records)
     assert row.interval == found.interval
@@ -46,7 +50,7 @@ def test_repeats_are_one_row_with_the_interval_of_their_mean() -> None:
 
 
 def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape() -> None:
-    documents = [sample_document(devices_per_worker=number, flags={'num_gpus': number}) for number in (1, 2, 2)]
+    documents = [sample_document(flags={'num_gpus': number}) for number in (1, 2, 2)]
     for document, gpus in zip(documents, ('0', '0,1', '2,3'), strict=True):
         document['environment'] = {'CUDA_VISIBLE_DEVICES': gpus}
     one, two, others = (Record(f'{index}.json', document) for index, document in enumerate(documents))
@@ -55,7 +59,7 @@ def test_runs_on_one_and_on_two_gpus_differ_in_nothing_but_their_shape() -> None
 
 
 def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
-    other = sample_document(hostname='beta', seed=3, flags={'optimizer': 'momentum'})
+    other = sample_document(seed=3, flags={'optimizer': 'momentum'}, machine={'hostname': 'beta'})
     other['environment'] = {'OMP_NUM_THREADS': '2'}
     summary = summary_of(sample_record(flags={'optimizer': 'sgd'}), Record('other.json', other))
     assert len(summary.rows) == 2
@@ -70,9 +74,9 @@ def test_runs_that_differ_only_in_what_changes_no_step_are_repeats() -> None:
 
 
 def test_failures_and_incomplete_runs_are_rows_with_their_reason_and_without_speed_up() -> None:
-    cut_off = sample_record(complete=False, reason='stopped by SIGTERM', rate=1000)
+    stopped = sample_record(**cut_off('stopped by SIGTERM'), rate=1000)
     failure = Failure('failed.json', sample_failure(shape='8*1', reason='out of memory'))
-    summary = summary_of(sample_record(rate=100, seed=1), cut_off, failures=(failure,))
+    summary = summary_of(sample_record(rate=100, seed=1), stopped, failures=(failure,))
     assert [row.status for row in summary.rows] == ['incomplete', 'complete', 'failed']
     assert [row.speed_up for row in summary.rows] == [None, 1.0, None]
     assert 'stopped by SIGTERM' in str(summary.rows[0].reason)
@@ -85,7 +89,7 @@ def test_failures_are_named_by_what_tells_them_from_results() -> None:
     document = sample_failure(model='resnet50', shape='1*2')
     del document['command']['given']['variable_update']
     failures = (Failure('failed.json', document), Failure('other.json', sample_failure(model='resnet50')))
-    summary = summary_of(sample_record(variable_update='parameter_server'), failures=failures)
+    summary = summary_of(sample_record(flags={'variable_update': 'parameter_server'}), failures=failures)
     labels = [row.label for row in summary.rows]
     assert not any(label.startswith('#') for label in labels)
     assert ['resnet50' in label for label in labels] == [False, True, True]
@@ -102,7 +106,7 @@ def test_failures_alone_are_a_table() -> None:
 
 def test_speed_ups_are_within_one_model() -> None:
     records = [
-        sample_record(model=model, devices_per_worker=devices, rate=rate * devices, gap=0, noise=0, seed=devices)
+        sample_record(seconds=[32 / rate] * 4, gap=0, flags={'model': model, 'num_gpus': devices})
         for model, rate in (('lenet', 100), ('resnet50', 10))
         for devices in (1, 2)
     ]
@@ -112,7 +116,7 @@ def test_speed_ups_are_within_one_model() -> None:
 
 
 def test_a_run_without_a_timed_step_is_a_row_without_a_rate() -> None:
-    document = sample_document(complete=False, reason='stopped by SIGINT', num_steps=1)
+    document = sample_document(seconds=step_seconds(num_steps=1), **cut_off('stopped by SIGINT'))
     document['throughput']['images_per_second'] = None
     (row,) = summary_of(Record('early.json', document)).rows
     assert math.isnan(row.rate)
@@ -145,7 +149,7 @@ def test_numbers_have_four_digits(value: float | None, text: str) -> None:
 
 
 def test_machines_with_one_host_name_are_told_apart_and_their_differences_listed() -> None:
-    records = [sample_record(cpu_model=model, seed=seed) for seed, model in enumerate(('CPU 1', 'CPU 2'))]
+    records = [sample_record(seed=seed, machine={'cpu_model': model}) for seed, model in enumerate(('CPU 1', 'CPU 2'))]
     for position, record in enumerate(records):
         record.document['machine']['fingerprint'] = f'{position}a2b3c4d5'
     summary = summary_of(*records)
@@ -167,6 +171,7 @@ def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
 
 def test_a_flag_that_a_version_lacks_differs_from_no_default() -> None:
     old, new = sample_record(seed=1), sample_record(seed=2, flags={'xla': False})
+    del old.document['command']['flags']['xla']
     summary = summary_of(old, new)
     assert len(summary.rows) == 1
     assert flag_differences(summary.runs) == []

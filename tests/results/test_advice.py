@@ -60,7 +60,7 @@ def test_clean_runs_have_no_warnings(num_steps: int, likeness: float) -> None:
 
 
 def test_a_result_of_an_evaluation_or_without_steps_has_no_warnings() -> None:
-    document = sample_document(role='evaluation')
+    document = sample_document(run={'role': 'evaluation'})
     document['workers'] = []
     document['statistics'] = describe([])
     assert advise(document) == []
@@ -71,12 +71,14 @@ def test_a_result_of_an_evaluation_or_without_steps_has_no_warnings() -> None:
 def test_a_slow_first_step_asks_for_more_warm_up() -> None:
     seconds = steps()
     seconds[0] = 0.93
-    document = sample_document(seconds=seconds, num_warmup=2)
+    document = sample_document(seconds=seconds, flags={'num_warmup_batches': 2})
     the_warning('slow_first_step', document, '3.1 times', '2 steps', '--num_warmup_batches=10')
     seconds[1] = 0.6
-    document = sample_document(seconds=seconds, num_warmup=1)
+    document = sample_document(seconds=seconds, flags={'num_warmup_batches': 1})
     the_warning('slow_first_step', document, 'first 2 timed steps', '1 step ', '--num_warmup_batches=10')
-    the_warning('slow_first_step', sample_document(seconds=seconds, num_warmup=20), '--num_warmup_batches=40')
+    the_warning(
+        'slow_first_step', sample_document(seconds=seconds, flags={'num_warmup_batches': 20}), '--num_warmup_batches=40'
+    )
 
 
 def test_outliers_are_counted_and_their_time_told() -> None:
@@ -120,7 +122,7 @@ def test_few_steps_are_told() -> None:
 
 @pytest.mark.parametrize('value', [None, math.nan])
 def test_a_loss_that_is_no_number_is_told_with_its_step(value: float | None) -> None:
-    document = sample_document(seconds=steps(), num_workers=2)
+    document = sample_document(seconds=steps(), cluster={'num_workers': 2})
     document['workers'][1]['steps']['loss'][90:] = [value] * 12
     # Of the 2 warm-up steps and 100 timed ones, the 91st.
     the_warning('loss_not_finite', document, 'worker 1', 'step 91', '12 of 102 steps', '--init_learning_rate')

@@ -27,7 +27,14 @@ from results import document as record
 from results.collection import Collection, collect
 from results.document import FAILURE, Failure, Record, read_document
 from tests.support.outputs import check_line
-from tests.support.sample_results import sample_document, sample_failure, sample_record, write_sample
+from tests.support.sample_results import (
+    cut_off,
+    sample_document,
+    sample_failure,
+    sample_record,
+    step_seconds,
+    write_sample,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -36,7 +43,7 @@ NESTED = '[' * 200_000 + ']' * 200_000
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> str:
-    document = sample_document(num_steps=8)
+    document = sample_document(seconds=step_seconds(num_steps=8))
     change(document)
     return json.dumps(document)
 
@@ -90,12 +97,12 @@ VALUES: tuple[Any, ...] = (
     *([], {}, [None], ['x'], [-1e50], [1e-99] * 3, {'a': {'b': []}}),
 )
 BASES = (
-    sample_document(num_steps=8, seed=9),
-    sample_document(num_steps=7, num_workers=2, num_ps=1, seed=8),
-    sample_document(num_steps=3, complete=False, reason='stopped'),
+    sample_document(seconds=step_seconds(num_steps=8, seed=9)),
+    sample_document(seconds=step_seconds(num_steps=7, seed=8), cluster={'num_workers': 2, 'num_ps': 1}),
+    sample_document(seconds=step_seconds(num_steps=3), **cut_off('stopped')),
     sample_failure(),
 )
-GOOD = [sample_record(f'{number}.json', num_steps=8, seed=number) for number in range(3)]
+GOOD = [sample_record(f'{number}.json', seconds=step_seconds(num_steps=8, seed=number)) for number in range(3)]
 
 
 def paths(value: object) -> Iterator[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ from comparison.regression import MULTIPLES, expectation, judge
 from results.document import Record
 from results.history import add, read, read_setting, setting_key
 from tests.support.outputs import check_line, failed, refused
-from tests.support.sample_results import sample_document, sample_record
+from tests.support.sample_results import cut_off, sample_document, sample_record
 
 pytestmark = pytest.mark.unit
 
@@ -30,7 +30,7 @@ def as_records(documents: list[dict[str, Any]]) -> list[Record]:
 
 def test_results_are_kept_whole_and_in_the_order_of_their_runs(tmp_path: Path) -> None:
     path = str(tmp_path / 'history.sqlite')
-    runs = [a_run(2), a_run(1), a_run(3, complete=False, reason='stopped by SIGTERM')]
+    runs = [a_run(2), a_run(1), a_run(3, **cut_off('stopped by SIGTERM'))]
     for run in runs:
         add(path, run)
     found = read(path)
@@ -54,12 +54,12 @@ def test_a_result_that_is_added_twice_is_there_once(tmp_path: Path) -> None:
 
 def test_the_key_of_a_setting_ignores_what_changes_no_step() -> None:
     same = [sample_record(flags={'num_batches': count, 'max_ckpts_to_keep': count}) for count in (10, 20)]
-    assert setting_key(same[0]) == setting_key(same[1]) != setting_key(sample_record(batch_size=64))
+    assert setting_key(same[0]) == setting_key(same[1]) != setting_key(sample_record(flags={'batch_size': 64}))
 
 
 def test_a_history_looks_up_the_runs_of_one_setting_on_one_machine(tmp_path: Path) -> None:
     path = str(tmp_path / 'history.sqlite')
-    for run in (a_run(1), a_run(2, batch_size=64), a_run(3, hostname='beta'), a_run(4)):
+    for run in (a_run(1), a_run(2, flags={'batch_size': 64}), a_run(3, machine={'hostname': 'beta'}), a_run(4)):
         add(path, run)
     found = read_setting(path, Record('new.json', a_run(5)))
     assert [record.document['id'] for record in found.records] == ['run-1', 'run-4']
@@ -188,10 +188,10 @@ def test_a_shift_is_seen_at_once_and_becomes_the_new_level() -> None:
 
 
 def test_equal_runs_still_tolerate_2_percent() -> None:
-    runs = as_records([a_run(number, noise=0, num_steps=2) for number in range(6)])
+    runs = as_records([a_run(number, seconds=[0.32, 0.32]) for number in range(6)])
     assert judge(runs[5:], runs).verdict == 'as before'
     for rate, verdict in ((98.5, 'as before'), (97.5, 'slower than the 5 runs before')):
-        new = as_records([a_run(6, rate, noise=0, num_steps=2)])
+        new = as_records([a_run(6, seconds=[32 / rate] * 2)])
         assert judge(new, runs[:5]).verdict == verdict
 
 
@@ -204,7 +204,11 @@ def test_a_run_is_judged_by_the_last_runs_of_its_setting_on_its_machine() -> Non
         run['machine']['versions']['tensorflow'] = '2.20.0'
         history.append(run)
     # These do not count.
-    history += [a_run(17, 10, batch_size=64), a_run(18, 10, hostname='beta'), a_run(19, 10, complete=False)]
+    history += [
+        a_run(17, 10, flags={'batch_size': 64}),
+        a_run(18, 10, machine={'hostname': 'beta'}),
+        a_run(19, 10, **cut_off('interrupted')),
+    ]
     found = judge(as_records([a_run(20, 90.2)]), as_records(history))
     assert found.verdict == 'as before'
     assert (found.num_earlier, found.num_compared) == (17, 10)

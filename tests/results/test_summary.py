@@ -3,13 +3,13 @@
 import pytest
 
 from results.summary import format_machine, format_summary
-from tests.support.sample_results import sample_document
+from tests.support.sample_results import evaluations, sample_document, step_seconds
 
 pytestmark = pytest.mark.unit
 
 
 def test_a_summary_of_everything() -> None:
-    document = sample_document(num_steps=100)
+    document = sample_document(seconds=step_seconds(num_steps=100))
     document['statistics']['step_seconds'] |= {'median': 0.0342, 'p90': 0.03504, 'p95': 0.0362, 'p99': 0.0413}
     document['throughput'] |= {
         'images_per_second': 86.2,
@@ -32,13 +32,13 @@ def test_a_summary_of_everything() -> None:
 
 
 def test_the_energy_of_a_cluster_is_that_of_its_chief() -> None:
-    document = sample_document(num_workers=2)
+    document = sample_document(cluster={'num_workers': 2})
     document['energy'] = {'source': 'NVML', 'joules': 1234.0, 'joules_per_image': None}
     assert format_summary(document)[-1] == 'energy: 1.23 kJ during the timed steps (GPUs of the chief, NVML)'
 
 
 def test_the_time_to_an_accuracy_ends_with_the_first_evaluation_that_reached_it() -> None:
-    document = sample_document(accuracies=(0.5, 0.98, 0.97, 0.99), flags={'stop_at_top_1_accuracy': 0.98})
+    document = sample_document(**evaluations(0.5, 0.98, 0.97, 0.99), flags={'stop_at_top_1_accuracy': 0.98})
     assert format_summary(document)[-1] == 'accuracy: top-1 0.98 reached at step 20, 20 s after the first step began'
     document['command']['flags']['stop_at_top_1_accuracy'] = 0.995
     assert (
@@ -52,7 +52,7 @@ def test_the_time_to_an_accuracy_ends_with_the_first_evaluation_that_reached_it(
 
 
 def test_what_is_unknown_is_left_out() -> None:
-    document = sample_document(num_steps=1)
+    document = sample_document(seconds=step_seconds(num_steps=1))
     document['statistics']['step_seconds'] |= {'median': 0.32, 'p90': None, 'p95': None, 'p99': None}
     document['compute'] |= {'flops_per_second': 999.9e9, 'peak_flops_per_second': None, 'share_of_peak': None}
     document['memory'] = {'host_peak_bytes': None, 'device_peak_bytes': {}}
@@ -68,7 +68,7 @@ def test_rates_that_agree_are_not_told_twice() -> None:
 
 
 def test_a_machine_without_gpus_has_one_line() -> None:
-    machine = sample_document(cpu_model='AMD EPYC 7B13')['machine']
+    machine = sample_document(machine={'cpu_model': 'AMD EPYC 7B13'})['machine']
     assert format_machine(machine) == ['AMD EPYC 7B13, 2 cores; TensorFlow 2.21.0, Python 3.11.7']
     machine |= {'num_cores': 64, 'cgroup_cpus': 1.5}
     assert format_machine(machine)[0].startswith('AMD EPYC 7B13, 1.5 of 64 cores; ')

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from params import Params
+from hardware.surroundings import fingerprint
+from params import Params, make_params
 from results.document import Record
+from results.result import Cause, Phase, Result, Step, StepValues
+from results.statistics import describe, throughput
 from sweeps.configurations import SweepPlan, make_plan
 from sweeps.folder import Folder
 from sweeps.request import override
@@ -23,225 +26,140 @@ from sweeps.runner import Starter, limits_of
 from sweeps.sweep_file import read_file
 
 # ---- sample results --------------------------------------------------------------------------------------------------
-# Result documents as a run writes them, with step times drawn at random, for tests that read results.
+# The result of a real run, with changes, for tests that read results.
 
-START = 1_790_000_000.0
+# What --result_file wrote in a run of lenet on a CPU with 2 warm-up and 4 timed steps and --measure_peak. Only what
+# it says about its machine was changed.
+_RECORDED = Path(__file__).with_name('recorded_result.json').read_text()
+_PARAMS = make_params()
+_BEGIN = float(json.loads(_RECORDED)['workers'][0]['steps']['start'][0])
 
 
-# The arguments are the facts that tests change; the rest of the document follows from them.
-# The arguments are the facts that tests change; the rest of the document follows from them.
 def sample_document(
     *,
-    seconds: ArrayLike | None = None,
     rate: float = 100.0,
-    num_steps: int = 50,
-    noise: float = 0.02,
+    seconds: ArrayLike | None = None,
     seed: int = 0,
     gap: float = 0.0002,
-    model: str = 'lenet',
-    variable_update: str = 'replicated',
-    batch_size: int = 32,
-    num_workers: int = 1,
-    devices_per_worker: int = 1,
-    num_ps: int = 0,
-    precision: str = 'fp32',
-    role: str = 'training',
-    hostname: str = 'alpha',
-    cpu_model: str = 'Example CPU 1 @ 2.0GHz',
-    started_at: str = '2026-11-22T08:00:00Z',
-    complete: bool = True,
-    reason: str | None = None,
     flags: Mapping[str, Any] | None = None,
-    warnings: Sequence[Mapping[str, str]] = (),
-    num_warmup: int = 2,
-    accuracies: Sequence[float] = (),
+    **sections: Any,
 ) -> dict[str, Any]:
-    """Makes the document of a run.
+    """Returns a recorded result with changes; what follows from these is made to agree with them.
 
     Args:
-      seconds: the seconds of each timed step; by default drawn around `rate` images/sec with the relative `noise`.
+      rate: images/sec of all devices together.
+      seconds: the seconds of each timed step; by default 50 that are drawn around `rate`.
+      seed: decides which seconds are drawn.
       gap: the seconds of printing after each step.
-      flags: further given flags.
-      accuracies: the top-1 accuracies of evaluations, one every 10 steps, which end 10 seconds apart.
+      flags: further given flags. They change facts of the run: num_gpus changes its devices, batch_size its images.
+      **sections: other parts of the document. The keys of an object replace only those keys of the recorded one, as in
+        cluster={'num_workers': 2}.
     """
-    images = batch_size * devices_per_worker * num_workers
-    draw = np.random.default_rng(seed)
+    document: dict[str, Any] = json.loads(_RECORDED)
+    for name, part in sections.items():
+        document[name] = {**document[name], **part} if isinstance(part, Mapping) else part
+    _give(document, flags or {})
+    _make_cluster(document)
+    document['machine']['fingerprint'] = fingerprint(document['machine'], in_container=False)
     if seconds is None:
-        seconds = images / rate * np.exp(draw.normal(0, noise, num_steps))
-    timed = np.asarray(seconds, dtype=np.float64)
-    every = np.concatenate([np.full(num_warmup, timed.mean() * 1.5), timed])
-    starts = START + np.concatenate([[0.0], np.cumsum(every + gap)[:-1]])
-    num_timed = len(timed)
-    step_seconds = float(timed.sum())
-    wall_seconds = step_seconds + gap * (num_timed - 1)
-    rates = images / timed
-    half = num_timed // 2
-    given = {
-        'model': model,
-        'variable_update': variable_update,
-        'batch_size': batch_size,
-        'num_gpus': devices_per_worker,
-        'precision': precision,
-        **(flags or {}),
-    }
-    shape = f'{num_workers}*{devices_per_worker}' + (f'+{num_ps}' if num_ps else '')
-    tasks = [f'worker {i}' for i in range(num_workers)] + [f'ps {i}' for i in range(num_ps)]
-    is_alone = num_workers == 1 and not num_ps
+        seconds = step_seconds(document['run']['images_per_step'] / rate, seed=seed)
+    _take_steps(document, np.asarray(seconds, np.float64), gap)
+    # Two documents have the same id if they are equal.
+    document['id'] = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(document)).hex
+    return document
 
-    def worker(number: int) -> dict[str, Any]:
-        return {
-            'task': None if is_alone else f'worker {number}',
-            'host': hostname,
-            'memory': {'host_peak_bytes': 900_000_000, 'device_peak_bytes': {}},
-            'steps': {
-                'phase': ['warmup'] * num_warmup + ['timed'] * num_timed,
-                'index': [*range(1, num_warmup + 1), *range(1, num_timed + 1)],
-                'global_step': list(range(1, len(every) + 1)),
-                'generation': [1] * len(every),
-                'start': starts.tolist(),
-                'seconds': every.tolist(),
-                'loss': [7.0 * math.exp(-i / 30) + 0.5 for i in range(len(every))],
-                'top_1': None,
-                'top_5': None,
-                'learning_rate': [0.005] * len(every),
-                'input_wait': None,
-                'between': {'printing': [gap] * len(every)},
-            },
+
+def step_seconds(mean: float = 0.32, num_steps: int = 50, noise: float = 0.02, seed: int = 0) -> NDArray[np.float64]:
+    """Draws the seconds of steps, [num_steps]: log-normal with this mean and relative deviation."""
+    return mean * np.exp(np.random.default_rng(seed).normal(0, noise, num_steps))
+
+
+def cut_off(reason: str) -> dict[str, Any]:
+    """Returns the sections of a run that ended early, for this reason."""
+    return {'complete': False, 'ended': {'exit_code': 1, 'reason': reason}}
+
+
+def evaluations(*top_1: float) -> dict[str, Any]:
+    """Returns the section of evaluations with these accuracies: one every 10 steps, which end 10 seconds apart."""
+    rest = {'num_images': 100, 'seconds': 1.0, 'images_per_second': 100.0}
+    ended = [{'step': 10 * number, 'end': _BEGIN + 10.0 * number, **rest} for number in range(1, len(top_1) + 1)]
+    return {'evaluations': [{**one, 'top_1': value, 'top_5': value} for one, value in zip(ended, top_1, strict=True)]}
+
+
+def _give(document: dict[str, Any], flags: Mapping[str, Any]) -> None:
+    command, run = document['command'], document['run']
+    for name, value in flags.items():
+        command['flags'][name] = value
+        command['given'][name] = f'--{name}={value}'
+        if name in run:
+            run[name] = value
+    command['argv'] = list(command['given'].values())
+    document['model']['name'] = command['flags']['model']
+
+
+def _make_cluster(document: dict[str, Any]) -> None:
+    """Makes the devices, images and workers agree with the flags and the numbers of processes."""
+    run, cluster, flags = document['run'], document['cluster'], document['command']['flags']
+    workers, devices, num_ps = cluster['num_workers'], flags['num_gpus'], cluster['num_ps']
+    tasks = [f'worker {number}' for number in range(workers)] + [f'ps {number}' for number in range(num_ps)]
+    is_alone = len(tasks) == 1
+    cluster |= {'devices_per_worker': devices, 'tasks': [] if is_alone else tasks}
+    cluster['shape'] = f'{workers}*{devices}' + (f'+{num_ps}' if num_ps else '')
+    images = flags['batch_size'] * devices * workers
+    run |= {'devices': [f'/cpu:{number}' for number in range(devices)]}
+    run |= {'images_per_step': images, 'global_batch_size': images}
+    (worker,) = document['workers']
+    worker['host'] = document['machine']['hostname']
+    document['workers'] = [
+        {**worker, 'task': None if is_alone else f'worker {number}', 'steps': {**worker['steps']}}
+        for number in range(workers)
+    ]
+
+
+def _take_steps(document: dict[str, Any], seconds: NDArray[np.float64], gap: float) -> None:
+    """Replaces the steps; the program calculates what follows from them. A warm-up step takes 1.5 times the mean."""
+    run, num_warmup = document['run'], document['command']['flags']['num_warmup_batches']
+    every = np.concatenate([np.full(num_warmup, seconds.mean() * 1.5), seconds])
+    starts = _BEGIN + np.concatenate([[0.0], np.cumsum(every + gap)[:-1]])
+    phases = [Phase.WARMUP] * num_warmup + [Phase.TIMED] * len(seconds)
+    indices = [*range(1, num_warmup + 1), *range(1, len(seconds) + 1)]
+    steps = [
+        Step(phase, index, second, StepValues(7 * math.exp(-i / 30) + 0.5, steps_before=i, steps_after=i + 1), start)
+        for i, phase, index, second, start in zip(
+            range(len(every)), phases, indices, every.tolist(), starts.tolist(), strict=True
+        )
+    ]
+    run |= {'num_warmup': num_warmup, 'num_timed': len(seconds)}
+    for worker in document['workers']:
+        worker['steps'] |= {
+            'phase': [step.phase.value for step in steps],
+            'index': indices,
+            'global_step': [step.values.steps_after for step in steps],
+            'generation': [step.generation for step in steps],
+            'start': [step.start for step in steps],
+            'seconds': [step.seconds for step in steps],
+            'loss': [step.values.loss for step in steps],
+            'learning_rate': worker['steps']['learning_rate'][:1] * len(steps),
+            'between': {'printing': [gap] * len(steps)},
         }
-
-    flops = 6 * 0.04e9
-    total = images * num_timed / wall_seconds
-    return {
-        'schema': 'tf_cnn_benchmarks.result',
-        'schema_version': 1,
-        'id': uuid.UUID(int=int(draw.integers(2**62))).hex,
-        'complete': complete,
-        'ended': {'exit_code': 0 if complete else 1, 'reason': reason},
-        'started_at': started_at,
-        'ended_at': started_at,
-        'program': {'version': '0.1.0', 'git_commit': None},
-        'command': {
-            'argv': [f'--{name}={value}' for name, value in given.items()],
-            'flags': {**given, 'tf_random_seed': 1234},
-            'given': {name: f'--{name}={value}' for name, value in given.items()},
-        },
-        'run': {
-            'role': role,
-            'variable_update': variable_update,
-            'sync': True,
-            'together': True,
-            'all_reduce_spec': None,
-            'optimizer': (flags or {}).get('optimizer', 'sgd'),
-            'precision': precision,
-            'data_format': 'NHWC',
-            'device': 'cpu',
-            'devices': [f'/cpu:{i}' for i in range(devices_per_worker)],
-            'data_set': 'imagenet',
-            'is_synthetic': True,
-            'image_size': 28,
-            'batch_size': batch_size,
-            'global_batch_size': images,
-            'images_per_step': images,
-            'num_warmup': num_warmup,
-            'num_timed': num_timed,
-            'num_epochs': 0.01,
-            'display_every': 10,
-            'num_missing_shards': 0,
-            'num_skipped_steps': 0,
-        },
-        'cluster': {
-            'shape': shape,
-            'num_workers': num_workers,
-            'devices_per_worker': devices_per_worker,
-            'num_ps': num_ps,
-            'tasks': [] if is_alone else tasks,
-        },
-        'model': {'name': model, 'parameters': 1_234_567, 'gflops_per_image': 0.04},
-        'workers': [worker(number) for number in range(num_workers)],
-        'throughput': {
-            'images_per_second': total,
-            'images_per_second_of_steps': images * num_timed / step_seconds,
-            'images': images * num_timed,
-            'wall_seconds': wall_seconds,
-            'step_seconds': step_seconds,
-            'between_seconds': {'printing': gap * (num_timed - 1)},
-            'standard_error': float(rates.std(ddof=1) / math.sqrt(num_timed)) if num_timed > 1 else 0.0,
-            'jitter': float(1.4826 * np.median(np.abs(rates - np.median(rates)))),
-            'images_per_second_per_device': total / (num_workers * devices_per_worker),
-        },
-        'statistics': {
-            'num_steps': num_timed,
-            'step_seconds': {
-                'mean': float(timed.mean()),
-                'median': float(np.median(timed)),
-                'mad': float(np.median(np.abs(timed - np.median(timed)))),
-                'min': float(timed.min()),
-                'max': float(timed.max()),
-                **{f'p{p}': float(np.percentile(timed, p)) for p in (50, 90, 95, 99)},
-            },
-            'drift': float(timed[:half].mean() / timed[half:].mean() - 1) if num_timed > 3 else None,
-            'num_outliers': 0,
-        },
-        'phases': {'import': 3.0, 'join': 0.0, 'build': 0.5, 'initialise': 0.2, 'warm_up': 1.0, 'first_step': 4.8},
-        'compute': {
-            'flops_per_image': flops,
-            'flops_per_second': flops * total,
-            'peak_flops_per_second': 1.77e11,
-            'share_of_peak': flops * total / 1.77e11,
-        },
-        'memory': {'host_peak_bytes': 900_000_000, 'device_peak_bytes': {}},
-        'transfer': {
-            'bytes_per_ps': [4_938_268] * num_ps,
-            'bytes_per_step': 9_876_536 if num_ps else None,
-            'in_shared_memory': False,
-        },
-        'input': {'wait_seconds': None, 'wait_share': None},
-        'energy': {'source': None, 'joules': None, 'joules_per_image': None},
-        'evaluations': [
-            {
-                'step': 10 * number,
-                'num_images': 100,
-                'top_1': top_1,
-                'top_5': top_1,
-                'seconds': 1.0,
-                'end': START + 10.0 * number,
-                'images_per_second': 100.0,
-            }
-            for number, top_1 in enumerate(accuracies, 1)
-        ],
-        'machine': {
-            'hostname': hostname,
-            'os': 'Debian GNU/Linux 12',
-            'kernel': '6.1.0',
-            'cpu_model': cpu_model,
-            'num_cores': 2,
-            'num_physical_cores': 2,
-            'num_sockets': 1,
-            'memory_bytes': 25_000_000_000,
-            'affinity': [0, 1],
-            'cgroup_cpus': None,
-            'cgroup_memory_bytes': None,
-            'governor': None,
-            'load_average': [0.1, 0.2, 0.3],
-            'is_virtual': True,
-            'gpus': [],
-            'cpu_features': ['avx2', 'avx512f'],
-            'versions': {
-                'python': '3.11.7',
-                'tensorflow': '2.21.0',
-                'numpy': '2.3.0',
-                'cuda': None,
-                'cudnn': None,
-                'nccl': None,
-                'driver': None,
-            },
-            'threads': {'intra_op': 2, 'inter_op': 2, 'reason': 'one tower has all cores'},
-            'fingerprint': f'{hostname}-{cpu_model}'.encode().hex()[:16],
-        },
-        'environment': {},
-        'disturbance': {},
-        'warnings': list(warnings),
+    workers = len(document['workers'])
+    between = ({Cause.PRINTING: gap},) * len(steps)
+    result = Result(_PARAMS, document['model']['name'], run, '', tuple(steps), True, between, workers)
+    document['throughput'] = {
+        'images_per_second': result.images_per_second,
+        'images_per_second_of_steps': throughput(result.images, result.step_seconds),
+        'images': result.images,
+        'wall_seconds': result.wall_seconds,
+        'step_seconds': result.step_seconds,
+        'between_seconds': {cause.value: spent for cause, spent in result.between_seconds.items()},
+        'standard_error': result.rate.standard_error,
+        'jitter': result.rate.jitter,
+        'images_per_second_per_device': result.images_per_second / (workers * len(run['devices'])),
     }
+    document['statistics'] = describe(seconds)
+    compute = document['compute']
+    compute['flops_per_second'] = compute['flops_per_image'] * result.images_per_second
+    compute['share_of_peak'] = compute['flops_per_second'] / compute['peak_flops_per_second']
 
 
 def sample_failure(
@@ -296,7 +214,7 @@ def plan_of(folder: Path, text: str, *rest: str, has_gpu: bool = False) -> Sweep
 def environment(folder: Path, behaviours: Mapping[str, object] | None = None, num_steps: int = 4) -> dict[str, str]:
     """Returns the environment of the small program; its result has num_steps steps."""
     document = folder / 'document.txt'
-    document.write_text(json.dumps(sample_document(num_steps=num_steps)))
+    document.write_text(json.dumps(sample_document(seconds=step_seconds(num_steps=num_steps))))
     return {
         'FAKE_LOG': str(folder / 'log.txt'),
         'FAKE_DOCUMENT': str(document),

@@ -16,7 +16,7 @@ from results.document import Record, read_file
 from results.repeats import far_from_others
 from sweeps.repeat import repeat
 from tests.support.outputs import failed, refused
-from tests.support.sample_results import sample_document, starter
+from tests.support.sample_results import sample_document, starter, step_seconds
 
 pytestmark = pytest.mark.unit
 
@@ -46,7 +46,9 @@ def test_each_run_is_a_process_and_the_total_is_that_of_all(tmp_path: Path) -> N
 def test_the_banner_and_each_warning_of_the_runs_are_shown_once(tmp_path: Path) -> None:
     started = starter(tmp_path)
     warnings = [{'code': code, 'text': text} for code, text in (('settings', 'a'), ('settings', 'b'), ('steal', 'c'))]
-    (tmp_path / 'document.txt').write_text(json.dumps(sample_document(num_steps=4, warnings=warnings)))
+    (tmp_path / 'document.txt').write_text(
+        json.dumps(sample_document(seconds=step_seconds(num_steps=4), warnings=warnings))
+    )
     out, err = io.StringIO(), io.StringIO()
     assert repeat(['--repeat=3'], parse_argv(['--repeat=3']).params, Console(out, err), started) == 0
     # Standard output has the total alone.

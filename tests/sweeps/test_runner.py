@@ -19,6 +19,7 @@ from tests.support.sample_results import (
     FAKE,
     assert_ended,
     created,
+    cut_off,
     environment,
     plan_of,
     runs_in,
@@ -120,7 +121,7 @@ def test_a_run_that_stopped_early_is_kept_with_its_reason(tmp_path: Path) -> Non
     folder = created(tmp_path, plan)
     document = tmp_path / 'document.txt'
     program = starter(tmp_path, plan)
-    document.write_text(json.dumps(sample_document(complete=False, reason='the loss is nan')))
+    document.write_text(json.dumps(sample_document(**cut_off('the loss is nan'))))
     # The process writes its incomplete document and fails.
     fails = (*FAKE[:-1], '-c', f'exec(open({FAKE[-1]!r}).read()); import sys; sys.exit(1)')
     sweep = Sweep(plan, folder, Starter(fails, program.environment))
