@@ -1,7 +1,5 @@
 """The public names of the variable managers. params/modes.py maps each mode to its class."""
 
-import pkgutil
-
 from managers.base import TowerVariables, VariableMgr
 from managers.collective import VariableMgrCollectiveAllReduce, VariableMgrDistributedAllReduce
 from managers.distributed import (
@@ -38,13 +36,8 @@ __all__ = [
 ]
 
 
-def make_variable_mgr(manager: str, parts: ManagerParts) -> VariableMgr:
-    """Makes the variable manager of a mode.
-
-    Args:
-      manager: the class as 'module:name', see params.modes.Mode.manager.
-    """
-    kind: type[VariableMgr] = pkgutil.resolve_name(manager)
-    made = kind.of(parts)
+def make_variable_mgr(manager: type[VariableMgr], parts: ManagerParts) -> VariableMgr:
+    """Makes the variable manager of a mode, of the class that params.modes names."""
+    made = manager.of(parts)
     made.variable_dtype = parts.variable_dtype
     return made

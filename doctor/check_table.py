@@ -55,11 +55,7 @@ ARCHITECTURE = 'gpu/architecture'
 RESNET50 = 'resnet50/'
 _NCCL = 'try NCCL_P2P_DISABLE=1 (and ACS off in the BIOS), then NCCL_SHM_DISABLE=1; until then --all_reduce_spec=xring'
 _DTYPES = {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}
-# Maps each manager of a single process to the first mode that uses it: two modes may be the same there.
-_ALONE: dict[Manager, str] = {}
-for _name, _mode in MODES.items():
-    if isinstance(_manager := _mode.runs[Place.ALONE], Manager):
-        _ALONE.setdefault(_manager, _name)
+_ALONE = [mode.name for mode in MODES.values() if isinstance(mode.runs[Place.ALONE], Manager)]
 _TF32 = {'fp32': ('--notf32',), 'tf32': ('--tf32',), 'fp16': ('--precision=fp16',), 'bf16': ('--precision=bf16',)}
 
 
@@ -145,18 +141,18 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(ARCHITECTURE, 'TensorFlow has kernels for the GPUs', 'doctor.gpu_checks:architecture', {}, Needs.GPU, 90),
     Check('host/shared_memory', '/dev/shm is large enough for NCCL', 'doctor.host:shared_memory', {}, Needs.TWO_GPUS),
-    *(_placement(name, variable_update=name) for name in _ALONE.values()),
+    *(_placement(name, variable_update=name) for name in _ALONE),
     *(_placement(name, is_long=True, precision=name) for name in ('fp16', 'bf16')),
     _placement('bf16_variables', is_long=True, precision='bf16', fp16_vars=True),
     *(
         _placement(spec, needs, is_long=spec != 'nccl', variable_update=name, all_reduce_spec=spec)
-        for name in _ALONE.values()
+        for name in _ALONE
         for spec, needs in (('xring', Needs.NOTHING), ('nccl', Needs.TWO_GPUS))
         if MODES[name].takes_all_reduce_spec
     ),
     *(
         _placement('staged', is_long=True, variable_update=name, local_parameter_device='cpu', staged_vars=True)
-        for name in _ALONE.values()
+        for name in _ALONE
         if MODES[name].can_stage
     ),
     *(_sums(*row) for row in itertools.product((*ALGORITHMS, 'collective'), _DTYPES)),

@@ -3,22 +3,37 @@
 To add a pipeline, write a module in inputs/ and add a row here, see docs/extending.md.
 """
 
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import UnionType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hardware.tensorflow_import import LazyPackage
 from inputs.data_sets import Arrays, Shards
 from inputs.stages import PREPROCESS, READ, STAGES, TRANSFER
 
 if TYPE_CHECKING:
+    import inputs.array_pipeline
+    import inputs.device_input
+    import inputs.feed_input
+    import inputs.record_pipeline
+    import inputs.synthetic
+    import inputs.tf_data_pipeline
+    import inputs.validation
     from inputs.pipeline import InputParts, InputPipeline
+    from inputs.validation import Dataset, Share
+    from preprocessing import ImageOptions
+else:
+    inputs = LazyPackage('inputs')
 
 # The values of --input_pipeline.
 RECORD_INPUT, TF_DATA, DEVICE, FEED_DICT = 'record_input', 'tf_data', 'device', 'feed_dict'
 # What a run reads: TFRecord shards, arrays in memory, or nothing.
 Source = Shards | Arrays | None
+# Returns the class of a pipeline. Only the call imports its module, and so TensorFlow.
+PipelineClass = Callable[[], Callable[['InputParts'], 'InputPipeline']]
+# Returns a function as those of inputs.validation, likewise.
+ListExamples = Callable[[], Callable[[Any, int, 'ImageOptions', 'Share'], 'Dataset']]
 
 
 @dataclass(frozen=True)
@@ -28,9 +43,9 @@ class InputRow:
     Attributes:
       name: the value of --input_pipeline, or the name in the documentation if it cannot be chosen.
       reads: the type of the source that the pipeline reads, or the union of several.
-      pipeline: the class of the pipeline, as 'module:name'; its method `of` makes it of inputs.pipeline.InputParts.
-      examples: the function that lists the examples of a source for an evaluation, as 'module:name', see
-        inputs.validation; if None, evaluations take the function of the first row that reads the source.
+      pipeline: returns the class of the pipeline.
+      examples: returns the function that lists the examples of a source for an evaluation; if None, evaluations take
+        that of the first row that reads the source.
       repeatable: whether the seed alone determines the order of the images.
       in_memory: whether all images are read into memory in the model's size before the first step, see
         inputs.in_memory. The pipeline gets them as Arrays.
@@ -41,37 +56,42 @@ class InputRow:
 
     name: str
     reads: type | UnionType
-    pipeline: str
-    examples: str | None
+    pipeline: PipelineClass
+    examples: ListExamples | None
     repeatable: bool = True
     in_memory: bool = False
     on_devices: bool = False
     stages: tuple[str, ...] = (TRANSFER,)
 
 
-_RECORD_EXAMPLES = 'inputs.validation:record_examples'
 _ALL = tuple(STAGES)
 INPUTS = (
-    InputRow('synthetic', type(None), 'inputs.synthetic:SyntheticInput', None),
+    InputRow('synthetic', type(None), lambda: inputs.synthetic.SyntheticInput, None),
     # The order of RecordInput also depends on which of its readers is faster, and on when a batch is taken.
     InputRow(
         RECORD_INPUT,
         Shards,
-        'inputs.record_pipeline:RecordPipeline',
-        _RECORD_EXAMPLES,
+        lambda: inputs.record_pipeline.RecordPipeline,
+        lambda: inputs.validation.record_examples,
         repeatable=False,
         stages=_ALL,
     ),
-    InputRow(TF_DATA, Shards, 'inputs.tf_data_pipeline:TfDataPipeline', _RECORD_EXAMPLES, stages=_ALL),
+    InputRow(
+        TF_DATA,
+        Shards,
+        lambda: inputs.tf_data_pipeline.TfDataPipeline,
+        lambda: inputs.validation.record_examples,
+        stages=_ALL,
+    ),
     InputRow(
         'arrays',
         Arrays,
-        'inputs.array_pipeline:ArrayPipeline',
-        'inputs.validation:array_examples',
+        lambda: inputs.array_pipeline.ArrayPipeline,
+        lambda: inputs.validation.array_examples,
         stages=(READ, PREPROCESS, TRANSFER),
     ),
-    InputRow(DEVICE, Shards | Arrays, 'inputs.device_input:DeviceInput', None, in_memory=True, on_devices=True),
-    InputRow(FEED_DICT, Shards | Arrays | None, 'inputs.feed_input:FeedInput', None, in_memory=True),
+    InputRow(DEVICE, Shards | Arrays, lambda: inputs.device_input.DeviceInput, None, in_memory=True, on_devices=True),
+    InputRow(FEED_DICT, Shards | Arrays | None, lambda: inputs.feed_input.FeedInput, None, in_memory=True),
 )
 
 
@@ -98,9 +118,3 @@ def input_for(source: Source, name: str | None = None) -> InputRow:
     """Returns the row of the pipeline that reads a source: that of this name if there is one, else the first."""
     rows = [row for row in INPUTS if isinstance(source, row.reads)]
     return next((row for row in rows if row.name == name), rows[0])
-
-
-def make_pipeline(row: InputRow, parts: 'InputParts') -> 'InputPipeline':
-    """Adds the input pipeline of a row to the current graph."""
-    make: Callable[[InputParts], InputPipeline] = pkgutil.resolve_name(row.pipeline)
-    return make(parts)

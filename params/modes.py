@@ -7,6 +7,21 @@ here: see docs/extending.md.
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hardware.tensorflow_import import LazyPackage
+
+if TYPE_CHECKING:
+    import managers.collective
+    import managers.distributed
+    import managers.horovod
+    import managers.local
+    from managers.base import VariableMgr
+else:
+    managers = LazyPackage('managers')
+
+# Returns the class of a variable manager. Only the call imports its module, and so TensorFlow.
+ManagerClass = Callable[[], type['VariableMgr']]
 
 
 class Place(enum.Enum):
@@ -20,7 +35,7 @@ class Place(enum.Enum):
 
 @dataclass(frozen=True)
 class Manager:
-    """The variable managers of a mode in one place, each as 'module:name'.
+    """The variable managers of a mode in one place.
 
     Attributes:
       plain: the usual manager.
@@ -28,9 +43,9 @@ class Manager:
       relaxed: the manager for --variable_consistency=relaxed, if any.
     """
 
-    plain: str
-    staged: str | None = None
-    relaxed: str | None = None
+    plain: ManagerClass
+    staged: ManagerClass | None = None
+    relaxed: ManagerClass | None = None
 
 
 @dataclass(frozen=True)
@@ -114,8 +129,8 @@ class Mode:
         places = (Place.WITH_SERVERS, Place.AS_PEERS, Place.CONTROLLED)
         return self.launcher is None and any(self._has(place) for place in places)
 
-    def manager(self, place: Place, *, staged: bool = False, relaxed: bool = False) -> str:
-        """Returns the class of its variable manager as 'module:name'. The mode must run in that place."""
+    def manager(self, place: Place, *, staged: bool = False, relaxed: bool = False) -> ManagerClass:
+        """Returns what returns the class of its variable manager. The mode must run in that place."""
         manager = self.runs[place]
         assert isinstance(manager, Manager), (self.name, place)
         return (manager.staged if staged else None) or (manager.relaxed if relaxed else None) or manager.plain
@@ -150,7 +165,7 @@ _STARTED_BY_HOROVODRUN = Refusal(
 )
 
 
-def _one_process(plain: str, relaxed: str | None = None) -> dict[Place, Manager | Refusal]:
+def _one_process(plain: ManagerClass, relaxed: ManagerClass | None = None) -> dict[Place, Manager | Refusal]:
     return {
         Place.ALONE: Manager(plain, relaxed=relaxed),
         Place.WITH_SERVERS: _ONE_PROCESS_ONLY,
@@ -165,11 +180,12 @@ _ROWS = (
         'Variables live once; every tower reads them and sends its gradients to where they live.',
         {
             Place.ALONE: Manager(
-                'managers.local:VariableMgrLocalFetchFromPS', 'managers.local:VariableMgrLocalFetchFromStagedPS'
+                lambda: managers.local.VariableMgrLocalFetchFromPS,
+                lambda: managers.local.VariableMgrLocalFetchFromStagedPS,
             ),
             Place.WITH_SERVERS: Manager(
-                'managers.distributed:VariableMgrDistributedFetchFromPS',
-                'managers.distributed:VariableMgrDistributedFetchFromStagedPS',
+                lambda: managers.distributed.VariableMgrDistributedFetchFromPS,
+                lambda: managers.distributed.VariableMgrDistributedFetchFromStagedPS,
             ),
             Place.AS_PEERS: _NEEDS_SERVERS,
             Place.CONTROLLED: _HAS_NO_CONTROLLER,
@@ -179,7 +195,9 @@ _ROWS = (
     Mode(
         'replicated',
         'Every tower of one process has all variables; gradients are summed between the towers.',
-        _one_process('managers.local:VariableMgrLocalReplicated', 'managers.local:VariableMgrLocalRelaxedReplicated'),
+        _one_process(
+            lambda: managers.local.VariableMgrLocalReplicated, lambda: managers.local.VariableMgrLocalRelaxedReplicated
+        ),
         sums_towers=True,
         takes_all_reduce_spec=True,
         takes_hierarchy=True,
@@ -188,7 +206,7 @@ _ROWS = (
     Mode(
         'independent',
         'Every tower of one process trains a model of its own; nothing is exchanged.',
-        _one_process('managers.local:VariableMgrIndependent'),
+        _one_process(lambda: managers.local.VariableMgrIndependent),
         shares_model=False,
     ),
     Mode(
@@ -199,7 +217,7 @@ _ROWS = (
                 '{mode} needs a cluster, and this process is alone; write --job_name, --task_index, --ps_hosts and '
                 '--worker_hosts, or --variable_update=replicated for one process'
             ),
-            Place.WITH_SERVERS: Manager('managers.distributed:VariableMgrDistributedReplicated'),
+            Place.WITH_SERVERS: Manager(lambda: managers.distributed.VariableMgrDistributedReplicated),
             Place.AS_PEERS: _NEEDS_SERVERS,
             Place.CONTROLLED: _HAS_NO_CONTROLLER,
         },
@@ -209,9 +227,9 @@ _ROWS = (
         'collective_all_reduce',
         'Every tower of every worker has all variables; the workers sum their gradients among themselves.',
         {
-            Place.ALONE: Manager('managers.local:VariableMgrLocalReplicated'),
+            Place.ALONE: Manager(lambda: managers.local.VariableMgrLocalReplicated),
             Place.WITH_SERVERS: _HAS_NO_SERVERS,
-            Place.AS_PEERS: Manager('managers.collective:VariableMgrCollectiveAllReduce'),
+            Place.AS_PEERS: Manager(lambda: managers.collective.VariableMgrCollectiveAllReduce),
             Place.CONTROLLED: _HAS_NO_CONTROLLER,
         },
         always_synchronous=True,
@@ -236,7 +254,7 @@ _ROWS = (
                 '--controller_host=HOST:PORT and without TF_CONFIG, or write --variable_update=collective_all_reduce, '
                 'which needs none'
             ),
-            Place.CONTROLLED: Manager('managers.collective:VariableMgrDistributedAllReduce'),
+            Place.CONTROLLED: Manager(lambda: managers.collective.VariableMgrDistributedAllReduce),
         },
         always_synchronous=True,
         sums_towers=True,
@@ -249,7 +267,7 @@ _ROWS = (
         {
             Place.ALONE: _STARTED_BY_HOROVODRUN,
             Place.WITH_SERVERS: _STARTED_BY_HOROVODRUN,
-            Place.AS_PEERS: Manager('managers.horovod:VariableMgrHorovod'),
+            Place.AS_PEERS: Manager(lambda: managers.horovod.VariableMgrHorovod),
             Place.CONTROLLED: _STARTED_BY_HOROVODRUN,
         },
         always_synchronous=True,

@@ -5,6 +5,17 @@ An optimizer's name appears in this table only. A new optimizer is a class in tr
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hardware.tensorflow_import import LazyPackage
+
+if TYPE_CHECKING:
+    import training.optimizers
+else:
+    training = LazyPackage('training')
+
+# Returns the class of an update rule. Only the call imports its module, and so TensorFlow.
+RuleClass = Callable[[], Callable[..., 'training.optimizers.Optimizer']]
 
 
 @dataclass(frozen=True)
@@ -14,24 +25,24 @@ class OptimizerRow:
     Attributes:
       name: the flag's value.
       summary: what the optimizer does, for the docs and --help.
-      rule: the class of its update rule as 'module:name'.
+      rule: returns the class of its update rule.
       arguments: the flags whose values are the arguments of that class, in order.
       fits_16_bits: whether its slots can be stored in 16 bits.
     """
 
     name: str
     summary: str
-    rule: str
+    rule: RuleClass
     arguments: tuple[str, ...] = ()
     fits_16_bits: bool = False
 
 
 _ROWS = (
-    OptimizerRow('sgd', 'gradient descent', 'training.optimizers:GradientDescent', fits_16_bits=True),
+    OptimizerRow('sgd', 'gradient descent', lambda: training.optimizers.GradientDescent, fits_16_bits=True),
     OptimizerRow(
         'momentum',
         "gradient descent with momentum, Nesterov's unless --nonesterov is given",
-        'training.optimizers:Momentum',
+        lambda: training.optimizers.Momentum,
         ('momentum', 'nesterov'),
         fits_16_bits=True,
     ),
@@ -39,19 +50,19 @@ _ROWS = (
     OptimizerRow(
         'rmsprop',
         'gradients divided by the root of their mean square, with momentum',
-        'training.optimizers:RmsProp',
+        lambda: training.optimizers.RmsProp,
         ('rmsprop_decay', 'rmsprop_momentum', 'rmsprop_epsilon'),
     ),
     OptimizerRow(
         'adam',
         'mean gradients divided by the root of their mean square',
-        'training.optimizers:Adam',
+        lambda: training.optimizers.Adam,
         ('adam_beta1', 'adam_beta2', 'adam_epsilon'),
     ),
     OptimizerRow(
         'lars',
         'momentum with a learning rate of its own for each layer',
-        'training.optimizers:Lars',
+        lambda: training.optimizers.Lars,
         ('momentum', 'lars_eta', 'weight_decay'),
     ),
 )

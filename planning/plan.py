@@ -24,6 +24,8 @@ from models.model_facts import ModelFacts
 from params import Params
 from params.all_reduce_spec import Range
 from params.device_flags import HOST_DEVICE
+from params.modes import ManagerClass
+from params.optimizer_table import RuleClass
 from results.console import IN_TF32, PERHAPS_IN_TF32
 from results.facts import as_fact, banner_lines, fact, run_facts
 
@@ -326,10 +328,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class OptimizerFacts:
-    """The update rule: its name, its class as 'module:name', and the arguments of the class."""
+    """The update rule: its name, what returns its class, and the arguments of the class."""
 
     name: str
-    rule: str
+    rule: RuleClass
     arguments: tuple[float | bool, ...]
 
 
@@ -339,8 +341,7 @@ class VariableFacts:
 
     Attributes:
       variable_update: the name of the mode.
-      manager: the class of its variable manager as 'module:name'; None if
-        the run only evaluates.
+      manager: returns the class of its variable manager; None if the run only evaluates.
       sync: whether the steps are synchronous.
       sums: the all-reduce algorithm for each range of gradient sizes in bytes; None: --hierarchical_copy.
       leaders: for --hierarchical_copy, the pairs of linked towers, see managers.all_reduce.by_halves.
@@ -354,7 +355,7 @@ class VariableFacts:
     """
 
     variable_update: str = field(metadata=fact('variable_update', label='Variables'))
-    manager: str | None
+    manager: ManagerClass | None
     sync: bool = field(metadata=fact('sync', label='Sync'))
     sums: tuple[Range, ...] | None
     leaders: tuple[tuple[int, int], ...]

@@ -2,14 +2,13 @@
 
 import functools
 import math
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from inputs.catalog import InputRow, Source, input_for, make_pipeline
+from inputs.catalog import InputRow, Source, input_for
 from inputs.data_sets import Arrays, Shards
 from inputs.in_memory import read_images
 from inputs.pipeline import InputParts, InputPipeline, WorkersInput
@@ -29,7 +28,6 @@ from run.constant_weights import freeze
 from run.evaluation import Evaluation, SavedVariables
 from run.export import Array, export_saved_model
 from run.step_graph import StepGraph, build_step_graph
-from training.optimizers import Optimizer
 from training.schedules import steps_of
 from variable_mgr import ManagerParts, VariableMgr, make_variable_mgr
 
@@ -46,7 +44,8 @@ def build_step(plan: Plan, root: int, restart: int = 0, share: ShareMemory | Non
       share: makes memory that all workers of the cluster share; None if they cannot.
     """
     manager = _make_manager(plan, root, share)
-    optimizer: Optimizer = pkgutil.resolve_name(plan.variables.optimizer.rule)(*plan.variables.optimizer.arguments)
+    chosen = plan.variables.optimizer
+    optimizer = chosen.rule()(*chosen.arguments)
     # Random ops begin anew in each session. A continued training drops other units than its first steps did.
     settings = replace(plan.step, seed=plan.step.seed + _SEEDS_OF_RESTART * restart)
     frozen = None
@@ -149,7 +148,7 @@ def _make_manager(plan: Plan, root: int, share: ShareMemory | None) -> VariableM
         horovod_device=variables.horovod_device,
         variable_dtype=precision.variables,
     )
-    return make_variable_mgr(variables.manager, parts)
+    return make_variable_mgr(variables.manager(), parts)
 
 
 def _make_algorithm(plan: Plan, transfer: tf.DType | None) -> Algorithm:
@@ -215,18 +214,19 @@ def _make_share(
         tf_data=data.tf_data,
         until=until,
     )
-    return make_pipeline(row, parts)
+    return row.pipeline()(parts)
 
 
 def _examples_of(plan: Plan, source: Shards | Arrays, options: ImageOptions, share: Share) -> Callable[[], Any]:
     """What adds a Dataset of the examples of a source to the graph."""
-    list_examples = pkgutil.resolve_name(input_for(source).examples or '')
-    return functools.partial(list_examples, source, plan.data.data_set.num_classes, options, share)
+    examples = input_for(source).examples
+    assert examples, source
+    return functools.partial(examples(), source, plan.data.data_set.num_classes, options, share)
 
 
 def _make_synthetic(plan: Plan, devices: Sequence[str], batch_size: int, seed: int) -> InputPipeline:
     num_classes, options = plan.data.data_set.num_classes, _image_options(plan, training=False)
-    return make_pipeline(input_for(None), InputParts(None, devices, batch_size, num_classes, options, seed))
+    return input_for(None).pipeline()(InputParts(None, devices, batch_size, num_classes, options, seed))
 
 
 def _image_options(plan: Plan, *, training: bool, seed: int = 0) -> ImageOptions:

@@ -143,7 +143,7 @@ WITHOUT_TENSORFLOW = [
     'training.schedules',
 ]
 # Modules that every room may import.
-FOR_ALL_ROOMS = {'hardware.atomic'}
+FOR_ALL_ROOMS = {'hardware.atomic', 'hardware.tensorflow_import'}
 # The rooms and top-level modules that each room may import, directly or through other modules.
 MAY_KNOW = {
     'errors': set(),
@@ -350,6 +350,15 @@ def test_the_names_of_a_table_stand_nowhere_else(table: str, names: list[str]) -
         if text in exact or (words and words.search(text))
     ]
     assert found == []
+
+
+def test_only_tables_name_what_they_do_not_import() -> None:
+    users = [module for module, path in MODULES.items() if re.search(r'= LazyPackage\(', path.read_text())]
+    assert [each for each in users if each != 'hardware.tensorflow_import'] == [
+        'inputs.catalog',
+        'params.modes',
+        'params.optimizer_table',
+    ]
 
 
 def test_only_one_module_reaches_behind_tensorflows_public_names() -> None:

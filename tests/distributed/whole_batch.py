@@ -92,7 +92,7 @@ def one_tower_graph(
         learning_rate=LearningRate((learning_rate,)),
         seed=SEED,
     )
-    manager = MODES['parameter_server'].manager(Place.ALONE, staged=staged)
+    manager = MODES['parameter_server'].manager(Place.ALONE, staged=staged)()
     variables = make_variable_mgr(manager, ManagerParts(cpus(1), SEED, cpus(1), by_copies(cpus(1))))
     return build_step_graph(settings, optimizer, variables, images)
 

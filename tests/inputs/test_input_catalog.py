@@ -1,7 +1,6 @@
 """Each row of the table of input pipelines names a class and a function that there are, for a source of its own."""
 
 import inspect
-import pkgutil
 import typing
 
 import numpy as np
@@ -20,7 +19,6 @@ from inputs.catalog import (
     InputRow,
     Source,
     input_for,
-    make_pipeline,
     record_pipeline,
 )
 from inputs.data_sets import Arrays, Shards
@@ -61,7 +59,8 @@ def test_a_source_finds_the_row_of_its_type() -> None:
 
 @by_row
 def test_the_pipeline_of_a_row_needs_nothing_but_the_parts(row: InputRow) -> None:
-    pipeline = pkgutil.resolve_name(row.pipeline)
+    pipeline = row.pipeline()
+    assert isinstance(pipeline, type)
     assert issubclass(pipeline, InputPipeline)
     assert not inspect.isabstract(pipeline)
     parameters = inspect.signature(pipeline).parameters.values()
@@ -73,13 +72,13 @@ def test_the_examples_of_a_row_are_a_function_of_a_source_and_a_share(row: Input
     # Who reads nothing evaluates with the pipeline itself, and who holds images as the first row that reads them.
     assert (row.examples is None) == (row.reads is type(None) or row.in_memory)
     if row.examples is not None:
-        parameters = inspect.signature(pkgutil.resolve_name(row.examples)).parameters
+        parameters = inspect.signature(row.examples()).parameters
         assert list(parameters) == ['source', 'num_classes', 'options', 'share']
 
 
 def test_a_pipeline_is_made_of_the_parts_that_it_needs() -> None:
     options = ImageOptions(height=4, width=5, channels=3, training=True)
     with tf.Graph().as_default():
-        pipeline = make_pipeline(input_for(None), InputParts(None, cpus(1), 2, 10, options, shift=0.5))
+        pipeline = input_for(None).pipeline()(InputParts(None, cpus(1), 2, 10, options, shift=0.5))
         assert isinstance(pipeline, SyntheticInput)
         assert pipeline.tower_batch(0).images.shape == [2, 4, 5, 3]

@@ -57,7 +57,7 @@ def build(
     }
     towers = cpus(num_towers)
     manager = make_variable_mgr(
-        MODES[mode].manager(Place.ALONE, staged=False),
+        MODES[mode].manager(Place.ALONE, staged=False)(),
         ManagerParts(towers, 7, cpus(1), make_algorithm(parse_spec('psgpu'), towers, cpus(1)[0])),
     )
     chosen = StepSettings(**{**settings, **overrides})

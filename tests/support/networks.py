@@ -261,4 +261,4 @@ def make_manager(
         variable_dtype=variable_dtype,
     )
     row = MODES[mode].manager(place, staged=staged, relaxed=relaxed)
-    return make_variable_mgr(row, replace(common, **parts))
+    return make_variable_mgr(row(), replace(common, **parts))
