@@ -108,7 +108,7 @@ CATALOG = (
         for name, builder in (
             ('inception3', 'models.inception:inception3'),
             ('inception3_aux', 'models.inception:inception3_aux'),
-            ('inception4', 'models.inception4:inception4'),
+            ('inception4', 'models.inception:inception4'),
         )
     ),
     *(
