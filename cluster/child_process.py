@@ -34,6 +34,7 @@ class ChildProcess:
       argv: the program and its arguments.
       stdout: PIPE, DEVNULL or a file.
       stderr: as stdout, or STDOUT.
+      stdin: PIPE for write_line() and close_input(), or DEVNULL.
       env: its whole environment; None for that of this process.
       cores: the logical cores it may run on; empty for all that this process may use.
       grace_secs: if it still runs at the end of the block, the time from SIGTERM to SIGKILL; 0 for SIGKILL at once.
@@ -52,6 +53,7 @@ class ChildProcess:
         *,
         stdout: int | IO[Any],
         stderr: int | IO[Any],
+        stdin: int = subprocess.DEVNULL,
         env: Mapping[str, str] | None = None,
         cores: Iterable[int] = (),
         grace_secs: float = 0.0,
@@ -60,7 +62,7 @@ class ChildProcess:
         self._popen = subprocess.Popen(
             tethered(argv, cores),
             env=env,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
@@ -111,6 +113,17 @@ class ChildProcess:
             reader = threading.Thread(target=read, args=arguments, daemon=True)
             reader.start()
             self._readers.append(reader)
+
+    def write_line(self, line: str) -> None:
+        """Writes a line to its standard input, which is a PIPE; raises OSError if it has closed it."""
+        assert self._popen.stdin is not None
+        self._popen.stdin.write(f'{line}\n')
+        self._popen.stdin.flush()
+
+    def close_input(self) -> None:
+        """Ends its standard input, which is a PIPE."""
+        assert self._popen.stdin is not None
+        self._popen.stdin.close()
 
     def wait(self, secs: float | None = None) -> bool:
         """Waits for its end, at most this long (None: for ever); returns whether it has ended.

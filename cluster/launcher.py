@@ -1,4 +1,4 @@
-"""Starts the processes of a cluster on this machine, prints their output, and ends them all. Linux only."""
+"""Starts the processes of a cluster, prints their output, and ends them all. Linux only."""
 
 import contextlib
 import functools
@@ -6,16 +6,14 @@ import itertools
 import queue
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TextIO
 
-from cluster.child_process import ChildProcess
+from cluster.hosts import Command, LocalHost, Process
 from errors import RunError, counted, format_error, format_warning
 from results.live import LiveLine
 from results.summary import is_summary
@@ -30,29 +28,6 @@ _WARNING, _ERROR = format_warning(''), format_error('')
 # A line of TensorFlow's native code: severity, date, time.
 _NATIVE = re.compile(r'[IWEF]\d{4} ')
 _STEPS = re.compile(r'(Step|\d+)\t')
-
-
-@dataclass(frozen=True)
-class Command:
-    """One process of a cluster.
-
-    Attributes:
-      name: the prefix of its lines; unique.
-      argv: the program and its arguments.
-      env: its whole environment; None for that of this process.
-      cores: the logical cores it may run on; None for all that this process may use.
-      gpus: the GPUs that env shows it, for messages; None if env does not set them.
-      is_server: whether it ends by itself when all processes that are not servers have ended.
-      has_result: whether its standard output is the result of the cluster.
-    """
-
-    name: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str] | None = None
-    cores: tuple[int, ...] | None = None
-    gpus: str | None = None
-    is_server: bool = False
-    has_result: bool = False
 
 
 # Eight arguments: apart from the commands, each is an option with a default.
@@ -105,35 +80,6 @@ def launch(
     return cluster.exit_code
 
 
-class _Process(ChildProcess):
-    """A started process."""
-
-    def __init__(self, command: Command) -> None:
-        super().__init__(
-            command.argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=command.env, cores=command.cores or ()
-        )
-        self.command = command
-        # Whether the launcher has sent it a signal that ends it.
-        self.is_stopped = False
-
-    def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
-        """Calls these functions on other threads: with each line of its two streams, and when it has ended."""
-        self.read_lines(show, show_error)
-
-        def wait() -> None:
-            # If another process could not be started, run() reaps this one first.
-            with contextlib.suppress(ChildProcessError):
-                self.wait()
-                ended()
-
-        threading.Thread(target=wait, daemon=True).start()
-
-    def end(self, number: signal.Signals) -> None:
-        """Sends a signal that ends it to the process and its descendants."""
-        self.is_stopped = True
-        self.signal(number)
-
-
 class _Cluster:
     """The running processes. Other threads and signal handlers queue events, which the main thread handles."""
 
@@ -146,7 +92,7 @@ class _Cluster:
         self._num_restarts = num_restarts
         self._grace_secs = grace_secs
         self._servers_end_secs = servers_end_secs
-        self._running: list[_Process] = []
+        self._running: list[Process] = []
         self._restarts: Counter[str] = Counter()
         # The only queue that signal handlers may use.
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -199,7 +145,7 @@ class _Cluster:
             self._show, functools.partial(self._lines.of_process, command.name, is_chief=command.has_result)
         )
         try:
-            process = _Process(command)
+            process = (command.host or LocalHost()).start(command)
             self._running.append(process)
             process.watch(
                 show=functools.partial(self._show, self._lines.result) if command.has_result else show_error,
@@ -211,31 +157,35 @@ class _Cluster:
             raise RunError(f'{command.name} cannot be started: {reason}; start fewer processes') from error
         cores = '' if command.cores is None else f' on cores {",".join(map(str, command.cores))}'
         gpus = '' if command.gpus is None else f' with GPUs {command.gpus}' if command.gpus else ' without GPUs'
-        self._lines.detail(f'{command.name} is process {process.pid}{cores}{gpus}')
+        where = f' of {command.host.name}' if command.host else ''
+        self._lines.detail(f'{command.name} is process {process.pid}{where}{cores}{gpus}')
 
     def _show(self, write: Callable[[str], None], line: str) -> None:
         write(line)
         if self._lines.error:
             self._events.put(self._stop)
 
-    def _ended(self, process: _Process) -> None:
+    def _ended(self, process: Process) -> None:
         code = process.reap()
         self._running.remove(process)
         if self._is_stopping:
             self._stop()
             return
         if code:
-            self._failed(process.command, code)
+            self._failed(process, code)
         if self._deadline is None and all(other.command.is_server for other in self._running):
             self._deadline = time.monotonic() + self._servers_end_secs
 
-    def _failed(self, command: Command, code: int) -> None:
+    def _failed(self, process: Process, code: int) -> None:
+        command = process.command
         name = command.name
-        if code > 0:
+        if process.lost:
+            what, exit_code = f'{name} is lost: {process.lost}', code
+        elif code > 0:
             what, exit_code = f'{name} ended with exit code {code}', code
         else:
             what, exit_code = f'{name} was ended by signal {-code} ({signal.strsignal(-code)})', 128 - code
-        if self._restarts[name] < self._num_restarts:
+        if not process.lost and self._restarts[name] < self._num_restarts:
             self._restarts[name] += 1
             self._lines.show_kept([name])
             again = f'restarting it ({self._restarts[name]} of {counted(self._num_restarts, "time")})'

@@ -1,23 +1,26 @@
 """`tf_cnn_benchmarks.py cluster`: its options, and the command line of each process. Starts without TensorFlow."""
 
 import contextlib
+import ipaddress
 import os
-import socket
+import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from absl import flags
 
 from cluster.discovery import find_cluster
-from cluster.environments import without_clusters
-from cluster.launcher import Command, launch
+from cluster.hosts import LOOPBACK, Command, Host, LocalHost, Needs, Places
+from cluster.launcher import launch
+from cluster.layout import JOBS, Layout, Member, lay_out, read_host_file, read_hosts_flag
+from cluster.slurm_script import batch_script
+from cluster.ssh import Reach, connections
 from cluster.topology import HOSTS_FLAGS
 from commands.options import Arguments, Declaration, Rest
-from errors import RunError, UsageError, format_warning, spelled
+from errors import UsageError, format_warning, spelled
 from hardware.gpus import VISIBLE
-from hardware.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
 from params import Params, parse_argv
 from params.file_flags import Output, outputs_that_are
 from params.flag_files import check_flag_files
@@ -28,10 +31,11 @@ from planning.line import check_launch
 
 _ROLE_FLAGS = ('job_name', 'task_index', *HOSTS_FLAGS.values())
 _FLAGS_OF_ONE_WRITER = outputs_that_are(Output.FILE, Output.PREFIX)
-_LOOPBACK = '127.0.0.1'
+# The port of the first process in printed commands; the next ones follow.
+_FIRST_PORT = 50000
+_NUM_LOCAL_WORKERS = 2
 # How long a parameter server may take to exit after the workers have.
 _PS_END_SECS = 30.0
-_PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,34 @@ class ClusterOptions:
 
     Attributes:
       ps: None if the mode decides.
+      workers: None if the hosts decide.
     """
 
     ps: int | None = flag(None, 'Parameter servers; by default 1 in modes that need them.', lower_bound=0)
-    workers: int = flag(2, 'Workers.', lower_bound=1)
+    workers: int | None = flag(
+        None, 'Workers; by default 2 on this machine, and with --hosts one for each slot.', lower_bound=1
+    )
+    hosts: str | None = flag(
+        None,
+        'Start the cluster on these hosts over ssh: a,b or, with the numbers of their workers, a:4,b:4. Each needs the '
+        'same version of this program. Parameter servers go round the hosts; a controller is on the first.',
+    )
+    hostfile: str | None = flag(None, 'A file with a host in each line instead, such as "a slots=4".', is_path=True)
+    launcher: str | None = flag(
+        None,
+        'How to start the processes: local, on this machine; ssh, on --hosts; slurm prints the batch script of such a '
+        'cluster instead. By default ssh if there are hosts, else local.',
+        choices=('local', 'ssh', 'slurm'),
+    )
+    dry_run: bool = flag(False, 'Only print the command of each process.')
+    ssh: str | None = flag(None, 'The ssh program with its options; by default ssh. It must ask for no password.')
+    remote_python: str | None = flag(None, 'The Python on the hosts; by default the path of this one.')
+    remote_dir: str | None = flag(None, 'The folder of this program on the hosts; by default that of this one.')
+    interface: str | None = flag(
+        None,
+        'Where the processes on --hosts listen: a network (10.0.0.0/8) or an interface (eth0); by default at the '
+        'address to which ssh connects.',
+    )
     affinity: str = flag(
         'share',
         'share: each worker runs on an equal share of the cores, or on one core if there are more workers than cores; '
@@ -94,22 +122,16 @@ def _start(arguments: Arguments[ClusterOptions]) -> int:
         raise UsageError(f'cluster: it needs Linux, and this is {sys.platform}; start each process yourself instead')
     params = _run_params(run_flags)
     mode = MODES[params.variable_update]
-    num_ps = _choose_num_ps(mode, options.ps)
-    num_controllers = int(mode.has_controller)
-    cores = _usable_cores() if options.affinity == 'share' else None
-    num_gpus = 0 if params.device == 'cpu' else params.num_gpus
-    environ: Mapping[str, str] = os.environ
-    if num_gpus and params.gpu_indices and has_visible_gpus(environ):
-        environ = with_selected(chosen_gpus(params.gpu_indices), environ)
-        # Each worker uses all GPUs of its share.
-        run_flags = (*run_flags, '--gpu_indices=')
-    gpus = shares_of_workers(num_gpus, options.workers, environ)
-    with reserved_addresses(num_controllers + num_ps + options.workers) as addresses:
-        controller_hosts, hosts = addresses[:num_controllers], addresses[num_controllers:]
-        commands = make_commands(run_flags, hosts[:num_ps], hosts[num_ps:], os.environ, cores, controller_hosts, gpus)
-        for command in commands:
-            # Check the rules that need the flags of the whole cluster, not just those of the run.
-            find_cluster(parse_argv(command.argv[2:]).params, command.env or {})
+    layout = _lay_out(options, _choose_num_ps(mode, options.ps), int(mode.has_controller))
+    if options.launcher == 'slurm' or options.dry_run:
+        print(_script(options, layout, run_flags, params), end='')
+        return 0
+    with contextlib.ExitStack() as stack:
+        hosts = _connect(options, layout, stack)
+        places = [host.prepare(_needs(options, params, jobs)) for host, jobs in zip(hosts, layout.jobs, strict=True)]
+        _check_addresses(layout.names, places)
+        commands = make_commands(run_flags, layout.members(hosts, places), os.environ)
+        _check(commands)
         shared = [f'--{name}' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]
         if shared:
             reason = 'each process would write to the same path'
@@ -127,111 +149,157 @@ def _start(arguments: Arguments[ClusterOptions]) -> int:
         )
 
 
+def _lay_out(options: ClusterOptions, num_ps: int, num_controllers: int) -> Layout:
+    """Returns which process runs where."""
+    if options.hosts and options.hostfile:
+        raise UsageError(f'--hostfile={options.hostfile}: --hosts is given, too; write one of them')
+    if not options.hosts and not options.hostfile:
+        for name in ('ssh', 'remote_python', 'remote_dir', 'interface'):
+            if value := getattr(options, name):
+                raise UsageError(f'--{name}={value}: it is about other hosts; write --hosts or --hostfile, too')
+        if options.launcher not in (None, 'local'):
+            raise UsageError(f'--launcher={options.launcher}: it needs hosts; write --hosts=a,b or --hostfile=FILE')
+        workers = _NUM_LOCAL_WORKERS if options.workers is None else options.workers
+        return lay_out({LocalHost().name: None}, '', workers, num_ps, num_controllers)
+    if options.launcher == 'local':
+        raise UsageError(
+            '--launcher=local: it starts processes on this machine alone; leave out --hosts and --hostfile'
+        )
+    if options.hosts:
+        flag, slots = '--hosts', read_hosts_flag(options.hosts)
+    else:
+        flag, slots = '--hostfile', read_host_file(str(options.hostfile))
+    return lay_out(slots, flag, options.workers, num_ps, num_controllers)
+
+
+def _reach(options: ClusterOptions) -> Reach:
+    return Reach(
+        ssh=tuple(shlex.split(options.ssh or 'ssh')),
+        python=options.remote_python or sys.executable,
+        folder=options.remote_dir or str(Path(__file__).resolve().parent.parent),
+        working_folder=str(Path.cwd()),
+    )
+
+
+def _connect(options: ClusterOptions, layout: Layout, stack: contextlib.ExitStack) -> list[Host]:
+    """Returns the hosts; they are closed with the stack."""
+    if options.hosts or options.hostfile:
+        return [*stack.enter_context(connections(layout.names, _reach(options)))]
+    host = LocalHost()
+    stack.callback(host.close)
+    return [host]
+
+
+def _needs(options: ClusterOptions, params: Params, jobs: Sequence[tuple[str, int]]) -> Needs:
+    return Needs(
+        num_addresses=len(jobs),
+        num_workers=sum(job == 'worker' for job, _ in jobs),
+        shares_cores=options.affinity == 'share',
+        num_gpus=0 if params.device == 'cpu' else params.num_gpus,
+        gpu_indices=tuple(chosen_gpus(params.gpu_indices)),
+        interface=options.interface or '',
+    )
+
+
+def _check_addresses(names: Sequence[str], places: Sequence[Places]) -> None:
+    """Raises UsageError if a host has an address that the others cannot reach."""
+    for name, own in zip(names, places, strict=True):
+        address = own.addresses[0].rpartition(':')[0].strip('[]')
+        if len(names) > 1 and ipaddress.ip_address(address.partition('%')[0]).is_loopback:
+            raise UsageError(
+                f'{name}: its processes would listen at {address}, which the other hosts cannot reach; '
+                'write --interface=10.0.0.0/8, with the network that connects the hosts'
+            )
+
+
+def _check(commands: Sequence[Command]) -> None:
+    """Checks the rules that need the flags of the whole cluster, not just those of the run."""
+    for command in commands:
+        find_cluster(parse_argv(command.argv[2:]).params, {})
+
+
+def _script(options: ClusterOptions, layout: Layout, run_flags: Sequence[str], params: Params) -> str:
+    """Returns what starts the same cluster without this one: a batch script of Slurm, or a command for each process.
+
+    The processes get their share of neither cores nor GPUs by these commands: both are known on the hosts alone.
+    """
+    reach = _reach(options)
+    has_hosts = bool(options.hosts or options.hostfile)
+    program = f'{reach.folder}/tf_cnn_benchmarks.py'
+    members = [
+        Member(job, index, f'{name.rpartition("@")[2] if has_hosts else LOOPBACK}:{_FIRST_PORT + number}')
+        for number, (name, (job, index)) in enumerate(
+            (name, one) for name, jobs in zip(layout.names, layout.jobs, strict=True) for one in jobs
+        )
+    ]
+    by_role = {(member.job, member.index): member for member in members}
+    ordered = [by_role[role] for role in sorted(by_role, key=lambda role: (JOBS.index(role[0]), role[1]))]
+    commands = make_commands(run_flags, ordered, {})
+    _check(commands)
+    if options.launcher == 'slurm':
+        return batch_script(
+            layout,
+            (reach.python, program, *run_flags),
+            commands,
+            name=params.model,
+            num_gpus=params.num_gpus if params.device == 'gpu' else 0,
+        )
+    lines = []
+    for member, command in zip(ordered, commands, strict=True):
+        words = shlex.join([reach.python, program, *command.argv[2:]])
+        host = member.address.rpartition(':')[0]
+        if has_hosts:
+            words = shlex.join([*reach.ssh, host, f'cd {shlex.quote(reach.working_folder)} && exec {words}'])
+        lines += [f'# {command.name}' + (f' on {host}' if has_hosts else ''), words]
+    return '\n'.join(lines) + '\n'
+
+
 def make_commands(
     run_flags: Sequence[str],
-    ps_hosts: Sequence[str],
-    worker_hosts: Sequence[str],
+    members: Sequence[Member],
     environment: Mapping[str, str],
-    cores: Sequence[int] | None,
-    controller_hosts: Sequence[str] = (),
-    gpus: Sequence[str] | None = None,
 ) -> list[Command]:
     """Returns the processes of a cluster, servers first.
 
+    Parameter servers and the controller always use all cores of their host: they work only briefly in each step, while
+    the workers wait, so reserved cores would be idle most of the time.
+
     Args:
       run_flags: the flags that all processes get, without those that describe the cluster.
-      ps_hosts: the HOST:PORT of each parameter server.
-      worker_hosts: the HOST:PORT of each worker; the first worker is the chief.
-      environment: the variables that the processes inherit, except those that describe another cluster.
-      cores: the cores to divide among the workers, see share_cores; None lets each worker use all. Parameter servers
-        and the controller always use all cores: they work only briefly in each step, while the workers wait, so
-        reserved cores would be idle most of the time.
-      controller_hosts: the HOST:PORT of the controller, or empty. A controller is the chief, and then the workers are
-        servers.
-      gpus: the CUDA_VISIBLE_DEVICES of each worker; parameter servers then see no GPU. A controller hides them itself,
-        since its default of --device depends on whether there are any. None if this machine has no GPUs.
+      members: what and where they are: parameter servers, workers, then the controller. The first worker is the chief,
+        or the controller, if there is one; then the workers are servers.
+      environment: the variables of this process.
     """
-    inherited = without_clusters(environment)
-    # If http_proxy is set, gRPC would try to reach this machine through the proxy, and wait forever.
-    inherited['no_grpc_proxy'] = _LOOPBACK
-    shares: Sequence[tuple[int, ...] | None] = (
-        [None] * len(worker_hosts) if cores is None else share_cores(cores, len(worker_hosts))
-    )
-    named = {'ps_hosts': ps_hosts, 'controller_host': controller_hosts, 'worker_hosts': worker_hosts}
-    hosts = [spelled(name, ','.join(addresses)) for name, addresses in named.items() if addresses]
-    chief = ('controller' if controller_hosts else 'worker', 0)
+    hosts = {job: [member.address for member in members if member.job == job] for job in JOBS}
+    # If http_proxy is set, gRPC would try to reach the processes through the proxy, and wait forever.
+    direct = ','.join(dict.fromkeys(member.address.rpartition(':')[0].strip('[]') for member in members))
+    cluster = [spelled(HOSTS_FLAGS[job], ','.join(addresses)) for job, addresses in hosts.items() if addresses]
+    chief = ('controller' if hosts['controller'] else 'worker', 0)
+    params = parse_argv(run_flags).params
+    # The last value of a flag counts, and an empty one means that the flag is not given.
+    without_files = [f'--{name}=' for name in _FLAGS_OF_ONE_WRITER if getattr(params, name)]
 
-    def command(job: str, index: int, share: tuple[int, ...] | None, own_gpus: str | None = None) -> Command:
-        is_chief = (job, index) == chief
-        # The last value of a flag counts, and an empty one means that the flag is not given.
-        unset = [] if is_chief else [f'--{name}=' for name in _FLAGS_OF_ONE_WRITER]
-        role = [spelled('job_name', job), spelled('task_index', index)]
+    def command(member: Member) -> Command:
+        is_chief = (member.job, member.index) == chief
+        unset = [] if is_chief else without_files
+        if params.gpu_indices and member.gpus:
+            # Each worker uses all GPUs of its share.
+            unset = [*unset, '--gpu_indices=']
+        host = member.host or LocalHost()
+        env = {**host.environment(environment), 'no_grpc_proxy': direct}
+        role = [spelled('job_name', member.job), spelled('task_index', member.index)]
         return Command(
-            name=f'{job} {index}',
-            argv=(sys.executable, _PROGRAM, *run_flags, *unset, *role, *hosts),
-            env=inherited if own_gpus is None else {**inherited, VISIBLE: own_gpus},
-            cores=share,
-            gpus=own_gpus,
-            is_server=job != chief[0],
+            name=f'{member.job} {member.index}',
+            argv=(*host.program, *run_flags, *unset, *role, *cluster),
+            env=env if member.gpus is None else {**env, VISIBLE: member.gpus},
+            cores=member.cores,
+            gpus=member.gpus,
+            is_server=member.job != chief[0],
             has_result=is_chief,
+            host=member.host,
         )
 
-    servers = [command('ps', index, None, None if gpus is None else '') for index in range(len(ps_hosts))]
-    workers = [
-        command('worker', index, share, None if gpus is None else gpus[index]) for index, share in enumerate(shares)
-    ]
-    return [*servers, *workers, *(command('controller', index, None) for index in range(len(controller_hosts)))]
-
-
-def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:
-    """Returns the cores of each worker: the same number of consecutive ones for each; the remaining ones stay unused.
-
-    With fewer cores than workers, each worker gets one core, in turn.
-    """
-    size = len(cores) // num_workers
-    if not size:
-        return [(cores[worker % len(cores)],) for worker in range(num_workers)]
-    return [tuple(cores[worker * size : (worker + 1) * size]) for worker in range(num_workers)]
-
-
-def _usable_cores() -> list[int]:
-    """The logical cores this process may use, sorted by package (socket), then by physical core."""
-
-    def place(core: int) -> tuple[int, int, int]:
-        topology = Path(f'/sys/devices/system/cpu/cpu{core}/topology')
-        try:
-            package, physical = (int((topology / name).read_text()) for name in ('physical_package_id', 'core_id'))
-        except (OSError, ValueError):
-            # Some containers do not show the topology.
-            package, physical = 0, core
-        return package, physical, core
-
-    return sorted(os.sched_getaffinity(0), key=place)
-
-
-@contextlib.contextmanager
-def reserved_addresses(count: int) -> Iterator[list[str]]:
-    """Reserves free loopback addresses, HOST:PORT each, while the block lasts.
-
-    The ports stay bound, so that the kernel gives them to no other launcher or connection. The process that gets an
-    address can still bind to it, also after a restart: both sockets set SO_REUSEADDR, as every gRPC server does, and
-    only one of them listens (socket(7)). A program that sets it too can still take such a port by its number.
-
-    Raises:
-      RunError: there are fewer than `count` free ports.
-    """
-    with contextlib.ExitStack() as stack:
-        addresses: list[str] = []
-        for _ in range(count):
-            try:
-                reserving = stack.enter_context(socket.socket())
-                reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                reserving.bind((_LOOPBACK, 0))
-            except OSError as error:
-                reason = f'{error.strerror} for port {len(addresses) + 1} of {count} on {_LOOPBACK}'
-                raise RunError(f'there are too few free ports: {reason}; start fewer processes') from error
-            addresses.append(f'{_LOOPBACK}:{reserving.getsockname()[1]}')
-        yield addresses
+    return [command(member) for member in members]
 
 
 def _run_params(run_flags: Sequence[str]) -> Params:

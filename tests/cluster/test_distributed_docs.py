@@ -10,6 +10,7 @@ import pytest
 from cluster.discovery import Cluster, find_cluster
 from commands import cluster as command
 from params import SPECS, Params, parse_argv
+from tests.support.programs import members
 
 pytestmark = pytest.mark.unit
 
@@ -92,7 +93,7 @@ def test_the_flags_of_the_subcommand_cluster_exist(capsys: pytest.CaptureFixture
 def test_the_example_on_one_machine_makes_a_cluster() -> None:
     (words,) = [words for words in COMMANDS if 'cluster' in words]
     assert flags_of(words)[:4] == ['cluster', '--ps=1', '--workers=2', '--']
-    commands = command.make_commands(flags_of(words)[4:], ['127.0.0.1:1'], ['127.0.0.1:2', '127.0.0.1:3'], {}, None)
+    commands = command.make_commands(flags_of(words)[4:], members(['127.0.0.1:1'], ['127.0.0.1:2', '127.0.0.1:3']), {})
     roles = jobs_of([find_cluster(parse(list(one.argv[2:])), {}) for one in commands])
     assert roles == [('ps', 0), ('worker', 0), ('worker', 1)]
 

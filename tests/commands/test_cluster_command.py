@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from cluster.discovery import find_cluster
-from cluster.launcher import Command
+from cluster.hosts import Command, reserved_addresses, share_cores
 from commands import cluster as cluster_command
-from commands.cluster import make_commands, reserved_addresses, share_cores
+from commands.cluster import make_commands
 from params import parse_argv
 from tests.support.outputs import check_line, failed, refused
-from tests.support.programs import CORES, STARTED, run
+from tests.support.programs import CORES, STARTED, members, run
 
 ROOT = Path(cluster_command.__file__).resolve().parent.parent
 
@@ -28,12 +28,13 @@ def commands_of(
     num_ps: int = 1,
     num_workers: int = 2,
     environment: dict[str, str] | None = None,
-    cores: list[int] | None = None,
+    cores: list[tuple[int, ...] | None] | None = None,
     controller_hosts: Sequence[str] = (),
 ) -> list[Command]:
     ps_hosts = [f'127.0.0.1:{1000 + index}' for index in range(num_ps)]
     worker_hosts = [f'127.0.0.1:{2000 + index}' for index in range(num_workers)]
-    return make_commands(run_flags, ps_hosts, worker_hosts, environment or {}, cores, controller_hosts)
+    found = members(ps_hosts, worker_hosts, controller_hosts, cores=cores)
+    return make_commands(run_flags, found, environment or {})
 
 
 @pytest.mark.unit
@@ -56,7 +57,7 @@ def test_each_process_is_told_who_it_is_and_who_the_others_are() -> None:
 @pytest.mark.unit
 def test_a_controller_has_the_result_and_its_workers_end_when_it_has() -> None:
     flags = ('--variable_update=distributed_all_reduce', '--device=cpu', '--graph_file=graph')
-    commands = commands_of(*flags, num_ps=0, cores=[0, 1], controller_hosts=['127.0.0.1:3000'])
+    commands = commands_of(*flags, num_ps=0, cores=[(0,), (1,)], controller_hosts=['127.0.0.1:3000'])
     assert [command.name for command in commands] == ['worker 0', 'worker 1', 'controller 0']
     assert [command.is_server for command in commands] == [True, True, False]
     assert [command.has_result for command in commands] == [False, False, True]
@@ -109,7 +110,7 @@ def test_the_cluster_around_the_caller_is_not_that_of_the_processes() -> None:
 
 @pytest.mark.unit
 def test_workers_share_the_cores_and_parameter_servers_use_all() -> None:
-    commands = commands_of(cores=[0, 4, 1, 5])
+    commands = commands_of(cores=[(0, 4), (1, 5)])
     assert [command.cores for command in commands] == [None, (0, 4), (1, 5)]
     assert [command.cores for command in commands_of(cores=None)] == [None, None, None]
 
@@ -173,7 +174,7 @@ tf.train.Server({'worker': hosts}, job_name='worker', task_index=int(flags['task
 """
     environment = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '2'}
     with reserved_addresses(2) as addresses:
-        workers = make_commands((), (), addresses, environment, cores=None)
+        workers = make_commands((), members((), addresses), environment)
         limited, free = (
             dataclasses.replace(worker, argv=(sys.executable, '-c', code, *worker.argv[2:])) for worker in workers
         )
@@ -267,7 +268,7 @@ def replace_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
     def replace(exit_code: int) -> None:
         path = tmp_path / 'program.py'
         path.write_text(PROGRAM.format(exit_code=exit_code))
-        monkeypatch.setattr(cluster_command, '_PROGRAM', str(path))
+        monkeypatch.setattr('cluster.hosts._PROGRAM', str(path))
 
     return replace
 

@@ -9,6 +9,7 @@ from commands import cluster as cluster_command
 from commands.cluster import make_commands
 from tests.support.machines import use_pynvml, write_pynvml
 from tests.support.outputs import refused
+from tests.support.programs import members
 
 PROGRAM = """
 import os, sys
@@ -24,14 +25,14 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
     program = tmp_path / 'program.py'
     program.write_text(PROGRAM)
-    monkeypatch.setattr(cluster_command, '_PROGRAM', str(program))
+    monkeypatch.setattr('cluster.hosts._PROGRAM', str(program))
 
 
 @pytest.mark.unit
 def test_each_worker_gets_its_gpus_and_parameter_servers_none() -> None:
     environment = {'PATH': '/bin', 'CUDA_VISIBLE_DEVICES': '0,1,2,3'}
     for gpus, expected in ((['0,1', '2,3'], ['', '0,1', '2,3', '0,1,2,3']), (None, ['0,1,2,3'] * 4)):
-        commands = make_commands((), ['h:1'], ['h:2', 'h:3'], environment, None, ['h:4'], gpus)
+        commands = make_commands((), members(['h:1'], ['h:2', 'h:3'], ['h:4'], gpus=gpus), environment)
         assert [command.name for command in commands] == ['ps 0', 'worker 0', 'worker 1', 'controller 0']
         assert [(command.env or {})['CUDA_VISIBLE_DEVICES'] for command in commands] == expected
 

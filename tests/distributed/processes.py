@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cluster import tether
-from cluster.launcher import Command
-from commands.cluster import make_commands, reserved_addresses
+from cluster.hosts import Command, reserved_addresses
+from commands.cluster import make_commands
+from tests.support.programs import members
 
 # Of a loaded machine; a cluster of four processes takes 15 seconds.
 DEADLINE_SECS = 240.0
@@ -201,9 +202,8 @@ def make_cluster(
     """
     with reserved_addresses(num_ps + num_workers + num_controllers) as addresses:
         end = num_ps + num_workers
-        commands = make_commands(
-            run_flags, addresses[:num_ps], addresses[num_ps:end], environment(), None, addresses[end:]
-        )
+        found = members(addresses[:num_ps], addresses[num_ps:end], addresses[end:])
+        commands = make_commands(run_flags, found, environment())
         processes = Processes(commands, addresses, folder)
         try:
             yield processes

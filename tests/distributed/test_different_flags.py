@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from commands.cluster import reserved_addresses
+from cluster.hosts import reserved_addresses
 from tests.distributed.processes import DEADLINE_SECS, await_line
 from tests.distributed.scenarios import (
     ENDLESS,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from commands.cluster import reserved_addresses
+from cluster.hosts import reserved_addresses
 from models.layers import zeros
 from planning.plan import Instruments
 from results.result import Phase

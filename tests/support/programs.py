@@ -19,7 +19,9 @@ from typing import Any
 
 import pyte
 
-from cluster.launcher import Command, launch
+from cluster.hosts import Command
+from cluster.launcher import launch
+from cluster.layout import Member
 from tests.support.outputs import check_line
 
 # ---- programs --------------------------------------------------------------------------------------------------------
@@ -41,6 +43,28 @@ CORES = sorted(os.sched_getaffinity(0))
 def program(name: str, code: str, **more: Any) -> Command:
     """Returns the command of a process that runs Python code after PREAMBLE."""
     return Command(name, (sys.executable, '-I', '-S', '-c', PREAMBLE + code), **more)
+
+
+def members(
+    ps_hosts: Sequence[str],
+    worker_hosts: Sequence[str],
+    controller_hosts: Sequence[str] = (),
+    *,
+    cores: Sequence[tuple[int, ...] | None] | None = None,
+    gpus: Sequence[str] | None = None,
+) -> list[Member]:
+    """Returns the processes of a cluster at these addresses of this machine.
+
+    Args:
+      cores: the cores of each worker.
+      gpus: the CUDA_VISIBLE_DEVICES of each worker; parameter servers then see none.
+    """
+    servers = [Member('ps', number, host, gpus=None if gpus is None else '') for number, host in enumerate(ps_hosts)]
+    workers = [
+        Member('worker', number, host, cores=cores[number] if cores else None, gpus=gpus[number] if gpus else None)
+        for number, host in enumerate(worker_hosts)
+    ]
+    return servers + workers + [Member('controller', number, host) for number, host in enumerate(controller_hosts)]
 
 
 # A part of the lines on standard error in which the launcher reports a started process.

@@ -1,0 +1,147 @@
+"""Starts processes on this machine for a launcher on another one: `python -m cluster.agent`, run over ssh.
+
+Requests come on standard input and answers go to standard output, each one JSON object in a line:
+
+    (at the start)                    {"hello": {"version": ..., "commit": ..., "tensorflow": ..., "program": [...]}}
+    {"prepare": {fields of Needs}}    {"places": {fields of Places}}
+    {"start": {fields of Command}}    {"started": PID}
+                                      {"name": ..., "out": "a line"}, {"name": ..., "err": "a line"}
+    {"end": NUMBER, "name": ...}      {"name": ..., "ended": EXIT_CODE}
+    {}                                {}
+
+An answer to `prepare` or `start` that failed is {"refused": ["a line", ...], "is_usage": true or false}. All that it
+started ends with it, and it ends when its input ends, as it does when the launcher or the connection is killed, or when
+nothing has come for a minute: the launcher says at least {} every ten seconds.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cluster.environments import without_clusters
+from cluster.hosts import Command, LocalHost, LocalProcess, Needs
+from errors import BenchmarkError, UsageError
+from hardware.surroundings import git_commit, tensorflow_version
+from results import VERSION
+
+# How long each side waits for a line of the other, and how often each sends one, in seconds.
+SILENCE_SECS, ALIVE_SECS = 60.0, 10.0
+# From SIGTERM to SIGKILL for processes whose launcher is gone, in seconds: nobody waits for what they would still say.
+_GRACE_SECS = 2.0
+
+
+class _Agent:
+    """Serves the requests of a launcher."""
+
+    def __init__(self) -> None:
+        # That to which the ssh of the launcher connected: the other hosts probably reach it, too.
+        connection = os.environ.get('SSH_CONNECTION', '').split()
+        self._host = LocalHost(address=connection[2]) if len(connection) == 4 else LocalHost()
+        self._running: dict[str, LocalProcess] = {}
+        # What the main thread, the only one that starts and reaps processes, has to do; None to end.
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+
+    def serve(self) -> None:
+        """Answers until the launcher is gone, then ends all processes."""
+        signal.signal(signal.SIGTERM, lambda *_: self._inbox.put(None))
+        # The launcher decides about the interrupt of a terminal, and the end of a connection is seen at once.
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        threading.Thread(target=self._read, daemon=True).start()
+        self._say(hello=hello(self._host))
+        with contextlib.suppress(queue.Empty):
+            while task := self._inbox.get(timeout=SILENCE_SECS):
+                task()
+        self._end_all()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for line in sys.stdin:
+                self._inbox.put(partial(self._answer, json.loads(line)))
+        self._inbox.put(None)
+
+    def _answer(self, request: Mapping[str, Any]) -> None:
+        try:
+            if 'prepare' in request:
+                wanted = request['prepare']
+                needs = Needs(**{**wanted, 'gpu_indices': tuple(wanted['gpu_indices'])})
+                self._say(places=asdict(self._host.prepare(needs)))
+            elif 'start' in request:
+                self._start(request['start'])
+            elif 'end' in request:
+                # It may have ended in the meantime.
+                if process := self._running.get(request['name']):
+                    process.end(signal.Signals(request['end']))
+            else:
+                self._say()
+        except BenchmarkError as error:
+            self._say(refused=error.lines, is_usage=isinstance(error, UsageError))
+        except (OSError, RuntimeError) as error:
+            self._say(refused=[getattr(error, 'strerror', None) or str(error)], is_usage=False)
+
+    def _start(self, wanted: Mapping[str, Any]) -> None:
+        name, cores = wanted['name'], wanted['cores']
+        process = LocalProcess(
+            Command(
+                name,
+                tuple(wanted['argv']),
+                env={**without_clusters(os.environ), **wanted['env']},
+                cores=None if cores is None else tuple(cores),
+            )
+        )
+        self._running[name] = process
+        self._say(started=process.pid)
+        process.watch(
+            show=lambda line: self._say(name=name, out=line),
+            show_error=lambda line: self._say(name=name, err=line),
+            ended=lambda: self._inbox.put(partial(self._ended, name)),
+        )
+
+    def _ended(self, name: str) -> None:
+        self._say(name=name, ended=self._running.pop(name).reap())
+
+    def _end_all(self) -> None:
+        for process in self._running.values():
+            process.end(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE_SECS
+        for process in self._running.values():
+            process.wait(max(0.0, deadline - time.monotonic()))
+            process.stop(grace_secs=0.0)
+
+    def _say(self, **answer: Any) -> None:
+        try:
+            with self._lock:
+                sys.stdout.write(json.dumps(answer) + '\n')
+                sys.stdout.flush()
+        except (OSError, ValueError):
+            self._inbox.put(None)
+
+
+def hello(host: LocalHost) -> dict[str, Any]:
+    """Returns what a launcher compares with its own: the versions, and the folder of the program."""
+    return {
+        'version': VERSION,
+        'commit': git_commit(),
+        'tensorflow': tensorflow_version(),
+        'program': list(host.program),
+        'folder': str(Path.cwd()),
+    }
+
+
+if __name__ == '__main__':
+    agent = _Agent()
+    # As mpirun does: in the folder of the launcher if it is here, else in the home directory.
+    with contextlib.suppress(OSError, IndexError):
+        os.chdir(sys.argv[1])
+    agent.serve()

@@ -1,0 +1,308 @@
+"""Where the processes of a cluster run: one interface for this machine and for others. Linux only, no TensorFlow.
+
+A launcher asks each host what it needs to write the command lines (Host.prepare), and then starts processes there
+(Host.start). LocalHost does both on this machine; cluster.ssh.SshHost asks a LocalHost on another machine, see
+cluster.agent.
+"""
+
+import abc
+import contextlib
+import fcntl
+import ipaddress
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.child_process import ChildProcess
+from cluster.environments import without_clusters
+from errors import RunError, UsageError
+from hardware.visible_gpus import has_visible_gpus, shares_of_workers, with_selected
+
+LOOPBACK = '127.0.0.1'
+_PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
+_ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR of netdevice(7)
+_ANY_PORT = 9  # that of `discard`; nothing is sent to it
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a launcher needs from a host before it can write the command lines of the processes there.
+
+    Attributes:
+      num_addresses: for how many processes an address is reserved.
+      num_workers: how many of them are workers.
+      shares_cores: whether each worker gets its own part of the cores.
+      num_gpus: how many GPUs each worker computes on; 0 for none.
+      gpu_indices: the numbers of the GPUs that may be used; empty for all.
+      interface: the network (10.0.0.0/8), the address or the name (eth0) of the interface at which the processes
+        listen; empty if the host chooses.
+    """
+
+    num_addresses: int
+    num_workers: int
+    shares_cores: bool = True
+    num_gpus: int = 0
+    gpu_indices: tuple[int, ...] = ()
+    interface: str = ''
+
+
+@dataclass(frozen=True)
+class Places:
+    """What a host has for the processes of a cluster.
+
+    Attributes:
+      addresses: a reserved HOST:PORT for each process.
+      cores: the logical cores of each worker; None for all that it may use.
+      gpus: the CUDA_VISIBLE_DEVICES of each worker; None if the host has no GPUs.
+    """
+
+    addresses: tuple[str, ...]
+    cores: tuple[tuple[int, ...] | None, ...]
+    gpus: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process of a cluster.
+
+    Attributes:
+      name: the prefix of its lines; unique.
+      argv: the program and its arguments.
+      env: its whole environment, None for that of this process; on another host what is added to the environment there.
+      cores: the logical cores it may run on; None for all that it may use.
+      gpus: the GPUs that env shows it, for messages; None if env does not set them.
+      is_server: whether it ends by itself when all processes that are not servers have ended.
+      has_result: whether its standard output is the result of the cluster.
+      host: where it runs; None for this machine.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] | None = None
+    cores: tuple[int, ...] | None = None
+    gpus: str | None = None
+    is_server: bool = False
+    has_result: bool = False
+    host: 'Host | None' = None
+
+
+class Process(abc.ABC):
+    """A started process of a cluster.
+
+    Attributes:
+      command: what was started.
+      pid: its number on its host.
+      is_stopped: whether the launcher has sent it a signal that ends it.
+      lost: why nothing more will be known about it; None unless the connection to its host has ended.
+    """
+
+    command: Command
+    pid: int
+    is_stopped: bool = False
+    lost: str | None = None
+
+    @abc.abstractmethod
+    def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
+        """Calls these functions on other threads: with each line of its two streams, and when it has ended."""
+
+    @abc.abstractmethod
+    def end(self, number: signal.Signals) -> None:
+        """Sends a signal that ends it to the process and its descendants."""
+
+    @abc.abstractmethod
+    def reap(self) -> int:
+        """Waits for its end and its last lines; returns its exit code, or -n if signal n ended it."""
+
+
+class Host(abc.ABC):
+    """A machine on which processes of a cluster run.
+
+    Attributes:
+      name: what messages call it.
+      program: the beginning of each command line: the Python, and tf_cnn_benchmarks.py.
+    """
+
+    name: str
+    program: tuple[str, str]
+
+    @abc.abstractmethod
+    def prepare(self, needs: Needs) -> Places:
+        """Reserves addresses, and divides the cores and GPUs among the workers.
+
+        The ports stay bound until close(), so that the kernel gives them to no other launcher or connection. The
+        process that gets an address can still bind to it, also after a restart: both sockets set SO_REUSEADDR, as
+        every gRPC server does, and only one of them listens (socket(7)).
+
+        Raises:
+          UsageError: there are fewer GPUs than the workers need, or no address in this network.
+          RunError: there are too few free ports, or the host cannot be asked.
+        """
+
+    @abc.abstractmethod
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Returns what Command.env has of the launcher's environment variables."""
+
+    @abc.abstractmethod
+    def start(self, command: Command) -> Process:
+        """Starts a process.
+
+        Raises:
+          OSError, RuntimeError: it cannot be started.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Frees the addresses, and ends what still runs there for this launcher."""
+
+
+class LocalProcess(ChildProcess, Process):
+    """A process on this machine."""
+
+    def __init__(self, command: Command) -> None:
+        super().__init__(
+            command.argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=command.env, cores=command.cores or ()
+        )
+        self.command = command
+
+    def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
+        self.read_lines(show, show_error)
+
+        def wait() -> None:
+            # If another process could not be started, the launcher reaps this one first.
+            with contextlib.suppress(ChildProcessError):
+                self.wait()
+                ended()
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    def end(self, number: signal.Signals) -> None:
+        self.is_stopped = True
+        self.signal(number)
+
+
+class LocalHost(Host):
+    """This machine.
+
+    Args:
+      environ: the environment variables of the launcher, by default those of this process.
+      address: where the processes listen unless the user chooses an interface.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None, address: str = LOOPBACK) -> None:
+        self._address = address
+        self.name = 'this machine'
+        self.program = (sys.executable, _PROGRAM)
+        self._environ = os.environ if environ is None else environ
+        self._reserving = contextlib.ExitStack()
+
+    def prepare(self, needs: Needs) -> Places:
+        environ = self._environ
+        if needs.num_gpus and needs.gpu_indices and has_visible_gpus(environ):
+            environ = with_selected(needs.gpu_indices, environ)
+        gpus = shares_of_workers(needs.num_gpus, needs.num_workers, environ)
+        cores: list[tuple[int, ...] | None] = [None] * needs.num_workers
+        if needs.shares_cores:
+            cores = [*share_cores(_usable_cores(), needs.num_workers)] if needs.num_workers else []
+        address = own_address(needs.interface) if needs.interface else self._address
+        addresses = self._reserving.enter_context(reserved_addresses(needs.num_addresses, address))
+        return Places(tuple(addresses), tuple(cores), None if gpus is None else tuple(gpus))
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        return without_clusters(environ)
+
+    def start(self, command: Command) -> Process:
+        return LocalProcess(command)
+
+    def close(self) -> None:
+        self._reserving.close()
+
+
+@contextlib.contextmanager
+def reserved_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str]]:
+    """Reserves free ports at an address of this machine while the block lasts, HOST:PORT each; see Host.prepare.
+
+    A program that sets SO_REUSEADDR too can still take such a port by its number.
+
+    Raises:
+      RunError: there are fewer than `count` free ports.
+    """
+    shown, family = (f'[{address}]', socket.AF_INET6) if ':' in address else (address, socket.AF_INET)
+    with contextlib.ExitStack() as stack:
+        found: list[str] = []
+        for _ in range(count):
+            try:
+                reserving = stack.enter_context(socket.socket(family))
+                reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                reserving.bind((address, 0))
+            except OSError as error:
+                reason = f'{error.strerror} for port {len(found) + 1} of {count} on {address}'
+                raise RunError(f'there are too few free ports: {reason}; start fewer processes') from error
+            found.append(f'{shown}:{reserving.getsockname()[1]}')
+        yield found
+
+
+def own_address(interface: str) -> str:
+    """Returns the address of this machine at an interface, see Needs.
+
+    Raises:
+      UsageError: this machine has no such interface.
+    """
+    try:
+        network = ipaddress.ip_network(interface, strict=False)
+    except ValueError:
+        return _address_of(interface)
+    family = socket.AF_INET6 if network.version == 6 else socket.AF_INET
+    # The kernel chooses the address from which it would send into the network; nothing is sent.
+    for inside in (network[0], network[-1], network[min(1, network.num_addresses - 1)]):
+        with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+            probe.connect((str(inside), _ANY_PORT))
+            found = str(probe.getsockname()[0])
+            if ipaddress.ip_address(found) in network:
+                return found
+    raise UsageError(f'--interface={interface}: no address of this machine is in it; `ip address` lists them')
+
+
+def _address_of(interface: str) -> str:
+    """Returns the IPv4 address of an interface, such as eth0."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            found = fcntl.ioctl(probe, _ADDRESS_OF_INTERFACE, struct.pack('256s', interface.encode()[:15]))
+        except OSError as error:
+            raise UsageError(
+                f'--interface={interface}: this machine has no such interface with an IPv4 address ({error.strerror}); '
+                '`ip address` lists them; a network such as 10.0.0.0/8 fits hosts with other names'
+            ) from error
+    return socket.inet_ntoa(found[20:24])
+
+
+def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:
+    """Returns the cores of each worker: the same number of consecutive ones for each; the remaining ones stay unused.
+
+    With fewer cores than workers, each worker gets one core, in turn.
+    """
+    size = len(cores) // num_workers
+    if not size:
+        return [(cores[worker % len(cores)],) for worker in range(num_workers)]
+    return [tuple(cores[worker * size : (worker + 1) * size]) for worker in range(num_workers)]
+
+
+def _usable_cores() -> list[int]:
+    """The logical cores this process may use, sorted by package (socket), then by physical core."""
+
+    def place(core: int) -> tuple[int, int, int]:
+        topology = Path(f'/sys/devices/system/cpu/cpu{core}/topology')
+        try:
+            package, physical = (int((topology / name).read_text()) for name in ('physical_package_id', 'core_id'))
+        except (OSError, ValueError):
+            # Some containers do not show the topology.
+            package, physical = 0, core
+        return package, physical, core
+
+    return sorted(os.sched_getaffinity(0), key=place)

@@ -1,0 +1,174 @@
+"""Which process of a cluster runs on which host. Does not import TensorFlow."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cluster.hosts import Host, Places
+from errors import UsageError, counted, read_regular
+
+# The most hosts of a list, and the most processes on one.
+_MOST_HOSTS, _MOST_SLOTS = 4096, 1024
+_HOST_FILE_BYTES = 1 << 20
+# user@name, where a name is a host, an alias of ssh, an IPv4 address or an IPv6 address in brackets; then :slots.
+_HOST = re.compile(
+    r'(?P<name>(?:[\w.-]+@)?(?:[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\]))(?::(?P<slots>\d{1,9}))?', re.ASCII
+)
+_SLOTS = re.compile(r'slots=(\d{1,9})', re.ASCII)
+
+# The order of the processes of a cluster: servers first.
+JOBS = ('ps', 'worker', 'controller')
+# How many workers each host may have, by its name; None if the list does not say.
+Slots = Mapping[str, int | None]
+
+
+def read_hosts_flag(text: str) -> dict[str, int | None]:
+    """Returns the hosts of --hosts=a:4,b:4, or a,b without numbers of workers.
+
+    Raises:
+      UsageError: there is none, an entry is no host, or a host is listed twice.
+    """
+    return _slots([(entry.strip(), None) for entry in text.split(',')], f'--hosts={text}')
+
+
+def read_host_file(path: str) -> dict[str, int | None]:
+    """Returns the hosts of a file with a host in each line, as of Open MPI (`a slots=4`) or of MPICH (`a:4`).
+
+    Raises:
+      UsageError: as read_hosts_flag; or the file cannot be read.
+    """
+    flag = f'--hostfile={path}'
+    try:
+        lines = read_regular(path, _HOST_FILE_BYTES).decode().splitlines()
+    except OSError as error:
+        raise UsageError(f'{flag}: it cannot be read ({error.strerror or error}); write the path of a file') from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f'{flag}: it is no text; write a host in each line, such as `a slots=4`') from error
+    entries = []
+    for number, line in enumerate(lines, 1):
+        words = line.partition('#')[0].split()
+        if not words:
+            continue
+        found = _SLOTS.fullmatch(words[1]) if len(words) == 2 else None
+        if len(words) > 1 and not found:
+            raise UsageError(
+                f'{flag}: line {number} is {line.strip()!r}; write a host in each line, such as `a slots=4`'
+            )
+        entries.append((words[0], int(found[1]) if found else None))
+    return _slots(entries, flag)
+
+
+def _slots(entries: Sequence[tuple[str, int | None]], flag: str) -> dict[str, int | None]:
+    found: dict[str, int | None] = {}
+    for entry, slots in entries:
+        match = _HOST.fullmatch(entry)
+        if not match or (slots is not None and match['slots'] is not None):
+            raise UsageError(f'{flag}: {entry!r} is no host; write NAME or NAME:NUMBER_OF_WORKERS')
+        name = match['name'].replace('[', '').replace(']', '')
+        if slots is None and match['slots'] is not None:
+            slots = int(match['slots'])
+        if name in found:
+            raise UsageError(f'{flag}: {name} is listed twice; write it once, with the number of its workers: {name}:2')
+        if slots is not None and not 1 <= slots <= _MOST_SLOTS:
+            raise UsageError(f'{flag}: {name} has {slots} slots; write 1 to {_MOST_SLOTS}')
+        found[name] = slots
+    if not 1 <= len(found) <= _MOST_HOSTS:
+        raise UsageError(f'{flag}: it has {counted(len(found), "host")}; write 1 to {_MOST_HOSTS}')
+    return found
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process of a cluster, with what its host has for it.
+
+    Attributes:
+      job: ps, worker or controller.
+      index: its number within its job.
+      address: its HOST:PORT.
+      host: where it runs; None for this machine.
+      cores: the logical cores it may run on; None for all that it may use.
+      gpus: its CUDA_VISIBLE_DEVICES; None if it stays as it is.
+    """
+
+    job: str
+    index: int
+    address: str
+    host: Host | None = None
+    cores: tuple[int, ...] | None = None
+    gpus: str | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The processes of each host.
+
+    Attributes:
+      names: the hosts, as ssh calls them.
+      jobs: for each host its processes, as (job, index): the controller, then parameter servers, then workers.
+    """
+
+    names: tuple[str, ...]
+    jobs: tuple[tuple[tuple[str, int], ...], ...]
+
+    def members(self, hosts: Sequence[Host], places: Sequence[Places]) -> list[Member]:
+        """Returns all processes: parameter servers, workers, then the controller, each in order.
+
+        A worker has its part of the cores and GPUs of its host, and a parameter server no GPU. A controller hides them
+        itself, since its default of --device depends on whether there are any.
+        """
+        found: list[Member] = []
+        for host, here, own in zip(hosts, self.jobs, places, strict=True):
+            rank = 0
+            for (job, index), address in zip(here, own.addresses, strict=True):
+                cores, gpus = None, None
+                if job == 'worker':
+                    cores, gpus = own.cores[rank], None if own.gpus is None else own.gpus[rank]
+                    rank += 1
+                elif job == 'ps' and own.gpus is not None:
+                    gpus = ''
+                found.append(Member(job, index, address, host, cores, gpus))
+        return sorted(found, key=lambda member: (JOBS.index(member.job), member.index))
+
+
+def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_controllers: int) -> Layout:
+    """Returns which processes run on which host.
+
+    Workers fill the slots of the hosts in order; by default there are as many as slots. A host without a number has
+    one slot, but if no host has a number, the workers are divided evenly. Parameter servers go round the hosts, one
+    on each, and the controller is on the first host.
+
+    Args:
+      slots: the hosts.
+      flag: names the list in messages.
+      num_workers: None for as many as slots.
+
+    Raises:
+      UsageError: there are fewer slots than workers, or a host would have no process.
+    """
+    names = [*slots]
+    if num_workers is not None and not any(slots.values()):
+        size, larger = divmod(num_workers, len(names))
+        counts = [size + (number < larger) for number in range(len(names))]
+    else:
+        counts = [number or 1 for number in slots.values()]
+        left = sum(counts) if num_workers is None else num_workers
+        if left > sum(counts):
+            raise UsageError(
+                f'--workers={num_workers}: {flag} has {counted(sum(counts), "slot")}; write at most as many'
+            )
+        for host, number in enumerate(counts):
+            counts[host] = min(number, left)
+            left -= counts[host]
+    jobs: list[list[tuple[str, int]]] = [[] for _ in names]
+    jobs[0] += [('controller', number) for number in range(num_controllers)]
+    for number in range(num_ps):
+        jobs[number % len(names)].append(('ps', number))
+    first = 0
+    for here, count in zip(jobs, counts, strict=True):
+        here += [('worker', number) for number in range(first, first + count)]
+        first += count
+    if idle := [name for name, here in zip(names, jobs, strict=True) if not here]:
+        raise UsageError(
+            f'{flag}: {", ".join(idle)} would have no process; leave it out, or start more with --workers or --ps'
+        )
+    return Layout(tuple(names), tuple(map(tuple, jobs)))

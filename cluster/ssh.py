@@ -1,0 +1,299 @@
+"""Runs processes of a cluster on other hosts, over the user's own ssh. Linux only, no TensorFlow.
+
+One connection for each host: it starts cluster.agent there, which starts the processes. So nothing needs to run on a
+host beforehand, the user's ssh decides about names, keys, ports and proxies, and all ends with the connection.
+"""
+
+import contextlib
+import json
+import queue
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from cluster.agent import ALIVE_SECS, SILENCE_SECS, hello
+from cluster.child_process import ChildProcess
+from cluster.hosts import Command, Host, LocalHost, Needs, Places, Process
+from errors import RunError, UsageError
+
+# How long a host may take to answer at first, in seconds.
+HELLO_SECS = 30.0
+# How long agents have to end their processes when the launcher ends, in seconds.
+_CLOSE_SECS = 4.0
+_REPLY_SECS = 30.0
+_END_SECS = 1.0
+# What the processes on other hosts get of the launcher's environment variables: the settings of the libraries that
+# TensorFlow uses.
+_PASSED = ('TF_', 'XLA_', 'GRPC_', 'NCCL_', 'OMP_', 'KMP_', 'ONEDNN_', 'DNNL_')
+# Exit codes of the line of shell that starts an agent; ssh itself ends with 255.
+_NO_FOLDER, _NO_PYTHON, _NO_PROGRAM, _SSH_FAILED = 81, 82, 83, 255
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How a host is reached.
+
+    Attributes:
+      ssh: the ssh program with its options.
+      python: the Python there.
+      folder: the folder of the program there.
+      working_folder: the folder in which the processes run, if it is there; else their home directory.
+    """
+
+    ssh: tuple[str, ...]
+    python: str
+    folder: str
+    working_folder: str
+
+    def command(self, name: str) -> list[str]:
+        """Returns the command line that starts an agent on the host of this name."""
+        folder, python, working_folder = map(shlex.quote, (self.folder, self.python, self.working_folder))
+        line = (
+            f'cd {folder} 2>/dev/null || exit {_NO_FOLDER}; '
+            f'command -v {python} >/dev/null || exit {_NO_PYTHON}; '
+            f'test -e cluster/agent.py || exit {_NO_PROGRAM}; '
+            f'exec {python} -m cluster.agent {working_folder}'
+        )
+        # BatchMode: a question for a password would come from many hosts at once, beside other output.
+        return [*self.ssh, '-T', '-o', 'BatchMode=yes', name, f'exec sh -c {shlex.quote(line)}']
+
+
+class RemoteProcess(Process):
+    """A process that an agent has started."""
+
+    def __init__(self, command: Command, send: Callable[..., None]) -> None:
+        self.command = command
+        self.pid = 0
+        self._send = send
+        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._has_ended = threading.Event()
+        self._exit_code = 0
+
+    def watch(self, show: Callable[[str], None], show_error: Callable[[str], None], ended: Callable[[], None]) -> None:
+        def read() -> None:
+            for kind, line in iter(self._events.get, None):
+                if kind == 'ended':
+                    break
+                (show if kind == 'out' else show_error)(line)
+            self._has_ended.set()
+            ended()
+
+        threading.Thread(target=read, daemon=True).start()
+
+    def end(self, number: signal.Signals) -> None:
+        self.is_stopped = True
+        self._send(end=int(number), name=self.command.name)
+
+    def reap(self) -> int:
+        # It has ended, or its host is lost, or the launcher gives up, and the agent ends it.
+        self._has_ended.wait(_CLOSE_SECS)
+        return self._exit_code
+
+    def tell(self, answer: Mapping[str, Any]) -> None:
+        """Handles what the agent says about it, in order."""
+        if 'ended' in answer:
+            self._exit_code = answer['ended']
+        for kind in ('out', 'err', 'ended'):
+            if kind in answer:
+                self._events.put((kind, answer[kind]))
+
+    def lose(self, why: str) -> None:
+        """To be called when nothing more will be known about it."""
+        self.lost = why
+        self._exit_code = 1
+        self._events.put(('ended', None))
+
+
+class SshHost(Host):
+    """Another machine. Starts to connect at once; connected() waits.
+
+    Args:
+      name: what ssh calls it.
+      reach: how it is reached.
+    """
+
+    def __init__(self, name: str, reach: Reach) -> None:
+        self.name = name
+        self.program = (reach.python, f'{reach.folder}/{Path(LocalHost().program[1]).name}')
+        self._reach = reach
+        self._processes: dict[str, RemoteProcess] = {}
+        # The answers to requests, in order; None at the end of the connection.
+        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        # The last lines of ssh itself, which say why it failed.
+        self._errors: deque[str] = deque(maxlen=20)
+        self._write_lock = threading.Lock()
+        self._last_heard = time.monotonic()
+        self._is_closed = threading.Event()
+        self._why = 'the connection has ended'
+        try:
+            self._ssh = ChildProcess(
+                reach.command(name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+        except OSError as error:
+            raise RunError(f'--ssh={shlex.join(reach.ssh)}: it cannot be started ({error.strerror})') from error
+        self._ssh.read_lines(self._heard, self._errors.append, self._ended)
+        threading.Thread(target=self._keep_alive, daemon=True).start()
+
+    def connected(self) -> None:
+        """Waits for the agent, and compares the program there with this one.
+
+        Raises:
+          RunError: the host cannot be reached, or has no such program.
+        """
+        answer = self._answer(HELLO_SECS)
+        if answer is None:
+            raise RunError(f'{self.name}: {self._why_not_connected()}')
+        there, here = answer['hello'], hello(LocalHost())
+        for key, what in (
+            ('version', 'tf_cnn_benchmarks'),
+            ('commit', 'the commit of tf_cnn_benchmarks'),
+            ('tensorflow', 'TensorFlow'),
+        ):
+            # A folder that no git knows has no commit to compare.
+            if there[key] != here[key] and not (key == 'commit' and None in (there[key], here[key])):
+                found = f'{what} {there[key]}' if there[key] else f'no {what}'
+                raise RunError(
+                    f'{self.name}: it has {found} in {self._reach.folder} with {self._reach.python}, and this machine '
+                    f'has {here[key]}; install the same on both, or write --remote_dir and --remote_python'
+                )
+
+    def prepare(self, needs: Needs) -> Places:
+        places = self._ask('places', prepare=asdict(needs))
+        return Places(
+            tuple(places['addresses']),
+            tuple(None if cores is None else tuple(cores) for cores in places['cores']),
+            None if places['gpus'] is None else tuple(places['gpus']),
+        )
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in environ.items() if name.startswith(_PASSED) and name != 'TF_CONFIG'}
+
+    def start(self, command: Command) -> Process:
+        process = RemoteProcess(command, self._send)
+        self._processes[command.name] = process
+        wanted = {one.name: getattr(command, one.name) for one in fields(command) if one.name != 'host'}
+        try:
+            process.pid = self._ask('started', start=wanted)
+        except RunError as error:
+            raise RuntimeError(str(error)) from error
+        return process
+
+    def close(self) -> None:
+        """Ends the agent, which ends its processes; kills the connection if that takes too long."""
+        self._is_closed.set()
+        with contextlib.suppress(OSError, ValueError):
+            self._ssh.close_input()
+        if not self._ssh.wait(_CLOSE_SECS):
+            self._ssh.signal(signal.SIGKILL)
+        self._ssh.reap()
+
+    # ---- requests and answers -------------------------------------------------------------------------------------
+
+    def _ask(self, key: str, **request: Any) -> Any:
+        self._send(**request)
+        answer = self._answer(_REPLY_SECS)
+        if answer is None:
+            raise RunError(f'{self.name}: {self._why}')
+        if 'refused' in answer:
+            kind = UsageError if answer['is_usage'] else RunError
+            raise kind(*(f'{self.name}: {line}' for line in answer['refused']))
+        return answer[key]
+
+    def _answer(self, secs: float) -> dict[str, Any] | None:
+        try:
+            return self._answers.get(timeout=secs)
+        except queue.Empty:
+            self._why = f'it does not answer within {secs:g} s'
+            return None
+
+    def _send(self, **request: Any) -> None:
+        # If the connection has ended, the reader of its answers tells.
+        with self._write_lock, contextlib.suppress(OSError, ValueError):
+            self._ssh.write_line(json.dumps(request))
+
+    def _heard(self, line: str) -> None:
+        self._last_heard = time.monotonic()
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            # What a login script prints.
+            self._errors.append(line)
+            return
+        if not isinstance(answer, dict):
+            return
+        if process := self._processes.get(answer.get('name', '')):
+            process.tell(answer)
+            if 'ended' in answer:
+                del self._processes[answer['name']]
+        elif answer:
+            self._answers.put(answer)
+
+    def _ended(self) -> None:
+        self._answers.put(None)
+        for process in [*self._processes.values()]:
+            process.lose(f'the connection to {self.name} has ended')
+
+    def _keep_alive(self) -> None:
+        while not self._is_closed.wait(ALIVE_SECS):
+            self._send()
+            if time.monotonic() - self._last_heard > SILENCE_SECS:
+                self._ssh.signal(signal.SIGKILL)
+
+    def _why_not_connected(self) -> str:
+        reach = self._reach
+        # Its output ends a little earlier than ssh itself.
+        if not self._ssh.wait(_END_SECS):
+            # It did not answer in time.
+            return f'{self._why}; check the name, and that `{shlex.join(reach.ssh)} {self.name}` connects'
+        code = self._ssh.exit_code()
+        last = next((line for line in reversed(self._errors) if line.strip()), '')
+        advice = {
+            _NO_FOLDER: f'it has no folder {reach.folder}; write --remote_dir=FOLDER, that of the program there',
+            _NO_PYTHON: f'it has no {reach.python}; write --remote_python=PATH, the Python there',
+            _NO_PROGRAM: f'{reach.folder} has no tf_cnn_benchmarks of this version; write --remote_dir=FOLDER, or '
+            'install this version there',
+            _SSH_FAILED: f'ssh cannot connect ({last or "it gives no reason"}); `{shlex.join(reach.ssh)} {self.name}` '
+            'must connect without a password',
+        }
+        return advice.get(code) or (
+            f'the program there cannot be started ({last or f"exit code {code}"}); check --remote_dir={reach.folder} '
+            f'and --remote_python={reach.python}'
+        )
+
+
+@contextlib.contextmanager
+def connections(names: Sequence[str], reach: Reach) -> Iterator[list[SshHost]]:
+    """Connects to all hosts at once; closes the connections after the block.
+
+    Raises:
+      RunError: a host cannot be used; the message has a line for each such host.
+    """
+    with contextlib.ExitStack() as stack:
+        hosts: list[SshHost] = []
+        stack.callback(_close_all, hosts)
+        for name in names:
+            hosts.append(SshHost(name, reach))
+        refusals: list[str] = []
+        for host in hosts:
+            try:
+                host.connected()
+            except RunError as error:
+                refusals += error.lines
+        if refusals:
+            raise RunError(*refusals)
+        yield hosts
+
+
+def _close_all(hosts: Sequence[SshHost]) -> None:
+    closers = [threading.Thread(target=host.close) for host in hosts]
+    for closer in closers:
+        closer.start()
+    for closer in closers:
+        closer.join()
