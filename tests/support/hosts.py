@@ -1,0 +1,394 @@
+"""Hosts on this machine: namespaces with a network, processes and folders of their own, and links of a given speed.
+
+    with make_hosts(2, rate_mbit=100, latency_ms=0.5) as network:
+        first, second = network.hosts
+        second.run('hostname')
+        network.run('ssh', '-F', network.ssh_config, 'node1', 'hostname')
+
+Each host has a name, an address, a link to a switch, an sshd with a key of its own, and its own /tmp, /run and
+/dev/shm. All other files are those of this machine, as on a network disk. The network has no way out, so several can
+exist at the same time. Nothing of it has a name outside: it lasts as long as its processes, and these end with the
+thread that made it, even by SIGKILL.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from cluster.tether import tethered
+from tests.support import host_processes
+
+_PROGRAMS = ('ip', 'tc', 'unshare', 'nsenter', 'taskset', 'mount', 'ssh', 'sshd', 'ssh-keygen')
+_ROOT = Path(__file__).resolve().parent.parent.parent
+_ADDRESSES = '10.77.0'
+# Where tests and users sit: on the switch, with a link without limits.
+_DESK = 254
+_PREFIX = 'tf_cnn_benchmarks_hosts_'
+_SYSTEM_SSH_CONFIG = Path('/etc/ssh/ssh_config')
+# What a link takes at once after a pause. Less could not be timed; more would hide the rate from small messages.
+_LEAST_BURST_BYTES, _BURST_SECS = 10_000, 0.0003
+# Packets wait this long for a link, then they are dropped.
+_QUEUE_SECS = 0.05
+# How long commands, and processes that are killed, may take on a loaded machine.
+_RUN_SECS, _END_SECS = 60.0, 30.0
+# The PATH of a user may lack these folders.
+_PATH = os.pathsep.join(filter(None, [os.environ.get('PATH'), '/usr/sbin', '/sbin']))
+_ENVIRONMENT = {**os.environ, 'PATH': _PATH}
+
+_SSHD_CONFIG = """
+ListenAddress 0.0.0.0
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+PidFile none
+UsePAM no
+UseDNS no
+StrictModes no
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+# The default takes 0.1 s of a core at each end.
+KexAlgorithms curve25519-sha256
+MaxStartups 100
+LogLevel VERBOSE
+"""
+_SSH_CONFIG = """
+Host *
+  User root
+  IdentityFile {folder}/key
+  IdentitiesOnly yes
+  UserKnownHostsFile {folder}/known_hosts
+  GlobalKnownHostsFile none
+  StrictHostKeyChecking yes
+  PasswordAuthentication no
+  LogLevel ERROR
+"""
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Returns why there can be no hosts on this machine; None if there can."""
+    if sys.platform != 'linux' or os.geteuid():
+        return 'hosts are namespaces, which only root of a Linux machine can make'
+    if missing := [name for name in _PROGRAMS if not shutil.which(name, path=_PATH)]:
+        return f'hosts are made with {", ".join(missing)}, which this machine lacks'
+    trial = (
+        'ip link add bridge0 type bridge && ip link add veth0 type veth peer name veth1 && '
+        'tc qdisc add dev veth0 root tbf rate 1gbit burst 100kb latency 1ms'
+    )
+    tried = subprocess.run(
+        ['unshare', '--net', '--pid', '--mount', '--uts', '--ipc', '--fork', 'sh', '-c', trial],
+        capture_output=True,
+        text=True,
+        errors='replace',
+    )
+    return f'namespaces cannot be made: {tried.stderr.strip()}' if tried.returncode else None
+
+
+# For tests that need hosts.
+NEEDED = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+class _Namespaces:
+    """A process of host_processes.py in namespaces of its own."""
+
+    def __init__(self, role: str, facts: Mapping[str, object]) -> None:
+        command = [sys.executable, '-I', '-S', host_processes.__file__, role, json.dumps(facts)]
+        self._process = subprocess.Popen(
+            tethered(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_ENVIRONMENT
+        )
+        self.pid = 0
+
+    def await_ready(self) -> None:
+        """Waits until its files are mounted."""
+        self.pid = int(self._line() or 0)
+        self._await_line('ready')
+
+    def go_on(self, line: str = '') -> None:
+        """Lets it go on, with what it needs for that."""
+        self._stdin.write(f'{line}\n')
+        self._stdin.flush()
+
+    def await_up(self) -> None:
+        """Waits until it does what it is there for."""
+        self._await_line('up')
+
+    @property
+    def _stdin(self) -> IO[str]:
+        assert self._process.stdin
+        return self._process.stdin
+
+    def _await_line(self, line: str) -> None:
+        if self._line() != line:
+            raise RuntimeError(f'a process that makes hosts ended before it was {line}; see its standard error')
+
+    def _line(self) -> str:
+        assert self._process.stdout
+        return self._process.stdout.readline().strip()
+
+    def close(self) -> None:
+        """Ends it, and with it all processes of its namespace; returns when all have ended."""
+        # The first process of a host is a child of the one that was started. It ends after all others of its namespace.
+        try:
+            first = os.pidfd_open(self.pid or self._process.pid)
+        except ProcessLookupError:
+            first = -1
+        self._process.kill()
+        self._process.wait()
+        if first >= 0:
+            select.select([first], [], [], _END_SECS)
+            os.close(first)
+        self._stdin.close()
+        assert self._process.stdout
+        self._process.stdout.close()
+
+
+@dataclass(frozen=True)
+class Host:
+    """One of the hosts.
+
+    Attributes:
+      name: as other hosts and ssh call it.
+      address: its IPv4 address.
+      cores: the cores of its processes.
+      folder: its keys, the settings and the log of its sshd.
+      pid: its first process, as this machine numbers it. All others end with it.
+    """
+
+    name: str
+    address: str
+    cores: tuple[int, ...]
+    folder: Path
+    pid: int
+
+    def command(self, *argv: object) -> list[str]:
+        """Returns the command that runs argv on this host, in the working directory of this process, without ssh."""
+        return [
+            *('nsenter', f'--target={self.pid}', '--mount', '--uts', '--ipc', '--net', '--pid', '--'),
+            *('taskset', '--cpu-list', ','.join(map(str, self.cores)), 'env', f'--chdir={os.getcwd()}'),
+            *map(str, argv),
+        ]
+
+    def run(self, *argv: object, **options: Any) -> 'subprocess.CompletedProcess[str]':
+        """Runs a command on this host and returns what it wrote; fails if it fails."""
+        return _run(self.command(*argv), options)
+
+    def pids(self) -> list[int]:
+        """Returns the processes of this host without its first one, as this machine numbers them."""
+        own = os.readlink(f'/proc/{self.pid}/ns/pid')
+        found = []
+        for entry in os.scandir('/proc'):
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and os.readlink(f'{entry.path}/ns/pid') == own:
+                    found.append(int(entry.name))
+        return [pid for pid in found if pid != self.pid]
+
+    def set_link(self, state: str) -> None:
+        """Unplugs the cable (state: down), or plugs it in again (up)."""
+        _run(['nsenter', f'--target={self.pid}', '--net', '--', 'ip', 'link', 'set', 'eth0', state], {})
+
+
+@dataclass(frozen=True)
+class Network:
+    """Hosts on a switch, and a desk there from which users start commands.
+
+    Attributes:
+      hosts: node1, node2 and so on.
+      folder: a folder that this machine, the desk and all hosts see. It disappears with the network.
+      pid: the process whose network and files are those of the desk.
+    """
+
+    hosts: tuple[Host, ...]
+    folder: Path
+    pid: int
+
+    @property
+    def ssh_config(self) -> Path:
+        """The settings of ssh. At the desk and on the hosts they are the system's settings, too."""
+        return self.folder / 'ssh_config'
+
+    def command(self, *argv: object) -> list[str]:
+        """Returns the command that runs argv at the desk: on the network, with names of hosts, else on this machine.
+
+        The process itself becomes argv, so it gets signals, and ends with its parent if it is tethered.
+        """
+        return [
+            *('nsenter', f'--target={self.pid}', '--mount', '--net', '--', 'env', f'--chdir={os.getcwd()}'),
+            *map(str, argv),
+        ]
+
+    def run(self, *argv: object, **options: Any) -> 'subprocess.CompletedProcess[str]':
+        """Runs a command at the desk and returns what it wrote; fails if it fails."""
+        return _run(self.command(*argv), options)
+
+
+@contextlib.contextmanager
+def make_hosts(
+    count: int,
+    *,
+    rate_mbit: float | None = None,
+    latency_ms: float = 0.0,
+    cores: Sequence[Sequence[int]] | None = None,
+    shared: Sequence[Path] = (),
+    files: Mapping[str, Mapping[str, Path]] | None = None,
+) -> Iterator[Network]:
+    """Makes hosts for the block. Two hosts take about 0.4 s on two idle cores.
+
+    Args:
+      count: how many.
+      rate_mbit: what each link carries in each direction, in Mbit/s with Ethernet's headers; None for no limit.
+      latency_ms: how long each link takes in each direction. Between two hosts are two links.
+      cores: the cores of each host; by default each has all cores of this process.
+      shared: folders in /tmp, /run or /dev/shm that all hosts see, such as those of a test; tmp_path for example. They
+        see the program itself and its Python wherever these are.
+      files: what a host has in the place of files or folders of this machine, {'node1': {'/there': Path('here')}}.
+
+    Raises:
+      subprocess.CalledProcessError: this machine refused a part of it; see why_not.
+    """
+    _remove_leftovers()
+    usable = sorted(os.sched_getaffinity(0))
+    names = [f'node{i + 1}' for i in range(count)]
+    with contextlib.ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix=f'{_PREFIX}{os.getpid()}_', dir='/tmp'))
+        ).resolve()
+        _write_settings(folder, names)
+        common = {'/etc/hosts': str(folder / 'hosts')}
+        if _SYSTEM_SSH_CONFIG.exists():
+            common[str(_SYSTEM_SSH_CONFIG)] = str(folder / 'ssh_config')
+        visible = _outermost([folder, *shared, _ROOT, Path(sys.prefix), Path(sys.base_prefix), Path.cwd()])
+        switch = stack.enter_context(contextlib.closing(_Namespaces('switch', {'files': common})))
+        processes = []
+        for i, name in enumerate(names):
+            own = {there: str(here) for there, here in (files or {}).get(name, {}).items()}
+            facts = {
+                'name': name,
+                'cores': list(cores[i] if cores else usable),
+                'shared': visible,
+                'files': common | own,
+                'sshd_config': str(folder / name / 'sshd_config'),
+                'sshd_log': str(folder / name / 'sshd.log'),
+            }
+            processes.append(stack.enter_context(contextlib.closing(_Namespaces('host', facts))))
+        for process in (switch, *processes):
+            process.await_ready()
+        _connect(switch, [process.pid for process in processes], rate_mbit, latency_ms / 1000)
+        for process in processes:
+            process.go_on()
+        for process in processes:
+            process.await_up()
+        hosts = tuple(
+            Host(name, f'{_ADDRESSES}.{i + 1}', tuple(cores[i] if cores else usable), folder / name, processes[i].pid)
+            for i, name in enumerate(names)
+        )
+        yield Network(hosts, folder, switch.pid)
+
+
+def _connect(switch: _Namespaces, pids: Sequence[int], rate_mbit: float | None, secs: float) -> None:
+    """Connects the hosts, whose first processes are given, with links of this rate and latency."""
+    ports = [f'port{i + 1}' for i in range(len(pids))]
+    in_kernel = bool(secs) and _has_netem()
+    by_switch = bool(secs) and not in_kernel
+    switch.go_on(json.dumps([[pid, port, secs] for pid, port in zip(pids, ports, strict=True)] if by_switch else []))
+    switch.await_up()
+    lines = ['link set lo up', 'link add br0 type bridge', f'address add {_ADDRESSES}.{_DESK}/24 dev br0']
+    lines += ['link set br0 up']
+    for pid, port in zip(pids, ports, strict=True):
+        if not by_switch:
+            lines.append(f'link add {port} type veth peer name eth0 netns {pid}')
+        lines += [f'link set {port} master br0', f'link set {port} up']
+    _batch('ip', switch.pid, lines)
+    for i, pid in enumerate(pids):
+        address = f'address add {_ADDRESSES}.{i + 1}/24 dev eth0'
+        _batch('ip', pid, ['link set lo up', address, 'link set eth0 up'])
+    for pid, ends in [(switch.pid, ports), *((pid, ['eth0']) for pid in pids)]:
+        shaped: dict[str, list[str]] = {'ip': [], 'tc': []}
+        for end in ends:
+            parent = 'root'
+            if rate_mbit:
+                bytes_per_sec = rate_mbit * 1e6 / 8
+                burst = max(_LEAST_BURST_BYTES, int(bytes_per_sec * _BURST_SECS))
+                limit = burst + int(bytes_per_sec * _QUEUE_SECS)
+                # What the kernel hands down in one piece must fit, else it would be split into single packets there.
+                if burst < 65536:
+                    shaped['ip'].append(f'link set {end} gso_max_size {int(burst * 0.9)}')
+                shaped['tc'].append(
+                    f'qdisc add dev {end} root handle 1: tbf rate {int(bytes_per_sec)}bps burst {burst} limit {limit}'
+                )
+                parent = 'parent 1:1'
+            if in_kernel:
+                shaped['tc'].append(f'qdisc add dev {end} {parent} netem delay {secs * 1e6:.0f}us limit 100000')
+        for program, given in shaped.items():
+            _batch(program, pid, given)
+
+
+@functools.cache
+def _has_netem() -> bool:
+    """Whether the kernel can delay packets."""
+    trial = 'tc qdisc add dev lo root netem delay 1ms'
+    return not subprocess.run(['unshare', '--net', 'sh', '-c', trial], capture_output=True).returncode
+
+
+def _batch(program: str, pid: int, lines: Sequence[str]) -> None:
+    """Gives ip(8) or tc(8) these lines in the network of a process."""
+    if lines:
+        command = ['nsenter', f'--target={pid}', '--net', '--', program, '-batch', '-']
+        _run(command, {'input': '\n'.join(lines) + '\n'})
+
+
+def _run(command: Sequence[str], options: Mapping[str, Any]) -> 'subprocess.CompletedProcess[str]':
+    settings: dict[str, Any] = {'env': _ENVIRONMENT, 'timeout': _RUN_SECS, 'check': True, **options}
+    return subprocess.run(command, capture_output=True, text=True, errors='replace', **settings)
+
+
+def _write_settings(folder: Path, names: Sequence[str]) -> None:
+    """Writes the keys and settings of ssh and sshd, and /etc/hosts."""
+    _make_key(folder / 'key')
+    public = (folder / 'key.pub').read_text()
+    known, addresses = [], ['127.0.0.1 localhost', '::1 localhost']
+    for i, name in enumerate(names):
+        own, address = folder / name, f'{_ADDRESSES}.{i + 1}'
+        own.mkdir()
+        _make_key(own / 'host_key')
+        (own / 'authorized_keys').write_text(public)
+        (own / 'sshd_config').write_text(_SSHD_CONFIG.format(folder=own))
+        known.append(f'{name},{address} {(own / "host_key.pub").read_text()}')
+        addresses.append(f'{address} {name}')
+    addresses.append(f'{_ADDRESSES}.{_DESK} desk')
+    (folder / 'known_hosts').write_text(''.join(known))
+    (folder / 'hosts').write_text('\n'.join(addresses) + '\n')
+    (folder / 'ssh_config').write_text(_SSH_CONFIG.format(folder=folder))
+
+
+def _make_key(path: Path) -> None:
+    _run(['ssh-keygen', '-q', '-t', 'ed25519', '-N', '', '-C', '', '-f', str(path)], {})
+
+
+def _outermost(paths: Sequence[Path]) -> list[str]:
+    """Returns the paths that lie in a folder that each host has of its own, without those that others contain."""
+    inside = {
+        path.resolve()
+        for path in paths
+        if any(path.resolve().is_relative_to(folder) for folder in host_processes.OWN_FOLDERS)
+    }
+    return [str(path) for path in sorted(inside) if not any(other in path.parents for other in inside)]
+
+
+def _remove_leftovers() -> None:
+    """Removes the folders of processes that were killed."""
+    for folder in Path('/tmp').glob(f'{_PREFIX}*'):
+        pid = folder.name.removeprefix(_PREFIX).partition('_')[0]
+        if pid.isdigit() and not Path('/proc', pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)
