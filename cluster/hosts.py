@@ -28,7 +28,6 @@ from hardware.visible_gpus import has_visible_gpus, shares_of_workers, with_sele
 LOOPBACK = '127.0.0.1'
 _PROGRAM = str(Path(__file__).resolve().parent.parent / 'tf_cnn_benchmarks.py')
 _ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR of netdevice(7)
-_ANY_PORT = 9  # that of `discard`; nothing is sent to it
 
 
 @dataclass(frozen=True)
@@ -249,7 +248,7 @@ def reserved_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str
 
 
 def own_address(interface: str) -> str:
-    """Returns the address of this machine at an interface, see Needs.
+    """Returns the first address of this machine at an interface, see Needs.
 
     Raises:
       UsageError: this machine has no such interface.
@@ -257,29 +256,36 @@ def own_address(interface: str) -> str:
     try:
         network = ipaddress.ip_network(interface, strict=False)
     except ValueError:
-        return _address_of(interface)
-    family = socket.AF_INET6 if network.version == 6 else socket.AF_INET
-    # The kernel chooses the address from which it would send into the network; nothing is sent.
-    for inside in (network[0], network[-1], network[min(1, network.num_addresses - 1)]):
-        with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-            probe.connect((str(inside), _ANY_PORT))
-            found = str(probe.getsockname()[0])
-            if ipaddress.ip_address(found) in network:
-                return found
-    raise UsageError(f'--interface={interface}: no address of this machine is in it; `ip address` lists them')
+        if address := _ipv4_of(interface):
+            return address
+        raise UsageError(
+            f'--interface={interface}: this machine has no such interface with an IPv4 address; `ip address` lists '
+            'them; a network such as 10.0.0.0/8 fits hosts whose interfaces have different names'
+        ) from None
+    for address in own_addresses():
+        if ipaddress.ip_address(address) in network:
+            return address
+    raise UsageError(f'--interface={interface}: this machine has no address in it; `ip address` lists them')
 
 
-def _address_of(interface: str) -> str:
-    """Returns the IPv4 address of an interface, such as eth0."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            found = fcntl.ioctl(probe, _ADDRESS_OF_INTERFACE, struct.pack('256s', interface.encode()[:15]))
-        except OSError as error:
-            raise UsageError(
-                f'--interface={interface}: this machine has no such interface with an IPv4 address ({error.strerror}); '
-                '`ip address` lists them; a network such as 10.0.0.0/8 fits hosts with other names'
-            ) from error
-    return socket.inet_ntoa(found[20:24])
+def own_addresses() -> list[str]:
+    """Returns the first IPv4 address of each interface of this machine, then all IPv6 addresses but link-local ones."""
+    found = [address for _, name in socket.if_nameindex() if (address := _ipv4_of(name))]
+    with contextlib.suppress(OSError):
+        for line in Path('/proc/net/if_inet6').read_text().splitlines():
+            ipv6 = ipaddress.IPv6Address(bytes.fromhex(line.split()[0]))
+            if not ipv6.is_link_local:
+                found.append(str(ipv6))
+    return found
+
+
+def _ipv4_of(interface: str) -> str | None:
+    """Returns the first IPv4 address of an interface, such as eth0; None if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        # A struct ifreq: 16 bytes for the name, then a struct sockaddr_in with the address in its bytes 4 to 8.
+        found = fcntl.ioctl(probe, _ADDRESS_OF_INTERFACE, struct.pack('256s', interface.encode()[:15]))
+        return socket.inet_ntoa(found[20:24])
+    return None
 
 
 def share_cores(cores: Sequence[int], num_workers: int) -> list[tuple[int, ...]]:

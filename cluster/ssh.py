@@ -8,6 +8,7 @@ import contextlib
 import json
 import queue
 import shlex
+import shutil
 import signal
 import subprocess
 import threading
@@ -21,7 +22,7 @@ from typing import Any
 from cluster.agent import ALIVE_SECS, SILENCE_SECS, hello
 from cluster.child_process import ChildProcess
 from cluster.hosts import Command, Host, LocalHost, Needs, Places, Process
-from errors import RunError, UsageError
+from errors import RunError, UsageError, spelled
 
 # How long a host may take to answer at first, in seconds.
 HELLO_SECS = 30.0
@@ -132,12 +133,9 @@ class SshHost(Host):
         self._last_heard = time.monotonic()
         self._is_closed = threading.Event()
         self._why = 'the connection has ended'
-        try:
-            self._ssh = ChildProcess(
-                reach.command(name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-        except OSError as error:
-            raise RunError(f'--ssh={shlex.join(reach.ssh)}: it cannot be started ({error.strerror})') from error
+        self._ssh = ChildProcess(
+            reach.command(name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         self._ssh.read_lines(self._heard, self._errors.append, self._ended)
         threading.Thread(target=self._keep_alive, daemon=True).start()
 
@@ -273,8 +271,11 @@ def connections(names: Sequence[str], reach: Reach) -> Iterator[list[SshHost]]:
     """Connects to all hosts at once; closes the connections after the block.
 
     Raises:
+      UsageError: there is no such ssh program.
       RunError: a host cannot be used; the message has a line for each such host.
     """
+    if not shutil.which(reach.ssh[0]):
+        raise UsageError(f'{spelled("ssh", shlex.join(reach.ssh))}: there is no such program; write the path of an ssh')
     with contextlib.ExitStack() as stack:
         hosts: list[SshHost] = []
         stack.callback(_close_all, hosts)

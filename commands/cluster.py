@@ -89,10 +89,11 @@ class ClusterOptions:
 DECLARATION = Declaration(
     'cluster',
     ClusterOptions,
-    'Starts a whole cluster on this machine and prints its result once.',
+    'Starts a whole cluster, on this machine or on others over ssh, and prints its result once.',
     examples=(
         '--ps=1 --workers=2 -- --model=resnet50',
         f'--workers=4 -- --model=resnet50 {modes_that(lambda mode: mode.is_for_peers)}',
+        '--hosts=node1,node2 --ps=1 -- --model=resnet50',
     ),
     details='FLAGS are the flags of a run, see tf_cnn_benchmarks --help; each process also gets its role and the '
     'addresses of all processes. On a machine with GPUs each worker gets --num_gpus of them, out of those that '
@@ -226,15 +227,14 @@ def _script(options: ClusterOptions, layout: Layout, run_flags: Sequence[str], p
     reach = _reach(options)
     has_hosts = bool(options.hosts or options.hostfile)
     program = f'{reach.folder}/tf_cnn_benchmarks.py'
-    members = [
-        Member(job, index, f'{name.rpartition("@")[2] if has_hosts else LOOPBACK}:{_FIRST_PORT + number}')
-        for number, (name, (job, index)) in enumerate(
-            (name, one) for name, jobs in zip(layout.names, layout.jobs, strict=True) for one in jobs
-        )
-    ]
-    by_role = {(member.job, member.index): member for member in members}
-    ordered = [by_role[role] for role in sorted(by_role, key=lambda role: (JOBS.index(role[0]), role[1]))]
-    commands = make_commands(run_flags, ordered, {})
+    names, members = [], []
+    for number, (name, (job, index)) in enumerate(
+        (name, one) for name, jobs in zip(layout.names, layout.jobs, strict=True) for one in jobs
+    ):
+        host = name.rpartition('@')[2] if has_hosts else LOOPBACK
+        names.append(name)
+        members.append(Member(job, index, f'{host}:{_FIRST_PORT + number}'))
+    commands = make_commands(run_flags, members, {})
     _check(commands)
     if options.launcher == 'slurm':
         return batch_script(
@@ -245,12 +245,11 @@ def _script(options: ClusterOptions, layout: Layout, run_flags: Sequence[str], p
             num_gpus=params.num_gpus if params.device == 'gpu' else 0,
         )
     lines = []
-    for member, command in zip(ordered, commands, strict=True):
+    for name, command in zip(names, commands, strict=True):
         words = shlex.join([reach.python, program, *command.argv[2:]])
-        host = member.address.rpartition(':')[0]
         if has_hosts:
-            words = shlex.join([*reach.ssh, host, f'cd {shlex.quote(reach.working_folder)} && exec {words}'])
-        lines += [f'# {command.name}' + (f' on {host}' if has_hosts else ''), words]
+            words = shlex.join([*reach.ssh, name, f'cd {shlex.quote(reach.working_folder)} && exec {words}'])
+        lines += [f'# {command.name}' + (f' on {name}' if has_hosts else ''), words]
     return '\n'.join(lines) + '\n'
 
 

@@ -1,0 +1,177 @@
+"""Which process of a cluster runs on which host, and what prints the same cluster."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cluster.discovery import find_cluster
+from cluster.layout import Layout, lay_out, read_host_file, read_hosts_flag
+from commands import cluster as cluster_command
+from params import parse_argv
+from tests.support.outputs import refused
+
+pytestmark = pytest.mark.unit
+
+
+def test_hosts_may_have_slots_users_and_ipv6_addresses() -> None:
+    assert read_hosts_flag('a, b:4,me@c.example:2,[fd00::1]:3,10.0.0.1') == {
+        'a': None,
+        'b': 4,
+        'me@c.example': 2,
+        'fd00::1': 3,
+        '10.0.0.1': None,
+    }
+
+
+def test_a_file_of_open_mpi_or_mpich_lists_hosts(tmp_path: Path) -> None:
+    path = tmp_path / 'hosts'
+    path.write_text('# ours\na slots=4\nb:2   # half of it\n\nc\n')
+    assert read_host_file(str(path)) == {'a': 4, 'b': 2, 'c': None}
+
+
+@pytest.mark.parametrize(
+    ('text', 'fact'),
+    [
+        ('a,b,a', 'a is listed twice'),
+        ('a:2,a:2', 'a is listed twice'),
+        ('a,,b', "''"),
+        ('', "''"),
+        ('a:0', '0 slots'),
+        ('a:99999', '99999 slots'),
+        ('-oProxyCommand=x', 'is no host'),
+        ('a b', 'is no host'),
+        ('a;reboot', 'is no host'),
+        (','.join(f'n{i}' for i in range(5000)), '5000 hosts'),
+    ],
+)
+def test_wrong_lists_of_hosts_are_refused(text: str, fact: str, tmp_path: Path) -> None:
+    with refused('--hosts=', fact):
+        read_hosts_flag(text)
+    path = tmp_path / 'hosts'
+    path.write_text(text.replace(',', '\n'))
+    if fact != "''":
+        with refused(f'--hostfile={path}', 'slots=' if ' b' in text else fact):
+            read_host_file(str(path))
+
+
+def test_files_without_hosts_are_refused(tmp_path: Path) -> None:
+    with refused('--hostfile=', 'No such file'):
+        read_host_file(str(tmp_path / 'none'))
+    (tmp_path / 'empty').write_text('# nobody\n')
+    with refused('--hostfile=', '0 hosts'):
+        read_host_file(str(tmp_path / 'empty'))
+    (tmp_path / 'image').write_bytes(b'\xff\xd8')
+    with refused('--hostfile=', 'no text'):
+        read_host_file(str(tmp_path / 'image'))
+
+
+def jobs(layout: Layout) -> list[str]:
+    """Returns the processes of each host: 'ps0 worker0'."""
+    return [' '.join(f'{job}{index}' for job, index in here) for here in layout.jobs]
+
+
+@pytest.mark.parametrize(
+    ('hosts', 'workers', 'num_ps', 'controllers', 'expected'),
+    [
+        ('a,b', None, 1, 0, ['ps0 worker0', 'worker1']),
+        ('a,b', 5, 0, 0, ['worker0 worker1 worker2', 'worker3 worker4']),
+        ('a:2,b:2', None, 3, 0, ['ps0 ps2 worker0 worker1', 'ps1 worker2 worker3']),
+        ('a:4,b', None, 0, 0, ['worker0 worker1 worker2 worker3', 'worker4']),
+        ('a:4,b:4', 5, 0, 0, ['worker0 worker1 worker2 worker3', 'worker4']),
+        ('a,b', None, 0, 1, ['controller0 worker0', 'worker1']),
+        ('a,b,c', 2, 3, 0, ['ps0 worker0', 'ps1 worker1', 'ps2']),
+    ],
+)
+def test_workers_fill_the_slots_and_servers_go_round(
+    hosts: str, workers: int | None, num_ps: int, controllers: int, expected: list[str]
+) -> None:
+    assert jobs(lay_out(read_hosts_flag(hosts), '--hosts', workers, num_ps, controllers)) == expected
+
+
+def test_hosts_without_a_process_and_workers_without_a_slot_are_refused() -> None:
+    with refused('--hosts', 'c would have no process'):
+        lay_out(read_hosts_flag('a:2,b:2,c:2'), '--hosts', 3, 0, 0)
+    with refused('--workers=5', '4 slots'):
+        lay_out(read_hosts_flag('a:2,b:2'), '--hosts', 5, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ('argv', 'facts'),
+    [
+        (['--launcher=ssh'], ['--launcher=ssh', '--hosts']),
+        (['--launcher=slurm'], ['--launcher=slurm', '--hosts']),
+        (['--launcher=local', '--hosts=a,b'], ['--launcher=local', '--hosts']),
+        (['--hosts=a,b', '--hostfile=hosts'], ['--hostfile=hosts', '--hosts']),
+        (['--interface=10.0.0.0/8'], ['--interface=10.0.0.0/8', '--hosts']),
+        (['--remote_python=python3'], ['--remote_python=python3', '--hosts']),
+        (['--hosts=a,b', '--ssh=no_such_ssh -v'], ['--ssh=no_such_ssh -v', 'no such program']),
+        (['--hosts=a,b', '--', '--variable_update=horovod'], ['--variable_update=horovod']),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(argv: list[str], facts: list[str]) -> None:
+    with refused(*facts):
+        cluster_command.main(argv)
+
+
+def test_printed_commands_make_the_same_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    run_flags = ['--model=lenet', '--device=cpu', '--graph_file=the graph', '--variable_update=parameter_server']
+    options = ['--hosts=me@a,b', '--ps=1', '--remote_python=/opt/python', '--remote_dir=/opt/program']
+    assert cluster_command.main([*options, '--dry_run', '--', *run_flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[::2] == ['# ps 0 on me@a', '# worker 0 on me@a', '# worker 1 on b']
+    roles = []
+    for line, host in zip(lines[1::2], ['me@a', 'me@a', 'b'], strict=True):
+        ssh, name, remote = shlex.split(line)
+        assert (ssh, name) == ('ssh', host)
+        words = shlex.split(remote)
+        assert words[:2] == ['cd', str(Path.cwd())]
+        assert words[3:6] == ['exec', '/opt/python', '/opt/program/tf_cnn_benchmarks.py']
+        params = parse_argv(words[6:]).params
+        cluster = find_cluster(params, {})
+        assert cluster is not None
+        assert [task.host.partition(':')[0] for task in cluster.tasks] == ['a', 'a', 'b']
+        roles.append((cluster.own.job, cluster.own.index, params.graph_file))
+    assert roles == [('ps', 0, None), ('worker', 0, 'the graph'), ('worker', 1, None)]
+
+
+def test_commands_for_this_machine_run_as_they_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cluster_command.main(['--dry_run', '--', '--model=lenet', '--device=cpu', '--num_batches=3']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[::2] == ['# ps 0', '# worker 0', '# worker 1']
+    version = subprocess.run(f'{lines[1]} --version', shell=True, capture_output=True, text=True)
+    assert version.stdout.startswith('tf_cnn_benchmarks ')
+
+
+@pytest.mark.parametrize(
+    ('options', 'flags', 'ntasks', 'ends'),
+    [
+        (['--ps=1'], [], 3, '--num_ps=1'),
+        ([], ['--variable_update=collective_all_reduce'], 2, '--variable_update=collective_all_reduce'),
+        (
+            [],
+            ['--variable_update=distributed_all_reduce'],
+            3,
+            '--worker_hosts=a:50001,b:50002 --controller_host=a:50000',
+        ),
+    ],
+)
+def test_slurm_gets_a_script_of_the_same_cluster(
+    options: list[str], flags: list[str], ntasks: int, ends: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ['--hosts=me@a,b', '--launcher=slurm', *options, '--', '--model=lenet', '--device=gpu', '--num_gpus=2']
+    assert cluster_command.main([*argv, *flags]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith('#!/bin/bash\n')
+    assert dict(re.findall(r'^#SBATCH --([a-z-]+)=(.*)$', text, re.MULTILINE)) == {
+        'job-name': 'lenet',
+        'nodelist': 'a,b',
+        'nodes': '2',
+        'ntasks': str(ntasks),
+        'gres': 'gpu:2',
+    }
+    command = text.partition('srun ')[2].replace('\\\n', ' ')
+    assert ' '.join(command.split()).endswith(ends)
+    assert subprocess.run(['bash', '-n'], input=text, text=True).returncode == 0
