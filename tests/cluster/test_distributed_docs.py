@@ -10,6 +10,7 @@ import pytest
 from cluster.discovery import Cluster, find_cluster
 from commands import cluster as command
 from params import SPECS, Params, parse_argv
+from params.spec import specs_of
 from tests.support.programs import members
 
 pytestmark = pytest.mark.unit
@@ -53,7 +54,8 @@ def jobs_of(clusters: list[Cluster | None]) -> list[tuple[str, int]]:
 
 def test_every_flag_that_it_names_exists() -> None:
     elsewhere = {
-        *('ps', 'workers', 'affinity', 'restart', 'keep_going'),  # of the subcommand cluster, see below
+        # Of the subcommand cluster.
+        *specs_of(command.ClusterOptions),
         *('np', 'host', 'map-by', 'distribution', 'ntasks', 'nodes', 'gres', 'kill-on-bad-exit', 'job-name'),
         *('ntasks-per-node', 'no-build-isolation', 'filename', 'follow'),
     }
@@ -68,7 +70,7 @@ def test_every_command_line_is_of_a_known_kind() -> None:
     """So that the tests below cover all of them."""
     kinds = [words[0] if 'cluster' not in words else 'cluster' for words in COMMANDS]
     assert {kind: kinds.count(kind) for kind in kinds} == {
-        'cluster': 1,
+        'cluster': 2,
         'python': 6,
         'srun': 2,
         'mpirun': 2,
@@ -76,26 +78,20 @@ def test_every_command_line_is_of_a_known_kind() -> None:
     }
 
 
-def test_the_flags_of_the_subcommand_cluster_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    command.main(['--help'])
-    shown = capsys.readouterr().out
-    named = {
-        '--ps=VALUE',
-        '--workers=VALUE',
-        '--affinity=VALUE',
-        '--restart=VALUE',
-        '--[no]keep_going',
-        '--[no]verbose',
-    }
-    assert named <= set(shown.split())
-
-
 def test_the_example_on_one_machine_makes_a_cluster() -> None:
-    (words,) = [words for words in COMMANDS if 'cluster' in words]
+    (words,) = [words for words in COMMANDS if 'cluster' in words and '--ps=1' in words and '--workers=2' in words]
     assert flags_of(words)[:4] == ['cluster', '--ps=1', '--workers=2', '--']
     commands = command.make_commands(flags_of(words)[4:], members(['127.0.0.1:1'], ['127.0.0.1:2', '127.0.0.1:3']), {})
     roles = jobs_of([find_cluster(parse(list(one.argv[2:])), {}) for one in commands])
     assert roles == [('ps', 0), ('worker', 0), ('worker', 1)]
+
+
+def test_the_example_on_several_hosts_makes_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    (words,) = [words for words in COMMANDS if 'cluster' in words and any('--hosts' in word for word in words)]
+    assert command.main(['--dry_run', *flags_of(words)[1:]]) == 0
+    assert re.findall('^# (.*)$', capsys.readouterr().out, re.MULTILINE) == [
+        *('ps 0 on node1', 'worker 0 on node1', 'worker 1 on node2', 'worker 2 on node3')
+    ]
 
 
 def test_the_commands_by_hand_are_one_cluster_of_each_kind() -> None:

@@ -153,7 +153,7 @@ def test_processes_run_where_and_how_the_user_says(network: Network, stand_in: P
         env={**os.environ, 'TF_ENABLE_ONEDNN_OPTS': '1', 'TF_CONFIG': '{}'},
     )
     assert launcher.stderr
-    lines = []
+    lines: list[str] = []
     while sum('is up at' in line for line in lines) < 4:
         lines.append(launcher.stderr.readline())
     launcher.terminate()
