@@ -1,6 +1,5 @@
 """What is known about a model before its graph is built. Does not import TensorFlow."""
 
-import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -32,29 +31,25 @@ class Network:
     """How to build a network.
 
     Attributes:
-      builder: the function that adds the network to the graph. For a built-in network it is a name, 'module:function',
-        so that the module, which needs TensorFlow, is imported at the first use.
+      builder: returns the function that adds the network to the graph. For a built-in network only the call imports the
+        module of the function, and so TensorFlow.
       options: keyword arguments of the function.
       batch_norm: the settings of every batch normalisation layer.
+      is_builtin: whether the network is part of this program; a user's network needs a check before a run.
       file: the path of the --model_file that registered the network, as the user wrote it.
       path: the absolute path of that file.
     """
 
-    builder: str | Callable[..., Any]
+    builder: Callable[[], Callable[..., Any]]
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     batch_norm: BatchNorm = BatchNorm()
+    is_builtin: bool = False
     file: str | None = None
     path: str | None = None
 
-    @property
-    def is_builtin(self) -> bool:
-        """Whether the network is part of this program; a user's network needs a check before a run."""
-        return isinstance(self.builder, str)
-
     def build(self, cnn: 'LayerBuilder', images: Any, num_classes: int) -> Any:
         """Adds the network to the current graph; see Build."""
-        builder = pkgutil.resolve_name(self.builder) if isinstance(self.builder, str) else self.builder
-        return builder(cnn, images, num_classes, **self.options)
+        return self.builder()(cnn, images, num_classes, **self.options)
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def test_there_is_a_network_for_every_model_of_the_catalog_and_each_has_a_test()
 def test_a_deeper_network_is_made_as_the_one_that_is_compared_with_keras(model: str, shallower: str) -> None:
     deep, compared = (MODELS.find_model(name).network for name in (model, shallower))
     assert deep.batch_norm == compared.batch_norm
-    assert deep.builder == compared.builder
+    assert deep.builder() is compared.builder()
     sizes = {'depth', 'blocks', 'growth_rate', 'transition_filters', 'num_cells', 'penultimate_filters', 'stem_filters'}
     assert deep.options.keys() == compared.options.keys()
     different = {key for key, value in deep.options.items() if key not in sizes and value != compared.options[key]}

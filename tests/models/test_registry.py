@@ -13,7 +13,7 @@ from benchmark_cnn import BenchmarkCNN
 from inputs.data_sets import DATA_SETS
 from models import costs
 from models.layers import BatchNorm, LayerBuilder
-from models.model_facts import ModelFacts, Network
+from models.model_facts import ModelFacts
 from models.registry import MODELS, load_model_file, register_model
 from params import make_params
 from tests.support.documents import EXAMPLE
@@ -54,7 +54,9 @@ def logits(cnn: Any, x: Any, num_classes: int) -> Any:
 
 def test_a_registered_model_has_the_facts_it_was_given() -> None:
     register_model('mine', logits, data_set='mnist', image_size=20, batch_size=3, learning_rate=0.5)
-    assert MODELS.find_model('mine') == ModelFacts('mine', 'mnist', 20, 3, 0.5, Network(logits))
+    mine = MODELS.find_model('mine')
+    assert mine == ModelFacts('mine', 'mnist', 20, 3, 0.5, mine.network)
+    assert mine.network.builder() is logits
     assert MODELS.find_model('mine', 'records').image_size == 20
     assert MODELS.list_models('mi*') == ['mine']
 

@@ -174,7 +174,7 @@ def test_a_smoothed_label_has_a_part_of_every_class(smoothing: float) -> None:
     def linear(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
         return cnn.dense(cnn.flatten(x), num_classes, 'logits')
 
-    settings: dict[str, Any] = {'network': Network(linear), 'weight_decay': 0.0, 'label_smoothing': smoothing}
+    settings: dict[str, Any] = {'network': Network(lambda: linear), 'weight_decay': 0.0, 'label_smoothing': smoothing}
     _, start = train(1, num_steps=0, **settings)
     fetched, after = train(2, num_steps=1, learning_rate=0.1, **settings)
     x, kernel = _IMAGES.reshape(8, -1).astype(np.float64), start['logits/kernel']

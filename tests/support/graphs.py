@@ -65,7 +65,8 @@ def training_step(
         'seed': seed,
     }
     if not isinstance(network, Network):
-        network = Network(network)
+        build = network
+        network = Network(lambda: build)
     return StepSettings(network=network, num_classes=num_classes, **{**settings, **more})
 
 

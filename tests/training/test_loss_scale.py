@@ -69,7 +69,13 @@ def train_plainly(precision: Precision, way: Way, start: Weights, num_updates: i
         for tower in range(way.num_towers):
             batch = pipeline.tower_batch(tower)
             logits = build_network(
-                Network(way.network), batch.images, NUM_CLASSES, fed, 'NHWC', is_training=True, dtype=precision.compute
+                Network(lambda: way.network),
+                batch.images,
+                NUM_CLASSES,
+                fed,
+                'NHWC',
+                is_training=True,
+                dtype=precision.compute,
             ).logits
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=batch.labels)
             objective = tf.reduce_mean(losses) / way.num_towers

@@ -31,8 +31,8 @@ pytestmark = pytest.mark.graph
 
 NETWORKS = {
     'lenet': MODELS.find_model('lenet').network,
-    'residual': Network(residual),
-    'modern': Network(modern),
+    'residual': Network(lambda: residual),
+    'modern': Network(lambda: modern),
 }
 
 
