@@ -1,98 +1,68 @@
 """What the report says about machines, flags, warnings and failures. Does not import TensorFlow."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 from comparison import differences
+from comparison.tables import Table, TableColumn, few
 from errors import counted
-from page.rows import Run, Summary, as_text, number
-from results.advice import counted_cores
+from page.rows import Summary, as_text, number
+from results.document import Record
 
 _MOST_VALUES = 12
-# The heading of the columns of machines, so it is not listed among their differences.
-_HEADING = 'hostname'
-_GIBIBYTE = 2**30
-_LIBRARIES = {'tensorflow': 'TensorFlow', 'python': 'Python', 'numpy': 'NumPy'}
+# Facts that stand elsewhere, by the beginnings of their names, and those that are too long unless they differ.
+_ELSEWHERE = ('environment.', 'hostname')
+_LONG = ('affinity', 'cpu_features', 'threads.reason')
+_UNKNOWN = '—'
 
 
-@dataclass(frozen=True)
-class MachineCard:
-    """A machine: its host name, its facts as names and texts, and how many runs it did."""
+def machine_table(runs: Sequence[Record]) -> Table:
+    """A column for each machine, in the order of their first runs, and a line for each fact; those that differ first.
 
-    host: str
-    fingerprint: str
-    facts: Mapping[str, str]
-    num_runs: int
-
-
-@dataclass(frozen=True)
-class WarningGroup:
-    """The warnings of one code.
-
-    Attributes:
-      code: what they have in common.
-      texts: the different ones, the most frequent first.
-      labels: the settings whose runs gave them.
-      num_runs: how many runs gave one.
-      all_runs: how many runs there are.
+    Each machine is described by its first run. flag_table lists what also differs between runs of one machine.
     """
-
-    code: str
-    texts: Sequence[str]
-    labels: Sequence[str]
-    num_runs: int
-    all_runs: int
-
-
-def machine_cards(runs: Sequence[Run]) -> list[MachineCard]:
-    """A card for each machine, in the order of their first runs."""
-    counts = Counter(run.machine for run in runs)
-    return [
-        MachineCard(str(record.machine['hostname']), mark, _machine_facts(record.machine), counts[mark])
-        for mark, record in _first_records(runs).items()
-    ]
-
-
-def machine_differences(runs: Sequence[Run]) -> list[list[str]]:
-    """A table of what differs between machines: its heading, then a line for each fact. Empty if nothing differs.
-
-    Each machine is described by its first run. flag_differences lists what also differs between runs of one machine.
-    """
-    records = [*_first_records(runs).values()]
-    found = differences.differing([differences.machine_facts(record) for record in records])
-    variables = {f'environment.{name}' for name in differences.environment_differences(records)}
+    counts = Counter(str(record.machine['fingerprint']) for record in runs)
+    records = {str(record.machine['fingerprint']): record for record in reversed(runs)}
+    facts = [differences.machine_facts(records[mark]) for mark in counts]
+    differing = differences.differing(facts)
+    known = [name for name in dict.fromkeys(name for found in facts for name in found) if name not in differing]
+    names = [*differing, *(name for name in known if name not in _LONG and any(found.get(name) for found in facts))]
     lines = [
-        [name, *(_fact(name, value) for value in values)]
-        for name, values in found.items()
-        if name != _HEADING and name not in variables
+        [f'{name} ≠' if name in differing else name, *(_fact(name, found.get(name)) for found in facts)]
+        for name in names
+        if not name.startswith(_ELSEWHERE)
     ]
-    return [['fact', *(str(record.machine['hostname']) for record in records)], *lines] if lines else []
+    hosts = [TableColumn(str(records[mark].machine['hostname'])) for mark in counts]
+    first = [['runs', *map(str, counts.values())], ['fingerprint', *counts]]
+    return Table([TableColumn('fact'), *hosts], [*first, *lines])
 
 
-def flag_differences(runs: Sequence[Run]) -> list[tuple[str, str]]:
+def flag_table(runs: Sequence[Record]) -> Table:
     """The flags and environment variables that differ between runs, each with its values and their numbers of runs."""
-    records = [run.record for run in runs]
-    found = differences.flag_differences(records) | differences.environment_differences(records)
-    return [(name, _listed(Counter(map(as_text, found[name])))) for name in sorted(found)]
+    found = differences.flag_differences(runs) | differences.environment_differences(runs)
+    rows = [(name, _listed(Counter(map(as_text, found[name])))) for name in sorted(found)]
+    return Table([TableColumn('flag'), TableColumn('values')], rows)
 
 
-def warning_groups(summary: Summary) -> list[WarningGroup]:
-    """The warnings of all runs by their code, those of most runs first."""
+def warning_groups(summary: Summary) -> list[tuple[str, str, str]]:
+    """The warnings of all runs, those of most runs first: their code, the most frequent text, and the runs."""
     texts: dict[str, Counter[str]] = {}
     labels: dict[str, dict[int, str]] = {}
     for row in summary.rows:
-        for run in row.runs:
-            for warning in run.record.warnings:
+        for record in row.runs:
+            for warning in record.warnings:
                 code = str(warning.get('code', ''))
                 texts.setdefault(code, Counter())[str(warning.get('text', ''))] += 1
-                labels.setdefault(code, {})[id(run)] = row.label
+                labels.setdefault(code, {})[id(record)] = row.label
     groups = []
-    for code, found in labels.items():
-        each = [text for text, _ in texts[code].most_common()]
-        groups.append(WarningGroup(code, each, list(dict.fromkeys(found.values())), len(found), len(summary.runs)))
-    return sorted(groups, key=lambda group: -group.num_runs)
+    for code, found in sorted(labels.items(), key=lambda item: -len(item[1])):
+        where = f'{len(found)} of {counted(len(summary.runs), "run")}'
+        if len(found) < len(summary.runs):
+            where += f': {few([*dict.fromkeys(found.values())])}'
+        ((text, _),) = texts[code].most_common(1)
+        others = f' (and {len(texts[code]) - 1} with other figures)' if len(texts[code]) > 1 else ''
+        groups.append((code, f'{text}{others}', where))
+    return groups
 
 
 def ended_groups(summary: Summary) -> dict[tuple[str, str], list[str]]:
@@ -104,41 +74,6 @@ def ended_groups(summary: Summary) -> dict[tuple[str, str], list[str]]:
     return labels
 
 
-def _first_records(runs: Sequence[Run]) -> dict[str, Any]:
-    """The first result of each machine, by its fingerprint."""
-    records: dict[str, Any] = {}
-    for run in runs:
-        records.setdefault(run.machine, run.record)
-    return records
-
-
-def _machine_facts(machine: Mapping[str, Any]) -> dict[str, str]:
-    def listed(*facts: tuple[str, str]) -> str:
-        """The facts that are known, each by its key and the text that follows its value."""
-        return ', '.join(f'{machine[name]}{text}' for name, text in facts if machine.get(name))
-
-    gpus = Counter(str(gpu.get('name', 'GPU')) for gpu in machine.get('gpus') or ())
-    threads, versions = machine.get('threads') or {}, machine.get('versions') or {}
-    cpus = machine.get('cgroup_cpus')
-    limits = (counted_cores(cpus) if cpus else None, _gibibytes(machine.get('cgroup_memory_bytes')))
-    sockets = [('num_sockets', ' sockets')] if (machine.get('num_sockets') or 0) > 1 else []
-    facts = {
-        'processor': machine.get('cpu_model'),
-        'cores': listed(('num_cores', ' logical'), ('num_physical_cores', ' physical'), *sockets),
-        'GPUs': ', '.join(f'{count} {name}' for name, count in gpus.items()) or 'none',
-        'memory': _gibibytes(machine.get('memory_bytes')),
-        'limits of its container': ', '.join(limit for limit in limits if limit),
-        'frequency governor': machine.get('governor'),
-        'virtual': None if machine.get('is_virtual') is None else 'yes' if machine['is_virtual'] else 'no',
-        'system': listed(('os', ''), ('kernel', '')),
-        'threads': ', '.join(
-            f'{threads[name]} {name.replace("_", "-")}' for name in ('intra_op', 'inter_op') if threads.get(name)
-        ),
-        **{_LIBRARIES.get(name, name): version for name, version in versions.items()},
-    }
-    return {name: str(value) for name, value in facts.items() if value}
-
-
 def _listed(counts: Counter[str]) -> str:
     """The most frequent values, each with its count."""
     values = [f'{text} ({counted(count, "run")})' for text, count in counts.most_common(_MOST_VALUES)]
@@ -146,13 +81,11 @@ def _listed(counts: Counter[str]) -> str:
     return ', '.join([*values, f'and {counted(others, "other value")}'] if others else values)
 
 
-def _gibibytes(size: float | None) -> str | None:
-    return f'{number(size / _GIBIBYTE, 3)} GiB' if size else None
-
-
 def _fact(name: str, value: object) -> str:
     if value is None:
-        return '—'
+        return _UNKNOWN
     if name.endswith('_bytes') and isinstance(value, int):
-        return _gibibytes(value) or '0'
-    return ', '.join(map(str, value)) if isinstance(value, list) else as_text(value)
+        return f'{number(value / 2**30, 3)} GiB'
+    # Such as the names of eight equal GPUs.
+    values = Counter(map(as_text, value if isinstance(value, list) else [value]))
+    return ', '.join(f'{count} * {text}' if count > 1 else text for text, count in values.items())

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import math
 import shlex
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,39 +14,20 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from comparison.tables import Table, TableColumn
 from errors import counted
-from page.findings import ended_groups, flag_differences, machine_cards, machine_differences, warning_groups
+from page.findings import ended_groups, flag_table, machine_table, warning_groups
 from page.plots import Plot, make_plots
 from page.rows import BATCH_SIZE, FOLDER, SHAPE, STANDARD, ReportRow, Summary, number, summarize_collection
 from results.collection import Collection
 from results.document import Record
+from results.summary import goal_of
 
 _TEMPLATES = Path(__file__).parent / 'templates'
 _MOST_COMMANDS = 100
 _UNKNOWN = '—'
-# Settings that a warning names.
-_MOST_NAMED = 6
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of the table of settings: its text, and the number that it is sorted by; None for text."""
-
-    text: str
-    value: float | None = None
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the table of settings: its name, and a cell for each row."""
-
-    name: str
-    cells: Sequence[Cell]
-
-    @property
-    def is_numeric(self) -> bool:
-        """Whether it is sorted by numbers."""
-        return any(cell.value is not None for cell in self.cells)
+# The figures that have a column even if no run knows them.
+_ALWAYS = ('images/sec', '±', 'speed-up', 'runs')
 
 
 @dataclass(frozen=True)
@@ -68,23 +50,20 @@ def make_page(
       history: the runs of the last months.
     """
     summary = summarize_collection(collection)
-    runs = summary.runs
-    columns = _columns(summary)
+    published_in = {row.place.published_in: None for row in summary.rows if row.place.published}
     plots = make_plots(summary, history)
     html = _render(
         title=title or _title(summary),
         facts=_facts(summary, now),
         summary=summary,
-        columns=columns,
-        rows=list(zip(summary.rows, zip(*(column.cells for column in columns), strict=True), strict=True)),
+        published_in=[*published_in],
+        table=_settings_table(summary),
         plots=[(plot, base64.b64encode(plot.image()).decode()) for plot in plots],
         ended=ended_groups(summary),
         warnings=warning_groups(summary),
-        most_named=_MOST_NAMED,
-        machines=machine_cards(runs),
-        machine_differences=machine_differences(runs),
-        flag_differences=flag_differences(runs),
-        programs=sorted({str((run.record.document.get('program') or {}).get('version', '?')) for run in runs}),
+        machines=machine_table(summary.runs),
+        flags=flag_table(summary.runs),
+        programs=sorted({str((run.document.get('program') or {}).get('version', '?')) for run in summary.runs}),
         commands=[(row.label, _command(row)) for row in summary.rows if row.runs][:_MOST_COMMANDS],
     )
     return Page(html, plots)
@@ -110,7 +89,7 @@ def _render(**values: Any) -> str:
 
 
 def _title(summary: Summary) -> str:
-    models = list(dict.fromkeys(run.record.model for run in summary.runs))
+    models = list(dict.fromkeys(run.model for run in summary.runs))
     if not models:
         return 'Benchmark results'
     return f'How fast {models[0]} trains' if len(models) == 1 else f'How fast {len(models)} models train'
@@ -122,94 +101,86 @@ def _facts(summary: Summary, now: datetime) -> str:
     facts = [counted(len(statuses), 'setting')]
     facts += [f'{statuses.count(status)} {status}' for status in ('incomplete', 'failed') if status in statuses]
     if summary.runs:
-        machines = counted(len({run.machine for run in summary.runs}), 'machine')
-        days = sorted({run.record.started_at[:10] for run in summary.runs})
+        machines = counted(len({run.machine['fingerprint'] for run in summary.runs}), 'machine')
+        days = sorted({run.started_at[:10] for run in summary.runs})
         facts.append(f'{counted(len(summary.runs), "run")} on {machines}')
         facts.append(days[0] if len(days) == 1 else f'{days[0]} to {days[-1]}')
     return f'{", ".join(facts)}. Page made {now:%Y-%m-%d %H:%M} UTC.'
 
 
-def _columns(summary: Summary) -> list[Column]:
-    """The columns of the table of settings."""
-
-    def column(name: str, cell: Callable[[ReportRow], Cell]) -> Column:
-        return Column(name, [cell(row) for row in summary.rows])
-
+def _settings_table(summary: Summary) -> Table:
+    """The table of settings: what they are, what was measured, and the other flags that differ."""
+    rows = summary.rows
     first = [*(name for name in (FOLDER, 'model') if name in summary.columns), *STANDARD]
-    columns = [_trait_column(name, summary) for name in first]
-    if summary.is_numbered:
-        columns.insert(0, Column('#', [Cell(str(position), position) for position in range(1, len(summary.rows) + 1)]))
     # All rates have as many decimals, so that they can be compared at a glance.
     least = min((row.rate for row in summary.shown), default=1.0)
     decimals = 2 if least < 100 else 1 if least < 1000 else 0
-    columns += [
-        column('images/sec', lambda row: _cell(row.rate, lambda rate: f'{rate:,.{decimals}f}', _missing(row))),
-        column('±', _plus_minus),
-        column('speed-up', lambda row: _cell(row.speed_up, _two_decimals, _missing(row))),
-    ]
-    if summary.published_in:
-        columns += [
-            column('published images/sec', lambda row: _cell(row.place.published, _two_decimals)),
-            column('published speed-up', lambda row: _cell(row.published_speed_up, _two_decimals)),
-        ]
-    columns.append(column('runs', lambda row: _cell(len(row.runs), str)))
-    figures = [
-        column('of peak', lambda row: _cell(row.share_of_peak, lambda share: f'{number(100 * share, 3)} %')),
-        column('J per image', lambda row: _cell(row.joules_per_image, lambda joules: number(joules, 3))),
-        column('time to accuracy', _time_to_goal),
-    ]
-    columns += [found for found in figures if any(cell.text != _UNKNOWN for cell in found.cells)]
-    return columns + [_trait_column(name, summary) for name in summary.columns if name not in first]
+    figures = {
+        'images/sec': [_figure(row, row.rate, f',.{decimals}f') for row in rows],
+        '±': [_plus_minus(row) for row in rows],
+        'speed-up': [_figure(row, row.speed_up, '.2f') for row in rows],
+        'published images/sec': [_figure(None, row.place.published, '.2f') for row in rows],
+        'published speed-up': [_figure(None, row.published_speed_up, '.2f') for row in rows],
+        'runs': [str(len(row.runs)) for row in rows],
+        'of peak': [
+            _mean(row, 'compute', 'share_of_peak', lambda share: f'{number(100 * share, 3)} %') for row in rows
+        ],
+        'J per image': [_mean(row, 'energy', 'joules_per_image', lambda joules: number(joules, 3)) for row in rows],
+        'time to accuracy': [_time_to_goal(row) for row in rows],
+    }
+    columns = {name: [row.traits.get(name) or _UNKNOWN for row in rows] for name in first}
+    if any(row.label.startswith('#') for row in rows):
+        columns = {'#': [str(position) for position in range(1, len(rows) + 1)], **columns}
+    columns |= {
+        name: cells for name, cells in figures.items() if name in _ALWAYS or any(cell != _UNKNOWN for cell in cells)
+    }
+    columns |= {
+        name: [row.traits.get(name) or _UNKNOWN for row in rows] for name in summary.columns if name not in first
+    }
+    numbers = ('#', BATCH_SIZE, SHAPE, *figures)
+    titles = [TableColumn(name, name in numbers or all(map(_is_number, cells))) for name, cells in columns.items()]
+    return Table(titles, [*zip(*columns.values(), strict=True)])
 
 
-def _trait_column(name: str, summary: Summary) -> Column:
-    texts = [row.traits.get(name, '') for row in summary.rows]
-    if name == SHAPE:
-        # Sorted by devices, then by tasks.
-        sizes = [1000.0 * row.num_devices + row.runs[0].num_tasks if row.runs else None for row in summary.rows]
-    else:
-        sizes = [_as_number(text) for text in texts]
-        if name != BATCH_SIZE and any(text and size is None for text, size in zip(texts, sizes, strict=True)):
-            sizes = [None] * len(texts)
-    return Column(name, [Cell(text or _UNKNOWN, size) for text, size in zip(texts, sizes, strict=True)])
-
-
-def _as_number(text: str) -> float | None:
+def _is_number(text: str) -> bool:
     try:
-        return float(text)
+        return math.isfinite(float(text))
     except ValueError:
-        return None
+        return text == _UNKNOWN
 
 
-def _cell(value: float | None, text: Callable[[float], str], missing: str = _UNKNOWN) -> Cell:
-    """A figure, sorted by its value; what stands there if it is missing."""
-    return Cell(missing) if value is None or not math.isfinite(value) else Cell(text(value), value)
+def _figure(row: ReportRow | None, value: float | None, form: str) -> str:
+    """A number, or what stands there if it is missing: the status of a row that is not complete."""
+    if value is None or not math.isfinite(value):
+        return row.status if row and row.status != 'complete' else _UNKNOWN
+    return f'{value:{form}}'
 
 
-def _missing(row: ReportRow) -> str:
-    return _UNKNOWN if row.status == 'complete' else row.status
+def _plus_minus(row: ReportRow) -> str:
+    if not row.estimate or not row.estimate.basis:
+        return _UNKNOWN
+    share = row.estimate.plus_minus
+    return 'too disturbed' if share is None else f'{number(100 * share, 2)} %'
 
 
-def _two_decimals(value: float) -> str:
-    return f'{value:.2f}'
+def _mean(row: ReportRow, part: str, name: str, text: Callable[[float], str]) -> str:
+    """The mean over the repeats that know it of a number in a part of their documents."""
+    found = [(run.document.get(part) or {}).get(name) for run in row.runs]
+    known = [value for value in found if value is not None]
+    return text(statistics.fmean(known)) if known else _UNKNOWN
 
 
-def _plus_minus(row: ReportRow) -> Cell:
-    is_known = row.estimate and row.estimate.basis
-    share = row.estimate.plus_minus if row.estimate else None
-    return _cell(share, lambda share: f'{number(100 * share, 2)} %', 'too disturbed' if is_known else _UNKNOWN)
-
-
-def _time_to_goal(row: ReportRow) -> Cell:
-    if not row.goals:
-        return Cell(_UNKNOWN)
-    wanted, reached = row.goals[0].wanted, [goal for goal in row.goals if goal.is_reached]
+def _time_to_goal(row: ReportRow) -> str:
+    goals = [goal for run in row.runs if (goal := goal_of(run.document))]
+    if not goals:
+        return _UNKNOWN
+    wanted, reached = goals[0].wanted, [goal.seconds for goal in goals if goal.is_reached]
     if not reached:
-        return Cell(f'top-1 {wanted:g} not reached')
-    seconds = row.seconds_to_goal
-    after = f'{number(seconds, 3)} s'
+        return f'top-1 {wanted:g} not reached'
+    known = [seconds for seconds in reached if seconds is not None]
+    after = number(statistics.fmean(known) if known else None, 3)
     of_runs = f', {len(reached)} of {counted(len(row.runs), "run")}' if len(reached) < len(row.runs) else ''
-    return Cell(f'{after} (top-1 {wanted:g}{of_runs})', seconds)
+    return f'{after} s (top-1 {wanted:g}{of_runs})'
 
 
 def _breakable(text: str) -> Markup:
@@ -218,4 +189,4 @@ def _breakable(text: str) -> Markup:
 
 
 def _command(row: ReportRow) -> str:
-    return shlex.join(['tf_cnn_benchmarks', *map(str, row.runs[0].record.document['command'].get('argv') or ())])
+    return shlex.join(['tf_cnn_benchmarks', *map(str, row.runs[0].document['command'].get('argv') or ())])

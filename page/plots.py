@@ -6,28 +6,28 @@ where there is nothing to see.
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import matplotlib.dates as mdates
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from comparison.intervals import FEWEST_RUNS
 from comparison.regression import MOST_RUNS, expectation
+from comparison.tables import Table, TableColumn, few
 from errors import counted
 from hardware.atomic import write_whole
-from page.rows import SHAPE, ReportRow, Run, Summary, names_of, number, summarize_collection
+from page.rows import MODE, SHAPE, ReportRow, Summary, names_of, number, summarize_collection
 from results.collection import Collection
-from results.document import CAUSES, Record
-from results.statistics import MAD_TO_STANDARD_DEVIATION
+from results.document import CAUSES, Record, as_float
+from results.statistics import OUTLIER_DEVIATIONS, outliers
 
 # The contrast of each with white is at least 4.5; neighbours differ in lightness too.
 INK, SOFT, BAD = '#191c20', '#555d66', '#b3261e'
@@ -39,7 +39,7 @@ _MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', 'p')
 _LINES = ('-', '--', ':', '-.')
 
 # A figure has 72 CSS pixels to an inch. This width leaves text readable on a phone 360 pixels wide.
-WIDTH, _DPI, _PNG_DPI = 400, 72, 216
+WIDTH, _DPI = 400, 72
 _STYLE: dict[Any, Any] = {
     'axes.axisbelow': True,
     'axes.edgecolor': SOFT,
@@ -47,6 +47,7 @@ _STYLE: dict[Any, Any] = {
     **{f'axes.spines.{side}': False for side in ('left', 'right', 'top')},
     'axes.titlelocation': 'left',
     'axes.titlesize': 12,
+    'date.converter': 'concise',
     'figure.dpi': _DPI,
     'font.sans-serif': ['DejaVu Sans', 'Verdana', 'Arial'],
     'font.size': 12.5,
@@ -55,6 +56,8 @@ _STYLE: dict[Any, Any] = {
     'legend.frameon': False,
     'lines.linewidth': 1.8,
     'lines.markersize': 5,
+    # Of PNG files; SVG has no dots.
+    'savefig.dpi': 216,
     # Text stays text, and the same results give the same bytes.
     'svg.fonttype': 'none',
     'svg.hashsalt': 'report',
@@ -73,14 +76,10 @@ _MOST_RUNS = 6
 _MOST_POINTS = 300
 # The axes follow the rates: an interval that reaches further beyond the fastest or the slowest ends at the edge.
 _MARGIN = 1.25
-# Beyond this many robust standard deviations from the median a step is marked. Normal ones are 3 in 10 million.
-_OUTLIER_DEVIATIONS = 5
 # Steps above this many times the median are drawn at the edge, or nothing could be seen of the others.
 _HIGHEST = 4.0
 _QUANTILES = (5, 25, 50, 75, 95, 99, 100)
-_PARTS = ('import', 'join', 'build', 'initialise', 'warm_up', 'step', 'input wait', *CAUSES)
-# Changes in a history that its caption names.
-_MOST_CHANGES = 3
+_PHASES, _STAGES = ('import', 'join', 'build', 'initialise', 'warm_up'), ('step', 'input wait', *CAUSES)
 
 
 @dataclass(frozen=True)
@@ -105,14 +104,16 @@ class Plot:
     rows: Sequence[Sequence[str]]
     figure: Figure
 
+    @property
+    def numbers(self) -> Table:
+        """Its numbers as a table."""
+        return Table([TableColumn(name, is_number=name != self.columns[0]) for name in self.columns], self.rows)
+
     def image(self, kind: str = 'svg') -> bytes:
         """The file of the drawing: 'svg' or 'png'."""
         buffer = io.BytesIO()
         with mpl.rc_context(_STYLE):
-            if kind == 'svg':
-                self.figure.savefig(buffer, format=kind, metadata={'Date': None})
-            else:
-                self.figure.savefig(buffer, format=kind, dpi=_PNG_DPI)
+            self.figure.savefig(buffer, format=kind, metadata={'Date': None})
         return buffer.getvalue()
 
     def save(self, folder: Path) -> None:
@@ -167,7 +168,7 @@ def _scaling(summary: Summary) -> Plot | None:
     lines: dict[str, Any] = {}
     for axes, (work, series) in zip(every, works.items(), strict=True):
         if len(works) > 1:
-            _title(axes, summary.name_of(work))
+            _title(axes, work)
         rows = [row for found in series.values() for row in found]
         counts = sorted({row.num_devices for row in rows})
         base = rows[0].base or rows[0]
@@ -184,12 +185,10 @@ def _scaling(summary: Summary) -> Plot | None:
         rates = [row.rate for row in rows]
         axes.set_xscale('log', base=2)
         axes.set_yscale('log', base=2)
+        axes.set_xticks(counts)
         axes.set_ylim(min(rates) / _MARGIN, max(*rates, *ideal) * _MARGIN)
-        axes.xaxis.set_major_locator(FixedLocator(counts))
-        axes.yaxis.set_major_locator(LogLocator(base=2))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_minor_locator(NullLocator())
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:,g}'))
+        axes.xaxis.set_major_formatter('{x:,g}')
+        axes.yaxis.set_major_formatter('{x:,g}')
         axes.grid()
         axes.set_ylabel('images/sec')
     every[-1].set_xlabel('devices (W*G)')
@@ -212,21 +211,22 @@ def _scaling(summary: Summary) -> Plot | None:
 
 def _distribution(summary: Summary) -> Plot | None:
     """The times of the timed steps of each setting as boxes."""
-    rows, left_out = _fastest_first([row for row in summary.shown if any(len(run.timed) > 1 for run in row.runs)])
+    every = {row.label: 1000 * np.concatenate([run.step_seconds() for run in row.runs]) for row in summary.shown}
+    rows, left_out = _fastest_first([row for row in summary.shown if every[row.label].size > len(row.runs)])
     if not rows:
         return None
-    times = [1000 * np.concatenate([run.timed for run in row.runs]) for row in rows]
+    times = [every[row.label] for row in rows]
     quantiles = np.array([np.percentile(values, _QUANTILES) for values in times])
-    low, first, median, third, high, _, _ = quantiles.T
-    figure, axes = _lines_figure(rows, [f'{number(value, 3)} ms' for value in median])
+    low, first, median, third, high, _, _ = (100 * quantiles / quantiles[:, [2]]).T
+    figure, axes = _lines_figure(rows, [f'{number(found[2], 3)} ms' for found in quantiles])
     colors, positions = [_color(summary, row) for row in rows], np.arange(len(rows))
-    axes.hlines(positions, low / median, high / median, colors=colors, linewidth=1.4)
-    _bars(axes, (third - first) / median, colors, left=first / median, alpha=0.4)
-    axes.vlines(np.ones(len(rows)), positions - 0.25, positions + 0.25, colors=INK)
+    axes.hlines(positions, low, high, colors=colors, linewidth=1.4)
+    _bars(axes, third - first, colors, left=first, alpha=0.4)
+    axes.vlines(median, positions - 0.25, positions + 0.25, colors=INK)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f'{100 * share:.4g} %'))
+    axes.xaxis.set_major_formatter('{x:.4g} %')
     axes.set_xlabel('step time in % of the median')
-    spans = 100 * (high - low) / median
+    spans = high - low
     steady, unsteady = int(spans.argmin()), int(spans.argmax())
     finding = f'The 90 % span {number(spans[steady], 2)} % of the median for {rows[steady].label}'
     if len(rows) > 1:
@@ -248,18 +248,29 @@ def _distribution(summary: Summary) -> Plot | None:
 
 def _timeline(summary: Summary) -> Plot | None:
     """The time of each step, warm-ups included, of the runs whose steps differ most."""
-    runs = [(row, run) for row in summary.rows for run in row.runs if len(run.timed) > 1]
+    runs = [(row, run) for row in summary.rows for run in row.runs if run.step_seconds().size > 1]
     if not runs:
         return None
-    chosen = sorted(runs, key=lambda pair: -float(pair[1].timed.max() / np.median(pair[1].timed)))[:_MOST_RUNS]
+
+    def slowest(pair: tuple[ReportRow, Record]) -> float:
+        seconds = pair[1].step_seconds()
+        return float(seconds.max() / np.median(seconds))
+
+    chosen = sorted(runs, key=slowest, reverse=True)[:_MOST_RUNS]
     figure, every = _facets(len(chosen), 110 if len(chosen) > 1 else 220, legend_lines=1)
+    lines = []
     for axes, (row, run) in zip(every, chosen, strict=True):
         _title(axes, row.label)
-        _draw_steps(axes, run)
+        steps = run.document['workers'][0]['steps']
+        warmups = 1000 * np.array(steps['seconds'])[np.array(steps['phase']) == 'warmup']
+        timed = 1000 * run.step_seconds()
+        marked = outliers(timed)
+        _draw_steps(axes, warmups, timed, marked)
+        times = (number(float(value)) for value in (np.median(timed), timed.max()))
+        lines.append((row.label, str(warmups.size), str(timed.size), *times, str(marked.sum())))
     every[-1].set_xlabel('step')
     _legend(figure, *every[0].get_legend_handles_labels(), 2)
-    outliers = [int(_outliers(run.timed).sum()) for _, run in chosen]
-    total = sum(outliers)
+    total = sum(int(line[-1]) for line in lines)
     finding = '1 step is marked as an outlier.' if total == 1 else f'{total or "No"} steps are marked as outliers.'
     if len(chosen) < len(runs):
         finding += f' Shown are the {len(chosen)} runs of {len(runs)} whose slowest steps stand out most.'
@@ -267,35 +278,25 @@ def _timeline(summary: Summary) -> Plot | None:
         'timeline',
         'Step times in order',
         'A level line is good; a slope is a machine that heats up or a cache that fills. Grey rings at the left are '
-        f'warm-ups, which do not count; crosses are steps more than {_OUTLIER_DEVIATIONS} robust standard deviations '
-        'from the median, at the upper edge if they are beyond it.',
+        f'warm-ups, which do not count; crosses are steps more than {OUTLIER_DEVIATIONS:g} robust standard deviations '
+        'above the median, at the upper edge if they are beyond it.',
         finding,
         ('run', 'warm-ups', 'steps', 'median ms', 'slowest ms', 'outliers'),
-        [
-            (
-                row.label,
-                *(str(len(steps)) for steps in (run.warmups, run.timed)),
-                *(number(1000 * float(value)) for value in (np.median(run.timed), run.timed.max())),
-                str(count),
-            )
-            for (row, run), count in zip(chosen, outliers, strict=True)
-        ],
+        lines,
         figure,
     )
 
 
 def _time(summary: Summary) -> Plot | None:
     """The seconds from the start of the program to the last timed step, by cause."""
-    rows, left_out = _fastest_first(
-        [row for row in summary.shown if any(run.phases or len(run.stages) > 1 for run in row.runs)]
-    )
+    every = {row.label: _mean_parts(row.runs) for row in summary.shown}
+    rows, left_out = _fastest_first([row for row in summary.shown if len(every[row.label]) > 1])
     if not rows:
         return None
-    phases = [_mean_parts([run.phases for run in row.runs]) for row in rows]
-    stages = [_mean_parts([run.stages for run in row.runs]) for row in rows]
-    parts = [before | after for before, after in zip(phases, stages, strict=True)]
+    parts = [every[row.label] for row in rows]
     known = dict.fromkeys(name for found in parts for name in found)
-    names = [name for name in _PARTS if name in known] + [name for name in known if name not in _PARTS]
+    names = [name for name in (*_PHASES, *_STAGES) if name in known]
+    names += [name for name in known if name not in names]
     shown = [name.replace('_', '-') for name in names]
     seconds = np.array([[found.get(name, 0.0) for name in names] for found in parts])
     ends = [f'{number(total, 3)} s' for total in seconds.sum(axis=1)]
@@ -308,15 +309,17 @@ def _time(summary: Summary) -> Plot | None:
     axes.set_xlabel('seconds')
     _legend(figure, bars, shown, _LEGEND_COLUMNS)
 
-    starts = [sum(found.values()) for found in phases]
-    beside = [100 * (1 - found.get('step', 0.0) / (sum(found.values()) or 1.0)) for found in stages]
-    slowest, most = starts.index(max(starts)), beside.index(max(beside))
+    is_step, is_start = np.array(names) == 'step', np.isin(names, _PHASES)
+    starts = seconds[:, is_start].sum(axis=1)
+    beside = 100 * (1 - seconds[:, is_step].sum(axis=1) / seconds[:, ~is_start].sum(axis=1))
+    slowest, most = int(starts.argmax()), int(beside.argmax())
     finding = (
         f'The longest start takes {number(starts[slowest], 3)} s, for {rows[slowest].label}. From the first timed step '
         f'to the last, at most {number(beside[most], 2)} % of the time is not spent in steps, for {rows[most].label}.'
     )
-    firsts = sorted(run.first_step for row in rows for run in row.runs if run.first_step is not None)
-    if firsts:
+    # A warm-up step, so part of a phase.
+    found = [(run.document.get('phases') or {}).get('first_step') for row in rows for run in row.runs]
+    if firsts := sorted(seconds for seconds in found if seconds is not None):
         low, high = (number(seconds, 3) for seconds in (firsts[0], firsts[-1]))
         finding += f' The very first step was done after {low if low == high else f"{low} to {high}"} s.'
     return Plot(
@@ -342,46 +345,41 @@ def _history(records: Sequence[Record]) -> Plot | None:
     if not rows:
         return None
     figure, every = _facets(len(rows), 150 if len(rows) > 1 else 250)
-    numbers: list[tuple[str, ...]] = []
-    begins: list[tuple[float, str]] = []
+    lines: list[tuple[str, ...]] = []
+    begins: list[str] = []
     for axes, row in zip(every, rows, strict=True):
-        starts, rates = [run.record.started_at for run in row.runs], np.array([run.rate for run in row.runs])
+        starts, rates = [run.started_at for run in row.runs], np.array([run.images_per_second for run in row.runs])
         expected = [expectation([rate for rate in rates[:i] if rate > 0]) for i in range(len(rates))]
         medians = np.array([one.median if one else math.nan for one in expected])
         low, high = np.transpose([(one and one.interval) or (math.nan, math.nan) for one in expected])
         is_outside = (rates < low) | (rates > high)
         changes = [f'{rate / median - 1:+.1%}' for rate, median in zip(rates, medians, strict=True)]
-        for i in np.flatnonzero(is_outside):
-            # A level that lasts is named where it begins.
-            if not is_outside[i - 1]:
-                begins.append((abs(rates[i] / medians[i] - 1), f'{row.label} by {changes[i]} on {starts[i][:10]}'))
+        # A level that lasts is named where it begins.
+        begins += [
+            f'{row.label} by {changes[i]} on {starts[i][:10]}'
+            for i in np.flatnonzero(is_outside)
+            if not is_outside[i - 1]
+        ]
         cells = zip(starts, map(number, rates), changes, is_outside, strict=True)
-        numbers += [(row.label, start, rate, change if outside else '') for start, rate, change, outside in cells]
+        lines += [(row.label, start, rate, change if outside else '') for start, rate, change, outside in cells]
 
         _title(axes, row.label)
-        days = mdates.date2num([datetime.fromisoformat(start.replace('Z', '+00:00')) for start in starts])
+        days: Any = [datetime.fromisoformat(start.replace('Z', '+00:00')) for start in starts]
         axes.fill_between(days, low, high, color=SERIES[0], alpha=0.15, linewidth=0)
         axes.plot(days, medians, color=SERIES[0])
         axes.scatter(days, rates, s=16, c=[BAD if outside else SERIES[0] for outside in is_outside], zorder=2)
         axes.set_ylim(0, rates.max() * 1.2)
         axes.grid(axis='y')
         axes.yaxis.set_major_locator(MaxNLocator(4))
-        locator = mdates.AutoDateLocator(maxticks=6)
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator, show_offset=False))
         axes.set_ylabel('images/sec')
-    texts = [text for _, text in sorted(begins, reverse=True)]
-    listed = '; '.join(texts[:_MOST_CHANGES]) + (
-        f'; and {more} more' if (more := len(texts) - _MOST_CHANGES) > 0 else ''
-    )
     return Plot(
         'history',
         'Over the months',
         f'A dot is a run, the line the median of the up to {MOST_RUNS} runs before it, and the band what counts as '
         'before. A run outside is red.',
-        f'Outside: {listed}.' if texts else 'No run is outside.',
+        f'Outside: {few(begins)}.' if begins else 'No run is outside.',
         ('setting', 'started', 'images/sec', 'change'),
-        numbers,
+        lines,
         figure,
     )
 
@@ -395,7 +393,7 @@ def _fastest_first(rows: Sequence[ReportRow]) -> tuple[list[ReportRow], str]:
 
 def _color(summary: Summary, row: ReportRow) -> str:
     """The colour of the mode of a row."""
-    return SERIES[summary.modes.index(row.mode) % len(SERIES)]
+    return SERIES[summary.modes.index(row.traits[MODE]) % len(SERIES)]
 
 
 def _percent(share: float | None) -> str:
@@ -408,18 +406,12 @@ def _errors(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
     return np.abs(ends - np.array([[row.rate] for row in rows])).T
 
 
-def _figure(height: float) -> Figure:
-    """An empty figure of this height in CSS pixels, whose parts make room for each other."""
-    return Figure(figsize=(WIDTH / _DPI, height / _DPI), layout='constrained')
-
-
 def _lines_figure(rows: Sequence[ReportRow], ends: Sequence[str], legend_lines: int = 0) -> tuple[Figure, Axes]:
     """A figure with a horizontal line for each row, the first on top; row i is at y = i.
 
     Above each line stand the label of its row, at the left, and one of the ends, at the right.
     """
-    figure = _figure(38 * len(rows) + 48 + 20 * legend_lines)
-    axes = figure.add_subplot()
+    figure, (axes,) = _facets(1, 38 * len(rows) + 8, legend_lines)
     axes.set_ylim(len(rows) - 0.65, -0.8)
     axes.set_yticks([])
     axes.grid(axis='x')
@@ -437,9 +429,10 @@ def _bars(axes: Axes, widths: Any, color: Any, **look: Any) -> Any:
 
 
 def _facets(count: int, height: float, legend_lines: int = 0) -> tuple[Figure, list[Axes]]:
-    """A figure with so many axes of this height, one below the other."""
-    figure = _figure(height * count + 40 + 20 * legend_lines)
-    return figure, [figure.add_subplot(count, 1, position + 1) for position in range(count)]
+    """A figure with so many axes, one below the other, of this height in CSS pixels, and a legend below them."""
+    size = (WIDTH / _DPI, (height * count + 40 + 20 * legend_lines) / _DPI)
+    figure = Figure(figsize=size, layout='constrained')
+    return figure, list(figure.subplots(count, squeeze=False)[:, 0])
 
 
 def _title(axes: Axes, text: str) -> None:
@@ -449,63 +442,56 @@ def _title(axes: Axes, text: str) -> None:
 
 def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int) -> None:
     """A legend under all axes."""
-    look: Mapping[str, Any] = {'handlelength': 2, 'columnspacing': 1.2, 'borderaxespad': 0}
-    figure.legend(handles, labels, loc='outside lower left', ncols=columns, **look)
+    figure.legend(handles, labels, loc='outside lower left', ncols=columns, columnspacing=1.2, borderaxespad=0)
 
 
 def _scaled_works(summary: Summary) -> dict[str, dict[str, list[ReportRow]]]:
     """The series of each work that has results on different numbers of devices: rows by all but their shape."""
-    found: dict[tuple[str, ...], list[ReportRow]] = {}
     columns = [name for name in summary.columns if name != SHAPE]
+    works: dict[str, dict[tuple[str, ...], list[ReportRow]]] = {}
     for row in summary.shown:
-        found.setdefault((row.work, *(row.traits.get(name, '') for name in columns)), []).append(row)
-    lines = [rows for rows in found.values() if len({row.num_devices for row in rows}) > 1]
-    works = {work: [rows for rows in lines if rows[0].work == work] for work in summary.works}
-    largest = sorted((work for work in works if works[work]), key=lambda work: -sum(map(len, works[work])))
-    facets = {}
-    for work in (work for work in works if work in largest[:_MOST_FACETS]):
-        # The title says which work it is.
-        named = dict(zip(names_of([rows[0].traits for rows in works[work]], columns), works[work], strict=True))
-        fastest = sorted(named, key=lambda name: -max(row.rate for row in named[name]))[:_MOST_SERIES]
-        facets[work] = {name: rows for name, rows in named.items() if name in fastest}
+        setting = tuple(row.traits.get(name, '') for name in columns)
+        works.setdefault(row.work, {}).setdefault(setting, []).append(row)
+    facets: dict[str, dict[str, list[ReportRow]]] = {}
+    for work, series in works.items():
+        lines = [rows for rows in series.values() if len({row.num_devices for row in rows}) > 1]
+        fastest = sorted(lines, key=lambda rows: -max(row.rate for row in rows))[:_MOST_SERIES]
+        if fastest and len(facets) < _MOST_FACETS:
+            facets[work] = dict(zip(names_of([rows[0].traits for rows in fastest], columns), fastest, strict=True))
     return facets
 
 
-def _draw_steps(axes: Axes, run: Run) -> None:
+def _draw_steps(
+    axes: Axes, warmups: NDArray[np.float64], timed: NDArray[np.float64], marked: NDArray[np.bool_]
+) -> None:
     """The steps of a run in ms: a line, rings for warm-ups, crosses for outliers. The first timed step is step 1."""
-    warmups, timed = 1000 * run.warmups, 1000 * run.timed
     median = float(np.median(timed))
     highest = max(float(timed.max()), min(float(warmups.max(initial=0.0)), 2 * median))
     top = min(highest * 1.15, median * _HIGHEST)
-    warmups, drawn = np.minimum(warmups, top), np.minimum(timed, top)
-    line = np.unique(np.linspace(0, len(timed) - 1, _MOST_POINTS).round().astype(np.int64))
-    marked = np.flatnonzero(_outliers(run.timed))
-    axes.plot(line + 1, drawn[line], color=SERIES[0], linewidth=1.2)
-    axes.plot(
-        np.arange(len(warmups)) - len(warmups) + 1,
-        warmups,
-        'o',
-        label='warm-up',
-        color=SOFT,
-        fillstyle='none',
-        markersize=4,
-    )
-    axes.plot(marked + 1, drawn[marked], 'X', label='outlier', color=BAD, markersize=6)
+    drawn, positions = np.minimum(timed, top), np.arange(1, timed.size + 1)
+    line = np.unique(np.linspace(0, timed.size - 1, _MOST_POINTS).round().astype(np.int64))
+    axes.plot(positions[line], drawn[line], color=SERIES[0], linewidth=1.2)
+    rings: dict[str, Any] = {'fillstyle': 'none', 'markersize': 4, 'color': SOFT, 'label': 'warm-up'}
+    axes.plot(np.arange(warmups.size) - warmups.size + 1, np.minimum(warmups, top), 'o', **rings)
+    axes.plot(positions[marked], drawn[marked], 'X', label='outlier', color=BAD, markersize=6)
     axes.set_ylim(0, top * 1.05)
     axes.yaxis.set_major_locator(MaxNLocator(3))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda milliseconds, _: f'{milliseconds:,g}'))
+    axes.yaxis.set_major_formatter('{x:,g}')
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.grid(axis='y')
     axes.set_ylabel('ms')
 
 
-def _outliers(seconds: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which steps lie far from the median, by the median absolute deviation."""
-    distance = np.abs(seconds - np.median(seconds))
-    deviation = MAD_TO_STANDARD_DEVIATION * np.median(distance)
-    return distance > max(_OUTLIER_DEVIATIONS * float(deviation), 1e-9)
-
-
-def _mean_parts(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    names = dict.fromkeys(name for part in parts for name in part)
-    return {name: sum(part.get(name, 0.0) for part in parts) / len(parts) for name in names}
+def _mean_parts(runs: Sequence[Record]) -> dict[str, float]:
+    """The mean seconds of runs by cause: those before the first timed step, then those up to the end of the last."""
+    total: dict[str, float] = {}
+    for run in runs:
+        throughput, waiting = run.document['throughput'], (run.document.get('input') or {}).get('wait_seconds')
+        within = as_float(throughput.get('step_seconds'), 0.0)
+        waited = min(as_float(waiting, 0.0), within)
+        parts = {**(run.document.get('phases') or {}), 'step': within - waited, 'input wait': waited}
+        parts.pop('first_step', None)
+        for name, seconds in (parts | (throughput.get('between_seconds') or {})).items():
+            if seconds and seconds > 0:
+                total[name] = total.get(name, 0.0) + seconds / len(runs)
+    return total

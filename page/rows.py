@@ -1,25 +1,19 @@
-"""The rows of the report: what it shows of each run, one row for each setting, and short names of settings.
+"""The rows of the report, one for each setting, and short names of settings.
 
 Does not import TensorFlow or matplotlib.
 """
 
 import math
-import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from comparison.intervals import Estimate
 from comparison.ratios import estimate
 from params.table import SPECS
 from results.collection import Collection, SourceFile
-from results.document import Failure, Record, as_float, default_fact, is_of_setting
+from results.document import Failure, Record, default_fact, is_of_setting
 from results.repeats import repeat_key
-from results.summary import Goal, goal_of
 
 # The columns of every table of settings, in this order.
 MODE, BATCH_SIZE, SHAPE = 'variable_update', 'batch size', 'W*G+P'
@@ -29,8 +23,6 @@ MACHINE, FOLDER = 'machine', 'folder'
 _SHOWN_OTHERWISE = frozenset({'model', 'variable_update', 'batch_size', 'num_gpus', 'shape', 'forward_only', 'eval'})
 # Which GPUs a process saw: as many as --num_gpus says, so all but the first follow from the shape.
 _GPUS = 'CUDA_VISIBLE_DEVICES'
-# In document['phases'], but not a phase of its own: the time until the very first step, a warm-up, was done.
-_FIRST_STEP = 'first_step'
 # The names of settings: their length, the columns that come first in them, and those whose values need no name.
 _CHARACTERS = 48
 _PART_CHARACTERS = 28
@@ -40,57 +32,12 @@ _PLAIN = (FOLDER, MODE, SHAPE, 'model', MACHINE, 'data set', 'role')
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run as the report shows it.
-
-    Attributes:
-      record: the result.
-      traits: what it measured and how, by the name of a column, as text.
-      work: what must be the same for two rates to be comparable: model, data set, image size, role.
-      num_devices: workers * devices of each.
-      num_tasks: workers and parameter servers.
-      warmups: seconds of each warm-up step of the chief, [num_warmups] float64.
-      timed: seconds of each timed step of the chief, [num_timed] float64.
-      phases: seconds until the first timed step began, by cause; warm_up covers all warm-up steps.
-      first_step: seconds until the very first step was done; None if unknown.
-      stages: seconds between the start of the first timed step and the end of the last, by cause.
-      share_of_peak: share of the measured peak of the machine, from 0 to 1; None if it was not measured.
-      joules_per_image: energy of the chips of its one host; None if unknown, or if there were several hosts.
-      goal: the accuracy that was wanted, and when it was reached; None if none was.
-    """
-
-    record: Record
-    traits: Mapping[str, str]
-    work: str
-    num_devices: int
-    num_tasks: int
-    warmups: NDArray[np.float64]
-    timed: NDArray[np.float64]
-    phases: Mapping[str, float]
-    first_step: float | None
-    stages: Mapping[str, float]
-    share_of_peak: float | None
-    joules_per_image: float | None
-    goal: Goal | None
-
-    @property
-    def machine(self) -> str:
-        """The fingerprint of the machine."""
-        return str(self.record.machine['fingerprint'])
-
-    @property
-    def rate(self) -> float:
-        """Images/sec; nan if no step was timed."""
-        return self.record.images_per_second
-
-
-@dataclass(frozen=True)
 class ReportRow:
     """A setting.
 
     Attributes:
-      traits: as Run.traits, and the folder if there are several; of a failure only the flags that were given.
-      work: as Run.work; empty for failures.
+      traits: what was measured and how, by the name of a column, as text; of a failure only the flags that were given.
+      work: what must be the same for two rates to be comparable: model, data set, image size, role; empty for failures.
       place: where its results were found.
       runs: its repeats; empty if it left no result.
       reason: why it failed or is incomplete; None if it is complete.
@@ -103,7 +50,7 @@ class ReportRow:
     traits: Mapping[str, str]
     work: str
     place: SourceFile
-    runs: tuple[Run, ...]
+    runs: tuple[Record, ...]
     reason: str | None
     estimate: Estimate | None = None
     base: 'ReportRow | None' = None
@@ -118,14 +65,10 @@ class ReportRow:
         return 'complete' if self.reason is None else 'incomplete'
 
     @property
-    def mode(self) -> str:
-        """The value of --variable_update."""
-        return self.traits[MODE]
-
-    @property
     def num_devices(self) -> int:
         """Workers * devices of each; 0 for failures."""
-        return self.runs[0].num_devices if self.runs else 0
+        cluster = self.runs[0].document['cluster'] if self.runs else {}
+        return int(cluster['num_workers'] * cluster['devices_per_worker']) if cluster else 0
 
     @property
     def rate(self) -> float:
@@ -152,26 +95,6 @@ class ReportRow:
         """The speed-up over the ratio of devices; None if the row is not shown."""
         return self.rate / self.base.rate * self.base.num_devices / self.num_devices if self.base else None
 
-    @property
-    def share_of_peak(self) -> float | None:
-        """Share of the measured peak of the machine, from 0 to 1: the mean of the repeats; None if unknown."""
-        return _mean(run.share_of_peak for run in self.runs)
-
-    @property
-    def joules_per_image(self) -> float | None:
-        """The mean of the repeats; None if it was not measured."""
-        return _mean(run.joules_per_image for run in self.runs)
-
-    @property
-    def goals(self) -> list[Goal]:
-        """When each repeat reached the accuracy that was wanted of it, if one was."""
-        return [run.goal for run in self.runs if run.goal]
-
-    @property
-    def seconds_to_goal(self) -> float | None:
-        """The mean over the repeats that reached the accuracy; None if unknown."""
-        return _mean(goal.seconds for goal in self.goals if goal.is_reached)
-
 
 @dataclass(frozen=True)
 class Summary:
@@ -181,14 +104,17 @@ class Summary:
       rows: by folder; those of a sweep in its order, others by work, variable_update, batch size and shape, then the
         failures.
       columns: the names of the traits that are shown: the standard ones, and those that differ between rows.
-      modes: the values of variable_update, in the order of the rows.
       problems: one line for each file that could not be read.
     """
 
     rows: tuple[ReportRow, ...]
     columns: tuple[str, ...]
-    modes: tuple[str, ...]
     problems: tuple[str, ...]
+
+    @property
+    def modes(self) -> list[str]:
+        """The different values of variable_update, in the order of the rows."""
+        return list(dict.fromkeys(row.traits[MODE] for row in self.rows))
 
     @property
     def shown(self) -> list[ReportRow]:
@@ -196,7 +122,7 @@ class Summary:
         return [row for row in self.rows if row.is_shown]
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[Record]:
         """The runs of all rows."""
         return [run for row in self.rows for run in row.runs]
 
@@ -205,26 +131,6 @@ class Summary:
         """The different works, in the order of the rows."""
         return list(dict.fromkeys(row.work for row in self.rows if row.work))
 
-    @property
-    def published_in(self) -> list[str]:
-        """The sources of the published rates."""
-        return list(dict.fromkeys(row.place.published_in for row in self.rows if row.place.published))
-
-    @property
-    def has_folders(self) -> bool:
-        """Whether the results come from several folders."""
-        return len({row.place.folder for row in self.rows}) > 1
-
-    @property
-    def is_numbered(self) -> bool:
-        """Whether labels begin with the number of the row, as they would be too long without."""
-        return any(row.label.startswith('#') for row in self.rows)
-
-    def name_of(self, work: str) -> str:
-        """A short name of a work: its model, if no other work has the same one."""
-        model = work.partition(',')[0]
-        return model if sum(other.partition(',')[0] == model for other in self.works) == 1 else work
-
 
 def summarize_collection(collection: Collection, *, across_versions: bool = False) -> Summary:
     """Groups the repeats of each setting on each machine; see Summary.
@@ -232,13 +138,29 @@ def summarize_collection(collection: Collection, *, across_versions: bool = Fals
     Args:
       across_versions: whether runs with different versions of TensorFlow are repeats; see results.repeats.repeat_key.
     """
-    rows = [*_settings(collection, across_versions), *_failures(collection)]
-    rows = _with_names(_in_order(rows))
+    machines, folders = _machine_names(collection.records), _folder_names(collection)
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in collection.records:
+        # An incomplete run is a row of its own.
+        key = repeat_key(record, across_versions=across_versions) if record.is_complete else record.source
+        groups.setdefault((collection.place_of(record).folder, key), []).append(record)
+    rows = []
+    for records in groups.values():
+        first, place = records[0], collection.place_of(records[0])
+        traits = _traits(first, machines[first.machine['fingerprint']]) | folders.get(place.folder, {})
+        reason = None if first.is_complete else first.reason or 'it did not take all of its steps'
+        timed = [record for record in records if math.isfinite(record.images_per_second)]
+        found = estimate(timed) if timed else None
+        rows.append(ReportRow(traits, _work(first), place, tuple(records), reason, found))
+    for failure in collection.failures:
+        place = collection.place_of(failure)
+        traits = _failure_traits(failure) | folders.get(place.folder, {})
+        rows.append(ReportRow(traits, '', place, (), _failure_reason(failure)))
+    rows = _in_order(rows)
     columns = _columns(rows)
     labels = names_of([row.traits for row in rows], columns)
     rows = [replace(row, label=label) for row, label in zip(rows, labels, strict=True)]
-    modes = tuple(dict.fromkeys(row.mode for row in rows if row.mode))
-    return Summary(tuple(_with_bases(rows)), columns, modes, collection.problems)
+    return Summary(tuple(_with_bases(rows)), columns, collection.problems)
 
 
 def names_of(settings: Sequence[Mapping[str, str]], columns: Sequence[str]) -> list[str]:
@@ -280,31 +202,9 @@ def as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _settings(collection: Collection, across_versions: bool) -> Iterator[ReportRow]:
-    """A row for each setting, and one for each run that is incomplete."""
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for record in collection.records:
-        run, place = _measured(record), collection.place_of(record)
-        if record.is_complete:
-            key = (place.folder, repeat_key(record, across_versions=across_versions))
-            groups.setdefault(key, []).append(run)
-        else:
-            yield _row([run], place, record.reason or 'it did not take all of its steps')
-    for group in groups.values():
-        yield _row(group, collection.place_of(group[0].record), None)
-
-
-def _row(runs: Sequence[Run], place: SourceFile, reason: str | None) -> ReportRow:
-    records = [run.record for run in runs if math.isfinite(run.rate)]
-    return ReportRow(runs[0].traits, runs[0].work, place, tuple(runs), reason, estimate(records) if records else None)
-
-
-def _failures(collection: Collection) -> Iterator[ReportRow]:
-    for failure in collection.failures:
-        code, reason = failure.document.get('exit_code'), failure.reason
-        if code is not None and str(code) not in reason:
-            reason = f'{reason} (exit code {code})'
-        yield ReportRow(_failure_traits(failure), '', collection.place_of(failure), (), reason)
+def _failure_reason(failure: Failure) -> str:
+    code, reason = failure.document.get('exit_code'), failure.reason
+    return reason if code is None or str(code) in reason else f'{reason} (exit code {code})'
 
 
 def _failure_traits(failure: Failure) -> dict[str, str]:
@@ -317,30 +217,7 @@ def _failure_traits(failure: Failure) -> dict[str, str]:
     return traits | {name: text for name, text in given.items() if name not in _SHOWN_OTHERWISE}
 
 
-def _measured(record: Record) -> Run:
-    document, cluster = record.document, record.document['cluster']
-    steps = document['workers'][0]['steps'] if document['workers'] else {'seconds': [], 'phase': []}
-    seconds = np.asarray(steps['seconds'], dtype=np.float64)
-    phases = document.get('phases') or {}
-    num_workers = int(cluster['num_workers'])
-    return Run(
-        record,
-        _traits(record),
-        _work(record),
-        num_devices=num_workers * int(cluster['devices_per_worker']),
-        num_tasks=num_workers + int(cluster['num_ps']),
-        warmups=seconds[np.asarray(steps['phase'], dtype=str) == 'warmup'],
-        timed=record.step_seconds(),
-        phases={str(name): float(value) for name, value in phases.items() if name != _FIRST_STEP and value},
-        first_step=phases.get(_FIRST_STEP),
-        stages=_stages(document),
-        share_of_peak=(document.get('compute') or {}).get('share_of_peak'),
-        joules_per_image=(document.get('energy') or {}).get('joules_per_image'),
-        goal=goal_of(document),
-    )
-
-
-def _traits(record: Record) -> dict[str, str]:
+def _traits(record: Record, machine: str) -> dict[str, str]:
     work = record.work
     traits = {MODE: record.run['variable_update'], BATCH_SIZE: record.run['batch_size'], SHAPE: record.shape}
     traits |= {
@@ -348,7 +225,7 @@ def _traits(record: Record) -> dict[str, str]:
         'data set': f'{work["data_set"]}{", synthetic" if work["is_synthetic"] else ""}',
         'image size': work['image_size'],
         'role': work['role'],
-        MACHINE: record.machine['fingerprint'],
+        MACHINE: machine,
         'TensorFlow': record.machine['versions'].get('tensorflow'),
     }
     # A version that lacks a flag behaves as its default.
@@ -367,58 +244,46 @@ def _work(record: Record) -> str:
     return ', '.join([record.model, data, str(work['role'])])
 
 
-def _stages(document: Mapping[str, Any]) -> dict[str, float]:
-    throughput = document['throughput']
-    within = as_float(throughput.get('step_seconds'), 0.0)
-    waiting = min(as_float((document.get('input') or {}).get('wait_seconds'), 0.0), within)
-    stages = {'step': within - waiting, 'input wait': waiting}
-    stages |= {str(cause): float(seconds) for cause, seconds in (throughput.get('between_seconds') or {}).items()}
-    return {name: seconds for name, seconds in stages.items() if seconds > 0}
+def _machine_names(records: Sequence[Record]) -> dict[str, str]:
+    """The name of each machine by its fingerprint: its host name, with the fingerprint if others have the same one."""
+    hosts = {record.machine['fingerprint']: str(record.machine['hostname']) for record in records}
+    names = list(hosts.values())
+    return {mark: host if names.count(host) == 1 else f'{host} ({mark[:6]})' for mark, host in hosts.items()}
+
+
+def _folder_names(collection: Collection) -> dict[str, dict[str, str]]:
+    """The trait of each folder, its path below the one that contains all; empty if there are fewer than two."""
+    found: tuple[Record | Failure, ...] = (*collection.records, *collection.failures)
+    paths = {collection.place_of(one).folder for one in found}
+    if len(paths) < 2:
+        return {}
+    above = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
+    return {path: {FOLDER: os.path.relpath(path, above)} for path in paths}
 
 
 def _in_order(rows: Sequence[ReportRow]) -> list[ReportRow]:
     """Rows of a sweep stay in its order. Of others, modes that need fewer processes come first; then as measured."""
-    with_results = sorted((row for row in rows if row.runs), key=lambda row: row.runs[0].record.started_at)
-    began = {id(row): position for position, row in enumerate(with_results)}
     folders = list(dict.fromkeys(row.place.folder for row in rows))
-    works: dict[str, int] = {}
-    modes: dict[tuple[str, str], tuple[int, int]] = {}
-    for row in with_results:
-        works.setdefault(row.work, began[id(row)])
-        mode, first = (row.work, row.mode), (row.runs[0].num_tasks, began[id(row)])
-        modes[mode] = min(modes.get(mode, first), first)
+    works = list(dict.fromkeys(row.work for row in rows))
+    modes = list(dict.fromkeys(row.traits[MODE] for row in rows))
+    num_tasks: dict[tuple[str, str], int] = {}
+    for row in rows:
+        if row.runs:
+            cluster, mode = row.runs[0].document['cluster'], (row.work, row.traits[MODE])
+            found = cluster['num_workers'] + cluster['num_ps']
+            num_tasks[mode] = min(num_tasks.get(mode, found), found)
 
     def key(row: ReportRow) -> tuple[object, ...]:
         position = len(rows) if row.place.position is None else row.place.position
         place = (folders.index(row.place.folder), position, not row.runs)
         if not row.runs:
             return place
-        cluster = row.runs[0].record.document['cluster']
+        cluster, mode = row.runs[0].document['cluster'], row.traits[MODE]
         shape = (row.num_devices, cluster['num_workers'], cluster['num_ps'])
-        size = row.runs[0].record.run['batch_size']
-        return (*place, works[row.work], modes[row.work, row.mode], size, shape, began[id(row)])
+        mode_place = (num_tasks[row.work, mode], modes.index(mode))
+        return (*place, works.index(row.work), *mode_place, row.runs[0].run['batch_size'], *shape)
 
     return sorted(rows, key=key)
-
-
-def _with_names(rows: Sequence[ReportRow]) -> list[ReportRow]:
-    """The rows with names for their machines, and for their folders if there are several."""
-    hosts = {run.machine: str(run.record.machine['hostname']) for row in rows for run in row.runs}
-    machines = _distinct(hosts, {mark: f'{host} ({mark[:6]})' for mark, host in hosts.items()})
-    paths = dict.fromkeys(row.place.folder for row in rows)
-    folders = _distinct({path: Path(path).absolute().name for path in paths}, {path: path for path in paths})
-    named = []
-    for row in rows:
-        machine = {MACHINE: machines[row.runs[0].machine]} if row.runs else {}
-        folder = {FOLDER: folders[row.place.folder]} if len(folders) > 1 else {}
-        named.append(replace(row, traits={**row.traits, **machine, **folder}))
-    return named
-
-
-def _distinct(short: Mapping[str, str], long: Mapping[str, str]) -> dict[str, str]:
-    """The short name of each key, or the long one where two keys have the same short name."""
-    names = list(short.values())
-    return {key: name if names.count(name) == 1 else long[key] for key, name in short.items()}
 
 
 def _columns(rows: Sequence[ReportRow]) -> tuple[str, ...]:
@@ -466,8 +331,3 @@ def _part(column: str, value: str) -> str:
 def _shortened(text: str, characters: int) -> str:
     """A text of at most this many characters."""
     return text if len(text) <= characters else f'{text[: characters - 1].rstrip()}…'
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None

@@ -19,13 +19,12 @@
     // The first click shows the largest number, or the first name.
     const order = before ? (before === 'ascending' ? 'descending' : 'ascending') : isNumber ? 'descending' : 'ascending';
     const sign = order === 'ascending' ? 1 : -1;
-    const number = (row) => parseFloat(row.cells[column].dataset.value);
+    const text = (row) => row.cells[column].textContent.replaceAll(',', '');
     const compare = (a, b) => {
-      if (!isNumber) return sign * a.cells[column].textContent.localeCompare(b.cells[column].textContent, 'en', { numeric: true });
-      const [x, y] = [number(a), number(b)];
-      // Rows without a number come last in both orders.
-      if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y);
-      return sign * (x - y);
+      const [x, y] = [parseFloat(text(a)), parseFloat(text(b))];
+      // Rows without a number come last in both orders. Shapes such as 2*1 and 2*2 begin with the same number.
+      if (isNumber && Number.isNaN(x - y)) return Number.isNaN(x) - Number.isNaN(y);
+      return sign * ((isNumber && x - y) || text(a).localeCompare(text(b), 'en', { numeric: true }));
     };
     for (const other of heads) other.removeAttribute('aria-sort');
     head.setAttribute('aria-sort', order);

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from comparison.ratios import estimate
-from page.findings import flag_differences, machine_cards, machine_differences, warning_groups
+from page.findings import flag_table, machine_table, warning_groups
 from page.rows import Summary, names_of, number, summarize_collection
 from results.collection import Collection
 from results.document import Failure, Record
@@ -37,7 +37,7 @@ def test_rows_stand_in_the_order_of_the_table_that_people_write_by_hand() -> Non
     summary = summary_of(*records)
     assert [row.traits['W*G+P'] for row in summary.rows] == ['1*1', '1*4', '1*1+1', '2*1+1']
     assert [row.speed_up for row in summary.rows] == pytest.approx([1.0, 0.75, 0.5, 0.25])
-    assert summary.modes == ('replicated', 'parameter_server')
+    assert summary.modes == ['replicated', 'parameter_server']
 
 
 def test_repeats_are_one_row_with_the_interval_of_their_mean() -> None:
@@ -65,7 +65,7 @@ def test_machines_flags_and_versions_are_no_repeats_but_columns() -> None:
     assert len(summary.rows) == 2
     assert {'machine', 'optimizer', 'OMP_NUM_THREADS'} <= set(summary.columns)
     assert [row.traits['machine'] for row in summary.rows] == ['alpha', 'beta']
-    assert ('optimizer', 'sgd (1 run), momentum (1 run)') in flag_differences(summary.runs)
+    assert ('optimizer', 'sgd (1 run), momentum (1 run)') in flag_table(summary.runs).rows
 
 
 def test_runs_that_differ_only_in_what_changes_no_step_are_repeats() -> None:
@@ -77,12 +77,12 @@ def test_failures_and_incomplete_runs_are_rows_with_their_reason_and_without_spe
     stopped = sample_record(**cut_off('stopped by SIGTERM'), rate=1000)
     failure = Failure('failed.json', sample_failure(shape='8*1', reason='out of memory'))
     summary = summary_of(sample_record(rate=100, seed=1), stopped, failures=(failure,))
-    assert [row.status for row in summary.rows] == ['incomplete', 'complete', 'failed']
-    assert [row.speed_up for row in summary.rows] == [None, 1.0, None]
-    assert 'stopped by SIGTERM' in str(summary.rows[0].reason)
+    assert [row.status for row in summary.rows] == ['complete', 'incomplete', 'failed']
+    assert [row.speed_up for row in summary.rows] == [1.0, None, None]
+    assert 'stopped by SIGTERM' in str(summary.rows[1].reason)
     assert 'out of memory' in str(summary.rows[2].reason)
     # An incomplete run is not the fastest.
-    assert summary.shown == [summary.rows[1]]
+    assert summary.shown == [summary.rows[0]]
 
 
 def test_failures_are_named_by_what_tells_them_from_results() -> None:
@@ -94,7 +94,7 @@ def test_failures_are_named_by_what_tells_them_from_results() -> None:
     assert not any(label.startswith('#') for label in labels)
     assert ['resnet50' in label for label in labels] == [False, True, True]
     # The default.
-    assert summary.rows[1].mode == 'parameter_server'
+    assert summary.rows[1].traits['variable_update'] == 'parameter_server'
 
 
 def test_failures_alone_are_a_table() -> None:
@@ -154,9 +154,21 @@ def test_machines_with_one_host_name_are_told_apart_and_their_differences_listed
         record.document['machine']['fingerprint'] = f'{position}a2b3c4d5'
     summary = summary_of(*records)
     assert len({row.traits['machine'] for row in summary.rows}) == 2
-    assert [card.num_runs for card in machine_cards(summary.runs)] == [1, 1]
-    assert machine_differences(summary.runs) == [['fact', 'alpha', 'alpha'], ['cpu_model', 'CPU 1', 'CPU 2']]
-    assert machine_differences(summary.runs[:1]) == []
+    table = machine_table(summary.runs)
+    assert [column.title for column in table.columns] == ['fact', 'alpha', 'alpha']
+    assert [*table.rows[:3]] == [
+        ['runs', '1', '1'],
+        ['fingerprint', '0a2b3c4d5', '1a2b3c4d5'],
+        ['cpu_model ≠', 'CPU 1', 'CPU 2'],
+    ]
+    facts = {str(name): value for name, value in machine_table(summary.runs[:1]).rows}
+    assert (facts['cpu_model'], facts['memory_bytes'], facts['num_cores']) == ('CPU 1', '23.3 GiB', '2')
+
+
+def test_equal_gpus_of_a_machine_are_counted() -> None:
+    document = sample_document()
+    document['machine']['gpus'] = [{'name': 'Example GPU'}] * 8
+    assert ['gpus', '8 * Example GPU'] in machine_table([Record('sample.json', document)]).rows
 
 
 def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
@@ -166,7 +178,8 @@ def test_warnings_of_one_code_stand_once_with_their_counts() -> None:
         for seed in range(4)
     ]
     (group,) = warning_groups(summary_of(*records))
-    assert (group.code, group.texts, group.num_runs, group.all_runs) == ('others', texts, 3, 4)
+    assert group[:2] == ('others', f'{texts[0]} (and 1 with other figures)')
+    assert group[2].startswith('3 of 4 runs: ')
 
 
 def test_a_flag_that_a_version_lacks_differs_from_no_default() -> None:
@@ -174,7 +187,7 @@ def test_a_flag_that_a_version_lacks_differs_from_no_default() -> None:
     del old.document['command']['flags']['xla']
     summary = summary_of(old, new)
     assert len(summary.rows) == 1
-    assert flag_differences(summary.runs) == []
+    assert flag_table(summary.runs).rows == []
     other = summary_of(old, sample_record(seed=2, flags={'xla': True}))
     assert 'xla' in other.columns
     assert [row.traits['xla'] for row in other.rows] == ['false', 'true']
