@@ -5,7 +5,7 @@ import hashlib
 import math
 import shlex
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from comparison.tables import Table, TableColumn
 from errors import counted
 from page.findings import ended_groups, flag_table, machine_table, warning_groups
 from page.plots import Plot, make_plots
-from page.rows import BATCH_SIZE, FOLDER, SHAPE, STANDARD, ReportRow, Summary, number, summarize_collection
+from page.rows import BATCH_SIZE, FOLDER, SHAPE, STANDARD, ReportRow, Summary, number, percent, summarize_collection
 from results.collection import Collection
 from results.document import Record
 from results.summary import goal_of
@@ -122,10 +122,8 @@ def _settings_table(summary: Summary) -> Table:
         'published images/sec': [_figure(None, row.place.published, '.2f') for row in rows],
         'published speed-up': [_figure(None, row.published_speed_up, '.2f') for row in rows],
         'runs': [str(len(row.runs)) for row in rows],
-        'of peak': [
-            _mean(row, 'compute', 'share_of_peak', lambda share: f'{number(100 * share, 3)} %') for row in rows
-        ],
-        'J per image': [_mean(row, 'energy', 'joules_per_image', lambda joules: number(joules, 3)) for row in rows],
+        'of peak': [percent(_mean(row, 'compute', 'share_of_peak'), 3) for row in rows],
+        'J per image': [number(_mean(row, 'energy', 'joules_per_image'), 3) for row in rows],
         'time to accuracy': [_time_to_goal(row) for row in rows],
     }
     columns = {name: [row.traits.get(name) or _UNKNOWN for row in rows] for name in first}
@@ -160,14 +158,14 @@ def _plus_minus(row: ReportRow) -> str:
     if not row.estimate or not row.estimate.basis:
         return _UNKNOWN
     share = row.estimate.plus_minus
-    return 'too disturbed' if share is None else f'{number(100 * share, 2)} %'
+    return 'too disturbed' if share is None else percent(share)
 
 
-def _mean(row: ReportRow, part: str, name: str, text: Callable[[float], str]) -> str:
-    """The mean over the repeats that know it of a number in a part of their documents."""
+def _mean(row: ReportRow, part: str, name: str) -> float | None:
+    """The mean of a number in a part of the documents, over the repeats that know it."""
     found = [(run.document.get(part) or {}).get(name) for run in row.runs]
     known = [value for value in found if value is not None]
-    return text(statistics.fmean(known)) if known else _UNKNOWN
+    return statistics.fmean(known) if known else None
 
 
 def _time_to_goal(row: ReportRow) -> str:

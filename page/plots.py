@@ -24,7 +24,7 @@ from comparison.regression import MOST_RUNS, expectation
 from comparison.tables import Table, TableColumn, few
 from errors import counted
 from hardware.atomic import write_whole
-from page.rows import MODE, SHAPE, ReportRow, Summary, names_of, number, summarize_collection
+from page.rows import MODE, SHAPE, ReportRow, Summary, names_of, number, percent, summarize_collection
 from results.collection import Collection
 from results.document import CAUSES, Record, as_float
 from results.statistics import OUTLIER_DEVIATIONS, outliers
@@ -164,11 +164,9 @@ def _scaling(summary: Summary) -> Plot | None:
     if not works:
         return None
     names = list(dict.fromkeys(name for series in works.values() for name in series))
-    figure, every = _facets(len(works), 290, legend_lines=len(names))
+    figure, every = _facets([*works] if len(works) > 1 else [''], 290, legend_lines=len(names))
     lines: dict[str, Any] = {}
-    for axes, (work, series) in zip(every, works.items(), strict=True):
-        if len(works) > 1:
-            _title(axes, work)
+    for axes, series in zip(every, works.values(), strict=True):
         rows = [row for found in series.values() for row in found]
         counts = sorted({row.num_devices for row in rows})
         base = rows[0].base or rows[0]
@@ -202,9 +200,9 @@ def _scaling(summary: Summary) -> Plot | None:
         'Along the dashed line, each device is as fast as in the first row of the table; the further below it, the '
         'more is lost. Both axes double from line to line. A line through a point is its 95 % interval.',
         f'On {most.num_devices} devices {most.label} reaches {number(most.speed_up, 3)} times the rate of '
-        f'{base.label}, {_percent(most.share_of_ideal)} of ideal.',
+        f'{base.label}, {percent(most.share_of_ideal)} of ideal.',
         ('setting', 'devices', 'images/sec', 'of ideal'),
-        [(row.label, str(row.num_devices), number(row.rate), _percent(row.share_of_ideal)) for row in shown],
+        [(row.label, str(row.num_devices), number(row.rate), percent(row.share_of_ideal)) for row in shown],
         figure,
     )
 
@@ -217,20 +215,20 @@ def _distribution(summary: Summary) -> Plot | None:
         return None
     times = [every[row.label] for row in rows]
     quantiles = np.array([np.percentile(values, _QUANTILES) for values in times])
-    low, first, median, third, high, _, _ = (100 * quantiles / quantiles[:, [2]]).T
+    low, first, median, third, high, _, _ = (quantiles / quantiles[:, [2]]).T
     figure, axes = _lines_figure(rows, [f'{number(found[2], 3)} ms' for found in quantiles])
     colors, positions = [_color(summary, row) for row in rows], np.arange(len(rows))
     axes.hlines(positions, low, high, colors=colors, linewidth=1.4)
     _bars(axes, third - first, colors, left=first, alpha=0.4)
     axes.vlines(median, positions - 0.25, positions + 0.25, colors=INK)
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter('{x:.4g} %')
+    axes.xaxis.set_major_formatter(lambda share, _: f'{100 * share:.4g} %')
     axes.set_xlabel('step time in % of the median')
     spans = high - low
     steady, unsteady = int(spans.argmin()), int(spans.argmax())
-    finding = f'The 90 % span {number(spans[steady], 2)} % of the median for {rows[steady].label}'
+    finding = f'The 90 % span {percent(spans[steady])} of the median for {rows[steady].label}'
     if len(rows) > 1:
-        finding += f' up to {number(spans[unsteady], 2)} % for {rows[unsteady].label}'
+        finding += f' up to {percent(spans[unsteady])} for {rows[unsteady].label}'
     return Plot(
         'distribution',
         'Spread of step times',
@@ -257,10 +255,9 @@ def _timeline(summary: Summary) -> Plot | None:
         return float(seconds.max() / np.median(seconds))
 
     chosen = sorted(runs, key=slowest, reverse=True)[:_MOST_RUNS]
-    figure, every = _facets(len(chosen), 110 if len(chosen) > 1 else 220, legend_lines=1)
+    figure, every = _facets([row.label for row, _ in chosen], 110 if len(chosen) > 1 else 220, legend_lines=1)
     lines = []
     for axes, (row, run) in zip(every, chosen, strict=True):
-        _title(axes, row.label)
         steps = run.document['workers'][0]['steps']
         warmups = 1000 * np.array(steps['seconds'])[np.array(steps['phase']) == 'warmup']
         timed = 1000 * run.step_seconds()
@@ -311,11 +308,11 @@ def _time(summary: Summary) -> Plot | None:
 
     is_step, is_start = np.array(names) == 'step', np.isin(names, _PHASES)
     starts = seconds[:, is_start].sum(axis=1)
-    beside = 100 * (1 - seconds[:, is_step].sum(axis=1) / seconds[:, ~is_start].sum(axis=1))
+    beside = 1 - seconds[:, is_step].sum(axis=1) / seconds[:, ~is_start].sum(axis=1)
     slowest, most = int(starts.argmax()), int(beside.argmax())
     finding = (
         f'The longest start takes {number(starts[slowest], 3)} s, for {rows[slowest].label}. From the first timed step '
-        f'to the last, at most {number(beside[most], 2)} % of the time is not spent in steps, for {rows[most].label}.'
+        f'to the last, at most {percent(beside[most])} of the time is not spent in steps, for {rows[most].label}.'
     )
     # A warm-up step, so part of a phase.
     found = [(run.document.get('phases') or {}).get('first_step') for row in rows for run in row.runs]
@@ -344,7 +341,7 @@ def _history(records: Sequence[Record]) -> Plot | None:
     rows = rows[:_MOST_RUNS]
     if not rows:
         return None
-    figure, every = _facets(len(rows), 150 if len(rows) > 1 else 250)
+    figure, every = _facets([row.label for row in rows], 150 if len(rows) > 1 else 250)
     lines: list[tuple[str, ...]] = []
     begins: list[str] = []
     for axes, row in zip(every, rows, strict=True):
@@ -363,7 +360,6 @@ def _history(records: Sequence[Record]) -> Plot | None:
         cells = zip(starts, map(number, rates), changes, is_outside, strict=True)
         lines += [(row.label, start, rate, change if outside else '') for start, rate, change, outside in cells]
 
-        _title(axes, row.label)
         days: Any = [datetime.fromisoformat(start.replace('Z', '+00:00')) for start in starts]
         axes.fill_between(days, low, high, color=SERIES[0], alpha=0.15, linewidth=0)
         axes.plot(days, medians, color=SERIES[0])
@@ -396,10 +392,6 @@ def _color(summary: Summary, row: ReportRow) -> str:
     return SERIES[summary.modes.index(row.traits[MODE]) % len(SERIES)]
 
 
-def _percent(share: float | None) -> str:
-    return '—' if share is None else f'{100 * share:.0f} %'
-
-
 def _errors(rows: Sequence[ReportRow]) -> NDArray[np.float64]:
     """How far the intervals reach below and above the rates, [2, num_rows]; nan where there is none."""
     ends = np.array([row.interval or (np.nan, np.nan) for row in rows], dtype=np.float64)
@@ -411,7 +403,7 @@ def _lines_figure(rows: Sequence[ReportRow], ends: Sequence[str], legend_lines: 
 
     Above each line stand the label of its row, at the left, and one of the ends, at the right.
     """
-    figure, (axes,) = _facets(1, 38 * len(rows) + 8, legend_lines)
+    figure, (axes,) = _facets([''], 38 * len(rows) + 8, legend_lines)
     axes.set_ylim(len(rows) - 0.65, -0.8)
     axes.set_yticks([])
     axes.grid(axis='x')
@@ -428,16 +420,15 @@ def _bars(axes: Axes, widths: Any, color: Any, **look: Any) -> Any:
     return axes.barh(range(len(widths)), widths, 0.42, color=color, error_kw={'ecolor': INK, 'capsize': 3}, **look)
 
 
-def _facets(count: int, height: float, legend_lines: int = 0) -> tuple[Figure, list[Axes]]:
-    """A figure with so many axes, one below the other, of this height in CSS pixels, and a legend below them."""
-    size = (WIDTH / _DPI, (height * count + 40 + 20 * legend_lines) / _DPI)
+def _facets(titles: Sequence[str], height: float, legend_lines: int = 0) -> tuple[Figure, list[Axes]]:
+    """A figure with axes of this height in CSS pixels for each title, one below the other, and a legend below them."""
+    size = (WIDTH / _DPI, (height * len(titles) + 40 + 20 * legend_lines) / _DPI)
     figure = Figure(figsize=size, layout='constrained')
-    return figure, list(figure.subplots(count, squeeze=False)[:, 0])
-
-
-def _title(axes: Axes, text: str) -> None:
-    # A long title must not push the axes together.
-    axes.set_title(text).set_in_layout(False)
+    every = list(figure.subplots(len(titles), squeeze=False)[:, 0])
+    for axes, title in zip(every, titles, strict=True):
+        # A long title must not push the axes together.
+        axes.set_title(title).set_in_layout(False)
+    return figure, every
 
 
 def _legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int) -> None:

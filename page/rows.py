@@ -195,6 +195,11 @@ def number(value: float | None, digits: int = 4) -> str:
     return f'{value:,.{min(decimals, 6)}f}'
 
 
+def percent(share: float | None, digits: int = 2) -> str:
+    """A share of 1 in per cent, as `number`; a dash if unknown."""
+    return number(None) if share is None else f'{number(100 * share, digits)} %'
+
+
 def as_text(value: object) -> str:
     """A value of a flag or a fact, as a command line would have it."""
     if value is None:
