@@ -48,7 +48,7 @@ class InputRow:
         that of the first row that reads the source.
       repeatable: whether the seed alone determines the order of the images.
       in_memory: whether all images are read into memory in the model's size before the first step, see
-        inputs.in_memory. The pipeline gets them as Arrays.
+        inputs.validation. The pipeline gets them as Arrays.
       on_devices: whether each device then has all of them in its memory.
       stages: the stages after which the pipeline can end (`until`), in order, for --input_only. The last one is always
         TRANSFER: the whole pipeline.

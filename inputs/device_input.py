@@ -21,7 +21,7 @@ class DeviceInput(InputPipeline):
     """
 
     def __init__(self, parts: InputParts) -> None:
-        """Builds the ops. The source has the size in options, see inputs.in_memory.
+        """Builds the ops. The source has the size in options, see inputs.validation.read_images.
 
         normalize_on_device says that the devices are GPUs, which cannot shift uint8 and gather it only from variables.
         """

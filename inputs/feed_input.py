@@ -24,7 +24,7 @@ class FeedInput(InputPipeline):
     """
 
     def __init__(self, parts: InputParts) -> None:
-        """Builds the ops. The source, if any, has the size in options, see inputs.in_memory.
+        """Builds the ops. The source, if any, has the size in options, see inputs.validation.read_images.
 
         With normalize_on_device, uint8 is fed and normalised on the device; this has no effect on random images.
         """

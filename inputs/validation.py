@@ -1,5 +1,6 @@
-"""The input of evaluations: each image of a validation set once."""
+"""Each image of a source once, in order: the input of evaluations, and the images that a run reads into memory."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from params.device_flags import HOST_DEVICE
 NO_IMAGE = -1
 
 Dataset = Any
+# In bytes, as TensorFlow aligns tensors on the CPU.
+_ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -107,3 +110,46 @@ def array_examples(source: Arrays, num_classes: int, options: preprocessing.Imag
         return image, label
 
     return share.of(tf.data.Dataset.range(len(images))).map(example)
+
+
+def read_images(
+    source: Shards | Arrays,
+    make_examples: Callable[[], Dataset],
+    options: preprocessing.ImageOptions,
+    config: tf.ConfigProto,
+) -> Arrays:
+    """Reads images into memory before the first step, as an evaluation reads them; returns [N, H, W, C] uint8.
+
+    Args:
+      source: the images.
+      make_examples: adds a Dataset of the examples to the graph, see record_examples and array_examples.
+      options: the size of the images that are returned.
+      config: the settings of the run's session. Images are read in this process, on its CPU.
+
+    Raises:
+      tf.errors.OpError: as for the pipelines that read the source in steps.
+    """
+    shape = source.num_images, options.height, options.width, options.channels
+    if isinstance(source, Arrays) and source.images.shape == shape:
+        return source
+    images, labels = _aligned(shape), np.empty(shape[:1], np.int32)
+    on_cpu = tf.ConfigProto()
+    on_cpu.CopyFrom(config)
+    on_cpu.device_count['GPU'] = 0
+    with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
+        iterator = tf.data.make_initializable_iterator(make_examples().prefetch(tf.data.AUTOTUNE))
+        example = iterator.get_next()
+        with tf.Session(graph=graph, config=on_cpu) as session:
+            session.run(iterator.initializer)
+            read = session.make_callable(example)
+            for number in range(len(images)):
+                images[number], labels[number] = read()
+    return Arrays(source.subset, images, labels)
+
+
+def _aligned(shape: Sequence[int]) -> np.ndarray:
+    """Returns an uninitialised array of uint8 whose memory TensorFlow can use without a copy."""
+    size = math.prod(shape)
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    return memory[first : first + size].reshape(shape)

@@ -10,10 +10,9 @@ import tensorflow.compat.v1 as tf
 
 from inputs.catalog import InputRow, Source, input_for
 from inputs.data_sets import Arrays, Shards
-from inputs.in_memory import read_images
 from inputs.pipeline import InputParts, InputPipeline, WorkersInput
 from inputs.stages import TRANSFER
-from inputs.validation import Share, ValidationInput
+from inputs.validation import Share, ValidationInput, read_images
 from managers.all_reduce import Algorithm, by_halves, compacted, make_algorithm
 from managers.buckets import Packing
 from managers.parameter_servers import ParameterServers

@@ -329,7 +329,7 @@ def test_only_the_plan_refuses_settings() -> None:
         if room_of(module) in ('managers', 'training', 'preprocessing', 'variable_mgr')
         or module in ('run.build', 'run.step_graph', 'run.evaluation', 'run.state', 'models.layers', 'models.networks')
         or module in ('inputs.pipeline', 'inputs.synthetic', 'inputs.staged', 'inputs.record_pipeline')
-        or module in ('inputs.array_pipeline', 'inputs.validation', 'inputs.array_draws', 'inputs.in_memory')
+        or module in ('inputs.array_pipeline', 'inputs.validation', 'inputs.array_draws')
         or module in ('inputs.device_input', 'inputs.feed_input')
     ]
     raising = [module for module in graph_builders if 'raise UsageError' in MODULES[module].read_text()]

@@ -11,9 +11,8 @@ from inputs.array_pipeline import ArrayPipeline
 from inputs.data_sets import Arrays, find_shards
 from inputs.device_input import DeviceInput
 from inputs.feed_input import FeedInput
-from inputs.in_memory import read_images
 from inputs.pipeline import InputParts, InputPipeline, WorkersInput
-from inputs.validation import Share, array_examples, record_examples
+from inputs.validation import Share, array_examples, read_images, record_examples
 from preprocessing import ImageOptions, Scale
 from records.layout import shard_name
 from tests.support.graphs import cpus, open_session
