@@ -9,8 +9,7 @@ import pytest
 
 from cluster.discovery import Cluster, find_cluster
 from commands import cluster as command
-from params import SPECS, Params, parse_argv
-from params.spec import specs_of
+from params import Params, parse_argv
 from tests.support.programs import members
 
 pytestmark = pytest.mark.unit
@@ -50,20 +49,6 @@ def jobs_of(clusters: list[Cluster | None]) -> list[tuple[str, int]]:
     assert len({(cluster.ps_hosts, cluster.worker_hosts) for cluster in found}) == 1
     assert len(found) == len(found[0].tasks)
     return [(cluster.job, cluster.index) for cluster in found]
-
-
-def test_every_flag_that_it_names_exists() -> None:
-    elsewhere = {
-        # Of the subcommand cluster.
-        *specs_of(command.ClusterOptions),
-        *('np', 'host', 'map-by', 'distribution', 'ntasks', 'nodes', 'gres', 'kill-on-bad-exit', 'job-name'),
-        *('ntasks-per-node', 'no-build-isolation', 'filename', 'follow'),
-    }
-    # In the drawings, lines have two ends: --g0-->
-    named = {name for name in re.findall(r'(?<![\w-])--([a-z][\w-]*)', DOC) if not name.endswith('-')}
-    assert len(named) > 20
-    unknown = {name for name in named - elsewhere if name not in SPECS and name.removeprefix('no') not in SPECS}
-    assert not unknown
 
 
 def test_every_command_line_is_of_a_known_kind() -> None:
@@ -175,13 +160,3 @@ def test_horovod_needs_no_hosts() -> None:
     (params,) = [parse(flags_of(words)) for words in run_commands('horovodrun')]
     assert params.variable_update == 'horovod'
     assert find_cluster(params, {}) is None
-
-
-def test_it_names_the_default_of_each_timeout() -> None:
-    for name in ('connect_timeout_secs', 'peer_timeout_secs'):
-        assert f'`--{name}` ({SPECS[name].default:g})' in DOC
-
-
-def test_every_file_that_it_points_to_exists() -> None:
-    for path in re.findall(r'\]\(([^)#:]+)\)', DOC):
-        assert (ROOT / 'docs' / path).exists(), path

@@ -4,13 +4,8 @@ import pytest
 
 from models import costs
 from models.registry import MODELS
-from tests.support.documents import DOC
 
 pytestmark = pytest.mark.graph
-
-
-def test_the_list_of_the_docs_is_that_of_the_catalog() -> None:
-    assert costs.format_docs(costs.list_costs()) in DOC, 'write it anew with: python -m models.costs'
 
 
 def test_every_row_of_the_catalog_is_in_the_table_of_costs() -> None:

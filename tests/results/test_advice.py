@@ -1,16 +1,13 @@
 """Each warning comes with what causes it, names its figures and a remedy, and does not come with a clean run."""
 
 import math
-import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from results import advice
 from results.advice import advise, usable_cores
 from results.statistics import describe
 from tests.support.sample_results import sample_document
@@ -208,10 +205,3 @@ def test_what_does_not_slow_timed_steps_is_no_debugging() -> None:
 def test_a_governor_that_saves_power_is_told() -> None:
     the_warning('powersave', changed('machine', governor='performance, powersave'), 'powersave', 'cpupower')
     assert advise(changed('machine', governor='performance')) == []
-
-
-def test_each_code_and_each_part_of_a_document_is_explained() -> None:
-    docs = (Path(__file__).resolve().parents[2] / 'docs' / 'results.md').read_text(encoding='utf-8')
-    named = set(re.findall(r'`(\w+)`', docs))
-    assert named >= set(advice.ADVICE)
-    assert named >= set(sample_document())
