@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -87,17 +86,18 @@ def examine(
     Raises:
       RunError: no process can be started.
     """
-    run = functools.partial(run_checks, hides_gpus=device == 'cpu', time_limit=time_limit, show=show)
+    run = functools.partial(
+        run_checks, hides_gpus=device == 'cpu', expects_gpu=device == 'gpu', time_limit=time_limit, show=show
+    )
     num_gpus, waiting = 0, list(checks)
     if device == 'gpu' or (device is None and has_nvidia_gpu()):
         names = {check.name for check in checks} | {DEVICES}
         in_order = [check for check in CHECKS if check.name in names]
         count = next(index for index, check in enumerate(in_order) if check.name == DEVICES)
-        asks_devices = replace(in_order[count], arguments={'expects_gpu': device == 'gpu'})
         yield from _skipped(in_order[:count], device, num_gpus)
         yield from run(_applying(in_order[:count], device, num_gpus))
         run = functools.partial(run, patience=find_patience(time_limit, show))
-        (finding,) = run([asks_devices])
+        (finding,) = run([in_order[count]])
         yield finding
         num_gpus, waiting = finding.verdict.figures.get('num_gpus', 0), in_order[count + 1 :]
     yield from _skipped(waiting, device, num_gpus)
@@ -157,6 +157,7 @@ def run_checks(
     num_gpus: int = 0,
     *,
     hides_gpus: bool = False,
+    expects_gpu: bool = False,
     time_limit: float = 1.0,
     patience: float = 1.0,
     show: Callable[[str, str], None] = lambda name, doing: None,
@@ -170,6 +171,7 @@ def run_checks(
       checks: the checks, in order.
       num_gpus: how many GPUs compute.
       hides_gpus: whether GPUs are hidden from the processes.
+      expects_gpu: whether --device=gpu was written.
       time_limit: the user's factor for all time limits.
       patience: another factor for all time limits, for GPUs whose kernels must be compiled first.
       show: called with the name of a check, and with what it is doing.
@@ -183,7 +185,7 @@ def run_checks(
         count = 1
         while first.shares and count < len(remaining) and remaining[count].shares == first.shares:
             count += 1
-        request = {'num_gpus': num_gpus, 'time_limit': time_limit * patience}
+        request = {'num_gpus': num_gpus, 'expects_gpu': expects_gpu, 'time_limit': time_limit * patience}
         slower = f'if this machine is slow, write --time_limit={time_limit * 4:g}'
         with _started(remaining[:count], request, slower, _environment(hides_gpus), show) as process:
             for finding in process.findings():
@@ -200,7 +202,7 @@ def _started(
     show: Callable[[str, str], None],
 ) -> Iterator['_Process']:
     """Starts the process of successive checks. It and its descendants have ended when the block ends."""
-    listed = [{'name': check.name, 'run': check.run, 'arguments': dict(check.arguments)} for check in checks]
+    names = [check.name for check in checks]
     with contextlib.ExitStack() as stack:
         try:
             log = stack.enter_context(tempfile.TemporaryFile())
@@ -209,7 +211,7 @@ def _started(
                 tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-doctor-', ignore_cleanup_errors=True)
             )
             child = ChildProcess(
-                [sys.executable, _PROCESS, json.dumps({**request, 'checks': listed})],
+                [sys.executable, _PROCESS, json.dumps({**request, 'checks': names})],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**environment, 'TMPDIR': folder},

@@ -2,12 +2,29 @@
 
 import enum
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from hardware.tensorflow_import import LazyPackage
 from params.all_reduce_spec import ALGORITHMS
 from params.modes import MODES, Manager, Place
+
+if TYPE_CHECKING:
+    import doctor.benchmarks
+    import doctor.copies
+    import doctor.gpu_checks
+    import doctor.host
+    import doctor.host_speed
+    import doctor.placement
+    import doctor.start
+    import doctor.sums
+    from doctor.verdicts import Context, Verdict
+else:
+    doctor = LazyPackage('doctor')
+
+# Only the call imports the module that examines, and so TensorFlow.
+Examine = Callable[['Context'], 'Verdict']
 
 
 class Needs(enum.Enum):
@@ -28,8 +45,7 @@ class Check:
     Attributes:
       name: FAMILY/WHAT.
       asks: the question that it answers, in a few words.
-      run: 'module:function'. The function takes a doctor.verdicts.Context and the arguments, and returns a Verdict.
-      arguments: the keyword arguments of the function.
+      run: examines what the check is about.
       needs: where the check applies.
       limit_secs: the time in seconds after which it counts as hung.
       is_long: whether --quick leaves it out: it measures a rate, starts processes, or varies another check.
@@ -39,8 +55,7 @@ class Check:
 
     name: str
     asks: str
-    run: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    run: Examine
     needs: Needs = Needs.NOTHING
     limit_secs: float = 60.0
     is_long: bool = False
@@ -59,8 +74,8 @@ _ALONE = [mode.name for mode in MODES.values() if isinstance(mode.runs[Place.ALO
 _TF32 = {'fp32': ('--notf32',), 'tf32': ('--tf32',), 'fp16': ('--precision=fp16',), 'bf16': ('--precision=bf16',)}
 
 
-def _of_host(name: str, asks: str, function: str) -> Check:
-    return Check(f'host/{name}', asks, f'doctor.host:{function}', shares='host')
+def _of_host(name: str, asks: str, run: Examine) -> Check:
+    return Check(f'host/{name}', asks, run, shares='host')
 
 
 def _placement(name: str, needs: Needs = Needs.NOTHING, *, is_long: bool = False, **flags: Any) -> Check:
@@ -68,8 +83,7 @@ def _placement(name: str, needs: Needs = Needs.NOTHING, *, is_long: bool = False
     return Check(
         f'placement/{name}',
         asks,
-        'doctor.placement:step',
-        {'flags': {'model': 'resnet20', **flags}},
+        lambda context: doctor.placement.step(context, {'model': 'resnet20', **flags}),
         needs,
         limit_secs=120,
         is_long=is_long,
@@ -82,8 +96,7 @@ def _sums(algorithm: str, precision: str) -> Check:
     return Check(
         f'all_reduce/{algorithm}/{precision}',
         f'sums by {algorithm} in {precision} are exact',
-        'doctor.sums:exact_sums',
-        {'algorithm': algorithm, 'dtype': _DTYPES[precision]},
+        lambda context: doctor.sums.exact_sums(context, algorithm, _DTYPES[precision]),
         needs,
         limit_secs=120,
         shares=_SESSIONS,
@@ -92,16 +105,21 @@ def _sums(algorithm: str, precision: str) -> Check:
 
 
 def _copies(name: str, asks: str, source: str, target: str, needs: Needs = Needs.GPU) -> Check:
-    arguments = {'source': source, 'target': target}
-    return Check(f'gpu/{name}', asks, 'doctor.copies:bandwidth', arguments, needs, is_long=True, shares='copies')
+    return Check(
+        f'gpu/{name}',
+        asks,
+        lambda context: doctor.copies.bandwidth(context, source, target),
+        needs,
+        is_long=True,
+        shares='copies',
+    )
 
 
 def _throughput(name: str, needs: Needs, *flags: str) -> Check:
     return Check(
         f'{RESNET50}{name}',
         'images/sec of ResNet-50, synthetic images',
-        'doctor.benchmarks:throughput',
-        {'flags': ['--model=resnet50', *flags]},
+        lambda context: doctor.benchmarks.throughput(context, ['--model=resnet50', *flags]),
         needs,
         limit_secs=300,
         is_long=True,
@@ -112,8 +130,7 @@ def _real_data(name: str, needs: Needs, *flags: str) -> Check:
     return Check(
         f'real_data/{name}',
         'images/sec with JPEGs that are read and decoded',
-        'doctor.benchmarks:real_data',
-        {'flags': list(flags)},
+        lambda context: doctor.benchmarks.real_data(context, flags),
         needs,
         limit_secs=300,
         is_long=True,
@@ -121,26 +138,46 @@ def _real_data(name: str, needs: Needs, *flags: str) -> Check:
 
 
 CHECKS: tuple[Check, ...] = (
-    _of_host('cores', 'cores, affinity, CPU quota and threads fit', 'cores'),
-    _of_host('load', 'nothing else uses the cores', 'load'),
-    _of_host('clock', 'the cores may run at full clock', 'clock'),
-    _of_host('memory', 'there is enough memory', 'memory'),
-    _of_host('open_files', 'a process may open enough files', 'open_files'),
+    _of_host('cores', 'cores, affinity, CPU quota and threads fit', lambda context: doctor.host.cores(context)),
+    _of_host('load', 'nothing else uses the cores', lambda context: doctor.host.load(context)),
+    _of_host('clock', 'the cores may run at full clock', lambda context: doctor.host.clock(context)),
+    _of_host('memory', 'there is enough memory', lambda context: doctor.host.memory(context)),
+    _of_host('open_files', 'a process may open enough files', lambda context: doctor.host.open_files(context)),
     Check(
         'gpu/driver',
         'the driver starts, and fits TensorFlow',
-        'doctor.gpu_checks:driver',
-        {},
+        lambda context: doctor.gpu_checks.driver(context),
         Needs.NOT_ON_CPU,
         limit_secs=90,
         remedy='restart the machine',
     ),
-    Check('gpu/libraries', 'all libraries of CUDA can be opened', 'doctor.gpu_checks:libraries', {}, Needs.DRIVER, 200),
     Check(
-        DEVICES, 'TensorFlow sees all devices and computes', 'doctor.start:devices', limit_secs=300, shares=_SESSIONS
+        'gpu/libraries',
+        'all libraries of CUDA can be opened',
+        lambda context: doctor.gpu_checks.libraries(context),
+        Needs.DRIVER,
+        200,
     ),
-    Check(ARCHITECTURE, 'TensorFlow has kernels for the GPUs', 'doctor.gpu_checks:architecture', {}, Needs.GPU, 90),
-    Check('host/shared_memory', '/dev/shm is large enough for NCCL', 'doctor.host:shared_memory', {}, Needs.TWO_GPUS),
+    Check(
+        DEVICES,
+        'TensorFlow sees all devices and computes',
+        lambda context: doctor.start.devices(context),
+        limit_secs=300,
+        shares=_SESSIONS,
+    ),
+    Check(
+        ARCHITECTURE,
+        'TensorFlow has kernels for the GPUs',
+        lambda context: doctor.gpu_checks.architecture(context),
+        Needs.GPU,
+        90,
+    ),
+    Check(
+        'host/shared_memory',
+        '/dev/shm is large enough for NCCL',
+        lambda context: doctor.host.shared_memory(context),
+        Needs.TWO_GPUS,
+    ),
     *(_placement(name, variable_update=name) for name in _ALONE),
     *(_placement(name, is_long=True, precision=name) for name in ('fp16', 'bf16')),
     _placement('bf16_variables', is_long=True, precision='bf16', fp16_vars=True),
@@ -159,8 +196,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         'losses/gpu_and_cpu',
         'a GPU trains as the CPU does (TF32 off)',
-        'doctor.benchmarks:losses',
-        {},
+        lambda context: doctor.benchmarks.losses(context),
         Needs.GPU,
         limit_secs=300,
         is_long=True,
@@ -168,7 +204,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         'processes/collectives',
         'two processes, each with its own device, sum their gradients',
-        'doctor.benchmarks:two_processes',
+        lambda context: doctor.benchmarks.two_processes(context),
         limit_secs=300,
         is_long=True,
         remedy=_NCCL,
@@ -179,8 +215,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         'gpu/matrix_products',
         'TFLOP/s of each GPU in each precision',
-        'doctor.copies:matrix_products',
-        {},
+        lambda context: doctor.copies.matrix_products(context),
         Needs.GPU,
         limit_secs=300,
         is_long=True,
@@ -188,14 +223,14 @@ CHECKS: tuple[Check, ...] = (
     Check(
         'host/memory_bandwidth',
         'GB/s of the memory',
-        'doctor.host_speed:memory_bandwidth',
+        lambda context: doctor.host_speed.memory_bandwidth(context),
         limit_secs=120,
         is_long=True,
     ),
     Check(
         'host/matrix_products',
         'GFLOP/s of the CPU in each precision',
-        'doctor.host_speed:matrix_products',
+        lambda context: doctor.host_speed.matrix_products(context),
         limit_secs=120,
         is_long=True,
     ),

@@ -17,14 +17,10 @@ _SIZE = 256
 _FEWEST_MULTIPROCESSORS = 'TF_MIN_GPU_MULTIPROCESSOR_COUNT'
 
 
-def devices(context: Context, expects_gpu: bool = False) -> Verdict:
+def devices(context: Context) -> Verdict:
     """Checks that TensorFlow can be imported, sees all GPUs that the driver shows it, and computes on each device.
 
     The other checks depend on num_gpus in its figures.
-
-    Args:
-      context: the context of the check.
-      expects_gpu: whether --device=gpu was written.
     """
     context.doing('importing TensorFlow')
     import_tensorflow()
@@ -43,7 +39,8 @@ def devices(context: Context, expects_gpu: bool = False) -> Verdict:
     shown = f'TensorFlow {tf.__version__}'
     context.doing('asking the driver for its GPUs')
     gpus = gpu_facts()[0] if has_nvidia_gpu() else []
-    expected = max(len(visible([gpu['uuid'] or '' for gpu in gpus], os.environ)), int(expects_gpu or has_nvidia_gpu()))
+    at_least = int(context.expects_gpu or has_nvidia_gpu())
+    expected = max(len(visible([gpu['uuid'] or '' for gpu in gpus], os.environ)), at_least)
     if num_gpus < expected and not num_gpus:
         why = explain_missing_gpu() or '--device=gpu, and this machine has no GPU of NVIDIA'
         return wrong(f'{shown} sees no GPU: {why}', 'see docs/gpu.md', **figures)

@@ -15,11 +15,13 @@ class Context:
 
     Attributes:
       num_gpus: how many GPUs of this machine compute; 0 if the CPU computes.
+      expects_gpu: whether --device=gpu was written.
       time_limit: the factor of --time_limit, for the processes that a check starts itself.
       doing: a function that a check calls with a few words before each part that takes long or may hang.
     """
 
     num_gpus: int = 0
+    expects_gpu: bool = False
     time_limit: float = 1.0
     doing: Callable[[str], None] = lambda text: None
 

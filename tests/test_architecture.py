@@ -360,6 +360,7 @@ def test_the_names_of_a_table_stand_nowhere_else(table: str, names: list[str]) -
 def test_only_tables_name_what_they_do_not_import() -> None:
     users = [module for module, path in MODULES.items() if re.search(r'= LazyPackage\(', path.read_text())]
     assert [each for each in users if each != 'hardware.tensorflow_import'] == [
+        'doctor.check_table',
         'inputs.catalog',
         'models.zoo',
         'params.modes',

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from doctor import check_runner
 from doctor.check_runner import run_checks
 from doctor.check_table import Check
 from doctor.verdicts import Finding, Outcome
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture(autouse=True)
 def _find_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('PYTHONPATH', str(Path(failing_checks.__file__).parent))
+    monkeypatch.setattr(check_runner, '_PROCESS', failing_checks.__file__)
+    monkeypatch.setenv('PYTHONPATH', str(Path(check_runner.__file__).parent.parent))
 
 
 def findings_of(*checks: Check) -> list[Finding]:
@@ -35,7 +37,7 @@ def test_each_check_has_a_process_of_its_own() -> None:
     first, second = findings_of(check('fine'), check('fine', 'again'))
     assert outcomes([first, second]) == ['ok', 'ok']
     assert first.verdict.figures['pid'] != second.verdict.figures['pid']
-    assert (first.name, second.name) == ('test/fine', 'test/again')
+    assert (first.name, second.name) == ('fine/', 'fine/again')
     assert first.seconds > 0
 
 

@@ -1,4 +1,4 @@
-"""Checks that fail in every way in which a process can fail, for tests of the check runner."""
+"""Checks that fail in every way in which a process can fail, and that process, for tests of the check runner."""
 
 import atexit
 import ctypes
@@ -10,6 +10,7 @@ import threading
 import time
 from typing import NoReturn
 
+from doctor import one_process
 from doctor.check_table import Check
 from doctor.verdicts import Context, Verdict, ok, warning, wrong
 from errors import RunError
@@ -18,12 +19,12 @@ from errors import RunError
 _FOREVER_SECS = 600
 
 
-def check(function: str, name: str | None = None, *, limit_secs: float = 30.0, shares: str | None = None) -> Check:
+def check(function: str, name: str = '', *, limit_secs: float = 30.0, shares: str | None = None) -> Check:
     """Returns a row of the table of checks, for a function of this module."""
     return Check(
-        f'test/{name or function}',
+        f'{function}/{name}',
         'nothing',
-        f'failing_checks:{function}',
+        globals()[function],
         limit_secs=limit_secs,
         shares=shares,
         remedy='turn it off and on',
@@ -93,3 +94,7 @@ def hangs_with_a_child(context: Context) -> NoReturn:
 def crashes_at_its_end(context: Context) -> Verdict:
     atexit.register(os.abort)
     return ok('all is well', pid=os.getpid())
+
+
+if __name__ == '__main__':
+    one_process.main(lambda name: check(name.partition('/')[0]))
