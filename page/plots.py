@@ -46,13 +46,12 @@ _STYLE: dict[Any, Any] = {
     'axes.labelcolor': SOFT,
     **{f'axes.spines.{side}': False for side in ('left', 'right', 'top')},
     'axes.titlelocation': 'left',
-    'axes.titlesize': 12,
+    'axes.titlesize': 'medium',
     'date.converter': 'concise',
     'figure.dpi': _DPI,
     'font.sans-serif': ['DejaVu Sans', 'Verdana', 'Arial'],
-    'font.size': 12.5,
+    'font.size': 12,
     'grid.color': _RULE,
-    'legend.fontsize': 12,
     'legend.frameon': False,
     'lines.linewidth': 1.8,
     'lines.markersize': 5,
@@ -308,7 +307,8 @@ def _time(summary: Summary) -> Plot | None:
 
     is_step, is_start = np.array(names) == 'step', np.isin(names, _PHASES)
     starts = seconds[:, is_start].sum(axis=1)
-    beside = 1 - seconds[:, is_step].sum(axis=1) / seconds[:, ~is_start].sum(axis=1)
+    # An old result may not know its seconds within steps.
+    beside = 1 - seconds[:, is_step].sum(axis=1) / np.maximum(seconds[:, ~is_start].sum(axis=1), 1e-9)
     slowest, most = int(starts.argmax()), int(beside.argmax())
     finding = (
         f'The longest start takes {number(starts[slowest], 3)} s, for {rows[slowest].label}. From the first timed step '
@@ -337,8 +337,8 @@ def _history(records: Sequence[Record]) -> Plot | None:
     ordered = sorted(records, key=lambda record: record.started_at)
     # A change by a new version of TensorFlow must show.
     summary = summarize_collection(Collection(tuple(ordered), (), ()), across_versions=True)
-    rows = sorted((row for row in summary.shown if len(row.runs) >= FEWEST_RUNS), key=lambda row: -len(row.runs))
-    rows = rows[:_MOST_RUNS]
+    repeated = [row for row in summary.shown if len(row.runs) >= FEWEST_RUNS]
+    rows = sorted(repeated, key=lambda row: -len(row.runs))[:_MOST_RUNS]
     if not rows:
         return None
     figure, every = _facets([row.label for row in rows], 150 if len(rows) > 1 else 250)
@@ -408,11 +408,10 @@ def _lines_figure(rows: Sequence[ReportRow], ends: Sequence[str], legend_lines: 
     axes.set_yticks([])
     axes.grid(axis='x')
     axes.spines['bottom'].set_visible(False)
-    for position, texts in enumerate(zip([row.label for row in rows], ends, strict=True)):
-        for text, place, side in zip(texts, (0, 1), ('left', 'right'), strict=True):
-            axes.text(
-                place, position - 0.28, text, fontsize=12, ha=side, va='bottom', transform=axes.get_yaxis_transform()
-            )
+    place: dict[str, Any] = {'va': 'bottom', 'transform': axes.get_yaxis_transform()}
+    for position, (row, end) in enumerate(zip(rows, ends, strict=True)):
+        axes.text(0, position - 0.28, row.label, **place)
+        axes.text(1, position - 0.28, end, ha='right', **place)
     return figure, axes
 
 
