@@ -56,7 +56,7 @@ def make_cluster() -> 'Iterator[Callable[..., LocalCluster]]':
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption('--all_modes', action='store_true', help='also run the tests marked all_modes')
-    parser.addoption('--combinations', type=int, default=6_000, help='how many combinations of flags are tried')
+    parser.addoption('--combinations', type=int, default=2_000, help='how many combinations of flags are tried')
     parser.addoption('--combinations_seed', type=int, default=1, help='the seed that draws them')
 
 

@@ -1,6 +1,7 @@
 """Who may import whom, what importing does, and which names stand where."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -226,7 +227,13 @@ PARAMS_READERS = {
 }
 
 
-def imports_of(path: Path, *, at_runtime: bool = True) -> Iterator[str]:
+@functools.cache
+def syntax_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def imports_of(path: Path, *, at_runtime: bool = True) -> tuple[str, ...]:
     """The modules that a file imports, anywhere in it, by their dotted names.
 
     Args:
@@ -234,7 +241,8 @@ def imports_of(path: Path, *, at_runtime: bool = True) -> Iterator[str]:
       at_runtime: whether to skip imports for type annotations only.
     """
     skipped = set()
-    tree = ast.parse(path.read_text())
+    found: list[str] = []
+    tree = syntax_of(path)
     for node in ast.walk(tree):
         if at_runtime and isinstance(node, ast.If) and ast.unparse(node.test) == 'TYPE_CHECKING':
             skipped |= {id(inner) for inner in ast.walk(node)}
@@ -242,12 +250,11 @@ def imports_of(path: Path, *, at_runtime: bool = True) -> Iterator[str]:
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (
-                f'{node.module}.{alias.name}' for alias in node.names if f'{node.module}.{alias.name}' in MODULES
-            )
+            found.append(node.module)
+            found += (f'{node.module}.{alias.name}' for alias in node.names if f'{node.module}.{alias.name}' in MODULES)
+    return tuple(found)
 
 
 def reachable(start: str) -> set[str]:
@@ -278,7 +285,7 @@ def docstrings(tree: ast.AST) -> set[int]:
 
 def strings_in(path: Path) -> Iterator[tuple[int, str]]:
     """Yields the line and the text of every string of a file that is not a docstring."""
-    tree = ast.parse(path.read_text())
+    tree = syntax_of(path)
     skipped = docstrings(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
@@ -388,7 +395,7 @@ def _imported_at_once(start: str) -> set[str]:
     found: set[str] = set()
     waiting = [start]
     while waiting:
-        tree = ast.parse(MODULES[waiting.pop()].read_text())
+        tree = syntax_of(MODULES[waiting.pop()])
         for name in _top_level_imports(tree):
             parts = name.split('.')
             for prefix in ('.'.join(parts[:end]) for end in range(1, len(parts) + 1)):
@@ -408,9 +415,7 @@ def _top_level_imports(tree: ast.Module) -> Iterator[str]:
 
 
 def _imports_tensorflow(module: str) -> bool:
-    return any(
-        name.split('.')[0] == 'tensorflow' for name in _top_level_imports(ast.parse(MODULES[module].read_text()))
-    )
+    return any(name.split('.')[0] == 'tensorflow' for name in _top_level_imports(syntax_of(MODULES[module])))
 
 
 def test_the_command_and_the_plan_load_no_tensorflow() -> None:

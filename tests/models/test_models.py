@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,12 +55,26 @@ def count_draws(graph: tf.Graph) -> int:
 
 
 # These take the longest to compare. They are made as the shallower ones, which are always compared.
-DEEPEST = {'resnet101': 'resnet50', 'resnet152': 'resnet50', 'nasnetlarge': 'nasnet', 'vgg19': 'vgg16'}
+DEEPEST = {
+    'resnet101': 'resnet50',
+    'resnet152': 'resnet50',
+    'nasnetlarge': 'nasnet',
+    'vgg16': 'vgg11',
+    'vgg19': 'vgg11',
+}
+# These take long, too, and consist of layers and blocks of others.
+LONG = {'inception4', 'overfeat', 'resnet50_v1.5', 'resnet50_v2.5', 'densenet121', 'densenet40_k12_paper'}
+
+
+def marks_of(case: Case) -> Any:
+    """What is not always compared."""
+    is_long = case.model in LONG or case.model in DEEPEST or (case.model == 'nasnet' and case.data_set is None)
+    return pytest.mark.all_modes if is_long else ()
 
 
 @pytest.fixture(
     scope='module',
-    params=[pytest.param(case, marks=pytest.mark.all_modes if case.model in DEEPEST else ()) for case in CONFORMANCE],
+    params=[pytest.param(case, marks=marks_of(case)) for case in CONFORMANCE],
     ids=lambda case: '_'.join(filter(None, [case.model, case.data_set])),
 )
 def compared(request: pytest.FixtureRequest) -> Iterator[Compared]:
@@ -113,9 +128,9 @@ def test_a_network_drops_nothing_while_not_training(compared: Compared) -> None:
 @pytest.mark.parametrize(
     ('model', 'name'),
     [
-        ('resnet50_v1.5', 'ResNet50'),
+        pytest.param('resnet50_v1.5', 'ResNet50', marks=pytest.mark.all_modes),
         ('resnet50_v2', 'ResNet50V2'),
-        ('resnet50_v2.5', 'ResNet50V2'),
+        pytest.param('resnet50_v2.5', 'ResNet50V2', marks=pytest.mark.all_modes),
         pytest.param('resnet101_v2', 'ResNet101V2', marks=pytest.mark.all_modes),
     ],
 )

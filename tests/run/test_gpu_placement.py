@@ -38,6 +38,16 @@ NETWORKS = (
     *('trivial', 'lenet', 'alexnet', 'overfeat', 'vgg11', 'googlenet', 'inception3_aux', 'inception4', 'mobilenet'),
     *('resnet20', 'resnet50', 'resnet50_v2', 'densenet40_k12', 'efficientnet_b0', 'convnext_tiny', 'nasnet'),
 )
+# In CI these alone, with one precision and format each: together they have all kinds of layers.
+WITH_ALL_LAYERS = (
+    'alexnet',
+    'inception3_aux',
+    'mobilenet',
+    'resnet20',
+    'resnet50_v2',
+    'efficientnet_b0',
+    'convnext_tiny',
+)
 # Batch norm has two small gradients of equal shape in each layer.
 SMALL: dict[str, Any] = {'model': 'resnet20', 'data_name': 'cifar10'}
 # How many scalars and control edges a device may send or receive in a step, whatever the number of variables.
@@ -54,9 +64,8 @@ def rows_of_networks() -> list[Any]:
     rows = []
     for (number, model), (turn, precision) in itertools.product(enumerate(NETWORKS), enumerate(PRECISIONS)):
         for data_format in FORMATS:
-            # In CI most networks have one precision and format. These contain all kinds of layers.
-            in_turn = turn == 1 + number % 2 or model in ('alexnet', 'resnet50')
-            runs = in_turn and data_format == FORMATS[(number + turn) % 2] and model != 'inception4'
+            in_turn = turn == 1 + number % 2 and data_format == FORMATS[(number + turn) % 2]
+            runs = in_turn and model in WITH_ALL_LAYERS
             marks = [] if runs else [pytest.mark.all_modes]
             rows.append(pytest.param(model, precision, data_format, marks=marks))
     return rows

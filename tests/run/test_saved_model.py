@@ -138,9 +138,9 @@ def test_a_run_without_checkpoints_exports_what_it_trained_and_leaves_nothing_el
 @pytest.mark.parametrize(
     'case',
     [
-        pytest.param(case, marks=() if case.model == 'resnet50' else pytest.mark.all_modes, id=case.model)
+        pytest.param(case, marks=() if case.model == 'official_resnet18' else pytest.mark.all_modes, id=case.model)
         for case in CONFORMANCE
-        if case.model in ('resnet50', 'inception3', 'vgg16')
+        if case.model in ('official_resnet18', 'resnet50', 'inception3', 'vgg16')
     ],
 )
 def test_an_exported_checkpoint_gives_the_logits_of_keras_from_the_same_weights(case: Case, tmp_path: Path) -> None:
