@@ -1,6 +1,7 @@
 """On GPUs, which these tests do without: every op has a kernel, collectives have an order, little crosses devices."""
 
 import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -88,25 +89,23 @@ def test_every_op_of_a_network_has_a_kernel_for_gpus(model: str, precision: str,
     assert all(is_on_gpu(op) for op in convolutions)
 
 
-def rows_of_ways() -> list[Any]:
+def in_turn(ways: Iterable[str], precisions: Sequence[str], others: Sequence[str] = ()) -> list[Any]:
+    """Pairs of parameters: in CI each way has one of the precisions, in turn. With --all_modes also all others."""
     rows = []
-    for (number, way), (turn, precision) in itertools.product(enumerate(WAYS), enumerate(PRECISIONS)):
-        # In CI each way has one precision of 16 bits, in turn.
-        marks = [] if turn == 1 + number % 2 else [pytest.mark.all_modes]
+    for (number, way), precision in itertools.product(enumerate(ways), (*precisions, *others)):
+        marks = [] if precision == precisions[number % len(precisions)] else [pytest.mark.all_modes]
         rows.append(pytest.param(way, precision, marks=marks))
     return rows
 
 
-@pytest.mark.parametrize(('way', 'precision'), rows_of_ways())
+@pytest.mark.parametrize(('way', 'precision'), in_turn(WAYS, ['fp16', 'bf16'], ['fp32']))
 def test_every_op_of_a_mode_has_a_kernel_and_devices_exchange_few_signals(way: str, precision: str) -> None:
     built = build_on_gpus(2, **SMALL, **WAYS[way], **PRECISIONS[precision])
     check_placement(built)
     assert len(signals(built)) <= MOST_SIGNALS_PER_DEVICE * built.num_devices
 
 
-@pytest.mark.parametrize(
-    'way', ['parameter_server', 'replicated', 'replicated by NCCL', 'collective_all_reduce', 'servers, staged']
-)
+@pytest.mark.parametrize('way', ['replicated', 'replicated by NCCL', 'collective_all_reduce', 'servers, staged'])
 def test_the_signals_of_four_gpus_do_not_grow_with_the_variables(way: str) -> None:
     small, large = (
         signals(build_on_gpus(4, model=model, **WAYS[way], **PRECISIONS['fp16'])) for model in ('vgg11', 'vgg19')
@@ -114,8 +113,9 @@ def test_the_signals_of_four_gpus_do_not_grow_with_the_variables(way: str) -> No
     assert len(small) == len(large)
 
 
-@pytest.mark.parametrize('precision', ['fp16', 'bf16'])
-@pytest.mark.parametrize('optimizer', [name for name, row in ROWS.items() if row.fits_16_bits])
+@pytest.mark.parametrize(
+    ('optimizer', 'precision'), in_turn([name for name, row in ROWS.items() if row.fits_16_bits], ['fp16', 'bf16'])
+)
 def test_variables_of_16_bits_stay_on_the_gpu(optimizer: str, precision: str) -> None:
     built = build_on_gpus(**SMALL, optimizer=optimizer, fp16_vars=True, **PRECISIONS[precision])
     check_placement(built)
@@ -203,8 +203,9 @@ def test_horovod_sums_on_the_gpu_unless_told_otherwise(horovod_device: str | Non
 # ---- parameter servers --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('way', ['servers', 'servers, staged', 'distributed_replicated'])
-@pytest.mark.parametrize('precision', ['fp32', 'bf16'])
+@pytest.mark.parametrize(
+    ('way', 'precision'), in_turn(['servers', 'servers, staged', 'distributed_replicated'], ['bf16', 'fp32'])
+)
 def test_a_worker_sums_on_its_gpus_and_fetches_each_variable_once(way: str, precision: str) -> None:
     """The sum of all towers leaves the GPUs once, and each variable arrives once, in 16 bits if they travel so."""
     built = build_on_gpus(3, **SMALL, **WAYS[way], precision=precision)
@@ -235,8 +236,7 @@ def weights(built: GpuGraph) -> int:
 STAGED = ('parameter_server, staged', 'servers, staged', 'servers, staged, asynchronous')
 
 
-@pytest.mark.parametrize('precision', ['fp32', 'fp16'])
-@pytest.mark.parametrize('way', STAGED)
+@pytest.mark.parametrize(('way', 'precision'), in_turn(STAGED, ['fp32', 'fp16']))
 def test_no_update_and_no_fetch_waits_for_the_computation_of_its_step(way: str, precision: str) -> None:
     built = build_on_gpus(2, **SMALL, **WAYS[way], **PRECISIONS[precision])
     updates = set(built.of_type('ResourceApplyGradientDescent', 'ResourceAccumulatorApplyGradient'))
