@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from planning.this_process import INTRA, THIS_PROCESS, ThisProcess
 
 if TYPE_CHECKING:
-    from tests.support.local_cluster import LocalCluster
+    from tests.cluster.local_cluster import LocalCluster
 
 # Every run has the same examples, without deadlines for slow machines. `--hypothesis-profile=default` draws others.
 settings.register_profile('same', derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,7 +48,7 @@ def fresh_process() -> Iterator[None]:
 @pytest.fixture
 def make_cluster() -> 'Iterator[Callable[..., LocalCluster]]':
     """Makes clusters in this process, which end with the test."""
-    from tests.support.local_cluster import local_clusters
+    from tests.cluster.local_cluster import local_clusters
 
     with local_clusters() as make:
         yield make

@@ -1,7 +1,7 @@
 """Every shell line of README.md and docs/ works: see "Shell lines in the documentation" in contributing.md.
 
 It must be possible to plan a line that runs this program on this machine. A block that needs more has a comment above
-it, `<!-- needs: 8 GPUs -->`; its lines are adapted to this machine first (smaller.fit).
+it, `<!-- needs: 8 GPUs -->`; its lines are adapted to this machine first (documents.fit).
 """
 
 import importlib
@@ -22,8 +22,7 @@ from params import Params, RunFacts, find_idle, parse_argv
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan, ServerPlan
-from tests.support import smaller
-from tests.support.documents import PAGES, ROOT, ShellLine, shell_lines
+from tests.support.documents import PAGES, ROOT, CommandLine, ShellLine, fit, python_block, shell_lines, split_line
 from tests.support.images import write_noise, write_photos
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
@@ -56,21 +55,14 @@ def test_lines_are_found_in_every_kind_of_block() -> None:
 def test_every_line_of_this_program_is_planned(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget_models: None
 ) -> None:
-    (tmp_path / 'tiny_resnet.py').write_text(_example_of('models.md'))
+    (tmp_path / 'tiny_resnet.py').write_text(python_block('models.md'))
     monkeypatch.chdir(tmp_path)
     wrong = []
     for line in LINES:
-        found = smaller.split(line.text)
+        found = split_line(line.text)
         if found and line.page not in RUN_ELSEWHERE and (fault := fault_of(line, list(found.argv), data, tmp_path)):
             wrong.append(f'{line}\n  {fault}')
     assert not wrong, '\n'.join(wrong)
-
-
-def _example_of(page: str) -> str:
-    """The block of Python in a page."""
-    text = (ROOT / 'docs' / page).read_text()
-    (block,) = re.findall(r'^```python\n(.*?)^```$', text, flags=re.MULTILINE | re.DOTALL)
-    return str(block)
 
 
 def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str | None:
@@ -98,7 +90,7 @@ def _idle(params: Params, *, alone: bool) -> list[str]:
 
 
 def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str | None:
-    launcher = (smaller.split(line.text) or smaller.Line((), ())).launcher
+    launcher = (split_line(line.text) or CommandLine((), ())).launcher
     try:
         parsed = parse_argv(argv)
         if parsed.params.model_file:
@@ -109,9 +101,7 @@ def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -
         if parsed.params.eval or parsed.params.backbone_model_path or launcher in ('mpirun', 'srun', 'horovodrun'):
             # Checkpoints and other processes are missing here; other tests cover them.
             return None
-        plan = make_plan(
-            parse_argv(smaller.fit(argv, data, outputs, keep_devices=not line.needs)).params, Environment({})
-        )
+        plan = make_plan(parse_argv(fit(argv, data, outputs, keep_devices=not line.needs)).params, Environment({}))
     except UsageError as error:
         return str(error)
     assert isinstance(plan, Plan | ServerPlan)
@@ -163,7 +153,7 @@ def test_every_other_line_is_checked_or_says_what_it_needs() -> None:
         if words[0] in ('TENSORFLOW_PACKAGE=tensorflow', 'TENSORFLOW_PACKAGE=tensorflow-cpu'):
             words = words[1:]
         check = OTHERS.get(words[0].removeprefix('.venv/bin/'))
-        if smaller.split(line.text) or line.needs or line.page in RUN_ELSEWHERE:
+        if split_line(line.text) or line.needs or line.page in RUN_ELSEWHERE:
             continue
         if check is None or not check(words):
             wrong.append(str(line))
@@ -183,7 +173,7 @@ def test_the_commands_about_your_own_images_run_one_after_the_other(
     monkeypatch.chdir(tmp_path)
     totals = 0
     for line in [line for line in LINES if line.page == 'docs/images.md']:
-        found = smaller.split(line.text)
+        found = split_line(line.text)
         if found is None:
             # The script that makes photographs has a test of its own.
             assert 'benchmarks/sample_photographs.py' in line.text

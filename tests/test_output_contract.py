@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.images import write_mnist
 from tests.support.outputs import Read, read_output
-from tests.support.several_commands import running
+from tests.support.programs import running
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -21,11 +21,12 @@ from doctor.check_runner import matching
 from doctor.check_table import CHECKS
 from models.costs import format_docs, list_costs
 from params import SPECS
+from params.older_names import OLDER_NAMES
+from params.original import TABLE
 from params.spec import specs_of
 from results import history
 from results.advice import ADVICE
-from tests.support import smaller
-from tests.support.documents import ALL_FLAGS, PAGES, ROOT, shell_lines
+from tests.support.documents import PAGES, ROOT, shell_lines, split_line
 from tests.support.sample_results import sample_document, write_sample
 
 DECLARATIONS: list[Declaration[Any]] = [importlib.import_module(f'commands.{name}').DECLARATION for name in SUBCOMMANDS]
@@ -92,7 +93,13 @@ def _is_message(text: str) -> bool:
 
 @functools.cache
 def _flags() -> set[str]:
-    return {*ALL_FLAGS, *OTHER_FLAGS, *(flag for one in DECLARATIONS for flag in specs_of(one.options))}
+    return {
+        *SPECS,
+        *OLDER_NAMES,
+        *TABLE,
+        *OTHER_FLAGS,
+        *(flag for one in DECLARATIONS for flag in specs_of(one.options)),
+    }
 
 
 def _is_file(path: str) -> bool:
@@ -233,7 +240,7 @@ OUTPUTS = (
 @pytest.mark.parametrize('row', OUTPUTS, ids=lambda row: f'{row.page}-{row.command or "first"}')
 def test_a_command_prints_what_a_page_shows(row: ShownOutput, tmp_path: Path) -> None:
     row.prepare(tmp_path)
-    lines = [smaller.split(line.text) for line in shell_lines() if line.page == row.page]
+    lines = [split_line(line.text) for line in shell_lines() if line.page == row.page]
     argv = row.command.split() or next([*line.argv] for line in lines if line)
     ran = subprocess.run(
         [sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'), *argv],

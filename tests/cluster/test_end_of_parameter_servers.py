@@ -9,7 +9,7 @@ import pytest
 
 from cluster.serve import serve
 from cluster.topology import Timeout
-from tests.support.local_cluster import (
+from tests.cluster.local_cluster import (
     DEADLINE_SECS,
     PATIENT,
     PATIENT_PEER,

@@ -9,7 +9,7 @@ import pytest
 from cluster.failure_detector import FailureDetector, PeerFailure
 from cluster.server import Health
 from cluster.topology import Task, Timeout
-from tests.support.local_cluster import (
+from tests.cluster.local_cluster import (
     DEADLINE_SECS,
     PATIENT_PEER,
     PEER,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster.server import KeyValueStore, StoreError
-from tests.support.local_cluster import DEADLINE_SECS, LocalCluster
+from tests.cluster.local_cluster import DEADLINE_SECS, LocalCluster
 
 pytestmark = pytest.mark.graph
 

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from cluster.agreement import settings_of
 from cluster.rendezvous import Generation, Rendezvous, TrainingOverError
 from cluster.topology import Cluster
-from tests.support.local_cluster import PATIENT, SOON, LocalCluster, Member, assert_waits, begin, join_all, result
+from tests.cluster.local_cluster import PATIENT, SOON, LocalCluster, Member, assert_waits, begin, join_all, result
 from tests.support.outputs import failed, refused
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

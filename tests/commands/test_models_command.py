@@ -10,7 +10,7 @@ import pytest
 import tf_cnn_benchmarks
 from models.registry import MODELS
 from params import parse_argv
-from tests.support.documents import DOC_COMMANDS, EXAMPLE, REPOSITORY
+from tests.support.documents import ROOT, python_block, shell_lines, split_line
 from tests.support.outputs import check_line
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
@@ -28,8 +28,9 @@ def test_the_commands_of_the_docs_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path('tiny_resnet.py').write_text(EXAMPLE)
-    run, (subcommand, *argv) = DOC_COMMANDS
+    Path('tiny_resnet.py').write_text(python_block('models.md'))
+    lines = [split_line(line.text) for line in shell_lines() if line.page == 'docs/models.md']
+    run, (subcommand, *argv) = [line.argv for line in lines if line]
     assert parse_argv(run).warnings == ()
     assert subcommand == 'models'
     (listed,) = json.loads(run_models(capsys, *argv, '--json'))
@@ -93,7 +94,7 @@ def test_the_subcommand_runs_without_tensorflow() -> None:
         'import sys, tf_cnn_benchmarks; code = tf_cnn_benchmarks.main(["models", "--json"]);'
         'print(sorted({"tensorflow", "numpy"} & set(sys.modules)), code, file=sys.stderr)'
     )
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=REPOSITORY, timeout=60)
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert (done.returncode, done.stderr) == (0, '[] 0\n')
     assert len(json.loads(done.stdout)) == len(MODELS.list_facts())
 

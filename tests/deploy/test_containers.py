@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from cluster.discovery import find_cluster
 from params import Params, parse_argv
-from tests.support import smaller
+from tests.support.documents import split_line
 
 pytestmark = pytest.mark.unit
 
@@ -65,7 +65,7 @@ def pods_of(job: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 def settings_of(container: dict[str, Any]) -> Params | None:
     """The flags of the program in a container; None if it runs something else."""
     words = ' '.join([*container['command'], *container['args']])
-    line = smaller.split(words.replace('$(JOB_COMPLETION_INDEX)', '0'))
+    line = split_line(words.replace('$(JOB_COMPLETION_INDEX)', '0'))
     if line is None:
         return None
     parsed = parse_argv(line.argv)

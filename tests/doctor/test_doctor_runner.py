@@ -12,8 +12,8 @@ from doctor import check_runner
 from doctor.check_runner import run_checks
 from doctor.check_table import Check
 from doctor.verdicts import Finding, Outcome
-from tests.support import failing_checks
-from tests.support.failing_checks import check
+from tests.doctor import failing_checks
+from tests.doctor.failing_checks import check
 from tests.support.programs import Watched
 
 pytestmark = pytest.mark.unit

@@ -15,6 +15,7 @@ from results.result import Phase
 from run.instruments import StepTracer
 from run.session import Stepper
 from run.step_graph import build_step_graph
+from tests.managers.worker_sessions import Member, WorkerSessions, starting
 from tests.support.graphs import cpus, open_session
 from tests.support.networks import (
     DEADLINE_SECS,
@@ -42,7 +43,6 @@ from tests.support.networks import (
     wide,
 )
 from tests.support.oracles import OPTIMIZERS
-from tests.support.worker_sessions import Member, WorkerSessions, starting
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
 from training.precision import Precision
 

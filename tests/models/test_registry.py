@@ -16,7 +16,7 @@ from models.layers import BatchNorm, LayerBuilder
 from models.model_facts import ModelFacts
 from models.registry import MODELS, load_model_file, register_model
 from params import make_params
-from tests.support.documents import EXAMPLE
+from tests.support.documents import python_block
 from tests.support.images import write_cifar
 from tests.support.outputs import check_line, refused
 
@@ -34,9 +34,10 @@ def cifar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_example_of_the_docs_is_short_and_trains(cifar: Path, tmp_path: Path) -> None:
-    assert len(EXAMPLE.splitlines()) <= 20
+    text = python_block('models.md')
+    assert len(text.splitlines()) <= 20
     example = tmp_path / 'tiny_resnet.py'
-    example.write_text(EXAMPLE)
+    example.write_text(text)
     params = make_params(
         model='tiny_resnet', model_file=str(example), data_dir=str(cifar), device='cpu', batch_size=20, num_batches=15,
         num_warmup_batches=1, optimizer='momentum', init_learning_rate=0.05, augmentation='none',

@@ -11,7 +11,7 @@ from selenium.webdriver.common.keys import Keys
 from page.html_page import make_page
 from page.plots import WIDTH
 from results.collection import collect
-from tests.support.browser import Browser, open_browser
+from tests.page.browser import Browser, open_browser
 from tests.support.sample_results import sample_document, sample_failure, step_seconds
 
 pytestmark = pytest.mark.unit

@@ -15,7 +15,7 @@ from params import parse_argv
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan, ServerPlan
-from tests.support import smaller
+from tests.support.documents import fit, joined, split_line
 from tests.support.images import write_cifar, write_noise
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
@@ -34,7 +34,7 @@ class Asked:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        line = smaller.split(self.text)
+        line = split_line(self.text)
         assert line, self.text
         return line.argv
 
@@ -84,11 +84,11 @@ def test_each_command_line_gets_its_answer(data: Path, tmp_path: Path) -> None:
     wrong = []
     for number, line in enumerate(TABLE):
         (tmp_path / str(number)).mkdir()
-        argv = smaller.fit(line.argv, data, tmp_path / str(number))
+        argv = fit(line.argv, data, tmp_path / str(number))
         if '--variable_update=horovod' in argv:
             # It needs Horovod and its launcher to be planned. The flags are checked all the same.
             argv[argv.index('--variable_update=horovod')] = '--variable_update=replicated'
-            assert parse_argv(smaller.joined(line.argv)).params.variable_update == 'horovod'
+            assert parse_argv(joined(line.argv)).params.variable_update == 'horovod'
         answer = answer_of(argv)
         is_right = answer == 'plan' if line.answer in ('plan', 'run') else re.search(rf'{line.answer}\b', answer)
         if not is_right:
@@ -103,7 +103,7 @@ def test_some_are_really_run(data: Path, tmp_path: Path, capfd: pytest.CaptureFi
     kept = Counter[str]()
     for line in lines:
         replaced = {flag.partition('=')[0] for flag in SHORT}
-        argv = [flag for flag in smaller.fit(line.argv, data, tmp_path) if flag.partition('=')[0] not in replaced]
+        argv = [flag for flag in fit(line.argv, data, tmp_path) if flag.partition('=')[0] not in replaced]
         assert tf_cnn_benchmarks.main([*argv, *SHORT]) == 0, line.text
         kept['total'] += len(re.findall(r'^total images/sec: \d+\.\d\d$', capfd.readouterr().out, flags=re.MULTILINE))
     assert kept['total'] == len(lines)

@@ -28,7 +28,7 @@ from params.words import split_words
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan, ServerPlan
-from tests.support.documents import ALL_FLAGS, ENVIRONMENTS, right_words, wrong_words
+from tests.planning.flag_words import ALL_FLAGS, ENVIRONMENTS, right_words, wrong_words
 from tests.support.images import write_noise
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]

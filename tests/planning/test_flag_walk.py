@@ -1,6 +1,6 @@
 """Each flag of the original that works here changes what it should: one row for each, compared without and with it.
 
-To add a flag: a row with a value, and what to look at (tests/support/flag_effects.py) under which other flags.
+To add a flag: a row with a value, and what to look at (tests/planning/flag_effects.py) under which other flags.
 """
 
 import functools
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from params.original import TABLE, Fate
-from tests.support.flag_effects import (
+from tests.planning.flag_effects import (
     SERVERS,
     WORKERS,
     Flags,

@@ -13,7 +13,7 @@ from errors import UsageError
 from params import make_params
 from params.all_rules import check_run
 from params.rules import RunFacts
-from tests.support import deterministic_runs
+from tests.run import deterministic_runs
 from tests.support.images import write_cifar, write_noise
 from tests.support.outputs import check_line, refused
 

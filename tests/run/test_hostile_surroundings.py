@@ -26,7 +26,7 @@ from run.process import await_loss
 from tests.run.test_bad_input import ROOT
 from tests.support.images import encoded, example, write_files, write_shard
 from tests.support.outputs import check_line
-from tests.support.several_commands import Commands, running
+from tests.support.programs import Commands, running
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 

@@ -19,7 +19,7 @@ from tests.support.graphs import open_session
 from tests.support.networks import assert_close
 from tests.support.oracles import OPTIMIZERS, Fed, Weights
 from tests.support.outputs import check_warning, failed
-from tests.support.small_steps import (
+from tests.training.small_steps import (
     FP16,
     LEARNING_RATE,
     NUM_CLASSES,

@@ -13,7 +13,7 @@ from models.networks import build_network
 from models.registry import MODELS
 from tests.support.graphs import DATA_FORMATS, open_session
 from tests.support.networks import assert_close, one_tower, random_images
-from tests.support.small_steps import (
+from tests.training.small_steps import (
     BF16,
     FP16,
     UNIT,
