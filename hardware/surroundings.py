@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from hardware import cgroups
 from hardware.gpus import driver_version, gpu_facts
@@ -38,14 +38,49 @@ _CUDNN_PACKAGES = ('nvidia-cudnn-cu12',)
 _NCCL_PACKAGES = ('nvidia-nccl-cu12', 'nvidia-nccl-cu13')
 
 
+class ThreadFacts(TypedDict):
+    """The threads of a session within an operation and between operations, and the reason for their numbers."""
+
+    intra_op: int | None
+    inter_op: int | None
+    reason: str | None
+
+
+class MachineFacts(TypedDict):
+    """The object "machine" of a result document; unknown values are None.
+
+    A TypedDict, as the same functions read it from stored documents. results.facts makes its schema.
+    """
+
+    hostname: str | None
+    os: str | None
+    kernel: str | None
+    cpu_model: str | None
+    num_cores: Annotated[int | None, 'Logical ones.']
+    num_physical_cores: int | None
+    num_sockets: int | None
+    cpu_features: list[str]
+    is_virtual: bool | None
+    governor: str | None
+    memory_bytes: int | None
+    affinity: Annotated[list[int] | None, 'The cores that the process may use.']
+    cgroup_cpus: Annotated[float | None, 'The quota of the control group, in cores.']
+    cgroup_memory_bytes: int | None
+    load_average: list[float] | None
+    gpus: list[dict[str, Any]]
+    versions: dict[str, str | None]
+    threads: Annotated[ThreadFacts, ('required', ('intra_op', 'inter_op')), ('additionalProperties', False)]
+    fingerprint: Annotated[str, 'Equal for equal machines; does not depend on software.']
+
+
 def machine_facts(
     num_intra_threads: int = 0,
     num_inter_threads: int = 0,
     threads_reason: str | None = None,
     cores: Sequence[int] | None = None,
     root: Path = ROOT,
-) -> dict[str, Any]:
-    """Returns the object "machine" of a result; unknown values are None. Raises nothing, on any system.
+) -> MachineFacts:
+    """Returns the facts of this machine. Raises nothing, on any system.
 
     Args:
       num_intra_threads: the session's setting; 0 is TensorFlow's default, a thread for each core of the affinity.
@@ -54,29 +89,37 @@ def machine_facts(
       cores: the logical cores that this process may use when the run starts; None for those that it may use now.
       root: the folder with proc/, sys/ and etc/.
     """
-    processors = processor_facts(root)
-    facts = {
+    found = {**processor_facts(root), 'memory_bytes': _memory_bytes(root)}
+    if sys.platform == 'darwin':
+        found |= _mac_facts()
+    affinity = list(cores) if cores else _affinity(root)
+    num_cores = found['num_cores'] or os.cpu_count()
+    default = len(affinity or ()) or num_cores
+    gpus, driver = gpu_facts()
+    facts: MachineFacts = {
         'hostname': read(root / 'proc/sys/kernel/hostname') or platform.node() or None,
         'os': _system(root),
         'kernel': read(root / 'proc/sys/kernel/osrelease') or platform.release() or None,
-        **processors,
-        'memory_bytes': _memory_bytes(root),
-        'affinity': list(cores) if cores else _affinity(root),
+        'cpu_model': found['cpu_model'] or platform.processor() or platform.machine() or None,
+        'num_cores': num_cores,
+        'num_physical_cores': found['num_physical_cores'],
+        'num_sockets': found['num_sockets'],
+        'cpu_features': found['cpu_features'],
+        'is_virtual': found['is_virtual'],
+        'governor': found['governor'],
+        'memory_bytes': found['memory_bytes'],
+        'affinity': affinity,
         'cgroup_cpus': cgroups.cpu_limit(root),
         'cgroup_memory_bytes': cgroups.memory_limit(root),
         'load_average': load_average(root),
-    }
-    if sys.platform == 'darwin':
-        facts |= _mac_facts()
-    facts['cpu_model'] = facts['cpu_model'] or platform.processor() or platform.machine() or None
-    facts['num_cores'] = facts['num_cores'] or os.cpu_count()
-    facts['gpus'], driver = gpu_facts()
-    facts['versions'] = _versions(driver or driver_version(root), has_gpus=bool(facts['gpus']))
-    default = len(facts['affinity'] or ()) or facts['num_cores']
-    facts['threads'] = {
-        'intra_op': num_intra_threads or default,
-        'inter_op': num_inter_threads or default,
-        'reason': threads_reason,
+        'gpus': gpus,
+        'versions': _versions(driver or driver_version(root), has_gpus=bool(gpus)),
+        'threads': {
+            'intra_op': num_intra_threads or default,
+            'inter_op': num_inter_threads or default,
+            'reason': threads_reason,
+        },
+        'fingerprint': '',
     }
     facts['fingerprint'] = fingerprint(facts, in_container=is_container(root))
     return facts

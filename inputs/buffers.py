@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Buffer:
 
     what: str
     count: int
-    bytes_each: float
+    bytes_each: Annotated[float, 'The mean.']
 
     @property
     def num_bytes(self) -> float:

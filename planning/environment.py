@@ -134,7 +134,7 @@ class Environment:
         """The bytes that this process can still take; None where the system does not tell."""
         return surroundings.free_memory()
 
-    def machine_facts(self, **facts: Any) -> dict[str, Any]:
+    def machine_facts(self, **facts: Any) -> surroundings.MachineFacts:
         """The object "machine" of a result; the arguments are those of hardware.surroundings.machine_facts."""
         return surroundings.machine_facts(**facts)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.shape import Shape
 from cluster.topology import Cluster, Timeout
 from errors import counted
+from hardware.surroundings import MachineFacts
 from hardware.visible_gpus import ONLY_ONE, PlaceOnHost
 from inputs.catalog import InputRow, Source, input_for
 from inputs.data_folder import DataFolder
@@ -506,7 +507,7 @@ class Losses:
 class Surroundings:
     """What a run runs on: see hardware.surroundings, whose functions have these names (machine: machine_facts, ...)."""
 
-    machine: Mapping[str, Any]
+    machine: MachineFacts
     environment: Mapping[str, str]
     git_commit: str | None
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from errors import counted
 from results.document import Record
+from results.sections import WarningRow
 from results.statistics import MAD_TO_STANDARD_DEVIATION, OUTLIER_DEVIATIONS, drift_deviations, mad, outliers, spread
 
 Document = Mapping[str, Any]
@@ -59,7 +60,7 @@ _DEBUGGING = {
 }
 
 
-def advise(document: Document) -> list[dict[str, str]]:
+def advise(document: Document) -> list[WarningRow]:
     """Returns the warnings about a run: objects with a stable `code` and a sentence `text` with figures and advice.
 
     Args:

@@ -6,9 +6,10 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from params import Params
+from results.facts import ADDED, as_json
 from results.statistics import Rate, summarize, throughput
 
 Values = TypeVar('Values')
@@ -119,9 +120,11 @@ class Transfer:
       in_shared_memory: whether the workers send them through shared memory.
     """
 
-    bytes_per_ps: tuple[int, ...] = ()
+    bytes_per_ps: Annotated[tuple[int, ...], 'Of variables on each parameter server.'] = ()
     bytes_per_step: int | None = None
-    in_shared_memory: bool = False
+    in_shared_memory: Annotated[
+        bool, ADDED, 'Whether these bytes go through memory that the processes share, in 32 bits.'
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -306,7 +309,7 @@ class Result:
 
         `steps` and `evaluations` are lists of rows, as pandas.DataFrame takes them.
         """
-        return {
+        values = {
             'model': self.model,
             **self.run,
             'precision': self.precision,
@@ -319,19 +322,17 @@ class Result:
             'num_skipped_steps': self.num_skipped_steps,
             'steps': [
                 {
-                    'phase': step.phase.value,
+                    'phase': step.phase,
                     'index': step.index,
                     'start': step.start,
                     'seconds': step.seconds,
-                    **{name: _finite(value) for name, value in vars(step.values).items()},
+                    **vars(step.values),
                 }
                 for step in self.steps
             ],
-            'evaluations': [
-                {**vars(found), 'top_1': _finite(found.top_1), 'top_5': _finite(found.top_5)}
-                for found in self.evaluations
-            ],
+            'evaluations': [{**vars(found), 'top_1': found.top_1, 'top_5': found.top_5} for found in self.evaluations],
         }
+        return as_json(values)
 
     def _summary(self) -> list[tuple[str, str]]:
         """The rows of the two representations."""
@@ -356,7 +357,3 @@ class Result:
         """The same lines as a table, for notebooks."""
         rows = (f'<tr><th>{label}</th><td>{html.escape(text)}</td></tr>' for label, text in self._summary())
         return f'<table>{"".join(rows)}</table>'
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

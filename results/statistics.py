@@ -3,7 +3,7 @@
 import array
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +26,31 @@ class Rate:
     images_per_second: float
     standard_error: float
     jitter: float
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """The distribution of seconds; None without steps."""
+
+    mean: float | None = None
+    median: float | None = None
+    mad: float | None = None
+    min: float | None = None
+    max: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """The distribution of the steps; the object "statistics" of a result document."""
+
+    num_steps: int
+    step_seconds: Annotated[StepSeconds, 'Of the timed steps of the chief.']
+    drift: Annotated[float | None, 'Rate of the second half over that of the first, minus 1.']
+    num_outliers: int
 
 
 def throughput(images: int, seconds: float) -> float:
@@ -157,21 +182,21 @@ def modified_z_scores(values: ArrayLike) -> NDArray[np.float64]:
         return np.where(distances == 0, 0.0, distances / scale)
 
 
-def describe(seconds: ArrayLike) -> dict[str, Any]:
-    """Describes the distribution of the seconds of [num_steps] steps, as the object "statistics" of a result.
+def describe(seconds: ArrayLike) -> Distribution:
+    """Describes the distribution of the seconds of [num_steps] steps.
 
     Percentiles are interpolated linearly. Without steps, everything except the counts is None.
     """
     values = np.asarray(seconds, dtype=np.float64)
-    names = ('mean', 'median', 'mad', 'min', 'max', *(f'p{percent}' for percent in _PERCENTILES))
-    numbers: list[float | None] = [None] * len(names)
+    summary = StepSeconds()
     if values.size:
-        middle = float(np.median(values))
-        found = np.percentile(values, _PERCENTILES)
-        numbers = [float(values.mean()), middle, mad(values), float(values.min()), float(values.max()), *found.tolist()]
-    return {
-        'num_steps': int(values.size),
-        'step_seconds': dict(zip(names, numbers, strict=True)),
-        'drift': drift(values),
-        'num_outliers': int(outliers(values).sum()),
-    }
+        percentiles = map(float, np.percentile(values, _PERCENTILES))
+        summary = StepSeconds(
+            float(values.mean()),
+            float(np.median(values)),
+            mad(values),
+            float(values.min()),
+            float(values.max()),
+            *percentiles,
+        )
+    return Distribution(int(values.size), summary, drift(values), int(outliers(values).sum()))

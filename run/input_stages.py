@@ -1,12 +1,12 @@
 """What each stage of an input pipeline takes, as rows of a result and as a table. Does not import TensorFlow."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from comparison.tables import Table, TableColumn
 from inputs.stages import STAGES, stages_up_to
+from results.sections import StageRow
 from results.statistics import throughput
 
 _MICROSECOND = 1e-6
@@ -32,29 +32,29 @@ class StageTime:
         )
 
 
-def rows_of(times: Sequence[StageTime]) -> list[dict[str, Any]]:
+def rows_of(times: Sequence[StageTime]) -> list[StageRow]:
     """The rows of the table, as objects of a result.
 
     What a stage adds is the time per image of the pipeline up to it, less that of the pipeline up to the one before. It
     may be below 0: the stages of a pipeline overlap, and both numbers are measured. share is of the last row's time.
     """
-    rows: list[dict[str, Any]] = []
-    wall = processor = 0.0
-    for time in times:
-        wall_each, processor_each = time.wall_seconds / time.images, time.processor_seconds / time.images
+    rows = []
+    each = [(time.wall_seconds / time.images, time.processor_seconds / time.images) for time in times]
+    for time, (wall, processor), (wall_before, processor_before) in zip(times, each, [(0.0, 0.0), *each], strict=False):
+        added = wall - wall_before
         rows.append(
-            {
-                'stage': time.stage,
-                'images_per_second': throughput(time.images, time.wall_seconds),
-                'added_wall_seconds_per_image': wall_each - wall,
-                'added_processor_seconds_per_image': processor_each - processor,
-            }
+            StageRow(
+                stage=time.stage,
+                images_per_second=throughput(time.images, time.wall_seconds),
+                added_wall_seconds_per_image=added,
+                added_processor_seconds_per_image=processor - processor_before,
+                share=added / each[-1][0],
+            )
         )
-        wall, processor = wall_each, processor_each
-    return [{**row, 'share': row['added_wall_seconds_per_image'] / wall} for row in rows]
+    return rows
 
 
-def format_stages(rows: Sequence[Mapping[str, Any]], num_steps: int) -> str:
+def format_stages(rows: Sequence[StageRow], num_steps: int) -> str:
     """The rows as a table: images/sec up to each stage, and what the stage adds per image, in microseconds.
 
     Args:
@@ -64,21 +64,21 @@ def format_stages(rows: Sequence[Mapping[str, Any]], num_steps: int) -> str:
     columns = (TableColumn('stage'), *(TableColumn(title, is_number=True) for title in titles))
     cells = [
         (
-            row['stage'],
-            f'{row["images_per_second"]:.1f}',
-            _microseconds(row['added_wall_seconds_per_image']),
-            _microseconds(row['added_processor_seconds_per_image']),
-            f'{100 * row["share"]:.1f} %' if row['share'] >= 0 else _UNKNOWN,
+            row.stage,
+            f'{row.images_per_second:.1f}',
+            _microseconds(row.added_wall_seconds_per_image),
+            _microseconds(row.added_processor_seconds_per_image),
+            f'{100 * row.share:.1f} %' if row.share >= 0 else _UNKNOWN,
         )
         for row in rows
     ]
     table = Table(columns, cells).as_markdown()
-    worst = min(row['share'] for row in rows)
+    worst = min(row.share for row in rows)
     if worst < 0:
         # The noise of a mean falls with the root of the number of steps.
         enough = math.ceil(num_steps * max(_FEWEST_TIMES, (worst / _SMALL_SHARE) ** 2))
         table += f'\nSome stages cost less than the noise of these steps; about --num_batches={enough} would do.'
-    measured = [row['stage'] for row in rows]
+    measured = [row.stage for row in rows]
     if missing := [name for name in stages_up_to(measured[-1], tuple(STAGES)) if name not in measured]:
         return f'{table}\nThis pipeline has no stage {" or ".join(missing)}.'
     return table

@@ -270,7 +270,7 @@ class Measurement:
             self._console.warning(str(fault))
 
     def _advise(self, document: Mapping[str, Any]) -> None:
-        if stages := document['input']['stages']:
+        if stages := self.recording.input_stages:
             self._console.result(format_stages(stages, self._plan.counts.num_timed))
             if buffers := self.recording.input_buffers:
                 self._console.result(format_memory(buffers))

@@ -6,7 +6,6 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -22,9 +21,28 @@ from planning.plan import Plan, Role
 from results import VERSION
 from results.advice import advise
 from results.benchmark_log import run_info
-from results.document import RESULT, SCHEMA_VERSION
-from results.result import Accuracy, Between, Cause, Ending, Phase, Result, Step, StepValues, Transfer
-from results.statistics import describe, throughput
+from results.facts import as_json
+from results.result import Ending, Phase, Result, Step, StepValues, Transfer
+from results.sections import (
+    START_PHASES,
+    BuffersSection,
+    ClusterSection,
+    CommandSection,
+    ComputeSection,
+    EnergySection,
+    EvaluationRow,
+    InputSection,
+    MemorySection,
+    ModelSection,
+    ProgramSection,
+    ResultDocument,
+    StageRow,
+    StepsSection,
+    ThroughputSection,
+    WarningRow,
+    WorkerSection,
+)
+from results.statistics import describe
 from run.invocation import Invocation
 
 # Multiply-adds are two operations. The backward pass has two products of the size of each of the forward pass: one for
@@ -50,7 +68,7 @@ class Recording:
         self.transfer = Transfer()
         self.peak_flops: float | None = None
         self.input_buffers: Sequence[Buffer] = ()
-        self.input_stages: Sequence[Mapping[str, Any]] | None = None
+        self.input_stages: Sequence[StageRow] | None = None
         self._plan = plan
         self._invocation = invocation
         self._unix_at_zero = time.time() - time.perf_counter()
@@ -60,9 +78,13 @@ class Recording:
         self._first_step: float | None = None
         self._started = self._unix_at_zero + invocation.begun
         self._is_inherited = False
-        self._energy = EnergyMeter(plan.machine.kind, plan.surroundings.environment)
+        self._energy_meter = EnergyMeter(plan.machine.kind, plan.surroundings.environment)
         self._disturbances = Disturbances(in_cluster=plan.processes.cluster is not None)
-        self._metered: dict[str, Any] | None = None
+        # Between begin_timed_steps and end_timed_steps, which finds the three below.
+        self._is_metering = False
+        self._joules: tuple[str, float] | None = None
+        self._disturbance: Mapping[str, Any] = {}
+        self._memory_of_steps: MemorySection | None = None
 
     # ---- the time to the first step -------------------------------------------------------------------------------
 
@@ -91,22 +113,20 @@ class Recording:
     def begin_timed_steps(self) -> None:
         """To be called just before the first timed step."""
         self._disturbances.start()
-        self._energy.start()
-        self._metered = {}
+        self._energy_meter.start()
+        self._is_metering = True
 
     def end_timed_steps(self) -> None:
         """To be called just after the last timed step, before the run closes its session."""
-        if self._metered == {}:
-            source, joules = self._energy.joules() or (None, None)
-            self._metered = {
-                'energy': {'source': source, 'joules': joules},
-                'disturbance': self._disturbances.stop(),
-                'memory': {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': self._device_peaks()},
-            }
+        if self._is_metering:
+            self._joules, self._disturbance = self._energy_meter.joules(), self._disturbances.stop()
+            peaks = self._device_peaks()
+            self._memory_of_steps = MemorySection(host_peak_bytes=host_peak_bytes(), device_peak_bytes=peaks)
+            # Last, so that the end of an interrupted run does all of this again.
+            self._is_metering = False
 
-    def _memory(self) -> dict[str, Any]:
-        of_steps: dict[str, Any] | None = (self._metered or {}).get('memory')
-        return of_steps or {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': {}}
+    def _memory(self) -> MemorySection:
+        return self._memory_of_steps or MemorySection(host_peak_bytes=host_peak_bytes(), device_peak_bytes={})
 
     def _device_peaks(self) -> dict[str, int]:
         """The most memory, in bytes, that TensorFlow held on each GPU of this process; empty on a CPU."""
@@ -136,14 +156,15 @@ class Recording:
         """The steps of this process, as an object of the document's list of workers."""
         self.end_timed_steps()
         task = self._plan.processes.cluster
-        return {
-            'task': f'{task.job} {task.index}' if task else None,
-            'host': socket.gethostname(),
-            'memory': self._memory(),
-            'steps': columns_of(result.steps, result.between, self._unix_at_zero),
-        }
+        own = WorkerSection(
+            task=f'{task.job} {task.index}' if task else None,
+            host=socket.gethostname(),
+            memory=self._memory(),
+            steps=StepsSection.of(result, self._unix_at_zero),
+        )
+        return as_json(own)
 
-    # Long, because the document is one literal, which reads best in one piece.
+    # Long, because the document is one object, which reads best in one piece.
     def document(self, result: Result, ending: Ending, workers: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
         """The document of a result, see docs/results.md.
 
@@ -155,58 +176,42 @@ class Recording:
         # Counting may build a graph, for which a process that was stopped has no time.
         parameters, multiply_adds = self._costs() if ending.is_complete else (None, None)
         self.end_timed_steps()
-        metered = self._metered or {}
-        energy = metered.get('energy') or {'source': None, 'joules': None}
-        joules = energy['joules']
-        flops = _FLOPS_OF_MULTIPLY_ADD * multiply_adds if multiply_adds is not None else None
-        if plan.subject.role is Role.INPUT_ONLY:
-            flops = None
-        if flops is not None and plan.subject.role is Role.TRAINING:
-            flops *= _PASSES_OF_TRAINING
-        known = [worker for worker in workers if worker]
-        num_missing = len(workers) - len(known)
-        # RAPL is that of one machine, NVML that of the GPUs of one process; the images are those of all.
-        cluster = plan.processes.cluster
-        is_of_all = not cluster or (not num_missing and energy['source'] == 'RAPL' and cluster.is_on_one_host)
-        joules_per_image = joules / result.images if joules and result.images and is_of_all else None
-        document: dict[str, Any] = {
-            'schema': RESULT,
-            'schema_version': SCHEMA_VERSION,
-            'id': uuid.uuid4().hex,
-            'complete': ending.is_complete,
-            'ended': {'exit_code': ending.exit_code, 'reason': ending.reason},
-            'started_at': _utc(self._started),
-            'ended_at': _utc(time.time()),
-            'program': {'version': VERSION, 'git_commit': surroundings.git_commit},
-            'command': self._command(),
-            'run': {**result.run, 'num_skipped_steps': result.num_skipped_steps},
-            'cluster': self._cluster(),
-            'model': {
-                'name': plan.subject.model.name,
-                'parameters': parameters,
-                'gflops_per_image': None if multiply_adds is None else multiply_adds / 1e9,
-            },
-            'workers': known,
-            'throughput': _throughput(result, len(plan.machine.towers)),
-            'statistics': describe([step.seconds for step in result.timed_steps]),
-            'phases': {
-                **{name: self._phases.get(name) for name in ('import', 'join', 'build', 'initialise', 'warm_up')},
-                'first_step': self._first_step,
-            },
-            'compute': self._compute(flops, result),
-            'memory': self._memory(),
-            'transfer': asdict(self.transfer),
-            'input': {**_input(result), 'stages': self.input_stages, 'memory': self._input_memory()},
-            'energy': {**energy, 'joules_per_image': joules_per_image},
-            'evaluations': [_evaluation(found, self._unix_at_zero) for found in result.evaluations],
-            'machine': surroundings.machine,
-            'environment': surroundings.environment,
-            'disturbance': {**(metered.get('disturbance') or {}), **self._invocation.wait_facts},
-        }
-        warnings = [{'code': 'settings', 'text': line} for line in plan.warnings]
-        if num_missing:
+        warnings: list[WarningRow] = [{'code': 'settings', 'text': line} for line in plan.warnings]
+        known = [WorkerSection(**worker) for worker in workers if worker]
+        if num_missing := len(workers) - len(known):
             text = f'the steps of {counted(num_missing, "worker")} are missing: lost, or too late to reach the chief'
             warnings.append({'code': 'workers_missing', 'text': text})
+        sections = ResultDocument(
+            id=uuid.uuid4().hex,
+            complete=ending.is_complete,
+            ended=ending,
+            started_at=_utc(self._started),
+            ended_at=_utc(time.time()),
+            program=ProgramSection(version=VERSION, git_commit=surroundings.git_commit),
+            command=CommandSection(argv=self._invocation.argv, flags=self._flags(), given=plan.params.given),
+            run={**result.run, 'num_skipped_steps': result.num_skipped_steps},
+            cluster=self._cluster(),
+            model=ModelSection(
+                name=plan.subject.model.name,
+                parameters=parameters,
+                gflops_per_image=None if multiply_adds is None else multiply_adds / 1e9,
+            ),
+            workers=known,
+            throughput=ThroughputSection.of(result),
+            statistics=describe([step.seconds for step in result.timed_steps]),
+            phases={**{name: self._phases.get(name) for name in START_PHASES}, 'first_step': self._first_step},
+            compute=self._compute(multiply_adds, result),
+            memory=self._memory(),
+            transfer=self.transfer,
+            input=self._input(result),
+            energy=self._energy(result, num_missing),
+            evaluations=[EvaluationRow.of(found, self._unix_at_zero) for found in result.evaluations],
+            machine=surroundings.machine,
+            environment=surroundings.environment,
+            disturbance={**self._disturbance, **self._invocation.wait_facts},
+            warnings=warnings,
+        )
+        document = as_json(sections)
         return {**document, 'warnings': [*warnings, *advise(document)]}
 
     def log_header(self) -> dict[str, Any]:
@@ -224,10 +229,6 @@ class Recording:
             available_memory=available_memory(),
         )
 
-    def _command(self) -> dict[str, Any]:
-        given = dict(self._plan.params.given)
-        return {'argv': list(self._invocation.argv), 'flags': self._flags(), 'given': given}
-
     def _flags(self) -> dict[str, Any]:
         """The value of each flag, as the run uses it."""
         plan, params = self._plan, self._plan.params
@@ -243,19 +244,15 @@ class Recording:
         }
         return {name: resolved.get(name, value) for name, value in vars(params).items() if name != 'given'}
 
-    def _input_memory(self) -> dict[str, Any] | None:
-        buffers = list(map(asdict, self.input_buffers))
-        return {'most_bytes': most_bytes(self.input_buffers), 'buffers': buffers} if buffers else None
-
-    def _cluster(self) -> dict[str, Any]:
+    def _cluster(self) -> ClusterSection:
         shape, cluster = self._plan.processes.shape, self._plan.processes.cluster
-        return {
-            'shape': str(shape),
-            'num_workers': shape.workers,
-            'devices_per_worker': shape.devices,
-            'num_ps': shape.num_ps,
-            'tasks': [f'{task.job} {task.index}' for task in (*cluster.trainers, *cluster.servers)] if cluster else [],
-        }
+        return ClusterSection(
+            shape=str(shape),
+            num_workers=shape.workers,
+            devices_per_worker=shape.devices,
+            num_ps=shape.num_ps,
+            tasks=[f'{task.job} {task.index}' for task in (*cluster.trainers, *cluster.servers)] if cluster else [],
+        )
 
     def _costs(self) -> tuple[int | None, int | None]:
         """The parameters of the model and the multiply-adds of one image, with the images and classes of this run."""
@@ -272,89 +269,36 @@ class Recording:
             return None, None
         return cost.parameters, cost.multiply_adds
 
-    def _compute(self, flops: int | None, result: Result) -> dict[str, Any]:
-        rate = _number(result.images_per_second)
-        reached = flops * rate if flops is not None and rate is not None else None
-        share = reached / self.peak_flops if reached is not None and self.peak_flops else None
-        return {
-            'flops_per_image': flops,
-            'flops_per_second': reached,
-            'peak_flops_per_second': self.peak_flops,
-            'share_of_peak': share,
-        }
+    def _compute(self, multiply_adds: int | None, result: Result) -> ComputeSection:
+        flops, role = None, self._plan.subject.role
+        if multiply_adds is not None and role is not Role.INPUT_ONLY:
+            flops = _FLOPS_OF_MULTIPLY_ADD * multiply_adds * (_PASSES_OF_TRAINING if role is Role.TRAINING else 1)
+        reached = None if flops is None else flops * result.images_per_second
+        return ComputeSection(
+            flops_per_image=flops,
+            flops_per_second=reached,
+            peak_flops_per_second=self.peak_flops,
+            share_of_peak=reached / self.peak_flops if reached is not None and self.peak_flops else None,
+        )
 
+    def _input(self, result: Result) -> InputSection:
+        waits = [step.values.input_wait for step in result.timed_steps if step.values.input_wait is not None]
+        seconds = math.fsum(waits) if waits else None
+        buffers = self.input_buffers
+        return InputSection(
+            wait_seconds=seconds,
+            wait_share=seconds / result.step_seconds if seconds is not None and result.step_seconds else None,
+            stages=self.input_stages,
+            memory=BuffersSection(most_bytes=most_bytes(buffers), buffers=buffers) if buffers else None,
+        )
 
-def columns_of(
-    steps: Sequence[Step[StepValues]], between: Sequence[Between], unix_at_zero: float = 0.0
-) -> dict[str, Any]:
-    """Steps as lists of equal length, one for each of their attributes.
-
-    Args:
-      between: what followed each step.
-      unix_at_zero: the Unix time at which the clock of the steps was at 0.
-    """
-
-    def values(name: str) -> list[float | None] | None:
-        found = [getattr(step.values, name) for step in steps]
-        return None if all(value is None for value in found) else [_number(value) for value in found]
-
-    causes = [cause for cause in Cause if any(gap.get(cause) for gap in between)]
-    return {
-        'phase': [step.phase.value for step in steps],
-        'index': [step.index for step in steps],
-        'global_step': [step.values.steps_after for step in steps],
-        'generation': [step.generation for step in steps],
-        'start': [unix_at_zero + step.start for step in steps],
-        'seconds': [step.seconds for step in steps],
-        'loss': [_number(step.values.loss) for step in steps],
-        'top_1': values('top_1'),
-        'top_5': values('top_5'),
-        'learning_rate': values('learning_rate'),
-        'input_wait': values('input_wait'),
-        'between': {cause.value: [gap.get(cause, 0.0) for gap in between] for cause in causes},
-    }
-
-
-def _throughput(result: Result, num_devices: int) -> dict[str, Any]:
-    has_steps = bool(result.timed_steps)
-    rate = result.rate if has_steps else None
-    of_steps = _number(throughput(result.images, result.step_seconds)) if has_steps else None
-    total = _number(result.images_per_second)
-    return {
-        'images_per_second': total,
-        'images_per_second_of_steps': of_steps,
-        'images': result.images,
-        'wall_seconds': result.wall_seconds,
-        'step_seconds': result.step_seconds,
-        'between_seconds': {cause.value: seconds for cause, seconds in result.between_seconds.items()},
-        'standard_error': rate.standard_error if rate else None,
-        'jitter': rate.jitter if rate else None,
-        'images_per_second_per_device': None if total is None else total / (num_devices * result.num_workers),
-    }
-
-
-def _input(result: Result) -> dict[str, Any]:
-    waits = [step.values.input_wait for step in result.timed_steps if step.values.input_wait is not None]
-    seconds = math.fsum(waits) if waits else None
-    share = seconds / result.step_seconds if seconds is not None and result.step_seconds else None
-    return {'wait_seconds': seconds, 'wait_share': share}
-
-
-def _evaluation(found: Accuracy, unix_at_zero: float) -> dict[str, Any]:
-    return {
-        'step': found.step,
-        'num_images': found.num_images,
-        'top_1': _number(found.top_1),
-        'top_5': _number(found.top_5),
-        'seconds': found.seconds,
-        'end': None if found.end is None else unix_at_zero + found.end,
-        'images_per_second': _number(throughput(found.num_images, found.seconds)),
-    }
-
-
-def _number(value: float | None) -> float | None:
-    """JSON has no nan and no infinity."""
-    return value if value is not None and math.isfinite(value) else None
+    def _energy(self, result: Result, num_missing: int) -> EnergySection:
+        source, joules = self._joules or (None, None)
+        # RAPL is that of one machine, NVML that of the GPUs of one process; the images are those of all.
+        cluster = self._plan.processes.cluster
+        is_of_all = not cluster or (not num_missing and source == 'RAPL' and cluster.is_on_one_host)
+        per_image = joules / result.images if joules and result.images and is_of_all else None
+        return EnergySection(source=source, joules=joules, joules_per_image=per_image)
 
 
 def _utc(unix_secs: float) -> str:

@@ -15,6 +15,7 @@ from comparison.ratios import estimate
 from errors import RunError, spelled
 from params import parse_argv
 from results.document import FAILURE, SCHEMA_VERSION, Record
+from results.sections import FailedRun, FailureDocument
 from sweeps.configurations import Configuration, SweepPlan
 from sweeps.durations import seconds_left, seconds_of
 from sweeps.folder import Folder, Outcome, unfinished_name
@@ -37,7 +38,7 @@ class Starter:
         self,
         folder: Folder,
         command: Sequence[str],
-        facts: Mapping[str, Any],
+        facts: FailedRun,
         path: Path,
     ) -> tuple[Outcome, float]:
         """Runs a command with --result_file to its end.
@@ -73,7 +74,7 @@ class Starter:
         finally:
             # Do not trust the result of a run that took too much memory, or that failed with a complete result.
             unfinished.unlink(missing_ok=True)
-        document = {
+        document: FailureDocument = {
             **failure_document(facts, reason, ended.exit_code, started_at),
             'cause': ended.cause,
             'seconds': round(ended.seconds, 3),
@@ -158,12 +159,12 @@ def take_turns(
             return
 
 
-def facts_of(argv: Sequence[str], given: Mapping[str, str], shape: object) -> dict[str, Any]:
+def facts_of(argv: Sequence[str], given: Mapping[str, str], shape: object) -> FailedRun:
     """Returns the facts about the run in the document of its failure."""
     return {'command': {'argv': list(argv), 'given': dict(given)}, 'cluster': {'shape': str(shape)}}
 
 
-def failure_document(facts: Mapping[str, Any], reason: str, exit_code: int | None, started_at: str) -> dict[str, Any]:
+def failure_document(facts: FailedRun, reason: str, exit_code: int | None, started_at: str) -> FailureDocument:
     """Makes the document of a run that left no result, from the facts of facts_of."""
     return {
         'schema': FAILURE,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from errors import UsageError, spelled
 from models.registry import MODELS
@@ -71,7 +72,7 @@ class Search:
     def _give_up(self, one: Configuration, tried: Outcome, reason: str) -> Outcome:
         facts = facts_of(one.argv, one.given, one.shape)
         if isinstance(tried, Failure):
-            document = {**tried.document, **facts, 'reason': reason}
+            document: Mapping[str, Any] = {**tried.document, **facts, 'reason': reason}
         else:
             document = failure_document(facts, reason, tried.document['ended']['exit_code'], tried.started_at)
         return self._folder.write_failure(self._result_path(one), document)

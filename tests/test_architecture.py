@@ -137,6 +137,7 @@ WITHOUT_TENSORFLOW = [
     'page.html_page',
     'comparison.regression',
     'results.result',
+    'results.sections',
     'results.statistics',
     'results.summary',
     'comparison.tables',

@@ -23,6 +23,7 @@ EXPECTED = {
     'An input pipeline': r'^Dataset: +mnist \(real\)$',
     'An optimizer': r'^Optimizer: +nesterov$',
     'A fact': r'^Num devices: 1$',
+    'A figure': r'^total images/sec: ',
     'A planner': r'^Cores/tower: \d+\.\d\d$',
     'A column of compare': r'\bruns +steps +images/sec\b',
     'A subcommand': r'"type": "CPU"',
@@ -81,3 +82,4 @@ def test_the_examples_run(extended: Path) -> None:
     for title, pattern in EXPECTED.items():
         assert re.search(pattern, outputs[title], flags=re.MULTILINE), outputs[title]
     assert json.loads((extended / 'fact.json').read_text())['run']['num_devices'] == 1
+    assert json.loads((extended / 'figure.json').read_text())['throughput']['seconds_per_image'] > 0

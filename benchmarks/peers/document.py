@@ -12,7 +12,23 @@ from hardware.meters import host_peak_bytes
 from hardware.surroundings import environment_facts, machine_facts
 from models.costs import read_table
 from models.registry import MODELS
-from results.document import RESULT, SCHEMA_VERSION
+from results.facts import as_json
+from results.result import Cause, Ending, Phase, Transfer
+from results.sections import (
+    START_PHASES,
+    ClusterSection,
+    CommandSection,
+    ComputeSection,
+    EnergySection,
+    InputSection,
+    MemorySection,
+    ModelSection,
+    ProgramSection,
+    ResultDocument,
+    StepsSection,
+    ThroughputSection,
+    WorkerSection,
+)
 from results.statistics import describe, summarize
 
 WEIGHT_DECAY, NUM_CLASSES = 4e-5, 1001
@@ -22,7 +38,7 @@ LEARNING_RATE = 0.005
 _TRAINED_PASSES = 3  # docs/results.md: the backward pass is two forward passes
 
 
-# Long, because the document is one literal; the arguments are all that it takes from the script.
+# Long, because the document is one object; the arguments are all that it takes from the script.
 def make_document(
     args: argparse.Namespace,
     peer: str,
@@ -55,18 +71,17 @@ def make_document(
     images, wall = num_timed * args.batch_size, starts[-1] + seconds[-1] - starts[num_warmup]
     rate = summarize(args.batch_size, timed)
     flops = 2.0 * multiply_adds * (1 if args.forward_only else _TRAINED_PASSES)
-    memory: dict[str, Any] = {'host_peak_bytes': host_peak_bytes(), 'device_peak_bytes': {}}
-    return {
-        'schema': RESULT,
-        'schema_version': SCHEMA_VERSION,
-        'id': uuid.uuid4().hex,
-        'complete': True,
-        'ended': {'exit_code': 0, 'reason': None},
-        'started_at': _utc(starts[0]),
-        'ended_at': _utc(starts[-1] + seconds[-1]),
-        'program': {'version': peer, 'git_commit': None},
-        'command': {'argv': sys.argv[1:], 'flags': {'peer': peer}, 'given': {}},
-        'run': {
+    memory = MemorySection(host_peak_bytes=host_peak_bytes(), device_peak_bytes={})
+    per_second = images / wall
+    document = ResultDocument(
+        id=uuid.uuid4().hex,
+        complete=True,
+        ended=Ending(),
+        started_at=_utc(starts[0]),
+        ended_at=_utc(starts[-1] + seconds[-1]),
+        program=ProgramSection(version=peer, git_commit=None),
+        command=CommandSection(argv=sys.argv[1:], flags={'peer': peer}, given={}),
+        run={
             'role': 'forward-only' if args.forward_only else 'training',
             'variable_update': 'none',
             'sync': True,
@@ -92,58 +107,55 @@ def make_document(
             'num_missing_shards': 0,
             'num_skipped_steps': 0,
         },
-        'cluster': {'shape': '1*1', 'num_workers': 1, 'devices_per_worker': 1, 'num_ps': 0, 'tasks': []},
-        'model': {'name': model, 'parameters': parameters, 'gflops_per_image': multiply_adds / 1e9},
-        'workers': [
-            {
-                'task': None,
-                'host': machine['hostname'] or '',
-                'memory': memory,
-                'steps': {
-                    'phase': ['warmup'] * num_warmup + ['timed'] * num_timed,
-                    'index': [*range(1, num_warmup + 1), *range(1, num_timed + 1)],
-                    'global_step': [*range(1, num_steps + 1)],
-                    'generation': [1] * num_steps,
-                    'start': list(starts),
-                    'seconds': list(seconds),
-                    'loss': list(losses),
-                    'top_1': None,
-                    'top_5': None,
-                    'learning_rate': None if args.forward_only else [LEARNING_RATE] * num_steps,
-                    'input_wait': None,
-                    'between': {},
-                },
-            }
+        cluster=ClusterSection(shape='1*1', num_workers=1, devices_per_worker=1, num_ps=0, tasks=()),
+        model=ModelSection(name=model, parameters=parameters, gflops_per_image=multiply_adds / 1e9),
+        workers=[
+            WorkerSection(
+                task=None,
+                host=machine['hostname'] or '',
+                memory=memory,
+                steps=StepsSection(
+                    phase=[Phase.WARMUP] * num_warmup + [Phase.TIMED] * num_timed,
+                    index=[*range(1, num_warmup + 1), *range(1, num_timed + 1)],
+                    global_step=[*range(1, num_steps + 1)],
+                    generation=[1] * num_steps,
+                    start=starts,
+                    seconds=seconds,
+                    loss=losses,
+                    top_1=None,
+                    top_5=None,
+                    learning_rate=None if args.forward_only else [LEARNING_RATE] * num_steps,
+                    input_wait=None,
+                    between={},
+                ),
+            )
         ],
-        'throughput': {
-            'images_per_second': images / wall,
-            'images_per_second_of_steps': rate.images_per_second,
-            'images': images,
-            'wall_seconds': wall,
-            'step_seconds': sum(timed),
-            'between_seconds': {'other': max(wall - sum(timed), 0.0)},
-            'standard_error': rate.standard_error,
-            'jitter': rate.jitter,
-            'images_per_second_per_device': images / wall,
-        },
-        'statistics': describe(timed),
-        'phases': dict.fromkeys(('import', 'join', 'build', 'initialise', 'warm_up', 'first_step')),
-        'compute': {
-            'flops_per_image': flops,
-            'flops_per_second': flops * images / wall,
-            'peak_flops_per_second': None,
-            'share_of_peak': None,
-        },
-        'memory': memory,
-        'transfer': {'bytes_per_ps': [], 'bytes_per_step': 0},
-        'input': {'wait_seconds': None, 'wait_share': None},
-        'energy': {'source': None, 'joules': None, 'joules_per_image': None},
-        'evaluations': [],
-        'machine': machine | {'versions': machine['versions'] | versions},
-        'environment': environment_facts(os.environ),
-        'disturbance': dict(disturbance),
-        'warnings': [],
-    }
+        throughput=ThroughputSection(
+            images_per_second=per_second,
+            images_per_second_of_steps=rate.images_per_second,
+            images=images,
+            wall_seconds=wall,
+            step_seconds=sum(timed),
+            between_seconds={Cause.OTHER: max(wall - sum(timed), 0.0)},
+            standard_error=rate.standard_error,
+            jitter=rate.jitter,
+            images_per_second_per_device=per_second,
+        ),
+        statistics=describe(timed),
+        phases=dict.fromkeys((*START_PHASES, 'first_step')),
+        compute=ComputeSection(
+            flops_per_image=flops, flops_per_second=flops * per_second, peak_flops_per_second=None, share_of_peak=None
+        ),
+        memory=memory,
+        transfer=Transfer(bytes_per_step=0),
+        input=InputSection(wait_seconds=None, wait_share=None, stages=None, memory=None),
+        energy=EnergySection(source=None, joules=None, joules_per_image=None),
+        evaluations=(),
+        machine={**machine, 'versions': {**machine['versions'], **versions}},
+        environment=environment_facts(os.environ),
+        disturbance=disturbance,
+    )
+    return as_json(document)
 
 
 def _utc(seconds: float) -> str:

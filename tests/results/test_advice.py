@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from results.advice import advise, usable_cores
+from results.facts import as_json
 from results.statistics import describe
 from tests.support.sample_results import sample_document
 
@@ -59,7 +60,7 @@ def test_clean_runs_have_no_warnings(num_steps: int, likeness: float) -> None:
 def test_a_result_of_an_evaluation_or_without_steps_has_no_warnings() -> None:
     document = sample_document(run={'role': 'evaluation'})
     document['workers'] = []
-    document['statistics'] = describe([])
+    document['statistics'] = as_json(describe([]))
     assert advise(document) == []
     bare = {'run': {}, 'workers': [], 'throughput': {'wall_seconds': None, 'between_seconds': None}, 'machine': {}}
     assert advise(bare) == []
@@ -89,7 +90,7 @@ def test_outliers_are_counted_and_their_time_told() -> None:
 def test_outliers_that_cost_little_are_no_news() -> None:
     seconds = steps(num_steps=1000)
     seconds[500] = 1.2
-    assert describe(seconds)['num_outliers'] == 1
+    assert describe(seconds).num_outliers == 1
     assert advise(sample_document(seconds=seconds)) == []
 
 

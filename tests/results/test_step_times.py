@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from results.facts import as_json
 from results.statistics import describe, drift_deviations, outliers, spread
 from tests.support.sample_results import sample_document
 
@@ -28,26 +29,26 @@ def test_the_distribution_is_that_of_numpy_and_scipy(seconds: list[float]) -> No
         'max': max(seconds),
         **{f'p{percent}': np.percentile(seconds, percent) for percent in (50, 90, 95, 99)},
     }
-    assert found['num_steps'] == len(seconds)
-    assert found['step_seconds'] == pytest.approx(expected)
+    assert found.num_steps == len(seconds)
+    assert vars(found.step_seconds) == pytest.approx(expected)
     half = len(seconds) // 2
     images_per_second = [len(part) / sum(part) for part in (seconds[:half], seconds[half:])]
-    assert found['drift'] == pytest.approx(images_per_second[1] / images_per_second[0] - 1)
+    assert found.drift == pytest.approx(images_per_second[1] / images_per_second[0] - 1)
 
 
 def test_it_has_the_keys_of_a_result() -> None:
     expected = sample_document()['statistics']
-    found = describe([1.0, 2.0])
+    found = as_json(describe([1.0, 2.0]))
     assert found.keys() == expected.keys()
     assert found['step_seconds'].keys() == expected['step_seconds'].keys()
 
 
 def test_no_steps_have_no_distribution_and_few_have_no_drift() -> None:
     found = describe([])
-    assert found['num_steps'] == found['num_outliers'] == 0
-    assert set(found['step_seconds'].values()) == {None}
-    assert found['drift'] is None
-    assert describe([1.0, 2.0, 3.0])['drift'] is None
+    assert found.num_steps == found.num_outliers == 0
+    assert set(vars(found.step_seconds).values()) == {None}
+    assert found.drift is None
+    assert describe([1.0, 2.0, 3.0]).drift is None
 
 
 def test_the_spread_of_normal_numbers_is_their_standard_deviation_over_their_mean() -> None:
@@ -60,7 +61,7 @@ def test_outliers_are_slow_and_normal_steps_are_none() -> None:
     seconds[[7, 100]] = 0.9, 0.7
     seconds[8] = 0.1
     assert np.flatnonzero(outliers(seconds)).tolist() == [7, 100]
-    assert describe(seconds)['num_outliers'] == 2
+    assert describe(seconds).num_outliers == 2
 
 
 def test_the_halves_are_compared_as_by_hand() -> None:

@@ -170,7 +170,7 @@ def test_memory_stays_within_the_bound_over_many_steps(tmp_path: Path) -> None:
 def test_a_stage_that_costs_less_than_the_noise_is_not_measurable_and_says_which_steps_would_do() -> None:
     times = [StageTime('read', 100, 2.0, 1.0), StageTime('decode', 100, 1.0, 1.5), StageTime('transfer', 100, 1.6, 1.4)]
     rows = rows_of(times)
-    assert [row['share'] for row in rows] == pytest.approx([1.25, -0.625, 0.375])
+    assert [row.share for row in rows] == pytest.approx([1.25, -0.625, 0.375])
     table = format_stages(rows, 10)
     decode, transfer = (next(line for line in table.splitlines() if name in line) for name in ('decode', 'transfer'))
     assert decode.count('not measurable') == 2

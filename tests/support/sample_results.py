@@ -17,8 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 from hardware.surroundings import fingerprint
 from params import Params, make_params
 from results.document import Record
+from results.facts import as_json
 from results.result import Cause, Phase, Result, Step, StepValues
-from results.statistics import describe, throughput
+from results.sections import StepsSection, ThroughputSection
+from results.statistics import describe
 from sweeps.configurations import SweepPlan, make_plan
 from sweeps.folder import Folder
 from sweeps.request import override
@@ -123,40 +125,27 @@ def _take_steps(document: dict[str, Any], seconds: NDArray[np.float64], gap: flo
     starts = _BEGIN + np.concatenate([[0.0], np.cumsum(every + gap)[:-1]])
     phases = [Phase.WARMUP] * num_warmup + [Phase.TIMED] * len(seconds)
     indices = [*range(1, num_warmup + 1), *range(1, len(seconds) + 1)]
+    (rate,) = {*document['workers'][0]['steps']['learning_rate']}
     steps = [
-        Step(phase, index, second, StepValues(7 * math.exp(-i / 30) + 0.5, steps_before=i, steps_after=i + 1), start)
+        Step(
+            phase,
+            index,
+            second,
+            StepValues(7 * math.exp(-i / 30) + 0.5, learning_rate=rate, steps_before=i, steps_after=i + 1),
+            start,
+        )
         for i, phase, index, second, start in zip(
             range(len(every)), phases, indices, every.tolist(), starts.tolist(), strict=True
         )
     ]
     run |= {'num_warmup': num_warmup, 'num_timed': len(seconds)}
-    for worker in document['workers']:
-        worker['steps'] |= {
-            'phase': [step.phase.value for step in steps],
-            'index': indices,
-            'global_step': [step.values.steps_after for step in steps],
-            'generation': [step.generation for step in steps],
-            'start': [step.start for step in steps],
-            'seconds': [step.seconds for step in steps],
-            'loss': [step.values.loss for step in steps],
-            'learning_rate': worker['steps']['learning_rate'][:1] * len(steps),
-            'between': {'printing': [gap] * len(steps)},
-        }
     workers = len(document['workers'])
     between = ({Cause.PRINTING: gap},) * len(steps)
     result = Result(_PARAMS, document['model']['name'], run, '', tuple(steps), True, between, workers)
-    document['throughput'] = {
-        'images_per_second': result.images_per_second,
-        'images_per_second_of_steps': throughput(result.images, result.step_seconds),
-        'images': result.images,
-        'wall_seconds': result.wall_seconds,
-        'step_seconds': result.step_seconds,
-        'between_seconds': {cause.value: spent for cause, spent in result.between_seconds.items()},
-        'standard_error': result.rate.standard_error,
-        'jitter': result.rate.jitter,
-        'images_per_second_per_device': result.images_per_second / (workers * len(run['devices'])),
-    }
-    document['statistics'] = describe(seconds)
+    for worker in document['workers']:
+        worker['steps'] = as_json(StepsSection.of(result))
+    document['throughput'] = as_json(ThroughputSection.of(result))
+    document['statistics'] = as_json(describe(seconds))
     compute = document['compute']
     compute['flops_per_second'] = compute['flops_per_image'] * result.images_per_second
     compute['share_of_peak'] = compute['flops_per_second'] / compute['peak_flops_per_second']
