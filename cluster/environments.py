@@ -204,11 +204,11 @@ class Launch:
 def find_launch(environ: Environment) -> Launch | None:
     """Returns who started this process as one of several; None if it was started alone.
 
-    Open MPI is checked first: its mpirun starts one daemon on each node with srun, so that its processes have the Slurm
-    variables of that daemon. The same holds for other PMIx launchers; only the namespace distinguishes them from Slurm.
-    A batch script has SLURM_PROCID too, but only processes that srun starts have the SLURM_STEP_ variables (srun(1),
-    OUTPUT ENVIRONMENT VARIABLES). Open MPI 4 and 5 set the OMPI_ variables (mpirun(1)); PMIx_server_setup_fork sets
-    PMIX_RANK and PMIX_NAMESPACE, but no size.
+    Open MPI is checked first: its mpirun starts one daemon on each other node with srun, so that processes there have
+    the Slurm variables of that daemon. The same holds for other PMIx launchers; only the namespace distinguishes them
+    from Slurm. A batch script has SLURM_PROCID too, but only processes that srun starts have the SLURM_STEP_ variables
+    (srun(1), OUTPUT ENVIRONMENT VARIABLES). Open MPI 4 and 5 set the OMPI_ variables (mpirun(1));
+    PMIx_server_setup_fork sets PMIX_RANK and PMIX_NAMESPACE, but no size.
 
     Raises:
       UsageError: a variable is not a number, or the rank is not below the size.
@@ -295,7 +295,9 @@ def place_ranks(launch: Launch, environ: Environment, num_ps: int) -> list[tuple
     if len(nodes) == 1:
         nodes, here = [_LOOPBACK], _LOOPBACK
     else:
-        here = environ.get('SLURMD_NODENAME', '')
+        # mpirun starts the ranks of its own node itself. There the shell of salloc has no SLURMD_NODENAME.
+        name = environ.get('SLURMD_NODENAME') or environ.get('PMIX_HOSTNAME', '')
+        here = name if name in nodes else name.partition('.')[0]
     places = [(node, i) for node, count in zip(nodes, counts, strict=False) for i in range(count)]
     is_filled = len(nodes) == len(counts) and len(places) == launch.size
     # With one task on each node all distributions are the same, and Slurm calls its default cyclic.

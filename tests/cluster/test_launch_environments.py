@@ -178,6 +178,14 @@ def test_open_mpi_in_a_slurm_job_runs_on_the_nodes_of_the_job() -> None:
         assert cluster == Cluster((), hosts, 'worker', rank, 'Open MPI')
 
 
+def test_the_node_of_mpirun_may_be_known_by_its_full_name_or_to_slurm_alone() -> None:
+    for environ in (
+        open_mpi_in_slurm(1, PMIX_HOSTNAME='gpu01.cluster.lan'),
+        open_mpi_in_slurm(1, PMIX_HOSTNAME='', SLURMD_NODENAME='gpu01'),
+    ):
+        assert found(environ, cluster_port=4000, **COLLECTIVE).own.host == 'gpu01:4001'
+
+
 @pytest.mark.parametrize(
     'environ',
     [

@@ -378,11 +378,8 @@ def _make_key(path: Path) -> None:
 
 def _outermost(paths: Sequence[Path]) -> list[str]:
     """Returns the paths that lie in a folder that each host has of its own, without those that others contain."""
-    inside = {
-        path.resolve()
-        for path in paths
-        if any(path.resolve().is_relative_to(folder) for folder in host_processes.OWN_FOLDERS)
-    }
+    own = {*map(Path, host_processes.OWN_FOLDERS)}
+    inside = {path.resolve() for path in paths if own & {*path.resolve().parents}}
     return [str(path) for path in sorted(inside) if not any(other in path.parents for other in inside)]
 
 

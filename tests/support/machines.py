@@ -230,19 +230,40 @@ def open_mpi(rank: int, size: int, local_size: int, **changes: str) -> dict[str,
 
 
 def open_mpi_in_slurm(rank: int, **changes: str) -> dict[str, str]:
-    """Open MPI in a Slurm job with 2 ranks on each of 3 nodes: the Slurm step is that of Open MPI's daemon."""
+    """Open MPI 4.1 in a shell of salloc, with 2 ranks on each of 3 nodes, as captured under Slurm 22.05.
+
+    mpirun starts the ranks of its own node itself. Those of other nodes are started by its daemons, which are a step.
+    """
     node = rank // 2
+    job = {
+        'SLURM_JOB_ID': '1207',
+        'SLURM_JOB_NODELIST': 'gpu[01-03]',
+        'SLURM_JOB_NUM_NODES': '3',
+        'SLURM_NNODES': '3',
+        'SLURM_NODELIST': 'gpu[01-03]',
+        'SLURM_NPROCS': '6',
+        'SLURM_NTASKS': '6',
+        'SLURM_TASKS_PER_NODE': '2(x3)',
+    }
     daemon = {
         'SLURMD_NODENAME': f'gpu0{node + 1}',
         'SLURM_DISTRIBUTION': 'cyclic',
         'SLURM_LOCALID': '0',
-        'SLURM_NODEID': str(node),
-        'SLURM_PROCID': str(node),
-        'SLURM_STEP_NUM_TASKS': '3',
-        'SLURM_STEP_TASKS_PER_NODE': '1(x3)',
-        'SLURM_TASKS_PER_NODE': '1(x3)',
+        'SLURM_NNODES': '2',
+        'SLURM_NODEID': str(node - 1),
+        'SLURM_NPROCS': '2',
+        'SLURM_NTASKS': '2',
+        'SLURM_NTASKS_PER_NODE': '1',
+        'SLURM_PROCID': str(node - 1),
+        'SLURM_STEPID': '0',
+        'SLURM_STEP_ID': '0',
+        'SLURM_STEP_NODELIST': 'gpu[02-03]',
+        'SLURM_STEP_NUM_NODES': '2',
+        'SLURM_STEP_NUM_TASKS': '2',
+        'SLURM_STEP_TASKS_PER_NODE': '1(x2)',
+        'SLURM_TASKS_PER_NODE': '1(x2)',
     }
-    return {**slurm_step(0), **daemon, **open_mpi(rank, 6, 2), **changes}
+    return {**job, **(daemon if node else {}), **open_mpi(rank, 6, 2, PMIX_HOSTNAME=f'gpu0{node + 1}'), **changes}
 
 
 def pmix(rank: int, **changes: str) -> dict[str, str]:
