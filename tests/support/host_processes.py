@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 # Folders in which processes of one machine meet. Each host has its own.
 OWN_FOLDERS = ('/dev/shm', '/run', '/tmp')
@@ -64,7 +65,7 @@ def own_folders(shared: Sequence[str]) -> None:
     Path('/run/sshd').mkdir()
 
 
-def be_host(facts: Mapping[str, object]) -> None:
+def be_host(facts: Mapping[str, Any]) -> None:
     """Runs the first process of a host, for ever, as a child of this process."""
     unshare(_CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID | _CLONE_NEWNET)
     if pid := os.fork():
@@ -76,21 +77,22 @@ def be_host(facts: Mapping[str, object]) -> None:
     # Mounts are invisible outside.
     mount('--make-rprivate', '/')
     mount('-t', 'proc', 'proc', '/proc')
-    os.sched_setaffinity(0, facts['cores'])  # type: ignore[arg-type]
-    socket.sethostname(str(facts['name']))
-    own_folders(facts['shared'])  # type: ignore[arg-type]
+    os.sched_setaffinity(0, facts['cores'])
+    socket.sethostname(facts['name'])
+    own_folders(facts['shared'])
     mount_files(facts)
     print('ready', flush=True)
     if not sys.stdin.readline():
         return
-    command = ['/usr/sbin/sshd', '-D', '-f', str(facts['sshd_config']), '-E', str(facts['sshd_log'])]
-    sshd = subprocess.Popen(command, stdin=subprocess.DEVNULL, env={'PATH': os.environ['PATH']})
+    sshd = subprocess.Popen(facts['sshd'], stdin=subprocess.DEVNULL, env={'PATH': os.environ['PATH']})
     while sshd.poll() is None:
         with socket.socket() as probe:
             if not probe.connect_ex(('127.0.0.1', _SSH_PORT)):
                 print('up', flush=True)
                 break
         time.sleep(0.005)
+    else:
+        sys.exit(f'sshd ended with {sshd.returncode}; see {facts["sshd"][-1]}')
     while True:
         try:
             os.wait()
@@ -99,14 +101,13 @@ def be_host(facts: Mapping[str, object]) -> None:
             time.sleep(0.1)
 
 
-def mount_files(facts: Mapping[str, object]) -> None:
+def mount_files(facts: Mapping[str, Any]) -> None:
     """Mounts files and folders over those of the machine: {there: here}."""
-    files: Mapping[str, str] = facts['files']  # type: ignore[assignment]
-    for there, here in files.items():
+    for there, here in facts['files'].items():
         mount('--bind', here, there)
 
 
-def be_switch(facts: Mapping[str, object]) -> None:
+def be_switch(facts: Mapping[str, Any]) -> None:
     """Holds the network, for ever. Makes and serves the links that it is asked for, as [[pid, port, seconds], ...]."""
     unshare(_CLONE_NEWNET)
     mount('--make-rprivate', '/')

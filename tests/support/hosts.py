@@ -15,8 +15,8 @@ import contextlib
 import functools
 import json
 import os
-import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -103,7 +103,7 @@ NEEDED = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 class _Namespaces:
     """A process of host_processes.py in namespaces of its own."""
 
-    def __init__(self, role: str, facts: Mapping[str, object]) -> None:
+    def __init__(self, role: str, facts: Mapping[str, Any]) -> None:
         command = [sys.executable, '-I', '-S', host_processes.__file__, role, json.dumps(facts)]
         self._process = subprocess.Popen(
             tethered(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_ENVIRONMENT
@@ -139,16 +139,10 @@ class _Namespaces:
 
     def close(self) -> None:
         """Ends it, and with it all processes of its namespace; returns when all have ended."""
-        # The first process of a host is a child of the one that was started. It ends after all others of its namespace.
-        try:
-            first = os.pidfd_open(self.pid or self._process.pid)
-        except ProcessLookupError:
-            first = -1
-        self._process.kill()
-        self._process.wait()
-        if first >= 0:
-            select.select([first], [], [], _END_SECS)
-            os.close(first)
+        if self._process.poll() is None:
+            # The first process of a host is a child of the one that was started, and ends after all others of the host.
+            os.kill(self.pid or self._process.pid, signal.SIGKILL)
+        self._process.wait(_END_SECS)
         self._stdin.close()
         assert self._process.stdout
         self._process.stdout.close()
@@ -259,6 +253,7 @@ def make_hosts(
     """
     _remove_leftovers()
     usable = sorted(os.sched_getaffinity(0))
+    sshd = shutil.which('sshd', path=_PATH)
     names = [f'node{i + 1}' for i in range(count)]
     with contextlib.ExitStack() as stack:
         folder = Path(
@@ -278,8 +273,7 @@ def make_hosts(
                 'cores': list(cores[i] if cores else usable),
                 'shared': visible,
                 'files': common | own,
-                'sshd_config': str(folder / name / 'sshd_config'),
-                'sshd_log': str(folder / name / 'sshd.log'),
+                'sshd': [sshd, '-D', '-f', str(folder / name / 'sshd_config'), '-E', str(folder / name / 'sshd.log')],
             }
             processes.append(stack.enter_context(contextlib.closing(_Namespaces('host', facts))))
         for process in (switch, *processes):
