@@ -285,7 +285,8 @@ def leave_one_out(tasks: Sequence[Task], number: int) -> list[Judged]:
     losses = {name: np.array([_loss(one, name) for one in found]) for name in machines}
     judged = []
     for name in machines:
-        best = int(sum(losses[other] for other in machines if other != name).argmin()) if len(machines) > 1 else 0
+        of_others = np.array([losses[other] for other in machines if other != name])
+        best = int(of_others.sum(axis=0).argmin()) if of_others.size else 0
         judged += [one for one in found[best] if one.row.machine == name]
     return judged
 

@@ -23,8 +23,8 @@ A module of commands/ declares a frozen dataclass of params.spec.flag() fields a
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar, cast
 
 from errors import Refusals, UsageError, nearest
 from params.spec import FlagSpec, Value, asks_for_help, expand, specs_of
@@ -173,8 +173,10 @@ class Declaration(Generic[OptionsT]):
                 # This gives the same errors as for the flags of a run.
                 read[name] = specs[name].read(text)
         refusals.raise_all()
+        names = {field.name.removesuffix('_'): field.name for field in fields(cast(Any, self.options))}
         # mypy cannot see that the spec of each field read its value.
-        return Arguments(self.options(**read), frozenset(read), positional, rest)
+        options = self.options(**{names[name]: value for name, value in read.items()})
+        return Arguments(options, frozenset(read), positional, rest)
 
     def format_help(self) -> str:
         """Returns the text of --help: usage, description, examples, details, each argument; at most 100 columns."""

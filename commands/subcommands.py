@@ -28,6 +28,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     'doctor': Subcommand('[--flag=value ...]', 'checks what works on this machine; run it first'),
     'help': Subcommand('[NAME] [--flag=value ...]', 'prints this, every flag, or all about one flag or subcommand'),
     'models': Subcommand('[PATTERN] [--flag=value ...]', 'lists the networks and what they cost'),
+    'predict': Subcommand('[--flag=value ...]', 'predicts larger clusters from one process and its links'),
     'records': Subcommand('[--flag=value ...]', 'makes TFRecord shards from a folder of images, or checks shards'),
     'report': Subcommand('DIR ... [--flag=value ...]', 'makes one HTML page of results, with plots'),
     'sweep': Subcommand('[FILE] [--flag=value ...] [-- FLAGS]', 'measures many configurations, and prints one table'),

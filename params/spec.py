@@ -200,8 +200,10 @@ def specs_of(table: type) -> dict[str, FlagSpec]:
         members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         (kind,) = (member for member in members if member is not types.NoneType)
         owner = next(cls for cls in table.__mro__ if field.name in vars(cls).get('__annotations__', {}))
-        specs[field.name] = FlagSpec(
-            field.name,
+        # A field cannot be named like a keyword of Python: from_ is the flag --from.
+        name = field.name.removesuffix('_')
+        specs[name] = FlagSpec(
+            name,
             kind,
             optional=types.NoneType in members,
             default=typing.cast(Value, field.default),

@@ -49,6 +49,8 @@ PRIORS: dict[str, Prior] = {
     # each doubling.
     'shared': usual(5e9, 0.1),
     'to_shared': Prior(0.45, 0.1),
+    # Messages between processes of one host go through its memory several times, and take processor time.
+    'loopback': usual(0.7e9, 0.8),
     'tensor_seconds': usual(20e-6, 0.7),
     'between': usual(0.5e9, 1.2),
     'between_step': Prior(-0.1, 0.15),
@@ -66,7 +68,7 @@ PRIORS: dict[str, Prior] = {
     'compute': Prior(0.0, 3.0),
 }
 # The standard deviation of the logarithm of a step's seconds from one run to the next, with what no term describes.
-NOISE = 0.015
+NOISE = 0.02
 # The same for the seconds of an exchange alone.
 EXCHANGE_NOISE = 0.05
 # How sharply the logarithm of `inside` begins to approach that of `shared`.
@@ -127,7 +129,8 @@ class Fit:
 
     def __post_init__(self) -> None:
         self._places: dict[_Name, int] = {}
-        means, spreads = [], []
+        means: list[float] = []
+        spreads: list[float] = []
         for name, prior in self._all_priors():
             self._places[name] = len(means)
             means.append(prior.mean)
@@ -152,7 +155,7 @@ class Fit:
         Args:
           changes: added to the logarithms of rates.
         """
-        known = {name: self._value(name) for name in self._names_of(work, cluster)}
+        known = {name: self._value(name) for name in self.names(work, cluster)}
         for name, change in (changes or {}).items():
             known[name] += change
         return _rates(work, cluster, {name[0]: value for name, value in known.items()})
@@ -182,28 +185,32 @@ class Fit:
         return float(self._values[place]) if place is not None else self._prior(name).mean
 
     def _names(self, one: Measured) -> list[_Name]:
-        names = self._names_of(one.work, one.cluster)
+        names = self.names(one.work, one.cluster)
         if one.is_exchange:
             unused = ('compute', 'crowding', 'jitter', 'image_seconds', 'overlap', 'overlap_of_fused', 'scale')
             return [name for name in names if name[0] not in unused]
         return names
 
-    def _names_of(self, work: Work, cluster: Cluster) -> list[_Name]:
+    def names(self, work: Work, cluster: Cluster) -> list[_Name]:
         """Returns the names of the rates on which a step depends."""
         names = [('compute', work.key)]
         if cluster.total_devices == 1:
             return names
         label = cluster.label
-        names += [('crowding', label), ('jitter', '')]
+        inside = label if cluster.inside_label is None else cluster.inside_label
+        names += [('crowding', inside), ('jitter', '')]
         if work.reads_images:
             names += [('image_seconds', ''), ('scale_of_read', label)]
         if cluster.exchange is Exchange.NONE:
             return names
         names += [('overlap_of_fused' if work.fuses else 'overlap', label), ('scale', f'{label} {work.key}')]
         if (devices := cluster.devices_of_host) > 1:
-            names += [('inside', label), ('tensor_seconds', label)]
-            names += [(f'inside_step{level}', label) for level in _levels(devices)]
-            names += [(name, '') for name in ('shared', 'to_shared') if devices > 2]
+            names += [('tensor_seconds', inside)]
+            if cluster.workers_of_host > 1:
+                names += [('loopback', inside)]
+            else:
+                names += [('inside', inside), *((f'inside_step{level}', inside) for level in _levels(devices))]
+                names += [(name, '') for name in ('shared', 'to_shared') if devices > 2]
         if cluster.hosts > 1:
             names += [('between', ''), ('between_label', label), ('message_seconds', label), ('latency', '')]
             names += [(f'between_step{level}', '') for level in _levels(cluster.hosts)]
@@ -262,11 +269,11 @@ class Fit:
             if before - residuals @ residuals < 1e-5 * before:
                 break
         matrix = self._jacobian(values, residuals)
-        return values, np.linalg.inv(matrix.T @ matrix)
+        return values, np.asarray(np.linalg.inv(matrix.T @ matrix), dtype=np.float64)
 
     def _spread(self, work: Work, cluster: Cluster) -> float:
         """Returns the standard deviation of the logarithm of the predicted seconds of a step."""
-        names = self._names_of(work, cluster)
+        names = self.names(work, cluster)
         base = math.log(terms_of(work, cluster, self.rates(work, cluster)).seconds)
         slopes = np.zeros(len(self._values))
         unknown = 0.0
@@ -317,7 +324,12 @@ def _rates(work: Work, cluster: Cluster, known: dict[str, float]) -> Rates:
 
 
 def _inside(devices: int, known: dict[str, float]) -> float:
-    """Returns the logarithm of the bus bandwidth of so many devices: that of two, changed with each doubling."""
+    """Returns the logarithm of the bus bandwidth of so many devices: that of two, changed with each doubling.
+
+    Several processes of a host exchange messages, whose rate does not depend on their number.
+    """
+    if 'loopback' in known:
+        return known['loopback']
     rate = known.get('inside', 0.0)
     for level in _levels(devices) if devices > 1 else ():
         above = _SOFT * float(np.logaddexp(0, (rate - known['shared']) / _SOFT))

@@ -62,7 +62,8 @@ class Cluster:
       hosts: the number of hosts on which they run.
       devices: the number of devices of each worker.
       servers: the number of parameter servers; they run on the hosts of the workers.
-      label: which measurements of links are for it, such as those of one mode; see scaling.fitting.
+      label: tells links apart that measurements of one say little about another, such as those of two modes.
+      inside_label: the same for the links between the devices of a host; by default label.
       sums_on_host: whether processors of the host sum gradients, not GPUs.
     """
 
@@ -72,6 +73,7 @@ class Cluster:
     devices: int = 1
     servers: int = 0
     label: str = ''
+    inside_label: str | None = None
     sums_on_host: bool = False
 
     @property
@@ -205,6 +207,15 @@ def bytes_of_links(work: Work, cluster: Cluster) -> float:
         # Patarasuk and Yuan 2009, section 3: each of W workers sends 2 (W - 1) / W of the gradients.
         return 2 * (cluster.workers - 1) / cluster.workers * work.bytes
     return 2 * max(_server_bytes(work, cluster), _worker_bytes(work, cluster))
+
+
+def bytes_of_step(work: Work, cluster: Cluster) -> float:
+    """Returns the bytes that all processes together send in a step, as docs/modes.md counts them."""
+    if cluster.exchange is Exchange.NONE or cluster.workers == 1:
+        return 0.0
+    if cluster.exchange is Exchange.SERVERS:
+        return 2.0 * work.bytes * cluster.workers
+    return 2.0 * work.bytes * (cluster.workers - 1)
 
 
 def _exchange(work: Work, cluster: Cluster, rates: Rates) -> tuple[dict[str, float], float]:
