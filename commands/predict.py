@@ -9,7 +9,7 @@ from typing import Any
 
 from commands.options import Arguments, Declaration
 from comparison.tables import Table, TableColumn, as_csv
-from errors import UsageError, format_warning, nearest, spelled
+from errors import UsageError, counted, format_warning, nearest, spelled
 from params.modes import MODES
 from params.spec import flag, numbers_of
 from results.collection import collect
@@ -273,8 +273,8 @@ def _smallest(forecaster: Forecaster, asked: _Asked, target: float) -> tuple[lis
                     of_servers = ', a parameter server on each host' if servers is None else f', {servers} ps'
                 best = forecaster.best(mode, devices, servers, most)
                 missed.append(
-                    f'{name}, {devices} devices each{of_servers}: no number of hosts up to {most} reaches {target:g}; '
-                    f'{best.shape.workers} give the most, {best.images_per_second:.1f}'
+                    f'{name}, {counted(devices, "device")} each{of_servers}: no number of hosts up to {most} reaches '
+                    f'{target:g}; {best.shape.workers} give the most, {best.images_per_second:.1f}'
                 )
     return found, missed
 
@@ -291,7 +291,7 @@ def _print(
         f'batch {forecaster.work.images}.',
         *missed,
     ]
-    if options.network is not None:
+    if options.network is not None and any(one.shape.hosts > 1 for one in found):
         notes.append('The network is known from a data sheet alone; measure it, and the intervals get narrower.')
     if options.format == 'json':
         print(json.dumps(_document(options, record, forecaster, found, missed), indent=2))

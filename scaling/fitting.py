@@ -50,7 +50,7 @@ PRIORS: dict[str, Prior] = {
     'shared': usual(5e9, 0.1),
     'to_shared': Prior(0.45, 0.1),
     # Messages between processes of one host go through its memory several times, and take processor time.
-    'loopback': usual(0.7e9, 0.8),
+    'loopback': usual(1.2e9, 0.8),
     'tensor_seconds': usual(20e-6, 0.7),
     'between': usual(0.5e9, 1.2),
     'between_step': Prior(-0.1, 0.15),
@@ -330,7 +330,9 @@ def _inside(devices: int, known: dict[str, float]) -> float:
     """
     if 'loopback' in known:
         return known['loopback']
-    rate = known.get('inside', 0.0)
+    if 'inside' not in known:
+        return 0.0
+    rate = known['inside']
     for level in _levels(devices) if devices > 1 else ():
         above = _SOFT * float(np.logaddexp(0, (rate - known['shared']) / _SOFT))
         change = known[f'inside_step{level}'] - known['to_shared'] * above
@@ -340,7 +342,9 @@ def _inside(devices: int, known: dict[str, float]) -> float:
 
 def _between(hosts: int, known: dict[str, float]) -> float:
     """Returns the logarithm of the rate of a host's link with so many hosts."""
-    rate = known.get('between', 0.0) + known.get('between_label', 0.0)
+    if 'between' not in known:
+        return 0.0
+    rate = known['between'] + known['between_label']
     for level in _levels(hosts) if hosts > 1 else ():
         rate += known[f'between_step{level}'] * min(1.0, math.log2(hosts) - (level - 1))
     return rate
