@@ -154,12 +154,13 @@ def test_compare_shows_a_prediction_beside_what_was_measured(capsys: pytest.Capt
 def test_compare_refuses_a_prediction_of_something_else(capsys: pytest.CaptureFixture[str]) -> None:
     Path('predicted.json').write_text(run(capsys, FROM, NETWORK, '--workers=2', '--format=json'))
     pair = {'model': 'lenet', 'variable_update': 'collective_all_reduce', 'num_workers': 2}
-    for name, changes in {
+    others: dict[str, dict[str, Any]] = {
         'model': {'model': 'alexnet'},
         '4*1': {'num_workers': 4},
         'batch': {'batch_size': 64},
-    }.items():
-        write_sample(Path('other.json'), **{**pair, **changes})
+    }
+    for name, changes in others.items():
+        write_sample(Path('other.json'), **(pair | changes))
         assert name in refused(capsys, 'predicted.json', 'other.json', command='compare')
     assert 'predicted.json' in refused(capsys, 'predicted.json', command='compare')
     Path('cut.json').write_text(Path('predicted.json').read_text()[:-100])

@@ -86,7 +86,12 @@ def test_a_result_of_several_devices_is_predicted_as_measured() -> None:
 
 
 def test_results_of_clusters_are_fitted_to() -> None:
-    cluster = {'model': 'resnet50', 'variable_update': 'collective_all_reduce', 'num_workers': 2, 'seed': 5}
+    cluster: dict[str, Any] = {
+        'model': 'resnet50',
+        'variable_update': 'collective_all_reduce',
+        'num_workers': 2,
+        'seed': 5,
+    }
     results = [sample_record(**cluster, rate=rate) for rate in (60.0, 60.0)]
     for number, worker in enumerate(results[0].document['workers']):
         worker['host'] = f'host{number}'
