@@ -15,12 +15,13 @@ pytestmark = pytest.mark.unit
 
 FROM = '--from=alone.json'
 NETWORK = '--network=1Gbit'
+PAIR: dict[str, Any] = {'flags': {'variable_update': 'collective_all_reduce'}, 'cluster': {'num_workers': 2}}
 
 
 @pytest.fixture(autouse=True)
 def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write_sample(tmp_path / 'alone.json', model='lenet', rate=100.0)
+    write_sample(tmp_path / 'alone.json')
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str, command: str = 'predict') -> str:
@@ -115,14 +116,14 @@ def test_target_says_what_cannot_reach_it(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_16_bits_send_half(capsys: pytest.CaptureFixture[str]) -> None:
-    write_sample(Path('half.json'), model='lenet', precision='bf16')
+    write_sample(Path('half.json'), flags={'precision': 'bf16'})
     asked = (NETWORK, '--workers=2', '--variable_update=collective_all_reduce')
     (whole,), (half,) = (rows_of(capsys, f'--from={name}.json', *asked) for name in ('alone', 'half'))
     assert half['bytes_per_step'] == whole['bytes_per_step'] / 2
 
 
 def test_results_of_clusters_are_fitted_to(capsys: pytest.CaptureFixture[str]) -> None:
-    document = sample_document(model='lenet', variable_update='collective_all_reduce', num_workers=2, rate=50.0, seed=9)
+    document = sample_document(rate=50.0, **PAIR)
     for number, worker in enumerate(document['workers']):
         worker['host'] = f'host{number}'
     Path('runs').mkdir()
@@ -139,7 +140,7 @@ def test_devices_of_one_host_need_no_network(capsys: pytest.CaptureFixture[str])
 
 def test_compare_shows_a_prediction_beside_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
     Path('predicted.json').write_text(run(capsys, FROM, NETWORK, '--workers=2', '--format=json'))
-    write_sample(Path('pair.json'), model='lenet', variable_update='collective_all_reduce', num_workers=2, rate=120.0)
+    write_sample(Path('pair.json'), rate=120.0, **PAIR)
     text = run(capsys, 'predicted.json', 'pair.json', command='compare')
     assert 'exchange and waiting' in text
     assert '95 % interval' in text
@@ -153,14 +154,13 @@ def test_compare_shows_a_prediction_beside_what_was_measured(capsys: pytest.Capt
 
 def test_compare_refuses_a_prediction_of_something_else(capsys: pytest.CaptureFixture[str]) -> None:
     Path('predicted.json').write_text(run(capsys, FROM, NETWORK, '--workers=2', '--format=json'))
-    pair = {'model': 'lenet', 'variable_update': 'collective_all_reduce', 'num_workers': 2}
     others: dict[str, dict[str, Any]] = {
-        'model': {'model': 'alexnet'},
-        '4*1': {'num_workers': 4},
-        'batch': {'batch_size': 64},
+        'model': {'flags': {**PAIR['flags'], 'model': 'alexnet'}},
+        '4*1': {'cluster': {'num_workers': 4}},
+        'batch': {'flags': {**PAIR['flags'], 'batch_size': 64}},
     }
     for name, changes in others.items():
-        write_sample(Path('other.json'), **(pair | changes))
+        write_sample(Path('other.json'), **(PAIR | changes))
         assert name in refused(capsys, 'predicted.json', 'other.json', command='compare')
     assert 'predicted.json' in refused(capsys, 'predicted.json', command='compare')
     Path('cut.json').write_text(Path('predicted.json').read_text()[:-100])
@@ -202,9 +202,9 @@ def test_compare_refuses_a_prediction_of_something_else(capsys: pytest.CaptureFi
 def test_what_cannot_be_predicted_is_refused_in_one_line(
     argv: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_sample(Path('cluster.json'), num_workers=2, num_ps=1, variable_update='parameter_server')
-    write_sample(Path('forward.json'), role='forward-only')
-    write_sample(Path('unknown.json'), model='resnet51')
+    write_sample(Path('cluster.json'), cluster={'num_workers': 2, 'num_ps': 1})
+    write_sample(Path('forward.json'), run={'role': 'forward-only'})
+    write_sample(Path('unknown.json'), flags={'model': 'resnet51'})
     Path('failed.json').write_text(json.dumps(sample_failure()))
     if '--fit=.' in argv:
         for path in Path().glob('*.json'):

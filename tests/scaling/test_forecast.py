@@ -9,18 +9,17 @@ from params.modes import MODES
 from scaling.forecast import Forecaster, Shape, can_cluster, dtype_of, shape_of, shapes
 from scaling.links import LinkRow, priors_of_sheet
 from scaling.terms import LARGEST_WHOLE_BYTES
-from tests.support.sample_results import sample_document, sample_record
+from tests.support.sample_results import sample_record
 
 pytestmark = pytest.mark.unit
 
 GBIT = 125e6
+OF_RESNET: dict[str, Any] = {'flags': {'model': 'resnet50'}}
+ON_GPUS: dict[str, Any] = {**OF_RESNET, 'run': {'device': 'gpu'}}
 
 
 def forecaster(network: float = 10 * GBIT, **changes: Any) -> Forecaster:
-    changes = {'model': 'resnet50', 'rate': 100.0, 'num_steps': 200, **changes}
-    record = sample_record(**changes)
-    record.document['run']['device'] = 'gpu'
-    return Forecaster(record, priors=priors_of_sheet(network, None))
+    return Forecaster(sample_record(**ON_GPUS, **changes), priors=priors_of_sheet(network, None))
 
 
 def shape(workers: int, mode: str = 'collective_all_reduce', servers: int = 1) -> Shape:
@@ -71,32 +70,26 @@ def test_the_smallest_cluster_is_the_first_that_is_enough() -> None:
 def test_measured_links_decide() -> None:
     size = 1 << 26
     rows = [LinkRow('collective', 'float32', 2, 2, 1, 0, size, 1, size, size / (0.01 * GBIT))]
-    record = sample_record(model='resnet50', rate=100.0)
+    record = sample_record(**OF_RESNET)
     found = Forecaster(record, rows).forecast(shape(2))
     # 102 MB of gradients at 1.25 MB/s.
     assert found.terms.seconds == pytest.approx(82, rel=0.1)
 
 
 def test_a_result_of_several_devices_is_predicted_as_measured() -> None:
-    record = sample_record(model='resnet50', rate=390.0, devices_per_worker=4)
-    record.document['run']['device'] = 'gpu'
+    record = sample_record(rate=390.0, flags={'model': 'resnet50', 'num_gpus': 4}, run={'device': 'gpu'})
     found = Forecaster(record)
     assert found.forecast(Shape('replicated', 1, 1, 4, 0)).images_per_second == pytest.approx(390, rel=0.01)
     assert 97 < found.images_per_second_of_one < 107
 
 
 def test_results_of_clusters_are_fitted_to() -> None:
-    cluster: dict[str, Any] = {
-        'model': 'resnet50',
-        'variable_update': 'collective_all_reduce',
-        'num_workers': 2,
-        'seed': 5,
-    }
-    results = [sample_record(**cluster, rate=rate) for rate in (60.0, 60.0)]
+    flags = {'model': 'resnet50', 'variable_update': 'collective_all_reduce'}
+    results = [sample_record(rate=60.0, seed=5, flags=flags, cluster={'num_workers': 2})]
     for number, worker in enumerate(results[0].document['workers']):
         worker['host'] = f'host{number}'
-    record = sample_record(model='resnet50', rate=100.0)
-    with_run = Forecaster(record, results=results[:1], priors=priors_of_sheet(GBIT, None)).forecast(shape(2))
+    record = sample_record(**OF_RESNET)
+    with_run = Forecaster(record, results=results, priors=priors_of_sheet(GBIT, None)).forecast(shape(2))
     without = Forecaster(record, priors=priors_of_sheet(GBIT, None)).forecast(shape(2))
     assert abs(with_run.images_per_second - 60) < abs(without.images_per_second - 60)
     assert with_run.images_per_second == pytest.approx(60, rel=0.1)
@@ -105,22 +98,19 @@ def test_results_of_clusters_are_fitted_to() -> None:
 @pytest.mark.parametrize(
     'changes',
     [
-        {'num_workers': 2},
-        {'num_workers': 1, 'num_ps': 1},
-        {'role': 'forward-only'},
-        {'role': 'evaluation'},
-        {'seconds': []},
-        {'model': 'resnet51'},
+        {'cluster': {'num_workers': 2}},
+        {'cluster': {'num_ps': 1}},
+        {'run': {'role': 'forward-only'}},
+        {'run': {'role': 'evaluation'}},
+        {'throughput': {'images_per_second': 0.0}},
+        {'flags': {'model': 'resnet51'}},
     ],
 )
 def test_a_result_that_cannot_be_the_start_is_refused(changes: dict[str, Any]) -> None:
-    if changes == {'seconds': []}:
-        document = sample_document()
-        document['workers'][0]['steps'] = {name: [] for name in ('phase', 'generation', 'seconds', 'start')}
-        record = sample_record()
-        record = type(record)('sample.json', document)
-    else:
-        record = sample_record(**changes)
+    record = sample_record(**changes)
+    if 'throughput' in changes:
+        # No step was timed.
+        record.document['workers'][0]['steps'] |= {'phase': [], 'generation': [], 'seconds': [], 'start': []}
     with pytest.raises(UsageError) as error:
         Forecaster(record)
     assert len(error.value.lines) == 1
@@ -137,7 +127,7 @@ def test_a_result_that_cannot_be_the_start_is_refused(changes: dict[str, Any]) -
     ],
 )
 def test_gradients_travel_in_the_type_of_the_run(precision: str, flags: dict[str, Any], dtype: str) -> None:
-    assert dtype_of(sample_record(precision=precision, flags=flags)) == dtype
+    assert dtype_of(sample_record(flags={'precision': precision, **flags})) == dtype
 
 
 def test_every_combination_is_a_shape_once() -> None:
