@@ -147,13 +147,6 @@ def test_the_version_is_one_line_without_tensorflow() -> None:
     assert (again, third, rest) == (version, version, 'False [0, 0, 0]')
 
 
-@pytest.mark.unit
-def test_the_subcommand_records_has_its_own_help() -> None:
-    done = run('records', '--help')
-    assert done.returncode == 0
-    assert '--input' in done.stdout
-
-
 @pytest.mark.graph
 def test_a_run_prints_results_alone_on_standard_output(tmp_path: Path) -> None:
     flags = [flag for flag in SMALL_RUN if not flag.startswith('--model')]

@@ -243,14 +243,6 @@ def test_role_flags_in_a_flagfile_are_found(tmp_path: Path) -> None:
         cluster_command.main(['--', f'--flagfile={path}'])
 
 
-@pytest.mark.unit
-def test_help_names_every_flag_of_the_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cluster_command.main(['--workers=x', '--help']) == 0
-    lines = capsys.readouterr().out.splitlines()
-    for name in ('ps=VALUE', 'workers=VALUE', 'affinity=VALUE', '[no]keep_going', 'restart=VALUE', '[no]verbose'):
-        assert f'  --{name}' in lines
-
-
 PROGRAM = """
 import os, sys
 flags = dict(word.split('=') for word in sys.argv[1:])

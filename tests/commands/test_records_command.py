@@ -91,15 +91,12 @@ def test_without_pillow_the_command_that_installs_it_is_named(
         convert(photos, tmp_path)
 
 
-def test_help_names_every_flag_and_loads_neither_tensorflow_nor_pil() -> None:
+def test_help_loads_neither_tensorflow_nor_pil() -> None:
     code = (
         'import sys; from commands import records; records.main(["--help"]); '
         'print(sorted({"tensorflow", "PIL", "numpy", "rich"} & set(sys.modules)))'
     )
     output = subprocess.run([sys.executable, '-c', code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    names = re.findall(r'^  --(?:\[no\])?(\w+)', output.stdout, re.MULTILINE)
-    assert names[:7] == ['input', 'output', 'shards', 'subset', 'seed', 'first_label', 'jpeg_quality']
-    assert names[7:] == ['num_processes', 'overwrite', 'check']
     assert output.stdout.endswith('[]\n')
 
 

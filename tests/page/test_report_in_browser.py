@@ -12,7 +12,7 @@ from page.html_page import make_page
 from page.plots import WIDTH
 from results.collection import collect
 from tests.page.browser import Browser, open_browser
-from tests.support.sample_results import sample_document, sample_failure, step_seconds
+from tests.support.sample_results import sample_document, sample_failure
 
 pytestmark = pytest.mark.unit
 
@@ -38,9 +38,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     # The last one differs from the first only by a flag with HTML in its value.
     for number, (mode, (workers, devices)) in enumerate([*settings, settings[0]]):
         document = sample_document(
-            seconds=step_seconds(
-                32 * devices * workers / (100.0 * workers * devices + number), num_steps=30, seed=number
-            ),
+            rate=100.0 * workers * devices + number,
             seed=number,
             flags={
                 'variable_update': mode,
