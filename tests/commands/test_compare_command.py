@@ -4,11 +4,9 @@ import contextlib
 import csv
 import json
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +21,7 @@ from tests.support.outputs import check_line
 from tests.support.sample_results import (
     assert_ended,
     cut_off,
+    interrupt_when_waiting,
     sample_document,
     sample_failure,
     sizes_in,
@@ -504,17 +503,8 @@ def test_the_time_and_ctrl_c_end_the_turns_and_what_was_measured_is_shown(
     # The small program counts the runs of both.
     behaviours: dict[str, object] = {f'--batch_size={size}': {'7': 'wait'} for size in (8, 16)}
     monkeypatch.setattr(commands.compare, 'Starter', lambda environment: starter(tmp_path, behaviours=behaviours))
-    waiting = tmp_path / 'log.txt.waiting'
-
-    def interrupt() -> None:
-        while not waiting.exists():
-            time.sleep(0.02)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    assert tf_cnn_benchmarks.main([*argv, '--output=stopped']) == 130
-    thread.join()
+    with interrupt_when_waiting(tmp_path):
+        assert tf_cnn_benchmarks.main([*argv, '--output=stopped']) == 130
     out, err = capsys.readouterr()
     assert [(row['num_runs'], row['images_per_second']) for row in json.loads(out)['rows']] == [(2, 80), (2, 160)]
     check_line(err.splitlines()[-2], 'stopped')

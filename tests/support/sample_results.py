@@ -5,9 +5,12 @@ import json
 import math
 import os
 import select
+import signal
 import sys
+import threading
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +225,21 @@ def created(folder: Path, plan: SweepPlan) -> Folder:
     made = Folder(folder / 'out')
     made.create(plan)
     return made
+
+
+@contextlib.contextmanager
+def interrupt_when_waiting(folder: Path) -> Iterator[None]:
+    """Interrupts this process in the block, as Ctrl-C does, once a run of the small program waits."""
+
+    def interrupt() -> None:
+        while not (folder / 'log.txt.waiting').exists():
+            time.sleep(0.02)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    yield
+    thread.join()
 
 
 def assert_ended(pids: list[int]) -> None:

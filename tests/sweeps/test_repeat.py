@@ -2,9 +2,6 @@
 
 import io
 import json
-import signal
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,7 @@ from results.document import Record, read_file
 from results.repeats import far_from_others
 from sweeps.repeat import repeat
 from tests.support.outputs import failed, refused
-from tests.support.sample_results import sample_document, starter, step_seconds
+from tests.support.sample_results import interrupt_when_waiting, sample_document, starter, step_seconds
 
 pytestmark = pytest.mark.unit
 
@@ -90,19 +87,9 @@ def test_a_run_that_stopped_early_is_told_with_its_reason_and_kept(tmp_path: Pat
 def test_ctrl_c_shows_the_total_of_the_runs_that_are_done(tmp_path: Path) -> None:
     behaviours: dict[str, object] = {'--batch_size=8': {'3': 'wait'}}
     out, err = io.StringIO(), io.StringIO()
-    waiting = tmp_path / 'log.txt.waiting'
-
-    def interrupt() -> None:
-        while not waiting.exists():
-            time.sleep(0.02)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
     argv = ['--repeat=5', '--batch_size=8']
-    with pytest.raises(KeyboardInterrupt):
+    with interrupt_when_waiting(tmp_path), pytest.raises(KeyboardInterrupt):
         repeat(argv, parse_argv(argv).params, Console(out, err), starter(tmp_path, behaviours=behaviours))
-    thread.join()
     assert 'total images/sec' in out.getvalue()
     assert 'stopped after 2 of 5 runs' in err.getvalue()
     # Two runs have no interval.
