@@ -1,15 +1,18 @@
-"""Which process of a cluster runs on which host. Does not import TensorFlow."""
+"""Which process of a cluster runs on which host, here and as a batch script of Slurm. Does not import TensorFlow."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cluster.hosts import Host, Places
+from cluster.hosts import Command, Host, Places
 from errors import UsageError, counted, read_regular
 
 # The most hosts of a list, and the most processes on one.
 _MOST_HOSTS, _MOST_SLOTS = 4096, 1024
 _HOST_FILE_BYTES = 1 << 20
+# The width of a batch script.
+_COLUMNS = 100
 # user@name, where a name is a host, an alias of ssh, an IPv4 address or an IPv6 address in brackets; then :slots.
 _HOST = re.compile(
     r'(?P<name>(?:[\w.-]+@)?(?:[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.%\w]+\]))(?::(?P<slots>\d{1,9}))?', re.ASCII
@@ -172,3 +175,44 @@ def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_c
             f'{flag}: {", ".join(idle)} would have no process; leave it out, or start more with --workers or --ps'
         )
     return Layout(tuple(names), tuple(map(tuple, jobs)))
+
+
+def batch_script(layout: Layout, argv: Sequence[str], commands: Sequence[Command], *, name: str, num_gpus: int) -> str:
+    """Returns the script for sbatch: the hosts of the layout, and as many processes of each kind.
+
+    Slurm numbers the processes from the first host on, and the program takes its role from its number: the first ones
+    are the parameter servers, the next ones workers. A controller needs the addresses of all.
+
+    Args:
+      argv: the command line of the run, without the flags that describe a cluster.
+      commands: the processes.
+      name: what Slurm calls the job.
+      num_gpus: how many GPUs of each node to ask for; 0 for none.
+    """
+    num_ps = sum(command.name.startswith('ps ') for command in commands)
+    flags = [f'--num_ps={num_ps}'] if num_ps else []
+    if any(command.name.startswith('controller') for command in commands):
+        flags = [word for word in commands[-1].argv if word.startswith(('--controller_host=', '--worker_hosts='))]
+    gpus = [f'#SBATCH --gres=gpu:{num_gpus}'] if num_gpus else []
+    words = ['srun', '--distribution=block', '--kill-on-bad-exit=1', *argv, *flags]
+    lines = [
+        '#!/bin/bash',
+        f'#SBATCH --job-name={name}',
+        f'#SBATCH --nodelist={",".join(name.rpartition("@")[2] for name in layout.names)}',
+        f'#SBATCH --nodes={len(layout.names)}',
+        f'#SBATCH --ntasks={len(commands)}',
+        *gpus,
+        '',
+        *_wrapped([shlex.quote(word) for word in words]),
+    ]
+    return '\n'.join(lines) + '\n'
+
+
+def _wrapped(words: Sequence[str]) -> list[str]:
+    lines = ['']
+    for word in words:
+        if lines[-1] and len(lines[-1]) + len(word) > _COLUMNS:
+            lines[-1] += ' \\'
+            lines.append('  ')
+        lines[-1] += word if not lines[-1].strip() else f' {word}'
+    return lines

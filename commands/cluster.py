@@ -14,8 +14,7 @@ from absl import flags
 from cluster.discovery import find_cluster
 from cluster.hosts import LOOPBACK, Command, Host, LocalHost, Needs, Places
 from cluster.launcher import launch
-from cluster.layout import JOBS, Layout, Member, lay_out, read_host_file, read_hosts_flag
-from cluster.slurm_script import batch_script
+from cluster.layout import JOBS, Layout, Member, batch_script, lay_out, read_host_file, read_hosts_flag
 from cluster.ssh import Reach, connections
 from cluster.topology import HOSTS_FLAGS
 from commands.options import Arguments, Declaration, Rest

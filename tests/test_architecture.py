@@ -58,7 +58,6 @@ WITHOUT_TENSORFLOW = [
     'cluster.hosts',
     'cluster.launcher',
     'cluster.layout',
-    'cluster.slurm_script',
     'cluster.ssh',
     'cluster.topology',
     'commands.benchmark',
