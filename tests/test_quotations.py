@@ -31,9 +31,9 @@ from tests.support.sample_results import sample_document, write_sample
 
 DECLARATIONS: list[Declaration[Any]] = [importlib.import_module(f'commands.{name}').DECLARATION for name in SUBCOMMANDS]
 OTHER_PROGRAMS = ('chromium', 'docker', 'horovodrun', 'kubectl', 'mpirun', 'pip', 'pytest', 'srun', 'tensorboard')
-# Flags of every subcommand, of a sweep's table and of a script; then those of these tests, Docker and Slurm.
+# Flags of every subcommand, of a sweep's table and of scripts; then those of these tests, Docker and Slurm.
 OTHER_FLAGS = (
-    *('help', 'version', 'shape', 'num_images'),
+    *('help', 'version', 'shape', 'num_images', 'leave_one_out'),
     *('all_modes', 'combinations', 'combinations_seed', 'cpus', 'gpus', 'hostname', 'time', 'user', 'distribution'),
 )
 
