@@ -194,7 +194,8 @@ def test_the_result_of_a_peer_can_be_compared(tmp_path: Path, capsys: pytest.Cap
         forward_only=True,
         result_file=str(tmp_path / 'peer.json'),
     )
-    run_steps(args, 'Other software', {'other': '1.0'}, lambda: float(sum(os.urandom(1000))))
+    # Steps of some 10 ms, so that what other processes take from one of them leaves an interval.
+    run_steps(args, 'Other software', {'other': '1.0'}, lambda: float(sum(os.urandom(1_000_000))))
     found = read_file(Path(args.result_file))
     assert isinstance(found, Record)
     assert found.work == {

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import NEEDED, Network, make_hosts
+from tests.support.hosts import NEEDED, Host, Network, make_hosts
 from tests.support.outputs import check_line
 
 pytestmark = [pytest.mark.distributed, NEEDED]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _DEADLINE_SECS = 120.0
+# What the hosts have of this machine, such as the folder of the program if it is in /tmp.
+_FILES_AT_FIRST: dict[str, set[str]] = {}
 # How soon nothing may run on any host, in seconds. An idle machine needs less than 5, a loaded one longer.
 _GONE_SECS = 30.0
 # What stands in for the program where only its life counts: it listens at its address, and has a child.
@@ -39,6 +41,7 @@ sys.exit(3)
 @pytest.fixture(scope='module')
 def network() -> Iterator[Network]:
     with make_hosts(3) as made:
+        _FILES_AT_FIRST.update({host.name: files_of(host) for host in made.hosts})
         yield made
 
 
@@ -65,6 +68,11 @@ def run(network: Network, *words: str) -> 'subprocess.CompletedProcess[str]':
     return subprocess.run(command(network, *words), capture_output=True, text=True, timeout=_DEADLINE_SECS)
 
 
+def files_of(host: Host) -> set[str]:
+    """Returns the files and folders in what each host has for itself."""
+    return {*host.run('find', '/tmp', '/dev/shm', '-maxdepth', '1').stdout.split()}
+
+
 def left_behind(network: Network) -> list[str]:
     """Returns what hosts have of a cluster: processes beside sshd, and files."""
     found = []
@@ -74,8 +82,8 @@ def left_behind(network: Network) -> list[str]:
                 words = Path('/proc', str(pid), 'cmdline').read_bytes().replace(b'\0', b' ').decode()
                 if words and 'sshd: /' not in words and 'sshd -D' not in words:
                     found.append(f'{host.name}: {words}')
-        found += [f'{host.name}: {name}' for name in host.run('ls', '-A', '/tmp', '/dev/shm').stdout.split()]
-    return [line for line in found if not line.endswith((': /tmp:', ': /dev/shm:', f': {network.folder.name}'))]
+        found += [f'{host.name}: {path}' for path in files_of(host) - _FILES_AT_FIRST[host.name]]
+    return found
 
 
 def assert_all_gone(network: Network) -> None:

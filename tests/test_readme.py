@@ -1,1 +1,0 @@
-"""README.md is tested by test_docs.py and test_quotations.py."""
