@@ -248,7 +248,12 @@ def _read_clusters(folder: str, record: Record) -> list[Record]:
         if forecast.is_usable(found):
             usable.append(found)
         else:
-            print(format_warning(f'{found.source}: it has no timed training step, and is left out'), file=sys.stderr)
+            print(
+                format_warning(
+                    f'{found.source}: it is no training run of several devices with timed steps, and is left out'
+                ),
+                file=sys.stderr,
+            )
     for problem in collection.problems:
         print(format_warning(problem), file=sys.stderr)
     if not usable:

@@ -249,9 +249,14 @@ def check_result(record: Record) -> None:
 
 
 def is_usable(record: Record) -> bool:
-    """Whether rates can be fitted to a result: it is a training run with timed steps in lockstep."""
+    """Whether rates can be fitted to a result: it is a training run with timed steps, which all workers take together.
+
+    One worker with a parameter server is left out: no other worker is there to exchange anything with.
+    """
+    cluster = record.document['cluster']
+    is_alone = cluster['num_workers'] == 1 and cluster['num_ps']
     timed = record.step_seconds().size and record.images_per_second > 0
-    return bool(timed) and record.run.get('role') == _TRAINING and bool(record.run.get('sync', True))
+    return bool(timed and not is_alone and record.run.get('role') == _TRAINING and record.run.get('sync', True))
 
 
 def work_of(record: Record) -> Work:
