@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import hosts
+from tests.support import host_processes, hosts
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
 
 pytestmark = [pytest.mark.distributed, NEEDED]
@@ -279,3 +279,7 @@ def test_a_machine_without_what_hosts_need_is_told(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setattr(hosts, '_PATH', '/nowhere')
         assert 'sshd' in str(why_not())
+    with monkeypatch.context() as patch:
+        patch.setattr(hosts, '_has_netem', lambda: False)
+        patch.setattr(host_processes, 'TUN', '/nowhere')
+        assert '/nowhere' in str(why_not())

@@ -25,6 +25,8 @@ from typing import Any
 
 # Folders in which processes of one machine meet. Each host has its own.
 OWN_FOLDERS = ('/dev/shm', '/run', '/tmp')
+# Makes network devices whose packets a process reads and writes.
+TUN = '/dev/net/tun'
 _SSH_PORT = 22
 # Of linux/sched.h and linux/prctl.h.
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
@@ -134,7 +136,7 @@ def _tap(name: str, pid: int) -> int:
     with open('/proc/self/ns/net') as own, open(f'/proc/{pid}/ns/net') as other:
         if _LIBC.setns(other.fileno(), _CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), 'setns')
-        device = os.open('/dev/net/tun', os.O_RDWR | os.O_NONBLOCK)
+        device = os.open(TUN, os.O_RDWR | os.O_NONBLOCK)
         fcntl.ioctl(device, _TUNSETIFF, struct.pack('16sH22x', name.encode(), _IFF_TAP | _IFF_NO_PI | _IFF_VNET_HDR))
         fcntl.ioctl(device, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4 | _TUN_F_TSO6)
         if _LIBC.setns(own.fileno(), _CLONE_NEWNET):

@@ -85,7 +85,7 @@ def why_not() -> str | None:
         return f'hosts are made with {", ".join(missing)}, which this machine lacks'
     trial = (
         'ip link add bridge0 type bridge && ip link add veth0 type veth peer name veth1 && '
-        'tc qdisc add dev veth0 root tbf rate 1gbit burst 100kb latency 1ms'
+        'tc qdisc add dev veth0 root tbf rate 1gbit burst 100kb latency 1ms && mount -t tmpfs tmpfs /mnt'
     )
     tried = subprocess.run(
         ['unshare', '--net', '--pid', '--mount', '--uts', '--ipc', '--fork', 'sh', '-c', trial],
@@ -93,7 +93,18 @@ def why_not() -> str | None:
         text=True,
         errors='replace',
     )
-    return f'namespaces cannot be made: {tried.stderr.strip()}' if tried.returncode else None
+    if tried.returncode:
+        return f'hosts are namespaces, which cannot be made here: {" ".join(tried.stderr.split())}'
+    if not (_has_netem() or Path(host_processes.TUN).exists()):
+        return f'links cannot have a latency: the kernel has no netem, and there is no {host_processes.TUN}'
+    return None
+
+
+@functools.cache
+def _has_netem() -> bool:
+    """Whether the kernel can delay packets."""
+    trial = 'tc qdisc add dev lo root netem delay 1ms'
+    return not subprocess.run(['unshare', '--net', 'sh', '-c', trial], capture_output=True).returncode
 
 
 # For tests that need hosts.
@@ -326,13 +337,6 @@ def _connect(switch: _Namespaces, pids: Sequence[int], rate_mbit: float | None, 
                 shaped['tc'].append(f'qdisc add dev {end} {parent} netem delay {secs * 1e6:.0f}us limit 100000')
         for program, given in shaped.items():
             _batch(program, pid, given)
-
-
-@functools.cache
-def _has_netem() -> bool:
-    """Whether the kernel can delay packets."""
-    trial = 'tc qdisc add dev lo root netem delay 1ms'
-    return not subprocess.run(['unshare', '--net', 'sh', '-c', trial], capture_output=True).returncode
 
 
 def _batch(program: str, pid: int, lines: Sequence[str]) -> None:
