@@ -257,11 +257,11 @@ def judge(tasks: Iterable[Task], priors: Mapping[str, Prior] = PRIORS) -> list[J
 def _yardsticks(row: Row, known: Sequence[Row]) -> dict[str, float]:
     """What simple rules predict for a row: 0.95 x n x one GPU, and the last efficiency falling on as before."""
     found = {}
-    one = [other for other in known if other.gpus == 1 and other.work.key == row.work.key]
-    if one:
-        found[f'{_EACH} n'] = _EACH * row.gpus * one[0].images_per_second
     series = sorted((other for other in known if other.series == row.series), key=lambda other: other.gpus)
     each = [math.log(other.images_per_second / other.gpus) for other in series]
+    if series:
+        # Where one GPU alone was not measured, the fewest that were.
+        found[f'{_EACH} n'] = _EACH * row.gpus * math.exp(each[0])
     if len(series) > 1 and series[-1].gpus > series[-2].gpus:
         fall = (each[-1] - each[-2]) / math.log2(series[-1].gpus / series[-2].gpus)
         found['falling on'] = row.gpus * math.exp(each[-1] + fall * math.log2(row.gpus / series[-1].gpus))

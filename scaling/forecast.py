@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from errors import UsageError
+from inputs.data_sets import RECORDS
 from models.gradients import gradients_of
 from models.registry import MODELS, load_model_file
 from params.modes import MODES, Mode
@@ -268,7 +269,9 @@ def work_of(record: Record) -> Work:
     run, flags = record.run, record.flags
     if path := flags.get('model_file'):
         load_model_file(str(path))
-    facts = MODELS.find_model(record.model, run.get('data_set'))
+    data_set = run.get('data_set')
+    # A folder of images trains the network of the model's own data set, but for the number of classes.
+    facts = MODELS.find_model(record.model, None if data_set == RECORDS else data_set)
     batch, precision = int(run['batch_size']), str(run.get('precision', 'fp32'))
     kind = (
         record.machine.get('fingerprint'),
@@ -286,6 +289,8 @@ def work_of(record: Record) -> Work:
         reads_images=not run.get('is_synthetic', True),
         shares_cores=run.get('device') == 'cpu',
         fuses=bool(flags.get('xla')),
+        is_staged=bool(flags.get('staged_vars')) or flags.get('variable_consistency') == 'relaxed',
+        is_synchronous=bool(flags.get('cross_replica_sync', True)),
     )
 
 

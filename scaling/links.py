@@ -227,6 +227,7 @@ def priors_of_sheet(network: float, latency_us: float | None) -> dict[str, Prior
     """
     # The usual rates of scaling.fitting are those between two hosts, as the sheet's.
     found = {'between': usual(network * _PAYLOAD, _SPREAD_OF_SHEET)}
-    if latency_us:
-        found['latency'] = usual(latency_us * 1e-6, _SPREAD_OF_LATENCY)
+    if latency_us is not None:
+        # A logarithm needs more than 0.
+        found['latency'] = usual(max(latency_us, 0.01) * 1e-6, _SPREAD_OF_LATENCY)
     return found

@@ -35,6 +35,8 @@ class Work:
       slices: whether large variables are cut into parts for the parameter servers.
       shares_cores: whether the devices of a host are the same cores, so that each computes after the other.
       fuses: whether the compiler fuses the backward pass, so that few gradients are ready before its end.
+      is_staged: whether the gradients of a step are exchanged during the next one.
+      is_synchronous: whether all devices take each step together.
     """
 
     key: str
@@ -45,6 +47,8 @@ class Work:
     slices: bool = True
     shares_cores: bool = False
     fuses: bool = False
+    is_staged: bool = False
+    is_synchronous: bool = True
 
     @property
     def bytes(self) -> int:
@@ -180,14 +184,17 @@ def terms_of(work: Work, cluster: Cluster, rates: Rates) -> Terms:
     waits = devices * work.images * rates.image_seconds if work.reads_images else 0.0
     exchange, after = _exchange(work, cluster, rates)
     whole = sum(exchange.values()) + after
-    shown = rates.scale * (_not_hidden(work, compute, sum(exchange.values()), rates.overlap) + after)
+    if work.is_staged:
+        shown = max(0.0, rates.scale * whole - compute)
+    else:
+        shown = rates.scale * (_not_hidden(work, compute, sum(exchange.values()), rates.overlap) + after)
     link = 'server_link' if _server_link_limits(work, cluster) else 'network'
     exchange[link] = exchange.pop('between') + after
     part = shown / whole if whole else 0.0
     return Terms(
         compute=compute,
         crowding=compute * rates.crowding,
-        slowest=compute * rates.jitter * slowest_of(cluster.total_devices),
+        slowest=compute * rates.jitter * slowest_of(cluster.total_devices) if work.is_synchronous else 0.0,
         input=waits,
         **{'network': 0.0, 'server_link': 0.0} | {name: seconds * part for name, seconds in exchange.items()},
     )

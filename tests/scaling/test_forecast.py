@@ -6,7 +6,7 @@ import pytest
 
 from errors import UsageError
 from params.modes import MODES
-from scaling.forecast import Forecaster, Shape, can_cluster, dtype_of, shape_of, shapes
+from scaling.forecast import Forecaster, Shape, can_cluster, dtype_of, shape_of, shapes, work_of
 from scaling.links import LinkRow, priors_of_sheet
 from scaling.terms import LARGEST_WHOLE_BYTES
 from tests.support.sample_results import sample_record
@@ -128,6 +128,18 @@ def test_a_result_that_cannot_be_the_start_is_refused(changes: dict[str, Any]) -
 )
 def test_gradients_travel_in_the_type_of_the_run(precision: str, flags: dict[str, Any], dtype: str) -> None:
     assert dtype_of(sample_record(flags={'precision': precision, **flags})) == dtype
+
+
+def test_flags_of_the_result_say_how_steps_are_taken() -> None:
+    assert work_of(sample_record(flags={'staged_vars': True})).is_staged
+    assert not work_of(sample_record(flags={'cross_replica_sync': False})).is_synchronous
+    plain = work_of(sample_record())
+    assert not plain.is_staged
+    assert plain.is_synchronous
+
+
+def test_a_folder_of_images_has_the_gradients_of_the_model() -> None:
+    assert work_of(sample_record(run={'data_set': 'records'})).gradients == work_of(sample_record()).gradients
 
 
 def test_every_combination_is_a_shape_once() -> None:

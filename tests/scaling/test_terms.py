@@ -89,6 +89,18 @@ def test_reading_new_values_from_servers_is_never_hidden() -> None:
     assert found.network == pytest.approx(0.25 + 0.025)
 
 
+def test_staged_gradients_are_exchanged_during_the_next_step() -> None:
+    staged = replace(WORK, is_staged=True)
+    assert terms_of(staged, with_servers(2, 1), replace(NOTHING, between=160e6)).network == 0
+    assert terms_of(staged, with_servers(2, 1), replace(NOTHING, between=40e6)).network == pytest.approx(1)
+
+
+def test_asynchronous_workers_wait_for_nobody() -> None:
+    rates = replace(NOTHING, jitter=0.1)
+    assert terms_of(WORK, ring(8), rates).slowest > 0.1
+    assert terms_of(replace(WORK, is_synchronous=False), ring(8), rates).slowest == 0
+
+
 def test_devices_of_one_host_use_its_links_and_hosts_the_network() -> None:
     rates = replace(NOTHING, inside=1e9, between=1e9, overlap=0)
     found = terms_of(WORK, ring(2, 2, devices=4), rates)
