@@ -1,4 +1,4 @@
-"""Sums a tensor over the towers of one process and gives every tower the sum.
+"""Sums a tensor over towers, those of one process or under a controller of all workers; each gets the sum.
 
 A "T x V" list holds a list of V tensors for each of T towers.
 """

@@ -143,9 +143,13 @@ class Mode:
         return [manager for manager in self.runs.values() if isinstance(manager, Manager)]
 
 
-_ONE_PROCESS_ONLY = Refusal(
-    '{mode} works within one process, and here are {members}; for several processes write '
-    '--variable_update=parameter_server, distributed_replicated or collective_all_reduce'
+_ONE_PROCESS_OF_SERVERS = Refusal(
+    '{mode} works within one process, and here are {members}; with parameter servers write '
+    '--variable_update=parameter_server or distributed_replicated'
+)
+_ONE_PROCESS_OF_PEERS = Refusal(
+    '{mode} works within one process, and here are {members}; for workers alone write '
+    '--variable_update=collective_all_reduce'
 )
 _NEEDS_SERVERS = Refusal(
     '{mode} needs parameter servers, and here are {members}; add {ps}, or write '
@@ -168,8 +172,8 @@ _STARTED_BY_HOROVODRUN = Refusal(
 def _one_process(plain: ManagerClass, relaxed: ManagerClass | None = None) -> dict[Place, Manager | Refusal]:
     return {
         Place.ALONE: Manager(plain, relaxed=relaxed),
-        Place.WITH_SERVERS: _ONE_PROCESS_ONLY,
-        Place.AS_PEERS: _ONE_PROCESS_ONLY,
+        Place.WITH_SERVERS: _ONE_PROCESS_OF_SERVERS,
+        Place.AS_PEERS: _ONE_PROCESS_OF_PEERS,
         Place.CONTROLLED: _HAS_NO_CONTROLLER,
     }
 

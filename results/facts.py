@@ -176,6 +176,11 @@ def _schema_of_fact(mark: FactMark, annotation: Any) -> dict[str, Any]:
     return {**({'description': mark.meaning} if mark.meaning else {}), **found, **bounds}
 
 
+def has_facts(kind: type) -> bool:
+    """Whether a part of the plan, a dataclass, has a marked field or property."""
+    return any(_marked(kind))
+
+
 def _marked(kind: type) -> Iterator[tuple[str, FactMark, Any]]:
     """Yields the name, the mark and the type of each fact of a part, fields first."""
     for one in dataclasses.fields(kind):

@@ -141,7 +141,7 @@ QUOTATIONS = (
     Quotation(
         '',
         'paths',
-        r'(?<![\w/.-])((?:[a-z_]+/)+[a-z_0-9.]+\.(?:py|md|toml|json|csv|txt|sh|jinja))\b',
+        r'(?<![\w/.=-])((?:[a-z_]+/)+[a-z_0-9.]+\.(?:py|md|toml|json|csv|txt|sh|jinja))\b',
         none_but(_is_file),
         at_least=100,
     ),

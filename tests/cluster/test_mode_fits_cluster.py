@@ -22,13 +22,13 @@ PS_MODE, REPLICATED, COLLECTIVE, CONTROLLED, ALONE = (
 # works. An error about a cluster also names the number of its workers.
 NEEDS_PS = ('--ps_hosts', COLLECTIVE)
 HAS_NO_PS = ('--ps_hosts', REPLICATED)
-ONE_PROCESS_ONLY = (PS_MODE, 'distributed_replicated', 'collective_all_reduce')
+WITH_SERVERS, AS_PEERS = (PS_MODE, 'distributed_replicated'), ('collective_all_reduce',)
 MODES: dict[str, tuple[tuple[str, ...] | None, ...]] = {
     'parameter_server': (None, NEEDS_PS, None),
     'distributed_replicated': (('--job_name', '--task_index', '--ps_hosts', '--worker_hosts', ALONE), NEEDS_PS, None),
     'collective_all_reduce': (None, None, HAS_NO_PS),
-    'replicated': (None, ONE_PROCESS_ONLY, ONE_PROCESS_ONLY),
-    'independent': (None, ONE_PROCESS_ONLY, ONE_PROCESS_ONLY),
+    'replicated': (None, AS_PEERS, WITH_SERVERS),
+    'independent': (None, AS_PEERS, WITH_SERVERS),
     'distributed_all_reduce': (
         ('--job_name', '--task_index', '--controller_host', '--worker_hosts', ALONE),
         ('--controller_host=HOST:PORT', COLLECTIVE),

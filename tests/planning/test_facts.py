@@ -1,15 +1,18 @@
 """The facts of a plan are written once: before the run, in the result document, and in its schema."""
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 
 from params import make_params
+from planning import plan as plan_module
 from planning import schema
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan
+from results.facts import has_facts
 from run.build import make_banner
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
@@ -25,6 +28,11 @@ def banner(**flags: Any) -> list[str]:
     """The lines of the banner before those about the machine and the version of TensorFlow."""
     lines = make_banner(plan_of(**flags)).splitlines()
     return [line for line in lines if not line.startswith(('TensorFlow:', 'Machine:', 'GPUs:'))]
+
+
+def test_every_marked_fact_is_of_a_part_whose_facts_are_shown() -> None:
+    kinds = [kind for kind in vars(plan_module).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+    assert {kind for kind in kinds if has_facts(kind)} <= {*plan_module.KINDS_WITH_FACTS}
 
 
 def test_the_banner_of_training() -> None:
