@@ -36,6 +36,7 @@ _ADDRESSES = '10.77.0'
 # Where tests and users sit: on the switch, with a link without limits.
 _DESK = 254
 _PREFIX = 'tf_cnn_benchmarks_hosts_'
+_BASHRC = Path('~/.bashrc').expanduser()
 _SYSTEM_SSH_CONFIG = Path('/etc/ssh/ssh_config')
 # What a link takes at once after a pause. Less could not be timed; more would hide the rate from small messages.
 _LEAST_BURST_BYTES, _BURST_SECS = 10_000, 0.0003
@@ -274,6 +275,8 @@ def make_hosts(
         common = {'/etc/hosts': str(folder / 'hosts')}
         if _SYSTEM_SSH_CONFIG.exists():
             common[str(_SYSTEM_SSH_CONFIG)] = str(folder / 'ssh_config')
+        # bash reads it in a command of ssh, too, where it may take longer than the command.
+        on_hosts = {str(_BASHRC): '/dev/null'} if _BASHRC.exists() else {}
         visible = _outermost([folder, *shared, _ROOT, Path(sys.prefix), Path(sys.base_prefix), Path.cwd()])
         switch = stack.enter_context(contextlib.closing(_Namespaces('switch', {'files': common})))
         processes = []
@@ -283,7 +286,7 @@ def make_hosts(
                 'name': name,
                 'cores': list(cores[i] if cores else usable),
                 'shared': visible,
-                'files': common | own,
+                'files': common | on_hosts | own,
                 'sshd': [sshd, '-D', '-f', str(folder / name / 'sshd_config'), '-E', str(folder / name / 'sshd.log')],
             }
             processes.append(stack.enter_context(contextlib.closing(_Namespaces('host', facts))))
