@@ -99,7 +99,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
         # What was killed is this command.
         pytest.param(TRAIN, marks=pytest.mark.all_modes, id='parameter_server'),
         pytest.param(REPLICATED, id='replicated'),
-        pytest.param(CLUSTER, id='cluster'),
+        pytest.param(CLUSTER, marks=pytest.mark.all_modes, id='cluster'),
     ],
 )
 def test_training_that_was_killed_goes_on_in_every_mode_and_learns(

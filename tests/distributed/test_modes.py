@@ -112,9 +112,11 @@ OTHERS = (
     'ps-2-compact',
     'ps-1-repacked',
     'ps-2-grouped',
+    'ps-2-staged',
     'replicated-1',
     'replicated-2-compact',
     'collective-repacked',
+    'collective-compact',
     'controlled-copies',
 )
 

@@ -19,7 +19,13 @@ from tests.support.outputs import check_warning
 pytestmark = pytest.mark.graph
 
 
-@pytest.mark.parametrize('model', ['resnet50', 'resnet101', 'official_resnet50_v2', 'nasnet'])
+@pytest.mark.parametrize(
+    'model',
+    [
+        *('resnet50', 'official_resnet50_v2'),
+        *(pytest.param(model, marks=pytest.mark.all_modes) for model in ('resnet101', 'nasnet')),
+    ],
+)
 def test_fresh_weights_give_logits_that_float16_can_hold(model: str) -> None:
     with tf.Graph().as_default(), open_session() as session:
         manager = one_tower()

@@ -208,6 +208,7 @@ def test_a_model_is_evaluated_with_its_network_for_the_data_set(cifar: Path) -> 
     assert (found.num_images, found.num_top_1) in {(7, 0), (7, 1), (7, 2)}
 
 
+@pytest.mark.all_modes
 def test_a_cluster_trains_a_users_own_model_on_arrays(cifar: Path) -> None:
     """Each worker on a part of them, which is the same in each mode; a controller also evaluates with the workers."""
     run_flags = ['--model=probe', '--model_file=probe.py', '--data_dir=cifar', '--device=cpu', '--batch_size=10']
