@@ -181,7 +181,8 @@ def batch_script(layout: Layout, argv: Sequence[str], commands: Sequence[Command
     """Returns the script for sbatch: the hosts of the layout, and as many processes of each kind.
 
     Slurm numbers the processes from the first host on, and the program takes its role from its number: the first ones
-    are the parameter servers, the next ones workers. A controller needs the addresses of all.
+    are the parameter servers, the next ones workers. A controller needs the addresses of all. The processes of a node
+    divide its cores.
 
     Args:
       argv: the command line of the run, without the flags that describe a cluster.
@@ -194,16 +195,20 @@ def batch_script(layout: Layout, argv: Sequence[str], commands: Sequence[Command
     if any(command.name.startswith('controller') for command in commands):
         flags = [word for word in commands[-1].argv if word.startswith(('--controller_host=', '--worker_hosts='))]
     gpus = [f'#SBATCH --gres=gpu:{num_gpus}'] if num_gpus else []
-    words = ['srun', '--distribution=block', '--kill-on-bad-exit=1', *argv, *flags]
+    # Slurm would give each process a single core. The first node has most processes, and the batch script.
+    most = -(-len(commands) // len(layout.names))
+    cpus = f'--cpus-per-task=$((SLURM_CPUS_ON_NODE / {most}))'
+    words = ['--distribution=block', '--kill-on-bad-exit=1', *argv, *flags]
     lines = [
         '#!/bin/bash',
         f'#SBATCH --job-name={name}',
         f'#SBATCH --nodelist={",".join(name.rpartition("@")[2] for name in layout.names)}',
         f'#SBATCH --nodes={len(layout.names)}',
         f'#SBATCH --ntasks={len(commands)}',
+        '#SBATCH --exclusive',
         *gpus,
         '',
-        *_wrapped([shlex.quote(word) for word in words]),
+        *_wrapped(['srun', cpus, *map(shlex.quote, words)]),
     ]
     return '\n'.join(lines) + '\n'
 
