@@ -83,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _note_default_model(console: Console, params: Params) -> None:
-    if 'model' not in params.given and not params.input_only:
+    if 'model' not in params.given and not params.input_only and not params.exchange_bytes:
         console.note(
             f'{spelled("model", params.model)} is the default and no real network: it does the least that a step can '
             'do; write --model=resnet50, or another one that the subcommand models lists'

@@ -18,6 +18,7 @@ from params import (
     tensorflow_flags,
     variable_flags,
 )
+from params.optimizer_table import OPTIMIZERS
 from params.rules import Idle, Rule, RunFacts, RunRule
 from params.table import Params
 
@@ -78,7 +79,24 @@ _GROUPS_OF_A_MODEL = (
     precision_flags.PrecisionFlags,
     evaluation_flags.EvaluationFlags,
 )
+# Without effect under --exchange_only: flags about images, losses and what computes them.
+_OF_COMPUTING = (
+    *('batch_size', 'data_format', 'loss_type_to_report', 'print_training_accuracy', 'continue_on_nan'),
+    *('label_smoothing', 'single_l2_loss_op', 'distinct_worker_data'),
+    *('fp16_loss_scale', 'fp16_enable_auto_loss_scale', 'fp16_inc_loss_scale_every_n'),
+)
 _IDLE: list[Idle] = [
+    Idle(_OF_COMPUTING, lambda p, run: p.exchange_only, '--exchange_only computes nothing'),
+    Idle(
+        tuple(field.name for field in dataclasses.fields(evaluation_flags.EvaluationFlags)),
+        lambda p, run: p.exchange_only,
+        '--exchange_only trains no model',
+    ),
+    Idle(
+        ('weight_decay',),
+        lambda p, run: p.exchange_only and 'weight_decay' not in OPTIMIZERS[p.optimizer].arguments,
+        '--exchange_only computes no loss, to which it would be added',
+    ),
     Idle(
         (*(field.name for group in _GROUPS_OF_A_MODEL for field in dataclasses.fields(group)), *_OF_A_MODEL),
         lambda p, run: p.input_only is not None,

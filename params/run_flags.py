@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from errors import UsageError, spelled
+from params.evaluation_flags import EVAL_DURING_TRAINING
+from params.modes import MODES
 from params.rules import Idle, Rule, RunFacts, RunRule, idle_in_eval, idle_in_forward_only
 from params.spec import MOST_EPOCHS, flag
 
@@ -60,6 +62,18 @@ class RunFlags:
     forward_only: bool = flag(False, 'Compute only the loss and the accuracy: no gradients, no updates.')
     freeze_when_forward_only: bool = flag(
         False, 'With --forward_only, make the weights constants, and fold batch norm into the convolution before it.'
+    )
+    exchange_only: bool = flag(
+        False,
+        'Compute nothing: gradients of the sizes of the model, which are in memory already, are exchanged between '
+        'towers and processes as in training, and applied.',
+    )
+    exchange_bytes: int | None = flag(
+        None,
+        'With --exchange_only: instead of the gradients of the model, one tensor of so many bytes in 32 bits.',
+        lower_bound=4,
+        upper_bound=1 << 30,
+        unit='bytes',
     )
     print_training_accuracy: bool = flag(False, 'Compute and print top-1 and top-5 accuracy while training.')
     loss_type_to_report: str = flag(
@@ -130,7 +144,34 @@ def _a_loop_runs_in_one_process(params: 'Params', run: RunFacts) -> str | None:
     )
 
 
-RULES: tuple[Rule, ...] = (_the_model_exists, _the_end_is_given_once, _a_loop_is_recorded_as_a_whole)
+# What --exchange_only cannot be combined with: other kinds of runs, and what needs images or a trained model.
+_NOT_OF_AN_EXCHANGE = (
+    *('forward_only', 'eval', 'input_only', *EVAL_DURING_TRAINING),
+    *('data_dir', 'num_epochs', 'backbone_model_path', 'export_saved_model', 'train_dir'),
+)
+
+
+def _an_exchange_has_no_model(params: 'Params') -> str | None:
+    if not params.exchange_only:
+        return None
+    for name in _NOT_OF_AN_EXCHANGE:
+        if getattr(params, name) not in (None, False):
+            written = spelled(name, getattr(params, name))
+            return f'--exchange_only clashes with {written}: it computes nothing and trains no model; leave one out'
+    mode = MODES[params.variable_update]
+    if not mode.shares_model:
+        return f'--exchange_only clashes with {spelled("variable_update", mode.name)}: its towers exchange nothing'
+    if params.exchange_bytes is not None and params.exchange_bytes % 4:
+        return f'{spelled("exchange_bytes", params.exchange_bytes)}: a value has 4 bytes; write a multiple of 4'
+    return None
+
+
+RULES: tuple[Rule, ...] = (
+    _the_model_exists,
+    _the_end_is_given_once,
+    _a_loop_is_recorded_as_a_whole,
+    _an_exchange_has_no_model,
+)
 RUN_RULES: tuple[RunRule, ...] = (_a_loop_runs_in_one_process,)
 IDLE: tuple[Idle, ...] = (
     idle_in_eval(
@@ -155,6 +196,12 @@ IDLE: tuple[Idle, ...] = (
         ('num_batches', 'num_epochs'),
         lambda p, run: p.eval and (p.data_dir is not None or p.num_eval_batches is not None),
         '--num_eval_batches and --num_eval_epochs set how many images --eval evaluates',
+    ),
+    Idle(('exchange_bytes',), lambda p, run: not p.exchange_only, 'only --exchange_only uses it'),
+    Idle(
+        ('model', 'model_file'),
+        lambda p, run: p.exchange_only and p.exchange_bytes is not None,
+        '--exchange_bytes says what is exchanged',
     ),
     Idle(('freeze_when_forward_only',), lambda p, run: not p.forward_only, 'only --forward_only freezes weights'),
     idle_in_forward_only(

@@ -18,7 +18,8 @@ _MOST_BATCHES = 2**31 - 1
 
 def count_steps(params: Params, processes: Processes, subject: Subject, data: Data) -> Found[Counts]:
     """The batch sizes and numbers of steps."""
-    batch_size = params.batch_size or subject.model.batch_size
+    # An exchange has no images: each device counts one for a step.
+    batch_size = 1 if params.exchange_only else params.batch_size or subject.model.batch_size
     own = batch_size * processes.num_hosts * params.num_gpus
     global_batch_size = own * processes.num_trainers
     # An epoch is one pass over the images that this run reads; for synthetic images, as many as training images.

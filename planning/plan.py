@@ -42,6 +42,7 @@ class Role(enum.Enum):
     FORWARD_ONLY = 'forward-only'
     EVALUATION = 'evaluation'
     INPUT_ONLY = 'input-only'
+    EXCHANGE_ONLY = 'exchange-only'
 
 
 @dataclass(frozen=True)
@@ -137,17 +138,20 @@ class Subject:
       role: what the run does.
       model: the facts of the model, for the data set.
       folder: what --data_dir holds; None if the images are synthetic, or this process reads none.
+      exchange_bytes: the bytes of the tensor that stands for the model's gradients with --exchange_only; None: none
+        does.
     """
 
     role: Role = field(metadata=fact('role', label='Mode'))
     model: ModelFacts
     folder: DataFolder | None
+    exchange_bytes: int | None = None
 
     @property
     @as_fact(label='Model')
     def model_name(self) -> str:
-        """The name of the model."""
-        return self.model.name
+        """The name of the model, or the size of the tensor in its place."""
+        return self.model.name if self.exchange_bytes is None else f'{self.exchange_bytes} bytes'
 
 
 @dataclass(frozen=True)
@@ -618,7 +622,7 @@ class Plan:
     )
     def steps_per_run(self) -> int:
         """How many steps one call of the session takes."""
-        return self.counts.steps_per_run if self.subject.role in (Role.TRAINING, Role.FORWARD_ONLY) else 1
+        return self.counts.steps_per_run if self.subject.role not in (Role.EVALUATION, Role.INPUT_ONLY) else 1
 
     @property
     @as_fact(label='Num batches')

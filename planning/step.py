@@ -29,6 +29,8 @@ class StepSettings:
       first_tower: the number of this process's first tower, counted over the towers of all processes.
       deterministic: whether each op must repeat its results, which excludes reading the clock.
       freezes: whether the network computes with constants instead of variables.
+      exchange_only: whether nothing is computed, and gradients that are in memory meet.
+      exchange_bytes: the bytes of the one tensor whose gradients these are; None: those of the network.
     """
 
     network: Network
@@ -47,6 +49,8 @@ class StepSettings:
     label_smoothing: float = 0.0
     deterministic: bool = False
     freezes: bool = False
+    exchange_only: bool = False
+    exchange_bytes: int | None = None
 
 
 def describe_step(
@@ -70,7 +74,7 @@ def describe_step(
         num_classes=data.data_set.num_classes,
         data_format=machine.data_format,
         forward_only=params.forward_only,
-        with_accuracy=params.forward_only or params.print_training_accuracy,
+        with_accuracy=params.forward_only or (params.print_training_accuracy and not params.exchange_only),
         loss_type_to_report=params.loss_type_to_report,
         weight_decay=params.weight_decay,
         single_l2_loss_op=params.single_l2_loss_op,
@@ -82,6 +86,8 @@ def describe_step(
         first_tower=processes.index * len(machine.towers),
         precision=precision,
         freezes=params.forward_only and params.freeze_when_forward_only,
+        exchange_only=params.exchange_only,
+        exchange_bytes=params.exchange_bytes if params.exchange_only else None,
     )
     return Found(step)
 
@@ -111,7 +117,7 @@ def _check_builds(
 
 
 def _find_precision(params: Params) -> Precision:
-    if params.precision != 'fp16' or not params.trains:
+    if params.precision != 'fp16' or not params.trains or params.exchange_only:
         return Precision(params.precision, params.fp16_vars)
     return Precision(
         'fp16',

@@ -21,7 +21,7 @@ def find_subject(params: Params, environment: Environment, *, reads: bool) -> Fo
         environment.load_model_file(params.model_file)
     role, model = _role_of(params), MODELS.find_model(params.model, params.data_name)
     if params.data_dir is None or not reads:
-        return Found(Subject(role, model, None))
+        return Found(Subject(role, model, None, params.exchange_bytes if params.exchange_only else None))
     known = params.data_name or environment.recognise_data(params.data_dir)
     folder = environment.open_data(params.data_dir, known or model.data_set)
     name = folder.data_set.name
@@ -71,4 +71,6 @@ def _role_of(params: Params) -> Role:
         return Role.EVALUATION
     if params.input_only:
         return Role.INPUT_ONLY
+    if params.exchange_only:
+        return Role.EXCHANGE_ONLY
     return Role.TRAINING if params.trains else Role.FORWARD_ONLY

@@ -171,7 +171,7 @@ def _few_steps(facts: _Facts) -> str | None:
 
 
 def _loss(facts: _Facts) -> str | None:
-    if facts['run'].get('role') == 'input-only':
+    if facts['run'].get('role') in ('input-only', 'exchange-only'):
         # The run computes no loss.
         return None
     workers = facts.document.get('workers') or ()

@@ -54,10 +54,12 @@ def _megabytes(num_bytes: int) -> str:
     return f'{num_bytes / 1e6:.1f} MB'
 
 
-def format_step_header(loss_name: str | None = 'total_loss', *, with_accuracy: bool = False) -> str:
+def format_step_header(
+    loss_name: str | None = 'total_loss', *, with_accuracy: bool = False, with_images: bool = True
+) -> str:
     """Formats the header of the step lines; loss_name is the --loss_type_to_report, None if steps have no loss."""
     accuracies = ['top_1_accuracy', 'top_5_accuracy'] if with_accuracy else []
-    return '\t'.join(['Step', 'Img/sec', *([loss_name] if loss_name else []), *accuracies])
+    return '\t'.join(['Step', 'Img/sec' if with_images else 'Time', *([loss_name] if loss_name else []), *accuracies])
 
 
 def format_step(index: int, rate: Rate, values: StepValues, *, with_loss: bool = True) -> str:
@@ -66,6 +68,17 @@ def format_step(index: int, rate: Rate, values: StepValues, *, with_loss: bool =
     loss = values.loss if with_loss else None
     numbers = [number for number in (loss, values.top_1, values.top_5) if number is not None]
     return '\t'.join([str(index), speed, *(f'{number:.3f}' for number in numbers)])
+
+
+def format_exchange(index: int, rate: Rate, images_of_step: int) -> str:
+    """Formats a step of --exchange_only: its index from 1, and the mean time of the timed steps so far."""
+    milliseconds = 1e3 * images_of_step / rate.images_per_second
+    return f'{index}\tms/step: {milliseconds:.3f} +/- {milliseconds * rate.standard_error / rate.images_per_second:.3f}'
+
+
+def format_total_of_exchanges(seconds: float) -> str:
+    """Formats the last three lines of a run of --exchange_only: the wall seconds for each step."""
+    return f'{_RULE}\ntotal ms/step: {1e3 * seconds:.3f}\n{_RULE}'
 
 
 def format_total(images_per_second: float) -> str:

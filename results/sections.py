@@ -79,7 +79,9 @@ class StepsSection:
     ]
     start: Annotated[Sequence[NotNegative], 'Unix time in seconds.']
     seconds: Annotated[Sequence[NotNegative], 'Wall seconds of the step alone.']
-    loss: Annotated[Sequence[float | None], 'null: not finite, or not computed because of --input_only.']
+    loss: Annotated[
+        Sequence[float | None], 'null: not finite, or not computed because of --input_only or --exchange_only.'
+    ]
     top_1: Sequence[float | None] | None
     top_5: Sequence[float | None] | None
     learning_rate: Sequence[float | None] | None

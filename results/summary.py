@@ -73,7 +73,8 @@ def _summary(document: Mapping[str, Any]) -> Iterator[str]:
         tail = ', '.join(f'{name} {1e3 * seconds[name]:.4g}' for name in ('p90', 'p95', 'p99') if seconds.get(name))
         number = counted(statistics.get('num_steps') or 0, 'step')
         yield f'steps: median {1e3 * seconds["median"]:.4g} ms{f", {tail}" if tail else ""} ({number})'
-    yield _between(document, throughput)
+    if part('run').get('role') != 'exchange-only':
+        yield _between(document, throughput)
     waits = part('input')
     if waits.get('wait_seconds') is not None:
         share = waits.get('wait_share')

@@ -25,6 +25,7 @@ from results.result import Transfer
 from results.summary import format_machine
 from run.constant_weights import freeze
 from run.evaluation import Evaluation, SavedVariables
+from run.exchange import GradientsInMemory, shapes_of
 from run.export import Array, export_saved_model
 from run.step_graph import StepGraph, build_step_graph
 from training.schedules import steps_of
@@ -54,7 +55,12 @@ def build_step(plan: Plan, root: int, restart: int = 0, share: ShareMemory | Non
         frozen = freeze(
             plan.step.network, batch_shape, num_classes, plan.step.seed, plan.step.precision, plan.session.config
         )
-    return build_step_graph(settings, optimizer, manager, _make_pipeline(plan, manager.get_devices(), restart), frozen)
+    pipeline: InputPipeline
+    if settings.exchange_only:
+        pipeline = GradientsInMemory(shapes_of(settings, plan.data.image_shape), settings.first_tower)
+    else:
+        pipeline = _make_pipeline(plan, manager.get_devices(), restart)
+    return build_step_graph(settings, optimizer, manager, pipeline, frozen)
 
 
 def build_evaluation(plan: Plan, sources: Sequence[SavedVariables], process: int, num_processes: int) -> Evaluation:

@@ -60,7 +60,8 @@ class Measurement:
         self._console = console
         self._clock = clock
         self._worker: Worker | None = None
-        self._has_losses = plan.subject.role is not Role.INPUT_ONLY
+        self._has_images = plan.subject.role is not Role.EXCHANGE_ONLY
+        self._has_losses = plan.subject.role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY)
         self._log = BenchmarkLog(plan.reports.log_folder) if plan.reports.log_folder else None
         # Counted here: the number of a generation of workers begins at 1 again if the chief was replaced.
         self._generation = 1
@@ -207,10 +208,16 @@ class Measurement:
         if not self._num_shown:
             with_accuracy = step.values.top_1 is not None
             loss_name = self._plan.reports.losses.name if self._has_losses else None
-            self._console.result(lines.format_step_header(loss_name, with_accuracy=with_accuracy))
+            self._console.result(
+                lines.format_step_header(loss_name, with_accuracy=with_accuracy, with_images=self._has_images)
+            )
         self._num_shown = step.index
         rate = self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight)
-        self._console.result(lines.format_step(step.index, rate, step.values, with_loss=self._has_losses))
+        if self._has_images:
+            text = lines.format_step(step.index, rate, step.values, with_loss=self._has_losses)
+        else:
+            text = lines.format_exchange(step.index, rate, self._plan.counts.images_of_step)
+        self._console.result(text)
 
     def _log_step(self, step: Step[StepValues]) -> None:
         rate, values = self._rate.over(self._plan.counts.images_of_step, self._plan.counts.newest_weight), step.values
@@ -340,7 +347,12 @@ class Measurement:
         # In asynchronous modes a worker may still be warming up when the others have taken all timed steps.
         # The total belongs to whole runs: what an incomplete one measured is in its warning, and in the document.
         if result.images and ending.is_complete:
-            self._console.result(lines.format_total(result.images_per_second))
+            if self._has_images:
+                self._console.result(lines.format_total(result.images_per_second))
+            else:
+                self._console.result(
+                    lines.format_total_of_exchanges(result.images / result.images_per_second / len(timed))
+                )
         if result.num_skipped_steps:
             self._console.warning(lines.format_skipped(result.num_skipped_steps))
         if not ending.is_complete and self._plan.subject.role is not Role.EVALUATION:

@@ -192,7 +192,7 @@ class Recording:
             run={**result.run, 'num_skipped_steps': result.num_skipped_steps},
             cluster=self._cluster(),
             model=ModelSection(
-                name=plan.subject.model.name,
+                name=plan.subject.model_name,
                 parameters=parameters,
                 gflops_per_image=None if multiply_adds is None else multiply_adds / 1e9,
             ),
@@ -218,7 +218,7 @@ class Recording:
         """What benchmark_run.log has, see results.benchmark_log."""
         plan = self._plan
         return run_info(
-            model=plan.subject.model.name,
+            model=plan.subject.model_name,
             data_set=plan.data.data_set.name,
             flags=self._flags(),
             machine=plan.surroundings.machine,
@@ -257,6 +257,8 @@ class Recording:
     def _costs(self) -> tuple[int | None, int | None]:
         """The parameters of the model and the multiply-adds of one image, with the images and classes of this run."""
         model, data = self._plan.subject.model, self._plan.data
+        if (size := self._plan.subject.exchange_bytes) is not None:
+            return size // 4, None
         known = DATA_SETS.get(model.data_set)
         has_known_classes = known is not None and known.num_classes == data.data_set.num_classes
         found = read_table().get((model.name, model.data_set, data.image_size))
@@ -271,7 +273,7 @@ class Recording:
 
     def _compute(self, multiply_adds: int | None, result: Result) -> ComputeSection:
         flops, role = None, self._plan.subject.role
-        if multiply_adds is not None and role is not Role.INPUT_ONLY:
+        if multiply_adds is not None and role not in (Role.INPUT_ONLY, Role.EXCHANGE_ONLY):
             flops = _FLOPS_OF_MULTIPLY_ADD * multiply_adds * (_PASSES_OF_TRAINING if role is Role.TRAINING else 1)
         reached = None if flops is None else flops * result.images_per_second
         return ComputeSection(

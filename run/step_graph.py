@@ -14,6 +14,7 @@ from params.device_flags import HOST_DEVICE
 from planning.step import StepSettings
 from results.result import Transfer
 from run.constant_weights import FrozenNetwork
+from run.exchange import GradientsInMemory
 from run.tower_copies import TowerCopier, TowerTemplate
 from training.checkpoints import Slice, whole
 from training.optimizers import Optimizer, OptimizerStep, Slots
@@ -267,6 +268,9 @@ def _build_towers(
     """Builds the first two towers; the others are copies of the second, if they can be and have the same duties."""
     towers: list[_Tower] = []
     devices = manager.get_devices()
+    if isinstance(pipeline, GradientsInMemory):
+        nothing = tf.constant(float('nan'))
+        return [_Tower(nothing, nothing, None, None, pipeline.gradients_of(manager, n)) for n in range(len(devices))]
     copier: TowerCopier | None = None
     for number, device in enumerate(devices):
         batch = pipeline.tower_batch(number)

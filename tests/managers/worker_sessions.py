@@ -74,8 +74,9 @@ class WorkerSessions:
         self._threads = ThreadPoolExecutor()
         for member in self.members:
             member.start()
-        for member in self.members:
-            member.follow()
+        # At the same time: some copies need all workers.
+        for copied in [self._threads.submit(member.follow) for member in self.members]:
+            copied.result(DEADLINE_SECS)
 
     def begin(self, *workers: int) -> list[Future[None]]:
         """Starts a step of each of these workers."""

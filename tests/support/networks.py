@@ -15,6 +15,7 @@ from managers.parameter_servers import ParameterServers
 from models.layers import LayerBuilder
 from models.model_facts import Build
 from params.modes import MODES, Place
+from run.exchange import GradientsInMemory
 from run.step_graph import StepGraph, StepSettings, build_step_graph
 from tests.support.graphs import cpus, open_session, training_step
 from tests.support.oracles import OPTIMIZERS, Weights
@@ -120,15 +121,21 @@ def build(
     forward_only: bool = False,
     job: str = 'worker',
     devices: Sequence[str] = tuple(cpus(NUM_TOWERS)),
+    exchanged: Sequence[tuple[str, Sequence[int]]] = (),
     **parts: Any,
 ) -> Built:
-    """Builds the graph of a worker, or of the controller, in a mode. parts are arguments of make_manager."""
+    """Builds the graph of a worker, or of the controller, in a mode. parts are arguments of make_manager.
+
+    Args:
+      exchanged: the variables whose gradients meet in place of those of the network; empty: those of the network.
+    """
     parts = {'server_devices': servers(NUM_SERVERS), 'num_workers': NUM_WORKERS, **parts}
     images = [[worker * len(devices) + tower] for tower in range(len(devices))]
     with tf.Graph().as_default() as graph, tf.device(task(job, worker)):
         manager = manager_of(mode, devices, worker=worker, **parts)
         computed = settings(network, precision, forward_only=forward_only)
-        step = build_step_graph(computed, OPTIMIZERS[optimizer].ours, manager, FixedInput(images))
+        pipeline = GradientsInMemory(exchanged, worker * len(devices)) if exchanged else FixedInput(images)
+        step = build_step_graph(computed, OPTIMIZERS[optimizer].ours, manager, pipeline)
     return Built(graph, manager, step)
 
 

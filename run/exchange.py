@@ -1,0 +1,70 @@
+"""A step without a model (--exchange_only): gradients that are in memory already meet, and the update is applied."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from inputs.pipeline import Batch, InputPipeline
+from models.layers import zeros
+from models.networks import PlaceholderVariables, build_network
+from planning.step import StepSettings
+from training.variables import create_variable
+from variable_mgr import VariableMgr
+
+Tensor = Any
+# The name of the only variable of --exchange_bytes.
+ONE_TENSOR = 'tensor'
+
+
+class GradientsInMemory(InputPipeline):
+    """Gives each tower gradients that lie in the memory of its device, in place of a batch.
+
+    All values of the gradients of a tower are equal: (i + 1) / N for tower i of N that share a model. So each value of
+    their sum is (N + 1) / 2, and a sum that lacks a tower is another one.
+
+    Args:
+      shapes: the trainable variables of the model, in the order of their first use: name -> shape.
+      first_tower: the number of this process's first tower, counted over the towers of all processes.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[str, Sequence[int]]], first_tower: int) -> None:
+        super().__init__()
+        self._shapes = shapes
+        self._first_tower = first_tower
+
+    def tower_batch(self, tower: int) -> Batch:
+        raise NotImplementedError('an exchange has no images')
+
+    def gradients_of(self, manager: VariableMgr, tower: int) -> list[Tensor]:
+        """Adds the variables of a tower and its gradients, in the same order.
+
+        As in training, a gradient is there only after the tower has the value of its variable.
+        """
+        device, gradients = manager.get_devices()[tower], []
+        number = self._first_tower + tower if manager.num_averaged_towers > 1 else 0
+        with manager.create_outer_variable_scope(tower) as variables:
+            for name, shape in self._shapes:
+                value = variables.read(name, shape, zeros)
+                kept = create_variable(name, shape, scope=f'gradients_of_{tower}', device=device)
+                self.initializers.append(kept.assign(tf.fill(list(shape), (number + 1) / manager.num_averaged_towers)))
+                # It computes nothing, and no pass over the graph removes it, as it would remove Identity: the value has
+                # to come to the tower.
+                gradient, _ = tf.identity_n([kept.value, value])
+                gradients.append(gradient)
+        return gradients
+
+
+def shapes_of(settings: StepSettings, image_shape: Sequence[int]) -> list[tuple[str, Sequence[int]]]:
+    """Returns the trainable variables whose gradients meet, in the order of their first use.
+
+    Args:
+      image_shape: [H, W, C] of the images of the model.
+    """
+    if settings.exchange_bytes is not None:
+        return [(ONE_TENSOR, (settings.exchange_bytes // tf.float32.size,))]
+    variables = PlaceholderVariables()
+    with tf.Graph().as_default():
+        images = tf.placeholder(tf.float32, [1, *image_shape])
+        build_network(settings.network, images, settings.num_classes, variables, 'NHWC', is_training=True)
+    return [(name, value.shape.as_list()) for name, value in variables.trainable.items()]
