@@ -21,6 +21,9 @@ class Subcommand:
 
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
+    'all_reduce': Subcommand(
+        '[--flag=value ...] [-- FLAGS]', 'measures how fast gradients meet, here or between hosts'
+    ),
     'checkpoint': Subcommand('PATH [--flag=value ...]', 'lists the tensors of a checkpoint'),
     'cluster': Subcommand('[--flag=value ...] [-- FLAGS]', 'starts a whole cluster, here or on other hosts over ssh'),
     'compare': Subcommand('[RESULT ...] [--flag=value ...]', 'compares results, or runs in turns, with 95 % intervals'),

@@ -48,9 +48,11 @@ class GradientsInMemory(InputPipeline):
                 value = variables.read(name, shape, zeros)
                 kept = create_variable(name, shape, scope=f'gradients_of_{tower}', device=device)
                 self.initializers.append(kept.assign(tf.fill(list(shape), (number + 1) / manager.num_averaged_towers)))
-                # It computes nothing, and no pass over the graph removes it, as it would remove Identity: the value has
-                # to come to the tower.
-                gradient, _ = tf.identity_n([kept.value, value])
+                # Takes the value to the tower and computes nothing. Passes over the graph leave it alone, unlike
+                # Identity, and IdentityN, of which they remove outputs that nobody reads.
+                arrived = tf.raw_ops.PlaceholderWithDefault(input=value, shape=value.shape)
+                with tf.control_dependencies([arrived]):
+                    gradient = kept.read_again()
                 gradients.append(gradient)
         return gradients
 

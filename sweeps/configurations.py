@@ -39,6 +39,7 @@ class Configuration:
       variable_update: the mode of the run.
       batch_size: images per step on each device; 0 for the model's default.
       published: images/sec that others published, which `report` shows beside those of the run.
+      launch: further flags of `cluster`, such as its hosts.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Configuration:
     variable_update: str
     batch_size: int
     published: float | None = field(default=None, compare=False)
+    launch: tuple[str, ...] = ()
 
     @property
     def caption(self) -> str:
@@ -62,7 +64,7 @@ class Configuration:
         if not self.in_cluster:
             return (*self.argv, *more)
         servers = [spelled('ps', self.shape.num_ps)] if self.shape.num_ps else []
-        return ('cluster', spelled('workers', self.shape.workers), *servers, '--', *self.argv, *more)
+        return ('cluster', *self.launch, spelled('workers', self.shape.workers), *servers, '--', *self.argv, *more)
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,14 @@ def _plan_of(document: Mapping[str, Any]) -> SweepPlan:
         title=document['title'],
         settings=Settings(**document['settings']),
         configurations=tuple(
-            Configuration(**{**one, 'shape': Shape.parse(one['shape']), 'argv': tuple(one['argv'])})
+            Configuration(
+                **{
+                    **one,
+                    'shape': Shape.parse(one['shape']),
+                    'argv': tuple(one['argv']),
+                    'launch': tuple(one.get('launch', ())),
+                }
+            )
             for one in document['configurations']
         ),
         left_out=tuple(LeftOut(**one) for one in document['left_out']),

@@ -14,6 +14,7 @@ from typing import Any
 from comparison.ratios import estimate
 from errors import RunError, spelled
 from params import parse_argv
+from params.result_flags import STDOUT
 from results.document import FAILURE, SCHEMA_VERSION, Record
 from results.sections import FailedRun, FailureDocument
 from sweeps.configurations import Configuration, SweepPlan
@@ -40,6 +41,8 @@ class Starter:
         command: Sequence[str],
         facts: FailedRun,
         path: Path,
+        *,
+        is_elsewhere: bool = False,
     ) -> tuple[Outcome, float]:
         """Runs a command with --result_file to its end.
 
@@ -48,6 +51,7 @@ class Starter:
           command: the words after the program.
           facts: the values of the keys command and cluster in the document of a failure.
           path: the file for its result, or for the document of its failure.
+          is_elsewhere: whether the process with the result is on another host, which may have other files.
 
         Returns:
           The outcome, and the seconds it took.
@@ -58,9 +62,12 @@ class Starter:
         unfinished = unfinished_name(path)
         unfinished.unlink(missing_ok=True)
         started_at = datetime.now(timezone.utc).strftime('%Y-%m-%dT%H:%M:%SZ')
-        argv = [*self.program, *command, spelled('result_file', unfinished)]
+        argv = [*self.program, *command, spelled('result_file', STDOUT if is_elsewhere else unfinished)]
         try:
-            ended = run_process(argv, folder.logs / f'{path.stem}.log', self.limits, self.environment)
+            log = folder.logs / f'{path.stem}.log'
+            ended = run_process(argv, log, self.limits, self.environment)
+            if is_elsewhere:
+                _take_document(log, unfinished)
             reason = ended.reason or 'it ended with exit code 0, and left no result'
             found = folder.outcome(unfinished)
             is_whole = isinstance(found, Record) and found.is_complete == (ended.cause is None)
@@ -80,6 +87,13 @@ class Starter:
             'seconds': round(ended.seconds, 3),
         }
         return folder.write_failure(path, document), ended.seconds
+
+
+def _take_document(log: Path, path: Path) -> None:
+    """Writes the last document in a log to a file, if there is one."""
+    lines = log.read_text(encoding='utf-8', errors='replace').splitlines()
+    if found := [line for line in lines if line.startswith('{"schema"')]:
+        path.write_text(f'{found[-1]}\n', encoding='utf-8')
 
 
 def _keep_partial(folder: Folder, document: Mapping[str, Any], reason: str, path: Path) -> Record:
@@ -231,7 +245,9 @@ class Sweep:
         progress.starting(what, seconds_left([left.id for left in self.left()], self._seconds))
         before = self._num_left(one)
         facts = facts_of(one.argv, one.given, one.shape)
-        outcome, seconds = self._starter.run(self._folder, one.command(), facts, self._path(one, number))
+        outcome, seconds = self._starter.run(
+            self._folder, one.command(), facts, self._path(one, number), is_elsewhere=bool(one.launch)
+        )
         self._keep(one, number, outcome, seconds)
         progress.finished(what, describe(outcome), seconds)
         progress.skipped(before - 1 - self._num_left(one))

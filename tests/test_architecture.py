@@ -60,6 +60,7 @@ WITHOUT_TENSORFLOW = [
     'cluster.layout',
     'cluster.ssh',
     'cluster.topology',
+    'commands.all_reduce',
     'commands.benchmark',
     'commands.checkpoint',
     'commands.cluster',

@@ -1,0 +1,326 @@
+"""`tf_cnn_benchmarks.py all_reduce`: how fast gradients meet, in every way. Starts without TensorFlow."""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cluster.environments import without_clusters
+from cluster.layout import read_hosts_flag
+from cluster.shape import Shape
+from cluster.signals import Interrupts
+from commands.options import Arguments, Declaration, Rest
+from comparison.tables import Table, TableColumn, as_csv
+from errors import UsageError, format_warning, spelled
+from hardware.gpus import has_nvidia_gpu
+from models.gradients import GradientFacts, gradients_of
+from models.registry import MODELS
+from params.modes import MODES, Mode
+from params.spec import flag
+from planning.line import check_launch
+from results.document import Record
+from scaling.exchanges import algorithm_bandwidth, bus_bandwidth, fit_line, link_bandwidth
+from scaling.links import DTYPE_BYTES, MOST_ROWS, LinkRow, write_links
+from sweeps.configurations import Configuration, SweepPlan, make_plan
+from sweeps.folder import Folder, Outcome, difference
+from sweeps.progress_line import Progress
+from sweeps.request import SHAPE, Axes, Request, Setting, on_cpu, override, read_setting
+from sweeps.runner import PROGRAM, Starter, Sweep, describe, limits_of, succeeded
+from sweeps.settings import Settings
+
+# The flags of a run that send gradients in each type.
+_DTYPE_FLAGS: Mapping[str, Mapping[str, Setting]] = {
+    'float32': {},
+    'float16': {'precision': 'fp16', 'compact_gradient_transfer': True},
+    'bfloat16': {'precision': 'bf16', 'compact_gradient_transfer': True},
+}
+_UNITS = {'': 1, 'k': 1 << 10, 'm': 1 << 20, 'g': 1 << 30}
+_LEAST_BYTES, _MOST_BYTES = 1 << 12, 1 << 28
+
+
+@dataclass(frozen=True)
+class AllReduceOptions:
+    """The flags of the subcommand."""
+
+    devices: int = flag(2, 'Devices of each process; alone, and in each worker if --workers is given.', lower_bound=1)
+    workers: int | None = flag(None, 'Instead of one process: a cluster of so many workers here.', lower_bound=2)
+    hosts: str | None = flag(
+        None, 'Instead of one process: a cluster on these hosts over ssh, as in `cluster --hosts`.'
+    )
+    ps: int = flag(1, 'The most parameter servers; 1, 2, 4 ... up to this number are measured.', lower_bound=1)
+    sizes: str = flag(
+        '4k,64k,1m,16m', 'Bytes of the tensor, separated by commas, with k, m for KiB and MiB; from 4k to 256m.'
+    )
+    model: str | None = flag(
+        None,
+        'Instead of --sizes: the gradients of this model; for parameter servers also with fewer senders at once.',
+    )
+    dtype: str = flag('float32', 'The type in which values are sent.', choices=tuple(DTYPE_BYTES))
+    exchanges: str | None = flag(None, 'Only these exchanges, separated by commas; by default all that can run.')
+    steps: int = flag(20, 'Timed steps of each run.', lower_bound=1)
+    repeats: int = flag(1, 'Runs of each row.', lower_bound=1)
+    timeout_secs: float | None = flag(None, 'End a run that takes longer, and go on.', lower_bound=1, unit='seconds')
+    links_file: str | None = flag(None, 'Write the links for `predict --links` to this file.', is_path=True)
+    output: str | None = flag(None, 'New folder for results, logs and the table; or one to continue.', is_path=True)
+    resume: bool = flag(False, 'Continue in the folder --output, with the same flags.')
+    format: str = flag('text', 'How to print the table.', choices=('text', 'markdown', 'csv'))
+
+
+DECLARATION = Declaration(
+    'all_reduce',
+    AllReduceOptions,
+    'Measures how fast gradients meet, without computing any: in one process, a cluster here, or on other hosts.',
+    examples=(
+        '--devices=2 -- --device=cpu',
+        '--workers=2 --devices=1 --ps=2 -- --device=cpu',
+        '--hosts=node1,node2 --devices=1 --sizes=4k,1m,64m --links_file=links.json',
+        '--hosts=node1,node2 --devices=1 --model=resnet50 --dtype=float16',
+    ),
+    details='Each row is a run with --exchange_only in fresh processes. docs/all_reduce.md explains the columns.',
+    rest=Rest('FLAGS', 'the flags of all runs'),
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `all_reduce` with the arguments in argv; returns the exit code: 1 if a run failed, else 0.
+
+    Raises:
+      UsageError: an argument is wrong; nothing has been started then.
+      RunError: the disk is full, or fails.
+    """
+    return DECLARATION.run(argv, _all_reduce)
+
+
+def _all_reduce(arguments: Arguments[AllReduceOptions]) -> int:
+    options = arguments.options
+    plan = _plan(options, arguments.rest)
+    folder = Folder(Path(options.output or time.strftime('all_reduce-%Y%m%d-%H%M%S')))
+    if options.resume:
+        if not options.output:
+            raise UsageError('--resume: it needs the folder; write --output=DIR, too')
+        if changed := difference(folder.read_plan(), plan):
+            raise UsageError(f'--resume: {folder.path} holds other runs: {changed}; write a new --output')
+    else:
+        folder.create(plan)
+    starter = Starter(PROGRAM, environment=without_clusters(os.environ), limits=limits_of(plan.settings))
+    with folder.locked():
+        sweep = Sweep(plan, folder, starter)
+        total = sweep.num_done + sweep.num_left
+        with Interrupts().listening(), Progress(sys.stderr, total, sweep.num_done) as progress:
+            sweep.run(progress)
+        rows, problems = _rows_of(options, plan, sweep.outcomes)
+        if rows:
+            table = table_of(rows)
+            text = {
+                'text': lambda: table.as_text(sys.stdout, 10_000),
+                'markdown': table.as_markdown,
+                'csv': lambda: as_csv(
+                    [dict(zip((c.title for c in table.columns), cells, strict=True)) for cells in table.rows]
+                ),
+            }[options.format]()
+            print(text, flush=True)
+            folder.write(folder.path / 'table.md', table.as_markdown())
+        for line in problems:
+            print(format_warning(line), file=sys.stderr)
+        # What one device measured alone is no exchange.
+        links = [row for row in rows if row.workers * row.devices > 1]
+        if options.links_file and links:
+            try:
+                write_links(links, options.links_file)
+            except OSError as error:
+                raise UsageError(
+                    f'--links_file={options.links_file}: it cannot be written ({error.strerror})'
+                ) from None
+    print(f'The table, results and logs are in {folder.path}', file=sys.stderr)
+    return int(bool(problems))
+
+
+def read_sizes(text: str) -> list[int]:
+    """Reads '4k,1m,256m' as bytes.
+
+    Raises:
+      UsageError: a size is none, too small, too large, or given twice.
+    """
+    sizes = []
+    for word in text.lower().split(','):
+        number, unit = (word[:-1], word[-1]) if word[-1:] in ('k', 'm', 'g') else (word, '')
+        size = int(number) * _UNITS[unit] if number.isascii() and number.isdecimal() else 0
+        if not _LEAST_BYTES <= size <= _MOST_BYTES or size % 4 or size in sizes:
+            raise UsageError(
+                f'{spelled("sizes", text)}: {word!r}: write different sizes from 4k to 256m, such as 4k,1m'
+            )
+        sizes.append(size)
+    return sizes
+
+
+def _plan(options: AllReduceOptions, rest: Sequence[str]) -> SweepPlan:
+    slots = read_hosts_flag(options.hosts) if options.hosts else {}
+    if slots and options.workers is not None:
+        raise UsageError(
+            f'{spelled("workers", options.workers)}: --hosts says how many workers there are; leave it out'
+        )
+    workers = sum(number or 1 for number in slots.values()) if slots else options.workers or 1
+    gpu = has_nvidia_gpu()
+    ways = _ways(workers, options, has_gpu=gpu, on_hosts=bool(slots))
+    if options.exchanges:
+        wanted = options.exchanges.split(',')
+        if unknown := [name for name in wanted if name not in ways]:
+            raise UsageError(
+                f'{spelled("exchanges", options.exchanges)}: {unknown[0]} is none that can run here; write some of '
+                f'{",".join(ways)}'
+            )
+        ways = {name: ways[name] for name in wanted}
+    values: dict[str, tuple[Setting, ...]]
+    if options.model:
+        values = {'model': (options.model,)}
+    else:
+        width = DTYPE_BYTES[options.dtype]
+        values = {'exchange_bytes': tuple(size * 4 // width for size in read_sizes(options.sizes))}
+    grids = []
+    for name, (flags, shapes) in ways.items():
+        fixed = {key: (value,) for key, value in flags.items()}
+        grids.append(Axes(f'all_reduce {name}', {**fixed, **values, SHAPE: tuple(shapes)}))
+    common = {'exchange_only': True, 'num_batches': options.steps, 'num_warmup_batches': 5}
+    request = Request(
+        name='all_reduce',
+        title='How fast gradients meet',
+        source='all_reduce',
+        flags={key: read_setting(key, value, 'all_reduce') for key, value in common.items()}
+        | dict(_DTYPE_FLAGS[options.dtype]),
+        grids=grids,
+        settings=Settings(repeats=options.repeats, timeout_secs=options.timeout_secs),
+    )
+    request = override(request, rest, {})
+    if not gpu:
+        request = on_cpu(request)
+    plan = make_plan(request, lambda params, alone: check_launch(params, alone=alone), has_gpu=gpu)
+    if len(plan.configurations) > MOST_ROWS:
+        raise UsageError(f'all_reduce: {len(plan.configurations)} rows, and {MOST_ROWS} are the most; keep fewer sizes')
+    if slots:
+        launch = (spelled('hosts', options.hosts),)
+        plan = replace(plan, configurations=tuple(replace(one, launch=launch) for one in plan.configurations))
+    return plan
+
+
+def _ways(
+    workers: int, options: AllReduceOptions, *, has_gpu: bool, on_hosts: bool
+) -> dict[str, tuple[dict[str, Setting], list[Shape]]]:
+    """The flags and shapes of each exchange, by its name in the file of links."""
+    devices = options.devices
+    if workers == 1:
+        if devices < 2:
+            raise UsageError(f'{spelled("devices", devices)}: one device exchanges nothing; write --devices=2 or more')
+        replicated = _of_mode(lambda mode: mode.takes_hierarchy)
+        sums = {'copies': 'psgpu' if has_gpu else 'pscpu', 'ring': 'xring', **({'nccl': 'nccl'} if has_gpu else {})}
+        shapes = [Shape(1, devices)]
+        ways: dict[str, tuple[dict[str, Setting], list[Shape]]] = {
+            name: ({**replicated, 'all_reduce_spec': spec}, shapes) for name, spec in sums.items()
+        }
+        if devices % 2 == 0:
+            ways['hierarchical'] = ({**replicated, 'hierarchical_copy': True}, shapes)
+        return ways
+    peers, peer = [Shape(workers, devices)], _of_mode(lambda mode: mode.can_share_memory)
+    servers = [2**power for power in range(options.ps.bit_length())]
+    senders = range(1, workers + 1) if options.model and not on_hosts else (workers,)
+    ways = {
+        'parameter_servers': (
+            _of_mode(lambda mode: mode.can_stage),
+            [Shape(number, devices, count) for count in servers for number in senders],
+        ),
+        'collective': ({**peer, 'shared_memory': 'off'}, peers),
+        'controller': ({**_of_mode(lambda mode: mode.has_controller), 'all_reduce_spec': 'xring'}, peers),
+    }
+    if not on_hosts and options.dtype == 'float32':
+        ways['shared_memory'] = ({**peer, 'shared_memory': 'auto'}, peers)
+    return ways
+
+
+def _rows_of(
+    options: AllReduceOptions, plan: SweepPlan, outcomes: Mapping[str, Sequence[Outcome]]
+) -> tuple[list[LinkRow], list[str]]:
+    """The measured exchanges, and a line for each run that failed."""
+    facts = gradients_of(MODELS.find_model(options.model, None)) if options.model else None
+    rows, problems = [], []
+    for one in plan.configurations:
+        records = [found for found in outcomes[one.id] if isinstance(found, Record) and succeeded(found)]
+        problems += [f'{one.caption}: {describe(found)}' for found in outcomes[one.id] if not succeeded(found)]
+        if records:
+            rows.append(_row_of(options, one, records, facts))
+    return rows, problems
+
+
+def _row_of(
+    options: AllReduceOptions, one: Configuration, records: Sequence[Record], facts: GradientFacts | None
+) -> LinkRow:
+    shape, width, hosts = one.shape, DTYPE_BYTES[options.dtype], 1
+    if options.hosts:
+        hosts = min(len(read_hosts_flag(options.hosts)), shape.workers)
+    if facts:
+        size, tensors, largest = facts.parameters * width, facts.tensors, facts.largest * width
+    else:
+        size = largest = int(records[0].flags['exchange_bytes']) * width // 4
+        tensors = 1
+    return LinkRow(
+        _name_of(one),
+        options.dtype,
+        hosts,
+        shape.workers,
+        shape.devices,
+        shape.num_ps,
+        size,
+        tensors,
+        largest,
+        statistics.median(float(seconds) for record in records for seconds in record.step_seconds()),
+        options.model,
+    )
+
+
+def _name_of(one: Configuration) -> str:
+    """The exchange of a configuration."""
+    flags = dict(word.lstrip('-').partition('=')[::2] for word in one.argv)
+    if one.shape.num_ps:
+        return 'parameter_servers'
+    if MODES[one.variable_update].has_controller:
+        return 'controller'
+    if 'shared_memory' in flags:
+        return 'collective' if flags['shared_memory'] == 'off' else 'shared_memory'
+    if 'hierarchical_copy' in flags:
+        return 'hierarchical'
+    return {'xring': 'ring', 'nccl': 'nccl'}.get(flags['all_reduce_spec'], 'copies')
+
+
+def _of_mode(has: Callable[[Mode], bool]) -> dict[str, Setting]:
+    return {'variable_update': next(name for name, mode in MODES.items() if has(mode))}
+
+
+def table_of(rows: Sequence[LinkRow]) -> Table:
+    """Returns the table of measured exchanges; each line was fitted to the rows that differ in their bytes only."""
+    across = any(row.hosts > 1 for row in rows)
+    titles = ['exchange', 'W*G+P', 'bytes', 'tensors', 'ms', 'algbw MB/s', 'busbw MB/s']
+    titles += [*(['link Mbit/s'] if across else []), 'latency ms', 'rate MB/s']
+    columns = [TableColumn(title, is_number=number > 1) for number, title in enumerate(titles)]
+    cells = []
+    for row in rows:
+        like = [other for other in rows if _kind(other) == _kind(row)]
+        line, link = fit_line(like), link_bandwidth(row)
+        cells.append(
+            [
+                row.exchange,
+                str(Shape(row.workers, row.devices, row.servers)),
+                str(row.bytes),
+                str(row.tensors),
+                f'{1e3 * row.seconds:.3f}',
+                f'{algorithm_bandwidth(row) / 1e6:.1f}',
+                f'{bus_bandwidth(row) / 1e6:.1f}',
+                *(['' if link is None else f'{8 * link / 1e6:.1f}'] if across else []),
+                *(['', ''] if line is None else [f'{1e3 * line.latency:.3f}', f'{line.rate / 1e6:.1f}']),
+            ]
+        )
+    return Table(columns, cells)
+
+
+def _kind(row: LinkRow) -> LinkRow:
+    return replace(row, bytes=0, largest=0, seconds=0.0)
