@@ -125,6 +125,7 @@ def test_a_server_waits_for_a_worker_that_comes_back(make_cluster: Callable[...,
     result(serving.future)
 
 
+@pytest.mark.all_modes
 def test_a_server_ends_without_a_lost_worker_when_the_others_did_not_need_it(
     make_cluster: Callable[..., LocalCluster],
 ) -> None:

@@ -33,12 +33,12 @@ pytestmark = pytest.mark.distributed
 @pytest.mark.parametrize(
     ('mode', 'last'),
     scenarios(
-        ['two_servers: ps 0'],
+        ['collective_all_reduce: worker 0'],
         [
-            'distributed_replicated: worker 1',
+            *('two_servers: ps 0', 'distributed_replicated: worker 1'),
             *('parameter_server: ps 0', 'parameter_server: worker 0', 'two_servers: ps 1'),
             *('asynchronous: ps 0', 'asynchronous: worker 1', 'distributed_replicated: ps 1'),
-            *('collective_all_reduce: worker 0', 'collective_all_reduce: worker 1'),
+            'collective_all_reduce: worker 1',
             *('distributed_all_reduce: worker 0', 'distributed_all_reduce: controller 0'),
         ],
     ),

@@ -43,6 +43,7 @@ def test_processes_with_different_flags_all_end_and_name_both(
             check_line(line, f'{expected} in {processes.described(task)}')
 
 
+@pytest.mark.all_modes
 def test_a_worker_of_another_cluster_that_names_the_same_servers_is_refused_and_the_cluster_goes_on(
     tmp_path: Path,
 ) -> None:

@@ -42,6 +42,7 @@ def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path: Path) 
     assert num_skipped > 0
 
 
+@pytest.mark.all_modes
 def test_every_process_ends_when_the_loss_of_one_is_not_finite(tmp_path: Path) -> None:
     processes = run(['--init_learning_rate=1e30', '--precision=bf16'], tmp_path, num_ps=1)
     for task in processes.tasks.values():

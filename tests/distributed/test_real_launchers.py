@@ -250,7 +250,11 @@ def test_ranks_of_open_mpi_in_a_job_of_slurm_find_each_other(network: Network, s
 
 
 @NEEDED_SLURM
-@pytest.mark.parametrize('number', [0, 1, None], ids=['1 ps', 'collective', 'of the launcher'])
+@pytest.mark.parametrize(
+    'number',
+    [pytest.param(0, marks=pytest.mark.all_modes), 1, None],
+    ids=['1 ps', 'collective', 'of the launcher'],
+)
 def test_batch_scripts_of_the_documentation_and_of_the_launcher_train_and_end(
     network: Network, slurm: dict[str, str], tmp_path: Path, number: int | None
 ) -> None:
@@ -325,6 +329,7 @@ def test_mpirun_starts_a_cluster_over_ssh_that_trains_and_ends(
 
 
 @NEEDED_OPEN_MPI
+@pytest.mark.all_modes
 def test_mpirun_tells_of_a_rank_that_is_killed_and_ends_the_others(network: Network, tmp_path: Path) -> None:
     hosts = ('--ps_hosts=node1:50000', '--worker_hosts=node1:50001,node2:50001')
     options = (*MPIRUN, '--host', 'node1:2,node2:1', '-x', 'PYTHONPATH')
@@ -376,6 +381,7 @@ def test_processes_with_tf_config_train_and_end(
     assert_none_left(network)
 
 
+@pytest.mark.all_modes
 def test_the_others_tell_of_a_process_with_tf_config_that_is_killed(network: Network, tmp_path: Path) -> None:
     with with_tf_config(network, tmp_path, *COLLECTIVE, ENDLESS, num_ps=0) as processes:
         kill_the_second_worker(network, *processes)

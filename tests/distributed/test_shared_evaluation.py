@@ -43,9 +43,9 @@ class Row:
 # Moving averages, which one worker keeps, are what an evaluation computes with.
 ROWS = {
     'ps': Row((PS, EVERY_2), 2, (2, 4), 'resnet20'),
-    'collective-stops': Row((COLLECTIVE, EVERY_3, *STOP), 0, (3,)),
 }
 OTHER_ROWS = {
+    'collective-stops': Row((COLLECTIVE, EVERY_3, *STOP), 0, (3,)),
     'ps-stops': Row((PS, EVERY_3, *STOP), 1, (3,)),
     'ps-staged': Row((PS, EVERY_2, '--staged_vars', '--num_gpus=2'), 1, (2, 4)),
     'replicated': Row((REPLICATED, EVERY_2, '--num_gpus=2'), 1, (2, 4), 'resnet20'),

@@ -105,6 +105,7 @@ def test_the_others_end_at_once_when_a_signal_ends_a_task_they_need(mode: str, l
         assert_each_names(others, processes.described(lost), exit_code, 'SIGTERM')
 
 
+@pytest.mark.all_modes
 def test_the_others_end_at_once_when_the_reader_of_a_workers_output_leaves(tmp_path: Path) -> None:
     with cluster_of('parameter_server', tmp_path, ENDLESS, PATIENT) as processes:
         fifo = tmp_path / 'worker-0.out'

@@ -66,9 +66,13 @@ def test_a_mode_of_clusters_is_refused_in_one_process(mode: str) -> None:
 
 
 @pytest.mark.parametrize('mode', ['replicated', 'independent'])
-@pytest.mark.parametrize('where', [WORKERS, WITH_SERVERS], ids=['workers', 'servers'])
-def test_a_mode_of_one_process_is_refused_in_a_cluster(mode: str, where: Flags) -> None:
-    with refused(f'--variable_update={mode}', '2 workers', 'parameter_server', 'collective_all_reduce'):
+@pytest.mark.parametrize(
+    ('where', 'instead'),
+    [(WORKERS, ['collective_all_reduce']), (WITH_SERVERS, ['parameter_server', 'distributed_replicated'])],
+    ids=['workers', 'servers'],
+)
+def test_a_mode_of_one_process_is_refused_in_a_cluster(mode: str, where: Flags, instead: list[str]) -> None:
+    with refused(f'--variable_update={mode}', '2 workers', *instead):
         variables_of(variable_update=mode, **where)
 
 
