@@ -19,6 +19,7 @@ RATE_MBIT = 100.0
 
 
 @pytest.mark.distributed
+@pytest.mark.long
 def test_one_process_measures_each_exchange_and_goes_on_where_it_was(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
