@@ -36,7 +36,7 @@ from models.gradients import GradientFacts, gradients_of
 from models.registry import MODELS
 from params.modes import MODES
 from scaling.fitting import PRIORS, Fit, Measured, Prior
-from scaling.terms import Cluster, Exchange, Work
+from scaling.terms import Exchange, ModelledCluster, Work
 
 _COLUMNS = ('hw', 'net_or_mode', 'data', 'model', 'batch_per_gpu', 'gpus', 'images_per_sec')
 # '8xK80', 'k80x8'; not the 8x of p2.8xlarge.
@@ -71,7 +71,7 @@ class Row:
     gpus: int
     images_per_second: float
     work: Work
-    cluster: Cluster
+    cluster: ModelledCluster
 
     @property
     def images(self) -> int:
@@ -84,7 +84,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Task:
+class Question:
     """Rows of one machine that are known, and those to predict from them."""
 
     known: Sequence[Row]
@@ -92,7 +92,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRow:
     """A predicted row.
 
     Attributes:
@@ -166,7 +166,7 @@ def _read_row(cells: Mapping[str, str]) -> Row:
         slices=False,
         fuses=cells.get('xla', '').lower() in ('yes', 'true', '1'),
     )
-    cluster = Cluster(
+    cluster = ModelledCluster(
         exchange,
         workers=hosts,
         hosts=hosts,
@@ -203,7 +203,7 @@ def _gradients(model: str) -> GradientFacts:
 _warned: set[str] = set()
 
 
-def tasks_of_larger(rows: Sequence[Row]) -> list[Task]:
+def tasks_of_larger(rows: Sequence[Row]) -> list[Question]:
     """Returns the task of each machine for --protocol=larger."""
     tasks = []
     for of_machine in _grouped(rows, lambda row: row.machine):
@@ -215,11 +215,11 @@ def tasks_of_larger(rows: Sequence[Row]) -> list[Task]:
             known += below or series
             unknown += [row for row in series if 2 * row.gpus > most] if below else []
         if unknown:
-            tasks.append(Task(known, unknown))
+            tasks.append(Question(known, unknown))
     return tasks
 
 
-def tasks_of_other_models(rows: Sequence[Row]) -> list[Task]:
+def tasks_of_other_models(rows: Sequence[Row]) -> list[Question]:
     """Returns the task of each machine, mode and known model for --protocol=other_models."""
     tasks = []
     for of_mode in _grouped(rows, lambda row: (row.machine, row.mode)):
@@ -232,17 +232,17 @@ def tasks_of_other_models(rows: Sequence[Row]) -> list[Task]:
             if others and any(row.gpus > 1 for row in own):
                 works = {row.work.key for row in others}
                 ones = {id(row): row for row in alone if row.work.key in works}
-                tasks.append(Task([*own, *(row for key, row in ones.items() if row not in own)], others))
+                tasks.append(Question([*own, *(row for key, row in ones.items() if row not in own)], others))
     return tasks
 
 
-PROTOCOLS: Mapping[str, Callable[[Sequence[Row]], list[Task]]] = {
+PROTOCOLS: Mapping[str, Callable[[Sequence[Row]], list[Question]]] = {
     'larger': tasks_of_larger,
     'other_models': tasks_of_other_models,
 }
 
 
-def judge(tasks: Iterable[Task], priors: Mapping[str, Prior] = PRIORS) -> list[Judged]:
+def judge(tasks: Iterable[Question], priors: Mapping[str, Prior] = PRIORS) -> list[JudgedRow]:
     """Predicts the unknown rows of each task from its known rows."""
     judged = []
     for task in tasks:
@@ -250,7 +250,7 @@ def judge(tasks: Iterable[Task], priors: Mapping[str, Prior] = PRIORS) -> list[J
         for row in task.unknown:
             found = fit.predict(row.work, row.cluster)
             low, high = row.images / found.high, row.images / found.low
-            judged.append(Judged(row, row.images / found.seconds, low, high, _yardsticks(row, task.known)))
+            judged.append(JudgedRow(row, row.images / found.seconds, low, high, _yardsticks(row, task.known)))
     return judged
 
 
@@ -274,7 +274,7 @@ def _error(predicted: float, row: Row) -> float:
     return 100 * abs(predicted / row.images_per_second - 1)
 
 
-def leave_one_out(tasks: Sequence[Task], number: int) -> list[Judged]:
+def leave_one_out(tasks: Sequence[Question], number: int) -> list[JudgedRow]:
     """Judges each machine with constants that were chosen on the other machines.
 
     Args:
@@ -315,7 +315,7 @@ def _mean(sets: Sequence[Mapping[str, Prior]]) -> dict[str, Prior]:
     }
 
 
-def _loss(judged: Sequence[Judged], machine: str) -> float:
+def _loss(judged: Sequence[JudgedRow], machine: str) -> float:
     """How badly the rows of a machine are predicted; machines with more rows count more, but not in proportion."""
     errors = np.array([min(one.error, 40) for one in judged if one.row.machine == machine])
     return math.sqrt(len(errors)) * float(errors.mean())
@@ -339,7 +339,7 @@ def summary_of(errors: Sequence[float]) -> dict[str, float]:
     }
 
 
-def document_of(judged: Sequence[Judged]) -> dict[str, object]:
+def document_of(judged: Sequence[JudgedRow]) -> dict[str, object]:
     """The errors in all and of each machine."""
     machines = dict.fromkeys(one.row.machine for one in judged)
     return {
@@ -348,7 +348,7 @@ def document_of(judged: Sequence[Judged]) -> dict[str, object]:
     }
 
 
-def table_of(judged: Sequence[Judged]) -> Table:
+def table_of(judged: Sequence[JudgedRow]) -> Table:
     """The errors in all and of each machine, beside those of the yardsticks: median / 90th percentile, in per cent."""
     names = list(dict.fromkeys(name for one in judged for name in one.yardsticks))
     columns = [TableColumn('machine'), TableColumn('rows', is_number=True), TableColumn('predict', is_number=True)]

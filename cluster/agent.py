@@ -3,7 +3,7 @@
 Requests come on standard input and answers go to standard output, each one JSON object in a line:
 
     (at the start)                    {"hello": {"version": ..., "commit": ..., "tensorflow": ..., "program": [...]}}
-    {"prepare": {fields of Needs}}    {"places": {fields of Places}}
+    {"prepare": {fields of HostNeeds}}    {"places": {fields of Places}}
     {"start": {fields of Command}}    {"started": PID}
                                       {"name": ..., "out": "a line"}, {"name": ..., "err": "a line"}
     {"end": NUMBER, "name": ...}      {"name": ..., "ended": EXIT_CODE}
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.environments import without_clusters
-from cluster.hosts import Command, LocalHost, LocalProcess, Needs
+from cluster.hosts import Command, HostNeeds, LocalHost, LocalProcess
 from errors import BenchmarkError, UsageError
 from hardware.surroundings import git_commit, tensorflow_version
 from results import VERSION
@@ -75,7 +75,7 @@ class _Agent:
         try:
             if 'prepare' in request:
                 wanted = request['prepare']
-                needs = Needs(**{**wanted, 'gpu_indices': tuple(wanted['gpu_indices'])})
+                needs = HostNeeds(**{**wanted, 'gpu_indices': tuple(wanted['gpu_indices'])})
                 self._say(places=asdict(self._host.prepare(needs)))
             elif 'start' in request:
                 self._start(request['start'])

@@ -47,6 +47,7 @@ class ChildProcess:
       OSError: it cannot be started.
     """
 
+    # Eight arguments: all but the first say how one child runs, most with a default.
     def __init__(
         self,
         argv: Sequence[str],

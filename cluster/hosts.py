@@ -31,7 +31,7 @@ _ADDRESS_OF_INTERFACE = 0x8915  # SIOCGIFADDR of netdevice(7)
 
 
 @dataclass(frozen=True)
-class Needs:
+class HostNeeds:
     """What a launcher needs from a host before it can write the command lines of the processes there.
 
     Attributes:
@@ -92,7 +92,7 @@ class Command:
     host: 'Host | None' = None
 
 
-class Process(abc.ABC):
+class HostProcess(abc.ABC):
     """A started process of a cluster.
 
     Attributes:
@@ -132,7 +132,7 @@ class Host(abc.ABC):
     program: tuple[str, str]
 
     @abc.abstractmethod
-    def prepare(self, needs: Needs) -> Places:
+    def prepare(self, needs: HostNeeds) -> Places:
         """Reserves addresses, and divides the cores and GPUs among the workers.
 
         The ports stay bound until close(), so that the kernel gives them to no other launcher or connection. The
@@ -149,7 +149,7 @@ class Host(abc.ABC):
         """Returns what Command.env has of the launcher's environment variables."""
 
     @abc.abstractmethod
-    def start(self, command: Command) -> Process:
+    def start(self, command: Command) -> HostProcess:
         """Starts a process.
 
         Raises:
@@ -161,7 +161,7 @@ class Host(abc.ABC):
         """Frees the addresses, and ends what still runs there for this launcher."""
 
 
-class LocalProcess(ChildProcess, Process):
+class LocalProcess(ChildProcess, HostProcess):
     """A process on this machine."""
 
     def __init__(self, command: Command) -> None:
@@ -201,7 +201,7 @@ class LocalHost(Host):
         self._environ = os.environ if environ is None else environ
         self._reserving = contextlib.ExitStack()
 
-    def prepare(self, needs: Needs) -> Places:
+    def prepare(self, needs: HostNeeds) -> Places:
         environ = self._environ
         if needs.num_gpus and needs.gpu_indices and has_visible_gpus(environ):
             environ = with_selected(needs.gpu_indices, environ)
@@ -216,7 +216,7 @@ class LocalHost(Host):
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         return without_clusters(environ)
 
-    def start(self, command: Command) -> Process:
+    def start(self, command: Command) -> HostProcess:
         return LocalProcess(command)
 
     def close(self) -> None:
@@ -248,7 +248,7 @@ def reserved_addresses(count: int, address: str = LOOPBACK) -> Iterator[list[str
 
 
 def own_address(interface: str) -> str:
-    """Returns the first address of this machine at an interface, see Needs.
+    """Returns the first address of this machine at an interface, see HostNeeds.
 
     Raises:
       UsageError: this machine has no such interface.

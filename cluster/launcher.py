@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TextIO
 
-from cluster.hosts import Command, LocalHost, Process
+from cluster.hosts import Command, HostProcess, LocalHost
 from errors import RunError, counted, format_error, format_warning
 from results.live import LiveLine
 from results.summary import is_summary
@@ -92,7 +92,7 @@ class _Cluster:
         self._num_restarts = num_restarts
         self._grace_secs = grace_secs
         self._servers_end_secs = servers_end_secs
-        self._running: list[Process] = []
+        self._running: list[HostProcess] = []
         self._restarts: Counter[str] = Counter()
         # The only queue that signal handlers may use.
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -165,7 +165,7 @@ class _Cluster:
         if self._lines.error:
             self._events.put(self._stop)
 
-    def _ended(self, process: Process) -> None:
+    def _ended(self, process: HostProcess) -> None:
         code = process.reap()
         self._running.remove(process)
         if self._is_stopping:
@@ -176,7 +176,7 @@ class _Cluster:
         if self._deadline is None and all(other.command.is_server for other in self._running):
             self._deadline = time.monotonic() + self._servers_end_secs
 
-    def _failed(self, process: Process, code: int) -> None:
+    def _failed(self, process: HostProcess, code: int) -> None:
         command = process.command
         name = command.name
         if process.lost:

@@ -21,7 +21,7 @@ from typing import Any
 
 from cluster.agent import ALIVE_SECS, SILENCE_SECS, hello
 from cluster.child_process import ChildProcess
-from cluster.hosts import Command, Host, LocalHost, Needs, Places, Process
+from cluster.hosts import Command, Host, HostNeeds, HostProcess, LocalHost, Places
 from errors import RunError, UsageError, spelled
 
 # How long a host may take to answer at first, in seconds.
@@ -66,7 +66,7 @@ class Reach:
         return [*self.ssh, '-T', '-o', 'BatchMode=yes', name, f'exec sh -c {shlex.quote(line)}']
 
 
-class RemoteProcess(Process):
+class RemoteProcess(HostProcess):
     """A process that an agent has started."""
 
     def __init__(self, command: Command, send: Callable[..., None]) -> None:
@@ -162,7 +162,7 @@ class SshHost(Host):
                     f'has {here[key]}; install the same on both, or write --remote_dir and --remote_python'
                 )
 
-    def prepare(self, needs: Needs) -> Places:
+    def prepare(self, needs: HostNeeds) -> Places:
         places = self._ask('places', prepare=asdict(needs))
         return Places(
             tuple(places['addresses']),
@@ -173,7 +173,7 @@ class SshHost(Host):
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         return {name: value for name, value in environ.items() if name.startswith(_PASSED) and name != 'TF_CONFIG'}
 
-    def start(self, command: Command) -> Process:
+    def start(self, command: Command) -> HostProcess:
         process = RemoteProcess(command, self._send)
         self._processes[command.name] = process
         wanted = {one.name: getattr(command, one.name) for one in fields(command) if one.name != 'host'}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster.environments import without_clusters
-from cluster.layout import read_hosts_flag
+from cluster.roster import read_hosts_flag
 from cluster.shape import Shape
 from cluster.signals import Interrupts
 from commands.options import Arguments, Declaration, Rest

@@ -12,9 +12,9 @@ from pathlib import Path
 from absl import flags
 
 from cluster.discovery import find_cluster
-from cluster.hosts import LOOPBACK, Command, Host, LocalHost, Needs, Places
+from cluster.hosts import LOOPBACK, Command, Host, HostNeeds, LocalHost, Places
 from cluster.launcher import launch
-from cluster.layout import JOBS, Layout, Member, batch_script, lay_out, read_host_file, read_hosts_flag
+from cluster.roster import JOBS, Layout, Member, batch_script, lay_out, read_host_file, read_hosts_flag
 from cluster.ssh import Reach, connections
 from cluster.topology import HOSTS_FLAGS
 from commands.options import Arguments, Declaration, Rest
@@ -190,8 +190,8 @@ def _connect(options: ClusterOptions, layout: Layout, stack: contextlib.ExitStac
     return [host]
 
 
-def _needs(options: ClusterOptions, params: Params, jobs: Sequence[tuple[str, int]]) -> Needs:
-    return Needs(
+def _needs(options: ClusterOptions, params: Params, jobs: Sequence[tuple[str, int]]) -> HostNeeds:
+    return HostNeeds(
         num_addresses=len(jobs),
         num_workers=sum(job == 'worker' for job, _ in jobs),
         shares_cores=options.affinity == 'share',

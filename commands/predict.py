@@ -16,7 +16,7 @@ from results.collection import collect
 from results.document import Failure, Record, read_file
 from scaling import forecast
 from scaling.fitting import Prior
-from scaling.forecast import PREDICTION, SCHEMA_VERSION, Forecast, Forecaster, Shape
+from scaling.forecast import PREDICTION, SCHEMA_VERSION, Candidate, Forecast, Forecaster
 from scaling.links import LinkRow, priors_of_sheet, read_links, read_network
 
 # The width of the table if standard output is not a terminal: each row stays one line.
@@ -166,7 +166,7 @@ class _Asked:
             )
         return asked
 
-    def shapes(self, options: PredictOptions) -> list[Shape]:
+    def shapes(self, options: PredictOptions) -> list[Candidate]:
         """The clusters in the order of the table.
 
         Raises:

@@ -10,7 +10,7 @@ from scaling.terms import bytes_of_links
 
 
 @dataclass(frozen=True)
-class Line:
+class LatencyAndRate:
     """The straight line seconds = latency + bytes / rate.
 
     Attributes:
@@ -47,7 +47,7 @@ def link_bandwidth(row: LinkRow) -> float | None:
     return bytes_of_links(measured.work, measured.cluster) / row.seconds or None
 
 
-def fit_line(rows: Sequence[LinkRow]) -> Line | None:
+def fit_line(rows: Sequence[LinkRow]) -> LatencyAndRate | None:
     """Fits a line to one exchange of several sizes by least squares of the relative errors of the seconds.
 
     Returns:
@@ -62,4 +62,4 @@ def fit_line(rows: Sequence[LinkRow]) -> Line | None:
     if latency < 0:
         latency, share = 0.0, sizes / seconds
         inverse = share.sum() / (share**2).sum()
-    return Line(float(latency), float(1 / inverse)) if inverse > 0 else None
+    return LatencyAndRate(float(latency), float(1 / inverse)) if inverse > 0 else None

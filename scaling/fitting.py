@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.terms import Cluster, Exchange, Rates, Terms, Work, exchange_seconds, terms_of
+from scaling.terms import Exchange, ModelledCluster, Rates, Terms, Work, exchange_seconds, terms_of
 
 Vector = NDArray[np.float64]
 # A rate, and what it belongs to: a work, a label of links, or everything ('').
@@ -91,7 +91,7 @@ class Measured:
     """
 
     work: Work
-    cluster: Cluster
+    cluster: ModelledCluster
     seconds: float
     is_exchange: bool = False
 
@@ -139,7 +139,7 @@ class Fit:
         self._depends = [[self._places[name] for name in self._names(one)] for one in self.measured]
         self._values, self._covariance = self._solve()
 
-    def predict(self, work: Work, cluster: Cluster) -> Predicted:
+    def predict(self, work: Work, cluster: ModelledCluster) -> Predicted:
         """Returns the step of a work on a cluster, with its interval.
 
         A work that was not measured on any cluster has no seconds of computing; its interval is then useless.
@@ -149,7 +149,7 @@ class Fit:
         half = _HALF_INTERVAL * math.hypot(spread, NOISE)
         return Predicted(terms, terms.seconds * math.exp(-half), terms.seconds * math.exp(half))
 
-    def rates(self, work: Work, cluster: Cluster, changes: dict[_Name, float] | None = None) -> Rates:
+    def rates(self, work: Work, cluster: ModelledCluster, changes: dict[_Name, float] | None = None) -> Rates:
         """Returns the rates that apply to a work on a cluster.
 
         Args:
@@ -191,7 +191,7 @@ class Fit:
             return [name for name in names if name[0] not in unused]
         return names
 
-    def names(self, work: Work, cluster: Cluster) -> list[_Name]:
+    def names(self, work: Work, cluster: ModelledCluster) -> list[_Name]:
         """Returns the names of the rates on which a step depends."""
         names = [('compute', work.key)]
         if cluster.total_devices == 1:
@@ -271,7 +271,7 @@ class Fit:
         matrix = self._jacobian(values, residuals)
         return values, np.asarray(np.linalg.inv(matrix.T @ matrix), dtype=np.float64)
 
-    def _spread(self, work: Work, cluster: Cluster) -> float:
+    def _spread(self, work: Work, cluster: ModelledCluster) -> float:
         """Returns the standard deviation of the logarithm of the predicted seconds of a step."""
         names = self.names(work, cluster)
         base = math.log(terms_of(work, cluster, self.rates(work, cluster)).seconds)
@@ -287,7 +287,7 @@ class Fit:
         return math.sqrt(float(slopes @ self._covariance @ slopes) + unknown)
 
 
-def _step_seconds(work: Work, cluster: Cluster, rates: Rates) -> float:
+def _step_seconds(work: Work, cluster: ModelledCluster, rates: Rates) -> float:
     return terms_of(work, cluster, rates).seconds
 
 
@@ -300,7 +300,7 @@ def _levels(number: int) -> range:
     return range(2, math.ceil(math.log2(number) - 1e-9) + 1)
 
 
-def _rates(work: Work, cluster: Cluster, known: dict[str, float]) -> Rates:
+def _rates(work: Work, cluster: ModelledCluster, known: dict[str, float]) -> Rates:
     """Returns rates from their logarithms; those that are missing do not matter."""
 
     def rate(name: str) -> float:

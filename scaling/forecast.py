@@ -16,7 +16,7 @@ from params.modes import MODES, Mode
 from results.document import Record
 from scaling.fitting import PRIORS, Fit, Measured, Predicted, Prior, usual
 from scaling.links import DTYPE_BYTES, LinkRow
-from scaling.terms import Cluster, Exchange, Terms, Work, bytes_of_step, terms_of
+from scaling.terms import Exchange, ModelledCluster, Terms, Work, bytes_of_step, terms_of
 
 # The value of "schema" in the document of a prediction.
 PREDICTION = 'tf_cnn_benchmarks.prediction'
@@ -42,7 +42,7 @@ _LINKS = ('links in the host', 'network', "a parameter server's link", 'sums in 
 
 
 @dataclass(frozen=True)
-class Shape:
+class Candidate:
     """A cluster as a user asks for it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Forecast:
       with_link_doubled: the throughput if that link was twice as fast.
     """
 
-    shape: Shape
+    shape: Candidate
     images_per_second: float
     low: float
     high: float
@@ -155,14 +155,14 @@ class Forecaster:
     @functools.cached_property
     def one_device(self) -> Predicted:
         """The step of one device alone."""
-        return self._fit.predict(self.work, Cluster(Exchange.NONE, 1, 1))
+        return self._fit.predict(self.work, ModelledCluster(Exchange.NONE, 1, 1))
 
     @functools.cached_property
     def images_per_second_of_one(self) -> float:
         """The throughput of one device alone."""
         return self.work.images / self.one_device.seconds
 
-    def forecast(self, shape: Shape) -> Forecast:
+    def forecast(self, shape: Candidate) -> Forecast:
         """Returns what a cluster would give."""
         cluster = self._cluster(shape)
         images = self.work.images * shape.total_devices
@@ -184,7 +184,7 @@ class Forecaster:
             images / gains[link] if link else None,
         )
 
-    def images_per_second(self, shape: Shape) -> float:
+    def images_per_second(self, shape: Candidate) -> float:
         """Returns the most likely throughput of a cluster."""
         return self.work.images * shape.total_devices / self._seconds(self._cluster(shape))
 
@@ -211,10 +211,10 @@ class Forecaster:
         tried = (shape_of(mode, workers, workers, devices, servers) for workers in range(1, most + 1))
         return self.forecast(max(tried, key=self.images_per_second))
 
-    def _cluster(self, shape: Shape) -> Cluster:
+    def _cluster(self, shape: Candidate) -> ModelledCluster:
         return _cluster_of(shape, is_cpu=self.work.shares_cores, labels=self._labels)
 
-    def _seconds(self, cluster: Cluster, doubled: str | None = None) -> float:
+    def _seconds(self, cluster: ModelledCluster, doubled: str | None = None) -> float:
         """Returns the seconds of a step, if a limit was twice as fast."""
         rates = self._fit.rates(self.work, cluster)
         if doubled:
@@ -304,9 +304,9 @@ def dtype_of(record: Record) -> str:
     return 'float16' if precision == 'fp16' else 'bfloat16'
 
 
-def shape_of(mode: Mode, workers: int, hosts: int, devices: int, servers: int | None) -> Shape:
+def shape_of(mode: Mode, workers: int, hosts: int, devices: int, servers: int | None) -> Candidate:
     """Returns a shape; servers is None for one parameter server on each host, and counts in modes that have any."""
-    return Shape(mode.name, workers, hosts, devices, (servers or hosts) if _needs_servers(mode, workers) else 0)
+    return Candidate(mode.name, workers, hosts, devices, (servers or hosts) if _needs_servers(mode, workers) else 0)
 
 
 def shapes(
@@ -315,7 +315,7 @@ def shapes(
     hosts: Sequence[int],
     devices: Sequence[int],
     servers: Sequence[int | None],
-) -> list[Shape]:
+) -> list[Candidate]:
     """Returns every combination, each once; without hosts each worker has its own."""
     # A cluster has no more hosts than workers.
     found = [
@@ -338,7 +338,7 @@ def _needs_servers(mode: Mode, workers: int) -> bool:
     return workers > 1 and mode.needs_servers
 
 
-def _cluster_of(shape: Shape, *, is_cpu: bool, labels: set[str]) -> Cluster:
+def _cluster_of(shape: Candidate, *, is_cpu: bool, labels: set[str]) -> ModelledCluster:
     """Returns the cluster of a shape.
 
     Args:
@@ -347,7 +347,7 @@ def _cluster_of(shape: Shape, *, is_cpu: bool, labels: set[str]) -> Cluster:
     """
     mode = MODES[shape.mode]
     if not mode.shares_model:
-        return Cluster(Exchange.NONE, shape.workers, shape.hosts, shape.devices)
+        return ModelledCluster(Exchange.NONE, shape.workers, shape.hosts, shape.devices)
     among_gpus = 'nccl' if 'nccl' in labels and not is_cpu else 'copies'
     if shape.workers == 1:
         label = among_gpus
@@ -360,7 +360,7 @@ def _cluster_of(shape: Shape, *, is_cpu: bool, labels: set[str]) -> Cluster:
     else:
         # Workers that were measured in one ring by another name are in the same ring.
         label = next((name for name in ('collective', 'ring') if name in labels), 'collective')
-    return Cluster(
+    return ModelledCluster(
         Exchange.SERVERS if shape.servers else Exchange.RING,
         shape.workers,
         shape.hosts,
@@ -379,7 +379,7 @@ def _measured(record: Record, labels: set[str]) -> Measured:
     workers = int(cluster['num_workers'])
     names = {str(worker.get('host')) for worker in document['workers']}
     work = work_of(record)
-    shape = Shape(
+    shape = Candidate(
         str(record.run['variable_update']),
         workers,
         max(1, min(len(names), workers)),

@@ -12,7 +12,7 @@ from errors import UsageError, alternatives, read_regular, spelled
 from hardware.atomic import write_whole
 from models.gradients import GradientFacts
 from scaling.fitting import Measured, Prior, usual
-from scaling.terms import Cluster, Exchange, Work
+from scaling.terms import Exchange, ModelledCluster, Work
 
 # The value of "schema" in the file.
 LINKS = 'tf_cnn_benchmarks.links'
@@ -77,7 +77,7 @@ class LinkRow:
         width = DTYPE_BYTES[self.dtype]
         values = max(1, self.bytes // width)
         gradients = GradientFacts(self.tensors, max(1, self.largest // width), ((values, 0.0),))
-        cluster = Cluster(
+        cluster = ModelledCluster(
             EXCHANGES[self.exchange],
             self.workers,
             self.hosts,

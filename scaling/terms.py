@@ -57,7 +57,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ModelledCluster:
     """A cluster, with the same number of workers on each host.
 
     Attributes:
@@ -175,7 +175,7 @@ def slowest_of(number: int) -> float:
     return NormalDist().inv_cdf((number - 0.375) / (number + 0.25)) if number > 1 else 0.0
 
 
-def terms_of(work: Work, cluster: Cluster, rates: Rates) -> Terms:
+def terms_of(work: Work, cluster: ModelledCluster, rates: Rates) -> Terms:
     """Returns the terms of a step."""
     devices = cluster.devices_of_host
     compute = rates.compute * (devices if work.shares_cores else 1)
@@ -200,13 +200,13 @@ def terms_of(work: Work, cluster: Cluster, rates: Rates) -> Terms:
     )
 
 
-def exchange_seconds(work: Work, cluster: Cluster, rates: Rates) -> float:
+def exchange_seconds(work: Work, cluster: ModelledCluster, rates: Rates) -> float:
     """Returns the seconds of an exchange alone, without computing."""
     exchange, after = _exchange(work, cluster, rates)
     return rates.scale * (sum(exchange.values()) + after)
 
 
-def bytes_of_links(work: Work, cluster: Cluster) -> float:
+def bytes_of_links(work: Work, cluster: ModelledCluster) -> float:
     """Returns the bytes that the busiest link of a host carries in each direction, from gradients to new values."""
     if cluster.hosts == 1 or cluster.exchange is Exchange.NONE:
         return 0.0
@@ -216,7 +216,7 @@ def bytes_of_links(work: Work, cluster: Cluster) -> float:
     return 2 * max(_server_bytes(work, cluster), _worker_bytes(work, cluster))
 
 
-def bytes_of_step(work: Work, cluster: Cluster) -> float:
+def bytes_of_step(work: Work, cluster: ModelledCluster) -> float:
     """Returns the bytes that all processes together send in a step, as docs/modes.md counts them."""
     if cluster.exchange is Exchange.NONE or cluster.workers == 1:
         return 0.0
@@ -225,7 +225,7 @@ def bytes_of_step(work: Work, cluster: Cluster) -> float:
     return 2.0 * work.bytes * (cluster.workers - 1)
 
 
-def _exchange(work: Work, cluster: Cluster, rates: Rates) -> tuple[dict[str, float], float]:
+def _exchange(work: Work, cluster: ModelledCluster, rates: Rates) -> tuple[dict[str, float], float]:
     """Returns the seconds of the exchange by term, and those after it, in which workers read new values."""
     devices, tensors = cluster.devices_of_host, work.gradients.tensors
     inside = between = sums = latency = after = 0.0
@@ -250,7 +250,7 @@ def _exchange(work: Work, cluster: Cluster, rates: Rates) -> tuple[dict[str, flo
     return {'inside': inside, 'between': between, 'sums': sums, 'latency': latency}, after
 
 
-def _bytes_inside(work: Work, cluster: Cluster) -> float:
+def _bytes_inside(work: Work, cluster: ModelledCluster) -> float:
     """The bytes that one device, or one parameter server, exchanges with the others of its host."""
     devices = cluster.devices_of_host
     if cluster.exchange is Exchange.SERVERS and cluster.hosts == 1 and cluster.workers > 1:
@@ -275,12 +275,12 @@ def _not_hidden(work: Work, compute: float, exchange: float, overlap: float) -> 
     return float(overlap * max(0.0, late.max()) + (1 - overlap) * exchange)
 
 
-def _servers_of_host(cluster: Cluster) -> int:
+def _servers_of_host(cluster: ModelledCluster) -> int:
     """The parameter servers of the fullest host."""
     return -(-cluster.servers // cluster.hosts)
 
 
-def _bytes_of_server(work: Work, cluster: Cluster) -> float:
+def _bytes_of_server(work: Work, cluster: ModelledCluster) -> float:
     """The bytes of the fullest parameter server: its share, or the largest variable that is not cut."""
     largest = float(work.gradients.largest * work.value_bytes)
     if work.slices:
@@ -288,19 +288,19 @@ def _bytes_of_server(work: Work, cluster: Cluster) -> float:
     return max(work.bytes / cluster.servers, largest)
 
 
-def _server_bytes(work: Work, cluster: Cluster) -> float:
+def _server_bytes(work: Work, cluster: ModelledCluster) -> float:
     """The bytes of gradients that a host with parameter servers receives from workers of other hosts."""
     others = cluster.workers - cluster.workers_of_host
     return min(_bytes_of_server(work, cluster) * _servers_of_host(cluster), work.bytes) * others
 
 
-def _worker_bytes(work: Work, cluster: Cluster) -> float:
+def _worker_bytes(work: Work, cluster: ModelledCluster) -> float:
     """The bytes of gradients that the workers of a host send to parameter servers of other hosts."""
     own = work.bytes / cluster.hosts if cluster.servers >= cluster.hosts else 0.0
     return cluster.workers_of_host * (work.bytes - own)
 
 
-def _server_link_limits(work: Work, cluster: Cluster) -> bool:
+def _server_link_limits(work: Work, cluster: ModelledCluster) -> bool:
     """Whether a parameter server's link, not that of the workers, limits the exchange."""
     if cluster.exchange is not Exchange.SERVERS or cluster.hosts == 1:
         return False

@@ -40,7 +40,7 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PredictionCheck:
     """A prediction beside a measurement.
 
     Attributes:
@@ -120,7 +120,7 @@ def read_prediction(path: str) -> Mapping[str, Any] | None:
     return document
 
 
-def verdict_of(document: Mapping[str, Any], source: str, record: Record) -> Verdict:
+def verdict_of(document: Mapping[str, Any], source: str, record: Record) -> PredictionCheck:
     """Holds the predicted cluster that was run against its result.
 
     Args:
@@ -161,7 +161,7 @@ def verdict_of(document: Mapping[str, Any], source: str, record: Record) -> Verd
         *(Beside(f'  {name.replace("_", " ")}', terms[name], None) for name in _WAITS if terms[name]),
         Beside('bytes of a step', float(row['bytes_per_step']), None if sent is None else float(sent), 'bytes'),
     ]
-    return Verdict(low, high, values, str(row['limit']))
+    return PredictionCheck(low, high, values, str(row['limit']))
 
 
 def _numbers_of(row: Mapping[str, Any]) -> tuple[float, float, float, dict[str, float]]:

@@ -5,6 +5,7 @@ import functools
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,7 +58,7 @@ WITHOUT_TENSORFLOW = [
     'cluster.environments',
     'cluster.hosts',
     'cluster.launcher',
-    'cluster.layout',
+    'cluster.roster',
     'cluster.ssh',
     'cluster.topology',
     'commands.all_reduce',
@@ -303,6 +304,17 @@ def test_the_whole_house_stands_on_one_screen() -> None:
     rooms = {path.parent.name for path in ROOT.glob('*/__init__.py')}
     # installed/ is the package around an installation, see setup.py.
     assert rooms == {*ROOMS, 'benchmarks', 'installed', 'tests'}
+
+
+def test_no_two_classes_and_no_two_modules_share_a_name() -> None:
+    paths = [*PATHS, *(ROOT / 'benchmarks').rglob('*.py')]
+    classes = [node.name for path in paths for node in syntax_of(path).body if isinstance(node, ast.ClassDef)]
+    assert not [name for name, count in Counter(classes).items() if count > 1 and not name.startswith('_')]
+    # A subcommand has the name that users write; a session is planned and then opened; peers write documents, too.
+    known = {*(path for path in paths if path.parent.name == 'commands'), ROOT / 'planning/session.py'}
+    known |= {ROOT / 'benchmarks/peers/document.py'}
+    modules = Counter(path.stem for path in paths if path.stem != '__init__' and path not in known)
+    assert not [name for name, count in modules.items() if count > 1]
 
 
 @pytest.mark.parametrize('module', MODULES)

@@ -8,24 +8,24 @@ import pytest
 from models.gradients import read_table
 from scaling.fitting import PRIORS, Fit, Measured, usual
 from scaling.links import LinkRow, priors_of_sheet
-from scaling.terms import Cluster, Exchange, Rates, Work, exchange_seconds, terms_of
+from scaling.terms import Exchange, ModelledCluster, Rates, Work, exchange_seconds, terms_of
 
 pytestmark = pytest.mark.unit
 
 WORK = Work('a', read_table()['resnet50', 'imagenet', 224], 64)
 TRUE = Rates(0.5, 0.01, 0.01, 2e-5, 8e9, 2e-5, 110e6, 3e-5, 5e-5, 3e9, 0.7)
-ALONE = Cluster(Exchange.NONE, 1, 1)
+ALONE = ModelledCluster(Exchange.NONE, 1, 1)
 
 
-def on_hosts(hosts: int) -> Cluster:
-    return Cluster(Exchange.RING, hosts, hosts, label='collective')
+def on_hosts(hosts: int) -> ModelledCluster:
+    return ModelledCluster(Exchange.RING, hosts, hosts, label='collective')
 
 
-def in_host(devices: int) -> Cluster:
-    return Cluster(Exchange.RING, 1, 1, devices, label='copies')
+def in_host(devices: int) -> ModelledCluster:
+    return ModelledCluster(Exchange.RING, 1, 1, devices, label='copies')
 
 
-def steps(*clusters: Cluster) -> list[Measured]:
+def steps(*clusters: ModelledCluster) -> list[Measured]:
     return [Measured(WORK, cluster, terms_of(WORK, cluster, TRUE).seconds) for cluster in clusters]
 
 

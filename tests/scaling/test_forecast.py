@@ -6,7 +6,7 @@ import pytest
 
 from errors import UsageError
 from params.modes import MODES
-from scaling.forecast import Forecaster, Shape, can_cluster, dtype_of, shape_of, shapes, work_of
+from scaling.forecast import Candidate, Forecaster, can_cluster, dtype_of, shape_of, shapes, work_of
 from scaling.links import LinkRow, priors_of_sheet
 from scaling.terms import LARGEST_WHOLE_BYTES
 from tests.support.sample_results import sample_record
@@ -22,7 +22,7 @@ def forecaster(network: float = 10 * GBIT, **changes: Any) -> Forecaster:
     return Forecaster(sample_record(**ON_GPUS, **changes), priors=priors_of_sheet(network, None))
 
 
-def shape(workers: int, mode: str = 'collective_all_reduce', servers: int = 1) -> Shape:
+def shape(workers: int, mode: str = 'collective_all_reduce', servers: int = 1) -> Candidate:
     return shape_of(MODES[mode], workers, workers, 1, servers)
 
 
@@ -82,7 +82,7 @@ def test_workers_of_one_host_use_the_shared_memory_that_was_measured() -> None:
     def row(exchange: str, seconds: float) -> LinkRow:
         return LinkRow(exchange, 'float32', 1, 2, 1, 0, size, 1, size, seconds)
 
-    record, asked = sample_record(**OF_RESNET), Shape('collective_all_reduce', 2, 1, 1, 0)
+    record, asked = sample_record(**OF_RESNET), Candidate('collective_all_reduce', 2, 1, 1, 0)
     messages = Forecaster(record, [row('collective', 1.0)]).forecast(asked)
     memory = Forecaster(record, [row('collective', 1.0), row('shared_memory', 0.1)]).forecast(asked)
     assert memory.terms.inside < messages.terms.inside / 2
@@ -91,7 +91,7 @@ def test_workers_of_one_host_use_the_shared_memory_that_was_measured() -> None:
 def test_a_result_of_several_devices_is_predicted_as_measured() -> None:
     record = sample_record(rate=390.0, flags={'model': 'resnet50', 'num_gpus': 4}, run={'device': 'gpu'})
     found = Forecaster(record)
-    assert found.forecast(Shape('replicated', 1, 1, 4, 0)).images_per_second == pytest.approx(390, rel=0.01)
+    assert found.forecast(Candidate('replicated', 1, 1, 4, 0)).images_per_second == pytest.approx(390, rel=0.01)
     assert 97 < found.images_per_second_of_one < 107
 
 

@@ -7,8 +7,8 @@ import pytest
 from models.gradients import GradientFacts, in_pieces, read_table
 from scaling.terms import (
     LARGEST_WHOLE_BYTES,
-    Cluster,
     Exchange,
+    ModelledCluster,
     Rates,
     Work,
     bytes_of_links,
@@ -27,12 +27,12 @@ WORK = Work('a', GRADIENTS, 32)
 NOTHING = Rates(1.0, 0, 0, 0, 1e30, 0, 1e30, 0, 0, 1e30, 1.0)
 
 
-def ring(workers: int, hosts: int | None = None, devices: int = 1) -> Cluster:
-    return Cluster(Exchange.RING, workers, hosts or workers, devices)
+def ring(workers: int, hosts: int | None = None, devices: int = 1) -> ModelledCluster:
+    return ModelledCluster(Exchange.RING, workers, hosts or workers, devices)
 
 
-def with_servers(workers: int, servers: int, hosts: int | None = None) -> Cluster:
-    return Cluster(Exchange.SERVERS, workers, hosts or workers, 1, servers)
+def with_servers(workers: int, servers: int, hosts: int | None = None) -> ModelledCluster:
+    return ModelledCluster(Exchange.SERVERS, workers, hosts or workers, 1, servers)
 
 
 @pytest.mark.parametrize('workers', [2, 3, 8])
@@ -126,7 +126,7 @@ def test_a_lone_device_only_computes() -> None:
 
 
 @pytest.mark.parametrize('cluster', [ring(4), ring(4, 2), ring(2, 2, 4), with_servers(4, 2), with_servers(8, 3, 4)])
-def test_terms_are_never_negative_and_add_up(cluster: Cluster) -> None:
+def test_terms_are_never_negative_and_add_up(cluster: ModelledCluster) -> None:
     rates = Rates(1.0, 0.02, 0.01, 1e-4, 1e9, 1e-4, 1e8, 1e-4, 1e-4, 1e9, 0.7)
     found = terms_of(replace(WORK, reads_images=True), cluster, rates)
     assert all(value >= 0 for value in found.by_name().values())

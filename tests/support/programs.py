@@ -25,7 +25,7 @@ import pyte
 import tf_cnn_benchmarks
 from cluster.hosts import Command
 from cluster.launcher import launch
-from cluster.layout import Member
+from cluster.roster import Member
 from tests.support.outputs import check_line
 
 # ---- programs --------------------------------------------------------------------------------------------------------

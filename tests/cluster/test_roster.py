@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.discovery import find_cluster
-from cluster.layout import Layout, lay_out, read_host_file, read_hosts_flag
+from cluster.roster import Layout, lay_out, read_host_file, read_hosts_flag
 from commands import cluster as cluster_command
 from params import parse_argv
 from tests.support.outputs import refused
