@@ -150,6 +150,7 @@ def difference(weights: Weights, expected: Weights) -> float:
     return max(np.abs(weights[name] - value).max() / np.abs(value).max() for name, value in expected.items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 @pytest.mark.parametrize('num_towers', [1, 2, 4])
 @pytest.mark.parametrize('mode', SYNCHRONOUS)

@@ -354,6 +354,7 @@ size = local_size = lambda: 2
 """
 
 
+@pytest.mark.long
 @pytest.mark.distributed
 def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path: Path) -> None:
     workers = 'localhost:1,localhost:2'

@@ -44,6 +44,7 @@ CASES += [
 CASES.append(('halves of a cloud', lambda towers: by_halves(towers, [(0, 5), (2, 7)]), 8))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('name', 'make', 'num_towers'),
     [

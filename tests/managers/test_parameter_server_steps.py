@@ -46,7 +46,7 @@ from tests.support.oracles import OPTIMIZERS
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
 from training.precision import Precision
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 NO_INSTRUMENTS = Instruments(
     trace_file=None,

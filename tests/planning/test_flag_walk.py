@@ -228,6 +228,7 @@ def test_no_flag_of_the_original_that_works_is_forgotten() -> None:
     assert {*WALK} == {name for name, row in TABLE.items() if row.fate in (Fate.WORKS, Fate.RENAMED)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('name', WALK)
 def test_the_flag_changes_what_it_should(name: str) -> None:
     row = WALK[name]

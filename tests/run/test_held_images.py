@@ -27,7 +27,7 @@ from tests.support.gpu_graphs import (
 from tests.support.images import write_mnist, write_noise
 from tests.support.outputs import check_line, check_warning, refused
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 HELD = ('device', 'feed_dict')
 by_pipeline = pytest.mark.parametrize('pipeline', HELD)

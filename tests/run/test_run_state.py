@@ -32,7 +32,7 @@ from tests.support.oracles import Weights
 from tests.support.outputs import failed
 from training.checkpoint_files import latest_checkpoint
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 # The images of a step are all there are, on every tower, so that batch norm and independent towers see the same in
 # every mode. Their order differs, and with it the rounding: 1e-6 of a loss. A step changes it by a hundredth and more.

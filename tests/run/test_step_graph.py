@@ -89,6 +89,7 @@ def train_one_tower(optimizer: str, clip: float | None) -> tuple[list[dict[str, 
     return train(1, optimizer=optimizer, gradient_clip=clip)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('mode', ['parameter_server', 'replicated'])
 @pytest.mark.parametrize(
     ('optimizer', 'clip'),

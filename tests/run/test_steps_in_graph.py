@@ -28,7 +28,7 @@ from tests.support.images import encoded, example, write_mnist, write_noise, wri
 from tests.support.outputs import refused
 from training.checkpoint_files import latest_checkpoint
 
-pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models')]
+pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('forget_models'), pytest.mark.long]
 
 DROPOUT: dict[str, Any] = {'model': 'dropping', 'data_name': 'cifar10'}
 # Ways to train whose steps leave something to the next, or branch, or draw random numbers.

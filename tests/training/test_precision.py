@@ -27,7 +27,7 @@ from tests.training.small_steps import (
 )
 from training.precision import FP32, Precision
 
-pytestmark = pytest.mark.graph
+pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 NETWORKS = {
     'lenet': MODELS.find_model('lenet').network,

@@ -156,6 +156,7 @@ def check_rate(rate: LearningRate, formula: OfBatch, batch: int) -> None:
             assert found == pytest.approx(expected, rel=1e-6, abs=1e-12), number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize('facts', MODELS.list_facts(), ids=lambda facts: f'{facts.name}-{facts.data_set}')
 def test_without_a_flag_every_model_has_the_rate_of_its_published_formula(facts: ModelFacts) -> None:
     for batch in (0, 96):
@@ -268,6 +269,7 @@ def test_epochs_that_end_with_a_step_add_no_further_step() -> None:
     assert plan_of(model='mnist', batch_size=600, num_epochs=0.001).counts.num_timed == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ('flags', 'of_steps'),
     [
