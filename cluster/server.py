@@ -1,7 +1,6 @@
 """The TensorFlow servers of a cluster: starts that of this task, asks which tasks are up, and shares values in one."""
 
 import contextlib
-import ctypes
 import functools
 import hashlib
 import json
@@ -21,8 +20,6 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # 
 from cluster.topology import HOSTS_FLAGS, Cluster, Task
 from errors import RunError
 
-# Keys are the numbers of M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD in glibc's malloc.h.
-_MALLOC_OPTIONS = {-4: 0, -1: 2**31 - 1, -2: 64 << 20}
 _NO_PROXY = 'no_grpc_proxy'
 _started: list[tf.train.Server] = []
 # tensorflow/core/protobuf/worker_service.proto. The request is empty.
@@ -74,7 +71,6 @@ def start_server(cluster: Cluster, config: tf.ConfigProto) -> tf.train.Server:
                 f'--{HOSTS_FLAGS[cluster.job]}: port {port} of {cluster.own} cannot be used '
                 f'({os.strerror(error.errno or 0)}); end the process that uses it, or write another port'
             ) from error
-    _keep_memory()
     server = tf.train.Server(
         tf.train.ClusterSpec(cluster.spec), job_name=cluster.job, task_index=cluster.index, config=config
     )
@@ -88,18 +84,6 @@ def _new_socket() -> socket.socket:
         return socket.socket(socket.AF_INET6)
     except OSError:
         return socket.socket(socket.AF_INET)
-
-
-def _keep_memory() -> None:
-    """Makes glibc keep freed memory.
-
-    Each step receives all variables into new buffers. Mapping and clearing large buffers each time took a third of the
-    processor time of an exchange (AlexNet, loopback).
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        for parameter, value in _MALLOC_OPTIONS.items():
-            libc.mallopt(parameter, value)
 
 
 def leave(exit_code: int) -> None:

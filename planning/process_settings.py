@@ -53,7 +53,9 @@ def choose_start(
         variables[_XLA_FLAGS] = flags if XLA_ON_CPU in flags else f'{flags} {XLA_ON_CPU}'.strip()
     may_use_gpus = gpus is not None and processes.computes_here and params.device != 'cpu'
     memory = GpuMemory.of(params) if may_use_gpus else None
-    return Found(StartSettings(gpus, variables, memory, is_verbose=params.verbose), warnings)
+    # A TensorFlow server receives what others send into new memory.
+    has_server = processes.cluster is not None and processes.horovod is None
+    return Found(StartSettings(gpus, variables, memory, is_verbose=params.verbose, keeps_memory=has_server), warnings)
 
 
 THREAD_MODE, _COUNT = 'TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT'

@@ -7,6 +7,8 @@ process have set, what can be set anew, and what cannot be changed a second time
 Does not import TensorFlow until it starts it.
 """
 
+import contextlib
+import ctypes
 import dataclasses
 import os
 from collections.abc import Mapping, MutableMapping
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 INTRA, NUMA = 'num_intra_threads', 'use_numa_affinity'
 XLA_ON_CPU = '--tf_xla_cpu_global_jit'
 _DETERMINISTIC = 'deterministic'
+# Keys are the numbers of M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD in glibc's malloc.h.
+_KEEP_MEMORY = {-8: 1, -4: 0, -1: 2**31 - 1, -2: 64 << 20}
 
 
 @dataclass(frozen=True)
@@ -58,12 +62,14 @@ class StartSettings:
       variables: environment variables, by name.
       memory: how the memory of GPUs is taken; None if the process computes on none.
       is_verbose: whether TensorFlow's notices about GPUs are shown.
+      keeps_memory: whether memory of the host that is freed stays with the process, see ThisProcess.keep_memory.
     """
 
     gpus: VisibleGpus | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     memory: GpuMemory | None = None
     is_verbose: bool = False
+    keeps_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,6 +143,8 @@ class ThisProcess:
           UsageError: an earlier run in this process, or another program in it, used other settings.
         """
         self.show(settings)
+        if settings.keeps_memory:
+            self.keep_memory()
         uninterrupted(import_tensorflow)
         import tensorflow.compat.v1 as tf
 
@@ -153,6 +161,17 @@ class ThisProcess:
             self._shown = settings.gpus
             self._set({VISIBLE: settings.gpus.value})
         self._set(settings.variables)
+
+    def keep_memory(self) -> None:
+        """Makes glibc keep freed memory, in one arena, since it unmaps those of other threads when they are empty.
+
+        Each step receives all variables or gradients into new buffers, and the kernel clears each page that is mapped
+        anew. Threads that exist already keep their arenas, so this comes before TensorFlow starts its own.
+        """
+        with contextlib.suppress(OSError, AttributeError):
+            libc = ctypes.CDLL(None)
+            for parameter, value in _KEEP_MEMORY.items():
+                libc.mallopt(parameter, value)
 
     def apply(self, settings: ProcessSettings) -> None:
         """Sets what sessions read. To be called before graphs are built: ops may be chosen by these settings.

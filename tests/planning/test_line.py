@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -10,8 +11,12 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn_benchmarks
 from errors import UsageError
+from params import make_params
+from planning.environment import Environment
 from planning.found import Found
 from planning.line import Line
+from planning.process_settings import choose_start
+from planning.processes import find_processes
 from planning.this_process import INTRA, ProcessSettings, StartSettings, ThisProcess, VisibleGpus
 from tests.support.outputs import refused
 
@@ -106,6 +111,49 @@ def test_a_run_has_its_variables_although_another_one_was_planned_before_it_star
     assert environ == {}
     process.apply(first)
     assert environ == {'KMP_BLOCKTIME': '0', 'TF_SYNC_ON_FINISH': '1'}
+
+
+# A thread writes and frees memory, as TensorFlow's threads do with what a server receives: more than glibc's heaps of
+# threads hold, and less.
+_FREES_MEMORY = """
+import resource, sys, threading
+from planning.this_process import ThisProcess
+
+if sys.argv[1:] == ['keep']:
+    ThisProcess({}).keep_memory()
+import numpy as np
+
+def take_steps():
+    for step in range(6):
+        if step == 1:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for mib in (1, 8, 100):
+            np.full(mib << 20, step, np.uint8)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+thread = threading.Thread(target=take_steps)
+thread.start()
+thread.join()
+"""
+
+
+def test_memory_that_a_server_frees_is_not_mapped_anew() -> None:
+    def page_faults(*words: str) -> int:
+        command = [sys.executable, '-c', _FREES_MEMORY, *words]
+        return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout)
+
+    assert 10 * page_faults('keep') < page_faults()
+
+
+@pytest.mark.parametrize(
+    ('flags', 'keeps'),
+    [({}, False), ({'job_name': 'worker', 'ps_hosts': 'a:1', 'worker_hosts': 'b:1,c:1'}, True)],
+)
+def test_only_processes_with_a_server_keep_what_they_free(flags: dict[str, Any], keeps: bool) -> None:
+    params = make_params(device='cpu', **flags)
+    environment = Environment(variables={})
+    processes = find_processes(params, environment).facts
+    assert choose_start(params, environment, processes, None).facts.keeps_memory is keeps
 
 
 def test_the_gpus_of_a_later_run_are_those_that_tensorflow_keeps() -> None:
