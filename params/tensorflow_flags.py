@@ -78,6 +78,13 @@ class TensorFlowFlags:
         'default TensorFlow does.',
         original='false',
     )
+    keep_memory: bool | None = flag(
+        None,
+        'Let the process keep the memory of the host that TensorFlow frees, for the next step. Otherwise glibc returns '
+        'large blocks to the system, which clears each page before it gives it out again. By default the processes of '
+        'a cluster keep it, which receive messages into new memory in each step; others leave malloc as it is. '
+        'Settings of malloc in the environment (MALLOC_..., GLIBC_TUNABLES, LD_PRELOAD) come first.',
+    )
     kmp_affinity: str | None = flag(
         None,
         'For a TensorFlow that was built with OpenMP: to which cores threads are bound (KMP_AFFINITY).',

@@ -10,6 +10,7 @@ first convolution (xla/stream_executor/cuda/cuda_dnn.cc), and so does TF_AUTOTUN
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,8 @@ from planning.plan import Machine, Processes
 from planning.this_process import INTRA, NUMA, XLA_ON_CPU, StartSettings, VisibleGpus
 
 _XLA_FLAGS = 'TF_XLA_FLAGS'
+# Environment variables by which users set up malloc, or choose another one.
+_OF_MALLOC = re.compile('MALLOC_|GLIBC_TUNABLES$|LD_PRELOAD$')
 _NO_OPENMP = "this TensorFlow has no OpenMP: oneDNN's kernels run on its own threads, see --num_intra_threads"
 
 
@@ -40,7 +43,7 @@ def find_visible_gpus(params: Params, environment: Environment, processes: Proce
 def choose_start(
     params: Params, environment: Environment, processes: Processes, gpus: VisibleGpus | None
 ) -> Found[StartSettings]:
-    """What TensorFlow reads when it starts, with a warning for each flag about OpenMP that has no effect."""
+    """What TensorFlow reads when it starts, with a warning for each flag about OpenMP or memory without effect."""
     asked = {flag: getattr(params, flag) for flag in OPENMP if getattr(params, flag) is not None}
     variables: dict[str, str] = {}
     warnings: tuple[str, ...] = ()
@@ -53,9 +56,13 @@ def choose_start(
         variables[_XLA_FLAGS] = flags if XLA_ON_CPU in flags else f'{flags} {XLA_ON_CPU}'.strip()
     may_use_gpus = gpus is not None and processes.computes_here and params.device != 'cpu'
     memory = GpuMemory.of(params) if may_use_gpus else None
-    # A TensorFlow server receives what others send into new memory.
     has_server = processes.cluster is not None and processes.horovod is None
-    return Found(StartSettings(gpus, variables, memory, is_verbose=params.verbose, keeps_memory=has_server), warnings)
+    keeps_memory = has_server if params.keep_memory is None else params.keep_memory
+    if own := sorted(filter(_OF_MALLOC.match, environment.variables)):
+        keeps_memory = False
+        if 'keep_memory' in params.given:
+            warnings += (f'{params.given["keep_memory"]} has no effect: {own[0]} is set in the environment; unset it',)
+    return Found(StartSettings(gpus, variables, memory, params.verbose, keeps_memory), warnings)
 
 
 THREAD_MODE, _COUNT = 'TF_GPU_THREAD_MODE', 'TF_GPU_THREAD_COUNT'

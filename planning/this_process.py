@@ -62,7 +62,7 @@ class StartSettings:
       variables: environment variables, by name.
       memory: how the memory of GPUs is taken; None if the process computes on none.
       is_verbose: whether TensorFlow's notices about GPUs are shown.
-      keeps_memory: whether memory of the host that is freed stays with the process, see ThisProcess.keep_memory.
+      keeps_memory: whether freed memory of the host stays with the process, see ThisProcess.keep_memory.
     """
 
     gpus: VisibleGpus | None = None
@@ -163,10 +163,11 @@ class ThisProcess:
         self._set(settings.variables)
 
     def keep_memory(self) -> None:
-        """Makes glibc keep freed memory, in one arena, since it unmaps those of other threads when they are empty.
+        """Makes glibc keep freed memory, in one arena: it unmaps the heaps of other arenas when they are empty.
 
-        Each step receives all variables or gradients into new buffers, and the kernel clears each page that is mapped
-        anew. Threads that exist already keep their arenas, so this comes before TensorFlow starts its own.
+        A step puts batches, gradients and what it receives into new buffers of up to hundreds of megabytes, and the
+        kernel clears each page that is mapped anew. Threads that exist already keep their arenas, so this comes before
+        TensorFlow starts its own.
         """
         with contextlib.suppress(OSError, AttributeError):
             libc = ctypes.CDLL(None)

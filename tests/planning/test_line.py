@@ -18,7 +18,7 @@ from planning.line import Line
 from planning.process_settings import choose_start
 from planning.processes import find_processes
 from planning.this_process import INTRA, ProcessSettings, StartSettings, ThisProcess, VisibleGpus
-from tests.support.outputs import refused
+from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.unit
 
@@ -113,8 +113,9 @@ def test_a_run_has_its_variables_although_another_one_was_planned_before_it_star
     assert environ == {'KMP_BLOCKTIME': '0', 'TF_SYNC_ON_FINISH': '1'}
 
 
-# A thread writes and frees memory, as TensorFlow's threads do with what a server receives: more than glibc's heaps of
-# threads hold, and less.
+_WORKER = {'job_name': 'worker', 'ps_hosts': 'a:1', 'worker_hosts': 'b:1,c:1'}
+
+# A thread writes and frees memory, as those of TensorFlow do: blocks that fit into a heap of an arena, and larger ones.
 _FREES_MEMORY = """
 import resource, sys, threading
 from planning.this_process import ThisProcess
@@ -137,7 +138,7 @@ thread.join()
 """
 
 
-def test_memory_that_a_server_frees_is_not_mapped_anew() -> None:
+def test_memory_that_is_kept_is_not_mapped_anew() -> None:
     def page_faults(*words: str) -> int:
         command = [sys.executable, '-c', _FREES_MEMORY, *words]
         return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout)
@@ -146,14 +147,25 @@ def test_memory_that_a_server_frees_is_not_mapped_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ('flags', 'keeps'),
-    [({}, False), ({'job_name': 'worker', 'ps_hosts': 'a:1', 'worker_hosts': 'b:1,c:1'}, True)],
+    ('flags', 'variables', 'keeps', 'num_warnings'),
+    [
+        ({}, {}, False, 0),
+        ({'keep_memory': True}, {}, True, 0),
+        ({'keep_memory': True}, {'LD_PRELOAD': 'libjemalloc.so.2'}, False, 1),
+        (_WORKER, {}, True, 0),
+        ({**_WORKER, 'keep_memory': False}, {}, False, 0),
+        (_WORKER, {'MALLOC_ARENA_MAX': '4'}, False, 0),
+    ],
 )
-def test_only_processes_with_a_server_keep_what_they_free(flags: dict[str, Any], keeps: bool) -> None:
-    params = make_params(device='cpu', **flags)
-    environment = Environment(variables={})
+def test_processes_with_a_server_keep_memory_unless_the_user_chose_otherwise(
+    flags: dict[str, Any], variables: dict[str, str], keeps: bool, num_warnings: int
+) -> None:
+    params, environment = make_params(device='cpu', **flags), Environment(variables)
     processes = find_processes(params, environment).facts
-    assert choose_start(params, environment, processes, None).facts.keeps_memory is keeps
+    found = choose_start(params, environment, processes, None)
+    assert (found.facts.keeps_memory, len(found.warnings)) == (keeps, num_warnings)
+    for warning in found.warnings:
+        check_line(warning, '--keep_memory=True', *variables)
 
 
 def test_the_gpus_of_a_later_run_are_those_that_tensorflow_keeps() -> None:
