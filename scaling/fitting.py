@@ -131,7 +131,7 @@ class Fit:
     priors: dict[str, Prior] = field(default_factory=lambda: dict(PRIORS))
 
     def __post_init__(self) -> None:
-        self._exchanged = {_shape(one.cluster) for one in self.measured if one.is_exchange}
+        self._exchanged = {_shape(one.work, one.cluster) for one in self.measured if one.is_exchange}
         self._places: dict[_Name, int] = {}
         means: list[float] = []
         spreads: list[float] = []
@@ -220,8 +220,8 @@ class Fit:
             names += [(f'between_step{level}', '') for level in _levels(cluster.hosts)]
         if cluster.workers > 1:
             names += [('sums', '')]
-        if _shape(cluster) in self._exchanged:
-            names += [('scale_of_shape', _shape(cluster))]
+        if (shape := _shape(work, cluster)) in self._exchanged:
+            names += [('scale_of_shape', shape)]
         return names
 
     def _log_seconds(self, one: Measured, values: Vector, places: Sequence[int]) -> float:
@@ -301,8 +301,9 @@ def _noise(one: Measured) -> float:
     return EXCHANGE_NOISE if one.is_exchange else NOISE
 
 
-def _shape(cluster: ModelledCluster) -> str:
-    return f'{cluster.label} {cluster.hosts} {cluster.workers} {cluster.devices} {cluster.servers}'
+def _shape(work: Work, cluster: ModelledCluster) -> str:
+    cut = '' if work.slices or cluster.servers < 2 else ' whole'
+    return f'{cluster.label} {cluster.hosts} {cluster.workers} {cluster.devices} {cluster.servers}{cut}'
 
 
 def _overlap_name(work: Work) -> str:

@@ -12,7 +12,7 @@ from errors import UsageError, alternatives, read_regular, spelled
 from hardware.atomic import write_whole
 from models.gradients import GradientFacts
 from scaling.fitting import Measured, Prior, usual
-from scaling.terms import Exchange, ModelledCluster, Work
+from scaling.terms import LARGEST_WHOLE_VALUES, Exchange, ModelledCluster, Work
 
 # The value of "schema" in the file.
 LINKS = 'tf_cnn_benchmarks.links'
@@ -32,6 +32,8 @@ EXCHANGES: Mapping[str, Exchange] = {
     'parameter_servers': Exchange.SERVERS,
 }
 DTYPE_BYTES: Mapping[str, int] = {'float32': 4, 'float16': 2, 'bfloat16': 2}
+# What tables call parameter servers on which every variable is whole.
+WHOLE = 'parameter_servers_whole'
 # The prefixes of the units of a data sheet.
 _PREFIXES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
 _NETWORK = re.compile(r'(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit(?:/s)?|bps)', re.IGNORECASE)
@@ -57,6 +59,7 @@ class LinkRow:
       largest: the bytes of the largest tensor.
       seconds: the median seconds of an exchange.
       model: the model whose gradients these are; None for tensors of a chosen size.
+      slices: whether large tensors were cut into one part for each parameter server.
     """
 
     exchange: str
@@ -70,6 +73,17 @@ class LinkRow:
     largest: int
     seconds: float
     model: str | None = None
+    slices: bool = True
+
+    @property
+    def name(self) -> str:
+        """What tables call the exchange."""
+        return self.exchange if self.slices else WHOLE
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether slices makes a difference: there are several servers, and a tensor that is cut for them."""
+        return self.servers > 1 and self.largest > LARGEST_WHOLE_VALUES * DTYPE_BYTES[self.dtype]
 
     @property
     def measured(self) -> Measured:
@@ -86,7 +100,8 @@ class LinkRow:
             label=self.exchange,
             sums_on_host=True,
         )
-        return Measured(Work('', gradients, 1, width), cluster, self.seconds, is_exchange=True)
+        work = Work('', gradients, 1, width, slices=self.slices)
+        return Measured(work, cluster, self.seconds, is_exchange=True)
 
 
 @dataclass(frozen=True)
@@ -178,11 +193,13 @@ def _read_row(row: Any, where: str) -> LinkRow:
     for name, choices in (('exchange', EXCHANGES), ('dtype', DTYPE_BYTES)):
         if not isinstance(row.get(name), str) or row[name] not in choices:
             raise refuse(name, f'one of {", ".join(choices)}')
-    seconds, model = row.get('seconds'), row.get('model')
+    seconds, model, slices = row.get('seconds'), row.get('model'), row.get('slices', True)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise refuse('seconds', 'a number above 0')
     if model is not None and not isinstance(model, str):
         raise refuse('model', 'a name')
+    if not isinstance(slices, bool):
+        raise refuse('slices', 'true or false')
     size, hosts = whole('bytes', 1), whole('hosts', 1, 1)
     found = LinkRow(
         row['exchange'],
@@ -196,6 +213,7 @@ def _read_row(row: Any, where: str) -> LinkRow:
         whole('largest', 1, size),
         float(seconds),
         model,
+        slices,
     )
     if found.workers * found.devices < 2:
         raise UsageError(f'{where}: it has one device, and an exchange needs two; measure the links again')

@@ -136,6 +136,62 @@ def test_fewer_workers_are_on_the_first_hosts(tmp_path: Path) -> None:
     ]
 
 
+def runs_of(folder: Path, *words: str) -> list[list[str]]:
+    """The words of each run of a cluster, none of which works."""
+    with measuring(folder, 'all_reduce', *words, '--', '--device=cpu', behaviours={'cluster': 'fail'}) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    return [list(run) for run in runs_in(folder)]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ('words', 'expected'),
+    [
+        # Tensors of more than 4 MiB in 32 bits are cut, by two servers or more.
+        (('--sizes=4k,4m,16m', '--ps=4'), [('2', 1 << 24), ('4', 1 << 24)]),
+        (('--sizes=2m,4m', '--ps=2', '--dtype=float16'), [('2', 1 << 23)]),
+        # LeNet has a variable of 6.4 MB.
+        (('--model=lenet', '--ps=2'), [('2', None)] * 2),
+    ],
+)
+def test_servers_are_also_measured_with_whole_variables_where_some_are_cut(
+    words: tuple[str, ...], expected: list[tuple[str, int | None]], tmp_path: Path
+) -> None:
+    several = '--exchanges=parameter_servers,parameter_servers_whole'
+    runs = runs_of(tmp_path, '--workers=2', '--devices=1', several, *words)
+    whole = [run for run in runs if '--slice_variables=False' in run]
+    assert [
+        (
+            next(word.partition('=')[2] for word in run if word.startswith('--ps=')),
+            next((int(word.partition('=')[2]) for word in run if word.startswith('--exchange_bytes=')), None),
+        )
+        for run in whole
+    ] == expected
+    assert len(runs) > len(whole)
+
+
+@pytest.mark.parametrize('words', ['--ps=1', '--ps=2 --sizes=4k,4m', '--ps=2 --model=googlenet'])
+def test_whole_variables_are_refused_where_none_is_cut(words: str) -> None:
+    argv = ['--workers=2', '--devices=1', '--exchanges=parameter_servers_whole', *words.split()]
+    with refused('--exchanges=parameter_servers_whole', 'parameter_servers,collective'):
+        main([*argv, '--', '--device=cpu'])
+
+
+@pytest.mark.distributed
+@pytest.mark.long
+def test_whole_variables_are_measured_on_two_servers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    links = tmp_path / 'links.json'
+    argv = ['--workers=2', '--devices=1', '--ps=2', '--sizes=8m', '--exchanges=parameter_servers_whole', '--steps=2']
+    argv += [f'--output={tmp_path / "out"}', f'--links_file={links}', '--', '--device=cpu', '--num_warmup_batches=1']
+    assert main(argv) == 0
+    out, err = capfd.readouterr()
+    assert 'no effect' not in err
+    assert re.search(r'parameter_servers_whole +2\*1\+2', out), out
+    (row,) = read_links(str(links)).rows
+    assert (row.exchange, row.servers, row.bytes, row.slices) == ('parameter_servers', 2, 1 << 23, False)
+
+
 @pytest.mark.unit
 def test_one_device_has_no_bus_bandwidth() -> None:
     row = LinkRow('parameter_servers', 'float32', 1, 1, 1, 1, 4096, 1, 4096, 0.001)

@@ -54,6 +54,33 @@ def test_the_table_has_a_row_for_each_exchange() -> None:
     assert first[-2:] == second[-2:]
 
 
+def test_whole_variables_are_a_row_and_a_line_of_their_own_from_4_mib_on() -> None:
+    servers = replace(ROW, exchange='parameter_servers', servers=2)
+    rows = [
+        replace(servers, bytes=size, largest=size, seconds=1e-3 + size / rate, slices=slices)
+        for size, rate, slices in (
+            (1 << 12, 1e9, True),
+            (1 << 20, 1e9, True),
+            (1 << 24, 1e9, True),
+            (1 << 24, 5e8, False),
+        )
+    ]
+    table = table_of(rows)
+    titles = [column.title for column in table.columns]
+    cells = [dict(zip(titles, row, strict=True)) for row in table.rows]
+    assert [row['exchange'] for row in cells] == ['parameter_servers'] * 3 + ['parameter_servers_whole']
+    assert [row['rate MB/s'] for row in cells[:3]] == ['1000.0'] * 3
+    # The small tensors, which nothing cuts, are on its line, too.
+    line = fit_line([*rows[:2], rows[3]])
+    assert line
+    assert cells[3]['rate MB/s'] == f'{line.rate / 1e6:.1f}'
+    assert 500 < line.rate / 1e6 < 1000
+    # Three workers of other hosts send all of it to one server, or half of it to each.
+    assert [row['link Mbit/s'] for row in cells[2:]] == [
+        f'{8e-6 * link_bytes / row.seconds:.1f}' for link_bytes, row in zip((3 << 24, 6 << 24), rows[2:], strict=True)
+    ]
+
+
 def test_sizes_have_units() -> None:
     assert read_sizes('4k,1m,64KiB,256M') == [4096, 1 << 20, 1 << 16, 1 << 28]
     for text in ('1k', '4k,4k', '4x', '', '512m', '4097'):
