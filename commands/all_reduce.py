@@ -126,8 +126,7 @@ def _show(
         folder.write(folder.path / 'table.md', table.as_markdown())
     for line in problems:
         print(format_warning(line), file=sys.stderr)
-    # What one device measured alone is no exchange.
-    links = [row for row in rows if row.workers * row.devices > 1]
+    links = [row for row in rows if row.is_exchange]
     if options.links_file and links:
         try:
             write_links(links, options.links_file)
@@ -165,7 +164,7 @@ def read_sizes(text: str) -> list[int]:
 
 def _plan(options: AllReduceOptions, rest: Sequence[str]) -> SweepPlan:
     hosts = _read_hosts(options)
-    workers = sum(hosts.values()) or options.workers or 1
+    workers = sum(host.slots for host in hosts) or options.workers or 1
     gpu = has_nvidia_gpu()
     if path := split_argv(rest).get('model_file'):
         # It may have the model.
@@ -195,26 +194,82 @@ def _plan(options: AllReduceOptions, rest: Sequence[str]) -> SweepPlan:
     plan = make_plan(request, lambda params, alone: check_launch(params, alone=alone), has_gpu=gpu)
     if len(plan.configurations) > MOST_ROWS:
         raise UsageError(f'all_reduce: {len(plan.configurations)} rows, and {MOST_ROWS} are the most; keep fewer sizes')
-    launched = (replace(one, launch=_launch(hosts, one.shape.workers)) for one in plan.configurations)
+    launched = (replace(one, launch=_place(hosts, one.shape).launch) for one in plan.configurations)
     return replace(plan, configurations=tuple(launched)) if hosts else plan
 
 
-def _read_hosts(options: AllReduceOptions) -> dict[str, int]:
-    """Returns the number of workers of each host, by its entry in --hosts; empty without hosts."""
+@dataclass(frozen=True)
+class _Host:
+    """An entry of --hosts.
+
+    Attributes:
+      entry: as it is written.
+      name: the entry without its number of workers.
+      slots: the number of its workers.
+    """
+
+    entry: str
+    name: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class _Placement:
+    """Where the processes of a run are.
+
+    Attributes:
+      hosts: its hosts, as the flag of `cluster` has them; empty on this machine.
+      server_hosts: how many of these have parameter servers and no workers.
+    """
+
+    hosts: tuple[str, ...] = ()
+    server_hosts: int = 0
+
+    @property
+    def launch(self) -> tuple[str, ...]:
+        """The flags of `cluster`."""
+        return (spelled('hosts', ','.join(self.hosts)),) if self.hosts else ()
+
+
+def _read_hosts(options: AllReduceOptions) -> list[_Host]:
+    """Returns the hosts of --hosts; empty without hosts."""
     if not options.hosts:
-        return {}
+        return []
     if options.workers is not None:
         raise UsageError(
             f'{spelled("workers", options.workers)}: --hosts says how many workers there are; leave it out'
         )
-    slots = read_hosts_flag(options.hosts)
-    return {entry: number or 1 for entry, number in zip(options.hosts.split(','), slots.values(), strict=True)}
+    found = []
+    for entry, slots in zip(options.hosts.split(','), read_hosts_flag(options.hosts).values(), strict=True):
+        if slots == 0:
+            raise UsageError(
+                f'{spelled("hosts", options.hosts)}: {entry} has no worker, and all_reduce itself decides which hosts '
+                'are for parameter servers alone; leave :0 out'
+            )
+        found.append(_Host(entry, entry if slots is None else entry.rpartition(':')[0], slots or 1))
+    return found
 
 
-def _launch(hosts: Mapping[str, int], workers: int) -> tuple[str, ...]:
-    """Returns the flag of `cluster` with the first hosts, as many as these workers fill."""
-    chosen = [entry for number, entry in enumerate(hosts) if sum([*hosts.values()][:number]) < workers]
-    return (spelled('hosts', ','.join(chosen)),)
+def _place(hosts: Sequence[_Host], shape: Shape) -> _Placement:
+    """Returns where the processes of a shape are.
+
+    Of fewer workers than there could be, each sends over a link: the parameter servers are on the first hosts, and the
+    workers on those after them. If these are too few, the servers are among the workers.
+    """
+    if not hosts:
+        return _Placement()
+    for apart in range(min(shape.num_ps, len(hosts) - 1), 0, -1):
+        if sum(host.slots for host in hosts[apart:]) >= shape.workers:
+            alone = [f'{host.name}:0' for host in hosts[:apart]]
+            return _Placement((*alone, *_filled(hosts[apart:], shape.workers)), apart)
+    return _Placement(_filled(hosts, shape.workers))
+
+
+def _filled(hosts: Sequence[_Host], workers: int) -> tuple[str, ...]:
+    """Returns the entries of the first hosts, as many as these workers fill."""
+    return tuple(
+        host.entry for number, host in enumerate(hosts) if sum(before.slots for before in hosts[:number]) < workers
+    )
 
 
 def _ways(workers: int, options: AllReduceOptions, *, has_gpu: bool) -> dict[str, _Values]:
@@ -273,17 +328,22 @@ def _rows_of(
 ) -> tuple[list[LinkRow], list[str]]:
     """The measured exchanges, and a line for each run that failed."""
     facts = gradients_of(MODELS.find_model(options.model, None)) if options.model else None
+    hosts = _read_hosts(options)
     rows, problems = [], []
     for one in plan.configurations:
         records = [found for found in outcomes[one.id] if isinstance(found, Record) and succeeded(found)]
         problems += [f'{one.caption}: {describe(found)}' for found in outcomes[one.id] if not succeeded(found)]
         if records:
-            rows.append(_row_of(options, one, records, facts))
+            rows.append(_row_of(options, one, _place(hosts, one.shape), records, facts))
     return rows, problems
 
 
 def _row_of(
-    options: AllReduceOptions, one: Configuration, records: Sequence[Record], facts: GradientFacts | None
+    options: AllReduceOptions,
+    one: Configuration,
+    placement: _Placement,
+    records: Sequence[Record],
+    facts: GradientFacts | None,
 ) -> LinkRow:
     shape, width = one.shape, DTYPE_BYTES[options.dtype]
     if facts:
@@ -296,7 +356,7 @@ def _row_of(
     return LinkRow(
         _SERVERS if one.name == WHOLE else one.name,
         options.dtype,
-        one.launch[0].count(',') + 1 if one.launch else 1,
+        max(1, len(placement.hosts)),
         shape.workers,
         shape.devices,
         shape.num_ps,
@@ -306,6 +366,7 @@ def _row_of(
         statistics.median(float(seconds) for record in records for seconds in record.step_seconds()),
         options.model,
         slices,
+        placement.server_hosts,
     )
 
 

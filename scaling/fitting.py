@@ -198,7 +198,7 @@ class Fit:
     def names(self, work: Work, cluster: ModelledCluster) -> list[_Name]:
         """Returns the names of the rates on which a step depends."""
         names = [('compute', work.key)]
-        if cluster.total_devices == 1:
+        if cluster.exchanges_nothing:
             return names
         label = cluster.label
         inside = label if cluster.inside_label is None else cluster.inside_label
@@ -303,7 +303,8 @@ def _noise(one: Measured) -> float:
 
 def _shape(work: Work, cluster: ModelledCluster) -> str:
     cut = '' if work.slices or cluster.servers < 2 else ' whole'
-    return f'{cluster.label} {cluster.hosts} {cluster.workers} {cluster.devices} {cluster.servers}{cut}'
+    hosts = f'{cluster.hosts}-{cluster.server_hosts}'
+    return f'{cluster.label} {hosts} {cluster.workers} {cluster.devices} {cluster.servers}{cut}'
 
 
 def _overlap_name(work: Work) -> str:

@@ -60,6 +60,7 @@ class LinkRow:
       seconds: the median seconds of an exchange.
       model: the model whose gradients these are; None for tensors of a chosen size.
       slices: whether large tensors were cut into one part for each parameter server.
+      server_hosts: how many of the hosts had parameter servers and no workers.
     """
 
     exchange: str
@@ -74,6 +75,12 @@ class LinkRow:
     seconds: float
     model: str | None = None
     slices: bool = True
+    server_hosts: int = 0
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether gradients met, or crossed a link; those of one device on the host of its server did neither."""
+        return self.workers * self.devices > 1 or self.hosts > 1
 
     @property
     def name(self) -> str:
@@ -99,6 +106,7 @@ class LinkRow:
             self.servers,
             label=self.exchange,
             sums_on_host=True,
+            server_hosts=self.server_hosts,
         )
         work = Work('', gradients, 1, width, slices=self.slices)
         return Measured(work, cluster, self.seconds, is_exchange=True)
@@ -200,22 +208,26 @@ def _read_row(row: Any, where: str) -> LinkRow:
         raise refuse('model', 'a name')
     if not isinstance(slices, bool):
         raise refuse('slices', 'true or false')
-    size, hosts = whole('bytes', 1), whole('hosts', 1, 1)
+    size, hosts, server_hosts = whole('bytes', 1), whole('hosts', 1, 1), whole('server_hosts', 0, 0)
+    has_servers = EXCHANGES[row['exchange']] is Exchange.SERVERS
+    if server_hosts and not (has_servers and server_hosts < hosts):
+        raise refuse('server_hosts', 'a part of the hosts of parameter servers')
     found = LinkRow(
         row['exchange'],
         row['dtype'],
         hosts,
-        whole('workers', hosts, 1),
+        whole('workers', hosts - server_hosts, 1),
         whole('devices', 1, 1),
-        whole('servers', int(EXCHANGES[row['exchange']] is Exchange.SERVERS), 0),
+        whole('servers', max(int(has_servers), server_hosts), 0),
         size,
         whole('tensors', 1, 1),
         whole('largest', 1, size),
         float(seconds),
         model,
         slices,
+        server_hosts,
     )
-    if found.workers * found.devices < 2:
+    if not found.is_exchange:
         raise UsageError(f'{where}: it has one device, and an exchange needs two; measure the links again')
     return found
 

@@ -27,6 +27,9 @@ def test_the_busiest_link_carries_what_its_exchange_sends_over_it() -> None:
     servers = replace(ROW, exchange='parameter_servers', servers=1)
     assert link_bandwidth(servers) == pytest.approx(2 * 3 * 16e6)
     assert link_bandwidth(replace(ROW, hosts=1)) is None
+    # All four are on other hosts than the server; one alone fills its link once in each direction.
+    assert link_bandwidth(replace(servers, hosts=5, server_hosts=1)) == pytest.approx(2 * 4 * 16e6)
+    assert link_bandwidth(replace(servers, workers=1, hosts=2, server_hosts=1)) == pytest.approx(2 * 16e6)
 
 
 def test_latency_and_rate_are_those_of_a_line() -> None:

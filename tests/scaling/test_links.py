@@ -15,6 +15,7 @@ pytestmark = pytest.mark.unit
 
 ROW = LinkRow('collective', 'float32', 2, 2, 1, 0, 1 << 20, 1, 1 << 20, 0.01)
 WHOLE = LinkRow('parameter_servers', 'float16', 2, 2, 1, 2, 1 << 23, 1, 1 << 23, 0.02, slices=False)
+APART = LinkRow('parameter_servers', 'float32', 2, 1, 1, 1, 1 << 20, 1, 1 << 20, 0.02, server_hosts=1)
 SERVERS = LinkRow('parameter_servers', 'float32', 2, 2, 1, 1, 1 << 20, 1, 1 << 20, 0.02, 'lenet')
 
 
@@ -32,8 +33,8 @@ def row(**changes: Any) -> dict[str, Any]:
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = str(tmp_path / 'links.json')
-    write_links([ROW, SERVERS, WHOLE], path)
-    assert list(read_links(path).rows) == [ROW, SERVERS, WHOLE]
+    write_links([ROW, SERVERS, WHOLE, APART], path)
+    assert list(read_links(path).rows) == [ROW, SERVERS, WHOLE, APART]
 
 
 def test_rows_that_say_nothing_of_slices_have_them(tmp_path: Path) -> None:
@@ -41,6 +42,13 @@ def test_rows_that_say_nothing_of_slices_have_them(tmp_path: Path) -> None:
     (found,) = read_links(path).rows
     assert found.slices
     assert found.measured.work.slices
+
+
+def test_one_worker_on_another_host_than_its_server_is_an_exchange() -> None:
+    assert APART.is_exchange
+    assert not replace(APART, hosts=1, server_hosts=0).is_exchange
+    measured = APART.measured
+    assert bytes_of_links(measured.work, measured.cluster) == 2 << 20
 
 
 def test_whole_variables_have_a_name_and_bytes_of_their_own() -> None:
@@ -97,6 +105,12 @@ def test_links_of_another_type_or_model_are_refused(tmp_path: Path) -> None:
         ({'rows': [row(dtype='int8')]}, 'dtype'),
         ({'rows': [row(model=3)]}, 'model'),
         ({'rows': [row(slices=0)]}, 'slices'),
+        ({'rows': [row(server_hosts=-1)]}, 'server_hosts'),
+        ({'rows': [row(hosts=2, server_hosts=1)]}, 'server_hosts'),
+        ({'rows': [row(exchange='parameter_servers', hosts=2, servers=2, server_hosts=2)]}, 'server_hosts'),
+        ({'rows': [row(exchange='parameter_servers', hosts=3, servers=1, server_hosts=2)]}, 'servers'),
+        ({'rows': [row(exchange='parameter_servers', hosts=4, servers=1, server_hosts=1)]}, 'workers'),
+        ({'rows': [row(exchange='parameter_servers', workers=1, servers=1)]}, 'one device'),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
