@@ -19,7 +19,7 @@ _HOST = re.compile(
 )
 _SLOTS = re.compile(r'slots=(\d{1,9})', re.ASCII)
 
-# How many workers each host may have, by its name; None if the list does not say.
+# How many workers each host may have, by its name: None if the list does not say, 0 for parameter servers alone.
 Slots = Mapping[str, int | None]
 
 
@@ -70,11 +70,13 @@ def _slots(entries: Sequence[tuple[str, int | None]], flag: str) -> dict[str, in
             slots = int(match['slots'])
         if name in found:
             raise UsageError(f'{flag}: {name} is listed twice; write it once, with the number of its workers: {name}:2')
-        if slots is not None and not 1 <= slots <= _MOST_SLOTS:
-            raise UsageError(f'{flag}: {name} has {slots} slots; write 1 to {_MOST_SLOTS}')
+        if slots is not None and slots > _MOST_SLOTS:
+            raise UsageError(f'{flag}: {name} has {slots} slots; write at most {_MOST_SLOTS}')
         found[name] = slots
     if not 1 <= len(found) <= _MOST_HOSTS:
         raise UsageError(f'{flag}: it has {counted(len(found), "host")}; write 1 to {_MOST_HOSTS}')
+    if all(slots == 0 for slots in found.values()):
+        raise UsageError(f'{flag}: it has 0 slots for workers; write a host with 1 or more')
     return found
 
 
@@ -141,7 +143,7 @@ def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_c
 
     Workers fill the slots of the hosts in order; by default there are as many as slots. A host without a number has
     one slot, but if no host has a number, the workers are divided evenly. Parameter servers go round the hosts, one
-    on each, and the controller is on the first host.
+    on each, or round those with 0 slots if there are any. The controller is on the first host.
 
     Args:
       slots: the hosts.
@@ -152,11 +154,11 @@ def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_c
       UsageError: there are fewer slots than workers, or a host would have no process.
     """
     names = [*slots]
-    if num_workers is not None and not any(slots.values()):
+    if num_workers is not None and all(number is None for number in slots.values()):
         size, larger = divmod(num_workers, len(names))
         counts = [size + (number < larger) for number in range(len(names))]
     else:
-        counts = [number or 1 for number in slots.values()]
+        counts = [1 if number is None else number for number in slots.values()]
         left = sum(counts) if num_workers is None else num_workers
         if left > sum(counts):
             raise UsageError(
@@ -167,8 +169,9 @@ def lay_out(slots: Slots, flag: str, num_workers: int | None, num_ps: int, num_c
             left -= counts[host]
     jobs: list[list[tuple[str, int]]] = [[] for _ in names]
     jobs[0] += [('controller', number) for number in range(num_controllers)]
+    servers = [here for here, number in zip(jobs, slots.values(), strict=True) if number == 0] or jobs
     for number in range(num_ps):
-        jobs[number % len(names)].append(('ps', number))
+        servers[number % len(servers)].append(('ps', number))
     first = 0
     for here, count in zip(jobs, counts, strict=True):
         here += [('worker', number) for number in range(first, first + count)]

@@ -16,13 +16,15 @@ from comparison.tables import Table, TableColumn, print_table
 from errors import UsageError, format_warning, spelled
 from hardware.gpus import has_nvidia_gpu
 from models.gradients import GradientFacts, gradients_of
-from models.registry import MODELS
+from models.registry import MODELS, load_model_file
 from params.modes import MODES, Mode
+from params.parsing import split_argv
 from params.spec import flag
 from planning.line import check_launch
 from results.document import Record
 from scaling.exchanges import algorithm_bandwidth, bus_bandwidth, fit_line, link_bandwidth
-from scaling.links import DTYPE_BYTES, MOST_ROWS, LinkRow, write_links
+from scaling.links import DTYPE_BYTES, MOST_ROWS, WHOLE, LinkRow, write_links
+from scaling.terms import LARGEST_WHOLE_VALUES
 from sweeps.configurations import Configuration, SweepPlan, make_plan
 from sweeps.folder import Folder, Outcome
 from sweeps.plan_runner import make_runs
@@ -37,6 +39,9 @@ _DTYPE_FLAGS: Mapping[str, Mapping[str, Setting]] = {
     'bfloat16': {'precision': 'bf16', 'compact_gradient_transfer': True},
 }
 _LEAST_BYTES, _MOST_BYTES = 1 << 12, 1 << 28
+_SERVERS = 'parameter_servers'
+# The flags of a grid of runs, or some of them, with their values.
+_Values = Mapping[str, tuple[Setting, ...]]
 
 
 @dataclass(frozen=True)
@@ -121,8 +126,7 @@ def _show(
         folder.write(folder.path / 'table.md', table.as_markdown())
     for line in problems:
         print(format_warning(line), file=sys.stderr)
-    # What one device measured alone is no exchange.
-    links = [row for row in rows if row.workers * row.devices > 1]
+    links = [row for row in rows if row.is_exchange]
     if options.links_file and links:
         try:
             write_links(links, options.links_file)
@@ -160,8 +164,11 @@ def read_sizes(text: str) -> list[int]:
 
 def _plan(options: AllReduceOptions, rest: Sequence[str]) -> SweepPlan:
     hosts = _read_hosts(options)
-    workers = sum(hosts.values()) or options.workers or 1
+    workers = sum(host.slots for host in hosts) or options.workers or 1
     gpu = has_nvidia_gpu()
+    if path := split_argv(rest).get('model_file'):
+        # It may have the model.
+        load_model_file(path)
     ways = _ways(workers, options, has_gpu=gpu)
     if options.exchanges:
         wanted = options.exchanges.split(',')
@@ -171,16 +178,6 @@ def _plan(options: AllReduceOptions, rest: Sequence[str]) -> SweepPlan:
                 f'{",".join(ways)}'
             )
         ways = {name: ways[name] for name in wanted}
-    values: dict[str, tuple[Setting, ...]]
-    if options.model:
-        values = {'model': (options.model,)}
-    else:
-        width = DTYPE_BYTES[options.dtype]
-        values = {'exchange_bytes': tuple(size * 4 // width for size in read_sizes(options.sizes))}
-    grids = []
-    for name, (flags, shapes) in ways.items():
-        fixed = {key: (value,) for key, value in flags.items()}
-        grids.append(Axes(f'all_reduce {name}', {**fixed, **values, SHAPE: tuple(shapes)}, name=name))
     common = {'exchange_only': True, 'num_batches': options.steps, 'num_warmup_batches': 5}
     request = Request(
         name='all_reduce',
@@ -188,7 +185,7 @@ def _plan(options: AllReduceOptions, rest: Sequence[str]) -> SweepPlan:
         source='all_reduce',
         flags={key: read_setting(key, value, 'all_reduce') for key, value in common.items()}
         | dict(_DTYPE_FLAGS[options.dtype]),
-        grids=grids,
+        grids=[Axes(f'all_reduce {name}', grid, name=name) for name, grid in ways.items()],
         settings=Settings(repeats=options.repeats, timeout_secs=options.timeout_secs),
     )
     request = override(request, rest, {})
@@ -197,61 +194,133 @@ def _plan(options: AllReduceOptions, rest: Sequence[str]) -> SweepPlan:
     plan = make_plan(request, lambda params, alone: check_launch(params, alone=alone), has_gpu=gpu)
     if len(plan.configurations) > MOST_ROWS:
         raise UsageError(f'all_reduce: {len(plan.configurations)} rows, and {MOST_ROWS} are the most; keep fewer sizes')
-    launched = (replace(one, launch=_launch(hosts, one.shape.workers)) for one in plan.configurations)
+    launched = (replace(one, launch=_place(hosts, one.shape).launch) for one in plan.configurations)
     return replace(plan, configurations=tuple(launched)) if hosts else plan
 
 
-def _read_hosts(options: AllReduceOptions) -> dict[str, int]:
-    """Returns the number of workers of each host, by its entry in --hosts; empty without hosts."""
+@dataclass(frozen=True)
+class _Host:
+    """An entry of --hosts.
+
+    Attributes:
+      entry: as it is written.
+      name: the entry without its number of workers.
+      slots: the number of its workers.
+    """
+
+    entry: str
+    name: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class _Placement:
+    """Where the processes of a run are.
+
+    Attributes:
+      hosts: its hosts, as the flag of `cluster` has them; empty on this machine.
+      server_hosts: how many of these have parameter servers and no workers.
+    """
+
+    hosts: tuple[str, ...] = ()
+    server_hosts: int = 0
+
+    @property
+    def launch(self) -> tuple[str, ...]:
+        """The flags of `cluster`."""
+        return (spelled('hosts', ','.join(self.hosts)),) if self.hosts else ()
+
+
+def _read_hosts(options: AllReduceOptions) -> list[_Host]:
+    """Returns the hosts of --hosts; empty without hosts."""
     if not options.hosts:
-        return {}
+        return []
     if options.workers is not None:
         raise UsageError(
             f'{spelled("workers", options.workers)}: --hosts says how many workers there are; leave it out'
         )
-    slots = read_hosts_flag(options.hosts)
-    return {entry: number or 1 for entry, number in zip(options.hosts.split(','), slots.values(), strict=True)}
+    found = []
+    for entry, slots in zip(options.hosts.split(','), read_hosts_flag(options.hosts).values(), strict=True):
+        if slots == 0:
+            raise UsageError(
+                f'{spelled("hosts", options.hosts)}: {entry} has no worker, and all_reduce itself decides which hosts '
+                'are for parameter servers alone; leave :0 out'
+            )
+        found.append(_Host(entry, entry if slots is None else entry.rpartition(':')[0], slots or 1))
+    return found
 
 
-def _launch(hosts: Mapping[str, int], workers: int) -> tuple[str, ...]:
-    """Returns the flag of `cluster` with the first hosts, as many as these workers fill."""
-    chosen = [entry for number, entry in enumerate(hosts) if sum([*hosts.values()][:number]) < workers]
-    return (spelled('hosts', ','.join(chosen)),)
+def _place(hosts: Sequence[_Host], shape: Shape) -> _Placement:
+    """Returns where the processes of a shape are.
+
+    Of fewer workers than there could be, each sends over a link: the parameter servers are on the first hosts, and the
+    workers on those after them. If these are too few, the servers are among the workers.
+    """
+    if not hosts:
+        return _Placement()
+    for apart in range(min(shape.num_ps, len(hosts) - 1), 0, -1):
+        if sum(host.slots for host in hosts[apart:]) >= shape.workers:
+            alone = [f'{host.name}:0' for host in hosts[:apart]]
+            return _Placement((*alone, *_filled(hosts[apart:], shape.workers)), apart)
+    return _Placement(_filled(hosts, shape.workers))
 
 
-def _ways(
-    workers: int, options: AllReduceOptions, *, has_gpu: bool
-) -> dict[str, tuple[dict[str, Setting], list[Shape]]]:
-    """The flags and shapes of each exchange, by its name in the file of links."""
-    devices = options.devices
+def _filled(hosts: Sequence[_Host], workers: int) -> tuple[str, ...]:
+    """Returns the entries of the first hosts, as many as these workers fill."""
+    return tuple(
+        host.entry for number, host in enumerate(hosts) if sum(before.slots for before in hosts[:number]) < workers
+    )
+
+
+def _ways(workers: int, options: AllReduceOptions, *, has_gpu: bool) -> dict[str, _Values]:
+    """The runs of each exchange, by its name in the table."""
+    devices, values = options.devices, _values(options)
+
+    def grid(flags: Mapping[str, Setting], shapes: Sequence[Shape], values: _Values = values) -> _Values:
+        return {**{name: (value,) for name, value in flags.items()}, **values, SHAPE: tuple(shapes)}
+
     if workers == 1:
         if devices < 2:
             raise UsageError(f'{spelled("devices", devices)}: one device exchanges nothing; write --devices=2 or more')
         replicated = _of_mode(lambda mode: mode.takes_hierarchy)
         sums = {'copies': 'psgpu' if has_gpu else 'pscpu', 'ring': 'xring', **({'nccl': 'nccl'} if has_gpu else {})}
         shapes = [Shape(1, devices)]
-        ways: dict[str, tuple[dict[str, Setting], list[Shape]]] = {
-            name: ({**replicated, 'all_reduce_spec': spec}, shapes) for name, spec in sums.items()
-        }
+        ways = {name: grid({**replicated, 'all_reduce_spec': spec}, shapes) for name, spec in sums.items()}
         if devices % 2 == 0:
-            ways['hierarchical'] = ({**replicated, 'hierarchical_copy': True}, shapes)
+            ways['hierarchical'] = grid({**replicated, 'hierarchical_copy': True}, shapes)
         return ways
     peers, peer = [Shape(workers, devices)], _of_mode(lambda mode: mode.can_share_memory)
     servers = [2**power for power in range(options.ps.bit_length())]
     # On many hosts every number would take hours.
     fewer = [2**power for power in range((workers - 1).bit_length())] if options.model else []
-    senders = [*fewer, workers]
-    ways = {
-        'parameter_servers': (
-            _of_mode(lambda mode: mode.can_stage),
-            [Shape(number, devices, count) for count in servers for number in senders],
-        ),
-        'collective': ({**peer, 'shared_memory': 'off'}, peers),
-        'controller': ({**_of_mode(lambda mode: mode.has_controller), 'all_reduce_spec': 'xring'}, peers),
-    }
+    shapes = [Shape(number, devices, count) for count in servers for number in [*fewer, workers]]
+    served = _of_mode(lambda mode: mode.can_stage)
+    ways = {_SERVERS: grid(served, shapes)}
+    several = [shape for shape in shapes if shape.num_ps > 1]
+    # Where nothing is cut, both ways are the same.
+    if several and (cut := _values(options, more_than=LARGEST_WHOLE_VALUES)):
+        ways[WHOLE] = grid({**served, 'slice_variables': False}, several, cut)
+    ways['collective'] = grid({**peer, 'shared_memory': 'off'}, peers)
+    ways['controller'] = grid({**_of_mode(lambda mode: mode.has_controller), 'all_reduce_spec': 'xring'}, peers)
     if not options.hosts and options.dtype == 'float32':
-        ways['shared_memory'] = ({**peer, 'shared_memory': 'auto'}, peers)
+        ways['shared_memory'] = grid({**peer, 'shared_memory': 'auto'}, peers)
     return ways
+
+
+def _values(options: AllReduceOptions, more_than: int = 0) -> _Values:
+    """Returns the sizes, or the model, as a flag of a run; empty if there is none.
+
+    Args:
+      more_than: only those with a tensor of more values.
+    """
+    if options.model:
+        if more_than and gradients_of(MODELS.find_model(options.model, None)).largest <= more_than:
+            return {}
+        return {'model': (options.model,)}
+    width = DTYPE_BYTES[options.dtype]
+    # The flag has the bytes in 32 bits.
+    sizes = tuple(4 * (size // width) for size in read_sizes(options.sizes) if size // width > more_than)
+    return {'exchange_bytes': sizes} if sizes else {}
 
 
 def _rows_of(
@@ -259,17 +328,22 @@ def _rows_of(
 ) -> tuple[list[LinkRow], list[str]]:
     """The measured exchanges, and a line for each run that failed."""
     facts = gradients_of(MODELS.find_model(options.model, None)) if options.model else None
+    hosts = _read_hosts(options)
     rows, problems = [], []
     for one in plan.configurations:
         records = [found for found in outcomes[one.id] if isinstance(found, Record) and succeeded(found)]
         problems += [f'{one.caption}: {describe(found)}' for found in outcomes[one.id] if not succeeded(found)]
         if records:
-            rows.append(_row_of(options, one, records, facts))
+            rows.append(_row_of(options, one, _place(hosts, one.shape), records, facts))
     return rows, problems
 
 
 def _row_of(
-    options: AllReduceOptions, one: Configuration, records: Sequence[Record], facts: GradientFacts | None
+    options: AllReduceOptions,
+    one: Configuration,
+    placement: _Placement,
+    records: Sequence[Record],
+    facts: GradientFacts | None,
 ) -> LinkRow:
     shape, width = one.shape, DTYPE_BYTES[options.dtype]
     if facts:
@@ -277,10 +351,12 @@ def _row_of(
     else:
         size = largest = int(records[0].flags['exchange_bytes']) * width // 4
         tensors = 1
+    # One parameter server has all variables, whole or not.
+    slices = shape.num_ps < 2 or bool(records[0].flags.get('slice_variables', True))
     return LinkRow(
-        one.name,
+        _SERVERS if one.name == WHOLE else one.name,
         options.dtype,
-        one.launch[0].count(',') + 1 if one.launch else 1,
+        max(1, len(placement.hosts)),
         shape.workers,
         shape.devices,
         shape.num_ps,
@@ -289,6 +365,8 @@ def _row_of(
         largest,
         statistics.median(float(seconds) for record in records for seconds in record.step_seconds()),
         options.model,
+        slices,
+        placement.server_hosts,
     )
 
 
@@ -297,18 +375,21 @@ def _of_mode(has: Callable[[Mode], bool]) -> dict[str, Setting]:
 
 
 def table_of(rows: Sequence[LinkRow]) -> Table:
-    """Returns the table of measured exchanges; each line was fitted to the rows that differ in their bytes only."""
+    """Returns the table of measured exchanges; each line was fitted to the rows that differ in their bytes only.
+
+    A tensor that is too small to be cut is on the lines of both ways to place variables on parameter servers.
+    """
     across = any(row.hosts > 1 for row in rows)
     titles = ['exchange', 'W*G+P', 'bytes', 'tensors', 'ms', 'algbw MB/s', 'busbw MB/s']
     titles += [*(['link Mbit/s'] if across else []), 'latency ms', 'rate MB/s']
     columns = [TableColumn(title, is_number=number > 1) for number, title in enumerate(titles)]
     cells = []
     for row in rows:
-        like = [other for other in rows if _kind(other) == _kind(row)]
+        like = [other for other in rows if _is_on_line_of(row, other)]
         line, bus, link = fit_line(like), bus_bandwidth(row), link_bandwidth(row)
         cells.append(
             [
-                row.exchange,
+                row.name,
                 str(Shape(row.workers, row.devices, row.servers)),
                 str(row.bytes),
                 str(row.tensors),
@@ -320,6 +401,10 @@ def table_of(rows: Sequence[LinkRow]) -> Table:
             ]
         )
     return Table(columns, cells)
+
+
+def _is_on_line_of(row: LinkRow, other: LinkRow) -> bool:
+    return _kind(row) == _kind(other if other.is_cut else replace(other, slices=row.slices))
 
 
 def _kind(row: LinkRow) -> LinkRow:

@@ -15,8 +15,8 @@ from training.variables import Variable, create_variable, num_bytes
 Tensor = Any
 Pairs = list[tuple[Tensor, Variable]]
 
-# Larger variables are split into one part for each parameter server, so that the bytes of the servers differ by less
-# than this.
+# Larger variables are split into one part for each parameter server (--slice_variables), so that the bytes of the
+# servers differ by less than this.
 _LARGEST_WHOLE_BYTES = 4 << 20
 
 
@@ -30,6 +30,7 @@ class ParameterServers:
       num_workers: the number of workers.
       packing: how gradients are packed before they are sent.
       transfer: the dtype in which gradients and variables are sent, or None for their own dtype.
+      slices: whether a large variable is split into one part for each parameter server.
     """
 
     devices: Sequence[str]
@@ -37,6 +38,7 @@ class ParameterServers:
     num_workers: int
     packing: Packing
     transfer: tf.DType | None = None
+    slices: bool = True
 
     @property
     def is_chief(self) -> bool:
@@ -61,7 +63,8 @@ class Bucket:
 class ParameterServerVariables:
     """The variables on the parameter servers, by name, each in one or more parts.
 
-    A small variable is placed on the server with the fewest bytes so far; a large one is split along its longest axis.
+    A variable is placed on the server with the fewest bytes so far. If servers.slices, a large one is split along its
+    longest axis instead.
 
     Args:
       servers: the parameter servers.
@@ -101,7 +104,8 @@ class ParameterServerVariables:
         """Returns the device, offset and shape of each part."""
         axis = int(np.argmax(shape)) if shape else 0
         devices = list(self.server_bytes)
-        if num_bytes(shape) <= _LARGEST_WHOLE_BYTES or len(devices) == 1 or shape[axis] < len(devices):
+        is_whole = not self._servers.slices or num_bytes(shape) <= _LARGEST_WHOLE_BYTES
+        if is_whole or len(devices) == 1 or shape[axis] < len(devices):
             device = min(devices, key=self.server_bytes.__getitem__)
             return [(device, [0] * len(shape), shape)]
         placed, start = [], 0

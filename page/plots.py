@@ -208,16 +208,20 @@ def _scaling(summary: Summary) -> Plot | None:
 
 
 def _exchanges(summary: Summary) -> Plot | None:
-    """How fast the tensors of --exchange_bytes meet, over their bytes: a line for each setting without its size."""
+    """How fast the tensors of --exchange_bytes meet, over their bytes: a line for each setting without its size.
+
+    Variables of parameter servers that are not cut are measured with large tensors only, which may be one point.
+    """
     columns = [name for name in summary.columns if name not in ('model', _EXCHANGE_BYTES)]
     series: dict[tuple[str, ...], list[ReportRow]] = {}
     for row in sorted(summary.shown, key=_exchanged_bytes):
         if _exchanged_bytes(row):
             series.setdefault(tuple(row.traits.get(name, '') for name in columns), []).append(row)
-    lines = [rows for rows in series.values() if len({_exchanged_bytes(row) for row in rows}) > 1]
-    lines = sorted(lines, key=lambda rows: -max(map(_bandwidth, rows)))[:_MOST_SERIES]
-    if not lines:
+    # Lines first; beside them, a setting of one size is a point, if there is room.
+    lines = sorted(series.values(), key=lambda rows: (_is_point(rows), -_fastest(rows)))[:_MOST_SERIES]
+    if not lines or _is_point(lines[0]):
         return None
+    lines.sort(key=_fastest, reverse=True)
     names = names_of([rows[0].traits for rows in lines], columns)
     figure, (axes,) = _facets([''], 290, legend_lines=len(lines))
     drawn = []
@@ -258,6 +262,14 @@ def _exchanges(summary: Summary) -> Plot | None:
         cells,
         figure,
     )
+
+
+def _is_point(rows: Sequence[ReportRow]) -> bool:
+    return len({_exchanged_bytes(row) for row in rows}) == 1
+
+
+def _fastest(rows: Sequence[ReportRow]) -> float:
+    return max(map(_bandwidth, rows))
 
 
 def _exchanged_bytes(row: ReportRow) -> int:

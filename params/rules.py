@@ -18,11 +18,13 @@ class RunFacts:
         launcher starts only one process.
       residual: whether the model is a residual network.
       has_records: whether --data_dir, if given, contains records rather than arrays.
+      num_ps: the number of parameter servers.
     """
 
     alone: bool
     residual: bool
     has_records: bool = True
+    num_ps: int = 0
 
 
 # A rule returns the message of the error, or None if the settings follow it.

@@ -52,6 +52,11 @@ class VariableFlags:
         'Horovod). By default on where it can send the 16-bit type of --precision.',
         original='true',
     )
+    slice_variables: bool = flag(
+        True,
+        'Cut each variable above 4 MiB into one part for each parameter server, so that all servers hold about as many '
+        'bytes; without it each variable is whole on one server, as in the original program.',
+    )
     shared_memory: str = flag(
         'auto',
         f'auto: workers of {modes_that(lambda mode: mode.can_share_memory)} that are all on one host sum gradients in '
@@ -233,6 +238,7 @@ IDLE: tuple[Idle, ...] = (
         'staged_vars',
         'variable_consistency',
         'compact_gradient_transfer',
+        'slice_variables',
         'shared_memory',
         *_SUMS,
     ),
@@ -245,6 +251,11 @@ IDLE: tuple[Idle, ...] = (
         ('cross_replica_sync', 'shared_memory'),
         lambda p, run: run.alone,
         'it is for clusters, and this process is alone',
+    ),
+    Idle(
+        ('slice_variables',),
+        lambda p, run: run.num_ps < 2,
+        'variables are cut for several parameter servers only, and this run has fewer than two',
     ),
     Idle(
         ('shared_memory',),

@@ -218,6 +218,7 @@ def place_variables(params: Params, processes: Processes, machine: Machine, comp
         small_max_bytes=params.agg_small_grads_max_bytes,
         small_max_group=params.agg_small_grads_max_group,
         transfer=_find_transfer(params, NCCL_TRANSFER_DTYPES if by_nccl else mode.transfer_dtypes, computed_in),
+        slices_variables=params.slice_variables,
         shares_memory=_shares_memory(params, mode, place),
         horovod_device=None if machine.kind == 'cpu' else params.horovod_device,
         by_nccl=by_nccl,

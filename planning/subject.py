@@ -35,23 +35,24 @@ def check_rules(params: Params, environment: Environment, processes: Processes, 
     Raises:
       UsageError: the run breaks a rule between flags.
     """
-    facts = check_run_rules(params, subject, is_alone=processes.is_alone).facts
+    facts = check_run_rules(params, subject, is_alone=processes.is_alone, num_ps=processes.shape.num_ps).facts
     # An evaluator is started with the flags of the training tasks, where they do have an effect.
     return Found(facts, () if is_evaluator(environment.variables) else tuple(find_idle(params, facts)))
 
 
-def check_run_rules(params: Params, subject: Subject, *, is_alone: bool) -> Found[RunFacts]:
+def check_run_rules(params: Params, subject: Subject, *, is_alone: bool, num_ps: int = 0) -> Found[RunFacts]:
     """What the rules between flags need to know of the run.
 
     Args:
       is_alone: whether it has one process, which no launcher starts.
+      num_ps: how many parameter servers it has. No rule refuses a run because of them.
 
     Raises:
       UsageError: the run breaks one of these rules.
     """
     folder = subject.folder
     has_records = folder is None or folder.data_set.has_records
-    facts = RunFacts(alone=is_alone, residual=subject.model.residual, has_records=has_records)
+    facts = RunFacts(alone=is_alone, residual=subject.model.residual, has_records=has_records, num_ps=num_ps)
     check_run(params, facts)
     return Found(facts)
 

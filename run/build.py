@@ -134,14 +134,21 @@ def _make_manager(plan: Plan, root: int, share: ShareMemory | None) -> VariableM
     assert variables.manager, 'a run that only evaluates has no variable manager'
     packing = Packing(variables.num_packets, variables.small_max_bytes, variables.small_max_group)
     transfer = tf.as_dtype(variables.transfer) if variables.transfer else None
-    servers = [f'{task.device}/cpu:0' for task in processes.cluster.servers] if processes.cluster else []
+    servers = ParameterServers(
+        [f'{task.device}/cpu:0' for task in processes.cluster.servers] if processes.cluster else [],
+        processes.index,
+        processes.num_trainers,
+        packing,
+        transfer,
+        slices=variables.slices_variables,
+    )
     parts = ManagerParts(
         devices=machine.towers,
         seed=plan.step.seed,
         parameter_devices=machine.parameter_devices,
         algorithm=_make_algorithm(plan, transfer),
         packing=packing,
-        servers=ParameterServers(servers, processes.index, processes.num_trainers, packing, transfer),
+        servers=servers,
         sync=processes.together,
         worker=processes.index,
         num_workers=processes.num_trainers,

@@ -131,7 +131,7 @@ class Fit:
     priors: dict[str, Prior] = field(default_factory=lambda: dict(PRIORS))
 
     def __post_init__(self) -> None:
-        self._exchanged = {_shape(one.cluster) for one in self.measured if one.is_exchange}
+        self._exchanged = {_shape(one.work, one.cluster) for one in self.measured if one.is_exchange}
         self._places: dict[_Name, int] = {}
         means: list[float] = []
         spreads: list[float] = []
@@ -198,7 +198,7 @@ class Fit:
     def names(self, work: Work, cluster: ModelledCluster) -> list[_Name]:
         """Returns the names of the rates on which a step depends."""
         names = [('compute', work.key)]
-        if cluster.total_devices == 1:
+        if cluster.exchanges_nothing:
             return names
         label = cluster.label
         inside = label if cluster.inside_label is None else cluster.inside_label
@@ -220,8 +220,8 @@ class Fit:
             names += [(f'between_step{level}', '') for level in _levels(cluster.hosts)]
         if cluster.workers > 1:
             names += [('sums', '')]
-        if _shape(cluster) in self._exchanged:
-            names += [('scale_of_shape', _shape(cluster))]
+        if (shape := _shape(work, cluster)) in self._exchanged:
+            names += [('scale_of_shape', shape)]
         return names
 
     def _log_seconds(self, one: Measured, values: Vector, places: Sequence[int]) -> float:
@@ -301,8 +301,10 @@ def _noise(one: Measured) -> float:
     return EXCHANGE_NOISE if one.is_exchange else NOISE
 
 
-def _shape(cluster: ModelledCluster) -> str:
-    return f'{cluster.label} {cluster.hosts} {cluster.workers} {cluster.devices} {cluster.servers}'
+def _shape(work: Work, cluster: ModelledCluster) -> str:
+    cut = '' if work.slices or cluster.servers < 2 else ' whole'
+    hosts = f'{cluster.hosts}-{cluster.server_hosts}'
+    return f'{cluster.label} {hosts} {cluster.workers} {cluster.devices} {cluster.servers}{cut}'
 
 
 def _overlap_name(work: Work) -> str:

@@ -287,6 +287,7 @@ def work_of(record: Record) -> Work:
         images=batch,
         value_bytes=DTYPE_BYTES[dtype_of(record)],
         reads_images=not run.get('is_synthetic', True),
+        slices=bool(flags.get('slice_variables', True)),
         shares_cores=run.get('device') == 'cpu',
         fuses=bool(flags.get('xla')),
         is_staged=bool(flags.get('staged_vars')) or flags.get('variable_consistency') == 'relaxed',

@@ -12,7 +12,7 @@ from errors import UsageError, alternatives, read_regular, spelled
 from hardware.atomic import write_whole
 from models.gradients import GradientFacts
 from scaling.fitting import Measured, Prior, usual
-from scaling.terms import Exchange, ModelledCluster, Work
+from scaling.terms import LARGEST_WHOLE_VALUES, Exchange, ModelledCluster, Work
 
 # The value of "schema" in the file.
 LINKS = 'tf_cnn_benchmarks.links'
@@ -32,6 +32,8 @@ EXCHANGES: Mapping[str, Exchange] = {
     'parameter_servers': Exchange.SERVERS,
 }
 DTYPE_BYTES: Mapping[str, int] = {'float32': 4, 'float16': 2, 'bfloat16': 2}
+# What tables call parameter servers on which every variable is whole.
+WHOLE = 'parameter_servers_whole'
 # The prefixes of the units of a data sheet.
 _PREFIXES = {'': 1.0, 'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
 _NETWORK = re.compile(r'(\d+(?:\.\d+)?)\s*([kmgt]?)(?:bit(?:/s)?|bps)', re.IGNORECASE)
@@ -57,6 +59,8 @@ class LinkRow:
       largest: the bytes of the largest tensor.
       seconds: the median seconds of an exchange.
       model: the model whose gradients these are; None for tensors of a chosen size.
+      slices: whether large tensors were cut into one part for each parameter server.
+      server_hosts: how many of the hosts had parameter servers and no workers.
     """
 
     exchange: str
@@ -70,6 +74,23 @@ class LinkRow:
     largest: int
     seconds: float
     model: str | None = None
+    slices: bool = True
+    server_hosts: int = 0
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether gradients met, or crossed a link; those of one device on the host of its server did neither."""
+        return self.workers * self.devices > 1 or self.hosts > 1
+
+    @property
+    def name(self) -> str:
+        """What tables call the exchange."""
+        return self.exchange if self.slices else WHOLE
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether slices makes a difference: there are several servers, and a tensor that is cut for them."""
+        return self.servers > 1 and self.largest > LARGEST_WHOLE_VALUES * DTYPE_BYTES[self.dtype]
 
     @property
     def measured(self) -> Measured:
@@ -85,8 +106,10 @@ class LinkRow:
             self.servers,
             label=self.exchange,
             sums_on_host=True,
+            server_hosts=self.server_hosts,
         )
-        return Measured(Work('', gradients, 1, width), cluster, self.seconds, is_exchange=True)
+        work = Work('', gradients, 1, width, slices=self.slices)
+        return Measured(work, cluster, self.seconds, is_exchange=True)
 
 
 @dataclass(frozen=True)
@@ -178,26 +201,33 @@ def _read_row(row: Any, where: str) -> LinkRow:
     for name, choices in (('exchange', EXCHANGES), ('dtype', DTYPE_BYTES)):
         if not isinstance(row.get(name), str) or row[name] not in choices:
             raise refuse(name, f'one of {", ".join(choices)}')
-    seconds, model = row.get('seconds'), row.get('model')
+    seconds, model, slices = row.get('seconds'), row.get('model'), row.get('slices', True)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise refuse('seconds', 'a number above 0')
     if model is not None and not isinstance(model, str):
         raise refuse('model', 'a name')
-    size, hosts = whole('bytes', 1), whole('hosts', 1, 1)
+    if not isinstance(slices, bool):
+        raise refuse('slices', 'true or false')
+    size, hosts, server_hosts = whole('bytes', 1), whole('hosts', 1, 1), whole('server_hosts', 0, 0)
+    has_servers = EXCHANGES[row['exchange']] is Exchange.SERVERS
+    if server_hosts and not (has_servers and server_hosts < hosts):
+        raise refuse('server_hosts', 'a part of the hosts of parameter servers')
     found = LinkRow(
         row['exchange'],
         row['dtype'],
         hosts,
-        whole('workers', hosts, 1),
+        whole('workers', hosts - server_hosts, 1),
         whole('devices', 1, 1),
-        whole('servers', int(EXCHANGES[row['exchange']] is Exchange.SERVERS), 0),
+        whole('servers', max(int(has_servers), server_hosts), 0),
         size,
         whole('tensors', 1, 1),
         whole('largest', 1, size),
         float(seconds),
         model,
+        slices,
+        server_hosts,
     )
-    if found.workers * found.devices < 2:
+    if not found.is_exchange:
         raise UsageError(f'{where}: it has one device, and an exchange needs two; measure the links again')
     return found
 

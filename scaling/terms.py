@@ -59,17 +59,18 @@ class Work:
 
 @dataclass(frozen=True)
 class ModelledCluster:
-    """A cluster, with the same number of workers on each host.
+    """A cluster, with the same number of workers on each host that has any.
 
     Attributes:
       exchange: how the gradients of the workers meet.
       workers: the number of processes that compute.
-      hosts: the number of hosts on which they run.
+      hosts: the number of hosts.
       devices: the number of devices of each worker.
-      servers: the number of parameter servers; they run on the hosts of the workers.
+      servers: the number of parameter servers; they run on the hosts of the workers, unless some are for them alone.
       label: tells links apart that measurements of one say little about another, such as those of two modes.
       inside_label: the same for the links between the devices of a host; by default label.
       sums_on_host: whether processors of the host sum gradients, not GPUs.
+      server_hosts: how many of the hosts run parameter servers and no workers.
     """
 
     exchange: Exchange
@@ -80,10 +81,16 @@ class ModelledCluster:
     label: str = ''
     inside_label: str | None = None
     sums_on_host: bool = False
+    server_hosts: int = 0
 
     @property
     def total_devices(self) -> int:
         return self.workers * self.devices
+
+    @property
+    def exchanges_nothing(self) -> bool:
+        """Whether it is a single device without a parameter server on another host."""
+        return self.total_devices == 1 and self.hosts == 1
 
     @property
     def devices_of_host(self) -> int:
@@ -93,7 +100,7 @@ class ModelledCluster:
     @property
     def workers_of_host(self) -> int:
         """The workers of the fullest host."""
-        return -(-self.workers // self.hosts)
+        return -(-self.workers // (self.hosts - self.server_hosts))
 
 
 @dataclass(frozen=True)
@@ -180,7 +187,7 @@ def terms_of(work: Work, cluster: ModelledCluster, rates: Rates) -> Terms:
     """Returns the terms of a step."""
     devices = cluster.devices_of_host
     compute = rates.compute * (devices if work.shares_cores else 1)
-    if cluster.total_devices == 1:
+    if cluster.exchanges_nothing:
         return Terms(compute, 0, 0, 0, 0, 0, 0, 0, 0)
     waits = devices * work.images * rates.image_seconds if work.reads_images else 0.0
     exchange, after = _exchange(work, cluster, rates)
@@ -278,7 +285,7 @@ def _not_hidden(work: Work, compute: float, exchange: float, overlap: float) -> 
 
 def _servers_of_host(cluster: ModelledCluster) -> int:
     """The parameter servers of the fullest host."""
-    return -(-cluster.servers // cluster.hosts)
+    return -(-cluster.servers // (cluster.server_hosts or cluster.hosts))
 
 
 def _bytes_of_server(work: Work, cluster: ModelledCluster) -> float:
@@ -291,13 +298,13 @@ def _bytes_of_server(work: Work, cluster: ModelledCluster) -> float:
 
 def _server_bytes(work: Work, cluster: ModelledCluster) -> float:
     """The bytes of gradients that a host with parameter servers receives from workers of other hosts."""
-    others = cluster.workers - cluster.workers_of_host
+    others = cluster.workers - (0 if cluster.server_hosts else cluster.workers_of_host)
     return min(_bytes_of_server(work, cluster) * _servers_of_host(cluster), work.bytes) * others
 
 
 def _worker_bytes(work: Work, cluster: ModelledCluster) -> float:
     """The bytes of gradients that the workers of a host send to parameter servers of other hosts."""
-    own = work.bytes / cluster.hosts if cluster.servers >= cluster.hosts else 0.0
+    own = work.bytes / cluster.hosts if cluster.servers >= cluster.hosts and not cluster.server_hosts else 0.0
     return cluster.workers_of_host * (work.bytes - own)
 
 

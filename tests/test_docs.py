@@ -86,7 +86,9 @@ def fault_of(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str
 
 
 def _idle(params: Params, *, alone: bool) -> list[str]:
-    return find_idle(params, RunFacts(alone=alone, residual=MODELS.find_model(params.model).residual))
+    # Lines of clusters are those of several parameter servers, for which no flag about them is idle.
+    facts = RunFacts(alone=alone, residual=MODELS.find_model(params.model).residual, num_ps=0 if alone else 2)
+    return find_idle(params, facts)
 
 
 def _fault_of_run(line: ShellLine, argv: list[str], data: Path, outputs: Path) -> str | None:

@@ -54,6 +54,34 @@ def test_larger_predicts_the_rows_above_half(tmp_path: Path) -> None:
     assert found.yardsticks['0.95 n'] == pytest.approx(760)
 
 
+def test_rules_compare_rows_of_one_number_of_parameter_servers(tmp_path: Path) -> None:
+    def rows(servers: dict[int, str]) -> list[str]:
+        return [line(gpus=n, rate=90.0 * n, mode='parameter_server', num_ps=ps) for n, ps in servers.items()]
+
+    def rules(lines: list[str]) -> dict[str, float]:
+        (task,) = published.tasks_of_larger(published.read_rows(table(tmp_path, *lines)))
+        (found,) = published.judge([task])
+        return dict(found.yardsticks)
+
+    assert rules(rows({1: '1', 2: '1', 4: '1'})) == {
+        '0.95 n': pytest.approx(0.95 * 360),
+        'falling on': pytest.approx(360),
+    }
+    # Another number of servers is another configuration; so is one whose throughput on one GPU nobody measured.
+    assert rules(rows({1: '1', 2: '2', 4: '4'})) == {}
+    assert rules(rows({2: '1', 4: '1', 8: '1'})) == {}
+    # One row alone has no efficiency that falls.
+    assert [*rules(rows({1: '1', 2: '1'}))] == ['0.95 n']
+
+
+@pytest.mark.parametrize(('number', 'place'), [(1, 1), (10, 10), (11, 10), (50, 46), (56, 51)])
+def test_the_90th_percentile_is_the_first_error_that_more_than_nine_tenths_do_not_exceed(
+    number: int, place: int
+) -> None:
+    assert published.summary_of([*range(number, 0, -1)])['p90'] == place
+    assert 10 * place > 9 * number >= 10 * (place - 1)
+
+
 def test_other_models_predicts_from_one_model_and_single_gpus(tmp_path: Path) -> None:
     lines = [*series('resnet50', 100, 0.97), *series('inception3', 70, 0.98)]
     tasks = published.tasks_of_other_models(published.read_rows(table(tmp_path, *lines)))

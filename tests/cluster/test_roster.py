@@ -86,6 +86,11 @@ def jobs(layout: Layout) -> list[str]:
         ('a:4,b:4', 5, 0, 0, ['worker0 worker1 worker2 worker3', 'worker4']),
         ('a,b', None, 0, 1, ['controller0 worker0', 'worker1']),
         ('a,b,c', 2, 3, 0, ['ps0 worker0', 'ps1 worker1', 'ps2']),
+        # Parameter servers are on the hosts without workers, if there are such hosts.
+        ('a:0,b', None, 1, 0, ['ps0', 'worker0']),
+        ('a:0,b', 1, 2, 0, ['ps0 ps1', 'worker0']),
+        ('a:0,b:2,c:0', None, 3, 0, ['ps0 ps2', 'worker0 worker1', 'ps1']),
+        ('a:0,b,c', 2, 1, 0, ['ps0', 'worker0', 'worker1']),
     ],
 )
 def test_workers_fill_the_slots_and_servers_go_round(
@@ -97,6 +102,10 @@ def test_workers_fill_the_slots_and_servers_go_round(
 def test_hosts_without_a_process_and_workers_without_a_slot_are_refused() -> None:
     with refused('--hosts', 'c would have no process'):
         lay_out(read_hosts_flag('a:2,b:2,c:2'), '--hosts', 3, 0, 0)
+    with refused('--hosts', 'a would have no process'):
+        lay_out(read_hosts_flag('a:0,b,c'), '--hosts', None, 0, 0)
+    with refused('--workers=2', '1 slot'):
+        lay_out(read_hosts_flag('a:0,b'), '--hosts', 2, 1, 0)
     with refused('--workers=5', '4 slots'):
         lay_out(read_hosts_flag('a:2,b:2'), '--hosts', 5, 0, 0)
 
@@ -144,6 +153,7 @@ def test_printed_commands_make_the_same_cluster(capsys: pytest.CaptureFixture[st
 SHAPES = [
     ['--hosts=a,b', '--ps=3', '--', '--model=lenet', '--device=cpu'],
     ['--hosts=a:2,b:2', '--ps=4', '--', '--model=lenet', '--device=cpu'],
+    ['--hosts=a:0,b:2', '--ps=2', '--', '--model=lenet', '--device=cpu'],
     ['--hosts=a:2,b:2', '--', '--model=lenet', '--device=cpu', '--variable_update=distributed_all_reduce'],
 ]
 

@@ -55,6 +55,7 @@ def test_one_process_measures_each_exchange_and_goes_on_where_it_was(
         ('--sizes=1', '--sizes=1'),
         ('--resume', '--output'),
         ('--hosts=a,a', '--hosts'),
+        ('--hosts=a:0,b,c', 'a:0'),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
@@ -85,6 +86,26 @@ def test_a_link_of_100_mbit_is_found_between_two_hosts(exchange: str, tmp_path: 
     found = link_bandwidth(large)
     assert found
     assert 0.7 * RATE_MBIT < 8e-6 * found <= RATE_MBIT
+
+
+@pytest.mark.distributed
+@pytest.mark.long
+@NEEDED
+def test_one_worker_fills_the_link_to_its_server(tmp_path: Path) -> None:
+    links = tmp_path / 'links.json'
+    words = ['--hosts=node1,node2', '--devices=1', '--model=lenet', '--exchanges=parameter_servers', '--steps=2']
+    words += [f'--output={tmp_path / "out"}', f'--links_file={links}', '--', '--device=cpu', '--num_warmup_batches=1']
+    with make_hosts(2, rate_mbit=RATE_MBIT) as network:
+        command = network.command(sys.executable, ROOT / 'tf_cnn_benchmarks.py', 'all_reduce', *words)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=180)
+        assert ended.returncode == 0, ended.stderr
+    rows = read_links(str(links)).rows
+    assert [(row.hosts, row.server_hosts, row.workers, row.servers) for row in rows] == [(2, 1, 1, 1), (2, 0, 2, 1)]
+    # One worker sends over the link, the other one of two is where the server is.
+    for row in rows:
+        found = link_bandwidth(row)
+        assert found
+        assert 0.7 * RATE_MBIT < 8e-6 * found <= RATE_MBIT
 
 
 # The command, with the small program in place of the real one.
@@ -123,17 +144,85 @@ def test_ctrl_c_says_how_to_continue_and_that_does(tmp_path: Path) -> None:
     assert len(runs_in(tmp_path)) == 3
 
 
-@pytest.mark.distributed
-def test_fewer_workers_are_on_the_first_hosts(tmp_path: Path) -> None:
-    words = ['all_reduce', '--hosts=a:2,[fd00::1],c', '--exchanges=parameter_servers', '--model=lenet', '--devices=1']
-    with measuring(tmp_path, *words, '--', '--device=cpu', behaviours={'cluster': 'fail'}) as process:
+# The runs of four hosts with one server: the hosts, workers and servers of each.
+ONE_SERVER = [('a:0,b', 1, 1), ('a:0,b,c', 2, 1), ('a,b,c,d', 4, 1)]
+
+
+def runs_of(folder: Path, *words: str) -> list[list[str]]:
+    """The words of each run of a cluster, none of which works."""
+    with measuring(folder, 'all_reduce', *words, '--', '--device=cpu', behaviours={'cluster': 'fail'}) as process:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1, said
-    assert [list(run[1:4]) for run in runs_in(tmp_path)] == [
-        ['--hosts=a:2', '--workers=1', '--ps=1'],
-        ['--hosts=a:2', '--workers=2', '--ps=1'],
-        ['--hosts=a:2,[fd00::1],c', '--workers=4', '--ps=1'],
+    return [list(run) for run in runs_in(folder)]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ('hosts', 'ps', 'expected'),
+    [
+        ('a,b', 1, [('a:0,b', 1, 1), ('a,b', 2, 1)]),
+        ('a,b', 2, [('a:0,b', 1, 1), ('a,b', 2, 1), ('a:0,b', 1, 2), ('a,b', 2, 2)]),
+        ('a:2,[fd00::1],c', 1, [('a:0,[fd00::1]', 1, 1), ('a:0,[fd00::1],c', 2, 1), ('a:2,[fd00::1],c', 4, 1)]),
+        # Two workers leave two hosts to the servers. On two hosts of two workers they fill one.
+        ('a,b,c,d', 2, [*ONE_SERVER, ('a:0,b:0,c', 1, 2), ('a:0,b:0,c,d', 2, 2), ('a,b,c,d', 4, 2)]),
+        ('a:2,b:2', 1, [('a:0,b:2', 1, 1), ('a:0,b:2', 2, 1), ('a:2,b:2', 4, 1)]),
+    ],
+)
+def test_fewer_workers_are_on_other_hosts_than_the_servers(
+    hosts: str, ps: int, expected: list[tuple[str, int, int]], tmp_path: Path
+) -> None:
+    words = [f'--hosts={hosts}', f'--ps={ps}', '--exchanges=parameter_servers', '--model=googlenet', '--devices=1']
+    assert [run[1:4] for run in runs_of(tmp_path, *words)] == [
+        [f'--hosts={placed}', f'--workers={workers}', f'--ps={servers}'] for placed, workers, servers in expected
     ]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ('words', 'expected'),
+    [
+        # Tensors of more than 4 MiB in 32 bits are cut, by two servers or more.
+        (('--sizes=4k,4m,16m', '--ps=4'), [('2', 1 << 24), ('4', 1 << 24)]),
+        (('--sizes=2m,4m', '--ps=2', '--dtype=float16'), [('2', 1 << 23)]),
+        # LeNet has a variable of 6.4 MB.
+        (('--model=lenet', '--ps=2'), [('2', None)] * 2),
+    ],
+)
+def test_servers_are_also_measured_with_whole_variables_where_some_are_cut(
+    words: tuple[str, ...], expected: list[tuple[str, int | None]], tmp_path: Path
+) -> None:
+    several = '--exchanges=parameter_servers,parameter_servers_whole'
+    runs = runs_of(tmp_path, '--workers=2', '--devices=1', several, *words)
+    whole = [run for run in runs if '--slice_variables=False' in run]
+    assert [
+        (
+            next(word.partition('=')[2] for word in run if word.startswith('--ps=')),
+            next((int(word.partition('=')[2]) for word in run if word.startswith('--exchange_bytes=')), None),
+        )
+        for run in whole
+    ] == expected
+    assert len(runs) > len(whole)
+
+
+@pytest.mark.parametrize('words', ['--ps=1', '--ps=2 --sizes=4k,4m', '--ps=2 --model=googlenet'])
+def test_whole_variables_are_refused_where_none_is_cut(words: str) -> None:
+    argv = ['--workers=2', '--devices=1', '--exchanges=parameter_servers_whole', *words.split()]
+    with refused('--exchanges=parameter_servers_whole', 'parameter_servers,collective'):
+        main([*argv, '--', '--device=cpu'])
+
+
+@pytest.mark.distributed
+@pytest.mark.long
+def test_whole_variables_are_measured_on_two_servers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    links = tmp_path / 'links.json'
+    argv = ['--workers=2', '--devices=1', '--ps=2', '--sizes=8m', '--exchanges=parameter_servers_whole', '--steps=2']
+    argv += [f'--output={tmp_path / "out"}', f'--links_file={links}', '--', '--device=cpu', '--num_warmup_batches=1']
+    assert main(argv) == 0
+    out, err = capfd.readouterr()
+    assert 'no effect' not in err
+    assert re.search(r'parameter_servers_whole +2\*1\+2', out), out
+    (row,) = read_links(str(links)).rows
+    assert (row.exchange, row.servers, row.bytes, row.slices) == ('parameter_servers', 2, 1 << 23, False)
 
 
 @pytest.mark.unit

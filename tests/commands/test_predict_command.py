@@ -122,6 +122,15 @@ def test_16_bits_send_half(capsys: pytest.CaptureFixture[str]) -> None:
     assert half['bytes_per_step'] == whole['bytes_per_step'] / 2
 
 
+def test_a_result_without_slices_is_predicted_without_them(capsys: pytest.CaptureFixture[str]) -> None:
+    write_sample(Path('whole.json'), flags={'slice_variables': False})
+    asked = (NETWORK, '--workers=4', '--num_ps=each', '--variable_update=parameter_server')
+    (cut,), (whole,) = (rows_of(capsys, f'--from={name}.json', *asked) for name in ('alone', 'whole'))
+    # LeNet's largest variable has 6.4 of its 8.7 MB.
+    assert whole['terms']['server_link'] > 1.3 * (cut['terms']['server_link'] + cut['terms']['network'])
+    assert whole['bytes_per_step'] == cut['bytes_per_step']
+
+
 def test_results_of_clusters_are_fitted_to(capsys: pytest.CaptureFixture[str]) -> None:
     document = sample_document(rate=50.0, **PAIR)
     for number, worker in enumerate(document['workers']):

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from cluster.hosts import reserved_addresses
 from models.layers import zeros
+from params.device_flags import HOST_DEVICE
 from planning.plan import Instruments
 from results.result import Phase
 from run.instruments import StepTracer
@@ -43,6 +45,7 @@ from tests.support.networks import (
     wide,
 )
 from tests.support.oracles import OPTIMIZERS
+from training.checkpoints import Checkpointer, joined
 from training.optimizers import GradientDescent, Momentum, Optimizer, OptimizerStep
 from training.precision import Precision
 
@@ -198,6 +201,47 @@ def test_lars_takes_the_norm_of_a_whole_layer_that_is_on_several_servers(
         parts = chief.session.run([part.variable.value for part in chief.built.step.slices[name]])
         axis = int(np.argmax(chief.built.step.slices[name][0].full))
         assert_close({name: np.concatenate(parts, axis)}, {name: expected[name]})
+
+
+@pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
+def test_slices_change_no_step(mode: str, start: Callable[..., WorkerSessions]) -> None:
+    found = []
+    for slices in (True, False):
+        cluster = start(mode, network=wide, optimizer='momentum', slices=slices)
+        cluster.take_steps(2)
+        chief = cluster.members[0]
+        pieces = chief.built.step.slices
+        assert len(pieces['hidden/kernel']) == (NUM_SERVERS if slices else 1)
+        with chief.built.graph.as_default():
+            whole = {name: joined(parts, [part.variable.value for part in parts]) for name, parts in pieces.items()}
+        found.append(chief.session.run(whole))
+        cluster.close()
+    assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize('written', [True, False])
+def test_a_checkpoint_of_slices_is_read_without_them_and_the_other_way_round(
+    written: bool, start: Callable[..., WorkerSessions], tmp_path: Path
+) -> None:
+    contents: list[str] = []
+    expected = train_alone(wide, 'momentum', WHOLE_BATCH, num_steps=2)
+    for slices, num_steps in ((written, 1), (not written, 1), (written, 0)):
+        cluster = start(PS, network=wide, optimizer='momentum', slices=slices)
+        chief = cluster.members[0]
+        with chief.built.graph.as_default(), tf.device(task('worker', 0)):
+            saver = Checkpointer(str(tmp_path), chief.built.step.slices, HOST_DEVICE, 9)
+        if contents:
+            # Each cluster continues where the one before it ended.
+            saver.restore(chief.session, contents[-1])
+        cluster.take_steps(num_steps)
+        contents.append(saver.save(chief.session, len(contents)))
+        cluster.close()
+    # The last one took no step: it read what it writes.
+    for prefix in contents[1:]:
+        reader = tf.train.load_checkpoint(prefix)
+        stored = {name: reader.get_tensor(name) for name in expected}
+        assert stored['global_step'] == 2
+        assert_close(stored, expected)
 
 
 def test_nothing_of_a_step_is_done_before_all_gradients_are_there(start: Callable[..., WorkerSessions]) -> None:

@@ -16,12 +16,16 @@ from tests.support.networks import NUM_WORKERS, PS, REPLICATED, bytes_of, manage
 pytestmark = pytest.mark.graph
 
 
-def variables_on_servers(model: str, num_ps: int, mode: str = PS, worker: int = 0) -> ParameterServerVariables:
+def variables_on_servers(
+    model: str, num_ps: int, mode: str = PS, worker: int = 0, *, slices: bool = True
+) -> ParameterServerVariables:
     """The variables of a network of the catalog on parameter servers, as a worker has them."""
     facts = MODELS.find_model(model)
     size = facts.image_size
     with tf.Graph().as_default():
-        manager = manager_of(mode, cpus(1), server_devices=servers(num_ps), worker=worker, num_workers=NUM_WORKERS)
+        manager = manager_of(
+            mode, cpus(1), server_devices=servers(num_ps), worker=worker, num_workers=NUM_WORKERS, slices=slices
+        )
         with manager.create_outer_variable_scope(0) as variables:
             images = tf.placeholder(tf.float32, [1, size, size, 3])
             keeps = manager.keeps_statistics(0)
@@ -62,6 +66,16 @@ def test_the_parts_of_a_large_variable_tile_it() -> None:
             ends = np.add(part.offset, part.variable.shape)
             times_held[tuple(map(slice, part.offset, ends))] += 1
         assert times_held.min() == times_held.max() == 1
+
+
+def test_without_slices_each_variable_is_whole_on_one_server() -> None:
+    variables = variables_on_servers('vgg16', 3, slices=False)
+    assert all(len(parts) == 1 and parts[0].variable.shape == parts[0].full for parts in variables.parts.values())
+    # fc1, 25088 x 4096, is nearly three quarters of all bytes, and stays with what was there before it.
+    fc1 = bytes_of([25_088, 4096])
+    assert max(variables.server_bytes.values()) >= fc1
+    assert sum(variables.server_bytes.values()) == 4 * 138_357_544
+    assert variables.server_bytes[variables.parts['fc1/kernel'][0].variable.device] >= fc1
 
 
 @pytest.mark.parametrize('mode', [PS, REPLICATED])

@@ -144,6 +144,23 @@ def test_exchanges_of_several_sizes_have_a_line_each() -> None:
     assert 'exchanges' not in plots_of(exchange('xring', 4096, 0.001), exchange('pscpu', 4096, 0.001))
 
 
+def test_an_exchange_of_one_size_is_a_point_beside_the_lines_of_others() -> None:
+    def exchange(size: int, seconds: float, *, slices: bool = True) -> Record:
+        flags = {'exchange_bytes': size, 'slice_variables': slices}
+        return sample_record(seconds=[seconds] * 3, flags=flags, run={'role': 'exchange-only'})
+
+    lines = exchange(1 << 20, 0.01), exchange(1 << 24, 0.1)
+    found = plots_of(*lines, exchange(1 << 24, 0.05, slices=False))['exchanges']
+    assert [row[:2] for row in found.rows] == [
+        ('slice_variables=false', '16,777,216'),
+        ('slice_variables=true', '1,048,576'),
+        ('slice_variables=true', '16,777,216'),
+    ]
+    drawn = found.figure.axes[0].get_lines()
+    assert [np.asarray(line.get_xdata()).tolist() for line in drawn] == [[1 << 24], [1 << 20, 1 << 24]]
+    assert 'slice_variables=false is the fastest' in found.finding
+
+
 def test_plots_of_200_results_show_at_most_50_settings_and_say_so() -> None:
     records = [
         sample_record(

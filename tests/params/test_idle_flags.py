@@ -22,6 +22,9 @@ ALL_HAVE_EFFECT = [
     '--local_parameter_device=cpu --variable_update=replicated --num_gpus=2',
     '--allow_growth',
     '--nocross_replica_sync --ps_hosts=a:1 --worker_hosts=b:1,c:1',
+    '--noslice_variables --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1',
+    '--noslice_variables --forward_only --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1',
+    '--slice_variables',
     '--train_dir=t --save_summaries_steps=1 --summary_verbosity=1',
     '--display_every=1000',
     # Defaults, written out.
@@ -86,6 +89,16 @@ HAVE_NO_EFFECT = [
         ['--cross_replica_sync=False', '--peer_timeout_secs=9.0'],
     ),
     ('--num_ps=2 --ps_hosts=a:1 --worker_hosts=b:1,c:1', ['--num_ps=2 hosts']),
+    ('--noslice_variables', ['--slice_variables=False parameter servers']),
+    ('--noslice_variables --ps_hosts=a:1 --worker_hosts=b:1,c:1', ['--slice_variables=False parameter servers']),
+    (
+        '--noslice_variables --variable_update=collective_all_reduce --worker_hosts=b:1,c:1',
+        ['--slice_variables=False parameter servers'],
+    ),
+    (
+        '--noslice_variables --eval --train_dir=t --ps_hosts=a:1,b:1 --worker_hosts=c:1,d:1',
+        ['--slice_variables=False --eval'],
+    ),
     (
         '--backbone_model_path=b --profile_steps=1,2 --profile_dir=p --train_dir=t --eval',
         ['--backbone_model_path=b --eval', '--profile_steps=1,2 --eval', '--profile_dir=p --eval'],
@@ -168,8 +181,9 @@ def idle(argv: str, *, alone: bool | None = None) -> list[str]:
     params = parsed.params
     if alone is None:
         alone = params.worker_hosts is None and MODES[params.variable_update].launcher is None
-    residual = MODELS.find_model(params.model).residual
-    return [*parsed.warnings, *find_idle(params, RunFacts(alone=alone, residual=residual))]
+    residual, num_ps = MODELS.find_model(params.model).residual, len((params.ps_hosts or '').split(','))
+    facts = RunFacts(alone=alone, residual=residual, num_ps=num_ps if params.ps_hosts else 0)
+    return [*parsed.warnings, *find_idle(params, facts)]
 
 
 @pytest.mark.parametrize('argv', ALL_HAVE_EFFECT)

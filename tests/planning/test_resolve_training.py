@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from params import make_params, parse_argv
 from params.all_reduce_spec import parse_spec
@@ -10,7 +11,8 @@ from params.modes import MODES
 from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan, VariableFacts
-from tests.support.outputs import refused
+from run.build import build_step
+from tests.support.outputs import check_line, refused
 
 pytestmark = pytest.mark.graph
 
@@ -57,6 +59,24 @@ def test_variables_of_16_bits_are_refused_where_others_share_them(mode: str) -> 
         variables_of(variable_update=mode, precision='bf16', fp16_vars=True, **CLUSTERS[mode])
     # Without --precision the flag has no effect.
     assert variables_of(variable_update=mode, fp16_vars=True, **CLUSTERS[mode]).variable_update == mode
+
+
+@pytest.mark.parametrize('mode', ['parameter_server', 'distributed_replicated'])
+def test_a_large_variable_is_whole_where_the_flag_says_so(mode: str) -> None:
+    flags: Flags = {**WORKERS, 'ps_hosts': '10.0.0.3:1,10.0.0.4:1', 'variable_update': mode, 'model': 'lenet'}
+    for slices, most in ((True, 2), (False, 1)):
+        plan = make_plan(make_params(device='cpu', slice_variables=slices, **flags), Environment({}))
+        assert isinstance(plan, Plan)
+        assert plan.warnings == ()
+        with tf.Graph().as_default():
+            # 3136 x 512 values, 6.4 MB.
+            assert max(map(len, build_step(plan, root=0).model_slices.values())) == most
+
+
+def test_slices_are_said_to_have_no_effect_on_a_single_parameter_server() -> None:
+    settings = make_params(model='lenet', device='cpu', slice_variables=False, **WITH_SERVERS)
+    (line,) = make_plan(settings, Environment({})).warnings
+    check_line(line, '--slice_variables=False', 'parameter server')
 
 
 @pytest.mark.parametrize('mode', ['distributed_replicated', 'distributed_all_reduce'])

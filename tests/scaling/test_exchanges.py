@@ -27,6 +27,9 @@ def test_the_busiest_link_carries_what_its_exchange_sends_over_it() -> None:
     servers = replace(ROW, exchange='parameter_servers', servers=1)
     assert link_bandwidth(servers) == pytest.approx(2 * 3 * 16e6)
     assert link_bandwidth(replace(ROW, hosts=1)) is None
+    # All four are on other hosts than the server; one alone fills its link once in each direction.
+    assert link_bandwidth(replace(servers, hosts=5, server_hosts=1)) == pytest.approx(2 * 4 * 16e6)
+    assert link_bandwidth(replace(servers, workers=1, hosts=2, server_hosts=1)) == pytest.approx(2 * 16e6)
 
 
 def test_latency_and_rate_are_those_of_a_line() -> None:
@@ -52,6 +55,33 @@ def test_the_table_has_a_row_for_each_exchange() -> None:
     first, second = table_of(rows).rows
     assert second == ['collective', '4*1', '1048576', '1', '22.972', '45.6', '68.5', '547.8', '2.000', '50.0']
     assert first[-2:] == second[-2:]
+
+
+def test_whole_variables_are_a_row_and_a_line_of_their_own_from_4_mib_on() -> None:
+    servers = replace(ROW, exchange='parameter_servers', servers=2)
+    rows = [
+        replace(servers, bytes=size, largest=size, seconds=1e-3 + size / rate, slices=slices)
+        for size, rate, slices in (
+            (1 << 12, 1e9, True),
+            (1 << 20, 1e9, True),
+            (1 << 24, 1e9, True),
+            (1 << 24, 5e8, False),
+        )
+    ]
+    table = table_of(rows)
+    titles = [column.title for column in table.columns]
+    cells = [dict(zip(titles, row, strict=True)) for row in table.rows]
+    assert [row['exchange'] for row in cells] == ['parameter_servers'] * 3 + ['parameter_servers_whole']
+    assert [row['rate MB/s'] for row in cells[:3]] == ['1000.0'] * 3
+    # The small tensors, which nothing cuts, are on its line, too.
+    line = fit_line([*rows[:2], rows[3]])
+    assert line
+    assert cells[3]['rate MB/s'] == f'{line.rate / 1e6:.1f}'
+    assert 500 < line.rate / 1e6 < 1000
+    # Three workers of other hosts send all of it to one server, or half of it to each.
+    assert [row['link Mbit/s'] for row in cells[2:]] == [
+        f'{8e-6 * link_bytes / row.seconds:.1f}' for link_bytes, row in zip((3 << 24, 6 << 24), rows[2:], strict=True)
+    ]
 
 
 def test_sizes_have_units() -> None:

@@ -52,6 +52,15 @@ def test_measured_links_give_their_rate() -> None:
     assert predicted.low < expected < predicted.high
 
 
+def test_a_worker_alone_with_a_server_on_another_host_gives_the_rate_of_its_link() -> None:
+    rows = []
+    for size in (1 << 20, 1 << 24, 1 << 28):
+        row = LinkRow('parameter_servers', 'float32', 2, 1, 1, 1, size, 1, size, 1.0, server_hosts=1).measured
+        rows.append(replace(row, seconds=exchange_seconds(row.work, row.cluster, TRUE)))
+    servers = ModelledCluster(Exchange.SERVERS, 2, 2, servers=1, label='parameter_servers')
+    assert Fit(rows).rates(WORK, servers).between == pytest.approx(TRUE.between, rel=0.15)
+
+
 def test_each_thing_that_is_known_narrows_the_interval() -> None:
     def width(fit: Fit) -> float:
         found = fit.predict(WORK, on_hosts(2))

@@ -1,5 +1,6 @@
 """What a forecast says about clusters: throughput, limits, a link twice as fast, and the smallest that is enough."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from errors import UsageError
 from params.modes import MODES
 from scaling.forecast import Candidate, Forecaster, can_cluster, dtype_of, shape_of, shapes, work_of
 from scaling.links import LinkRow, priors_of_sheet
-from scaling.terms import LARGEST_WHOLE_VALUES
+from scaling.terms import LARGEST_WHOLE_VALUES, exchange_seconds
 from tests.support.sample_results import sample_record
 
 pytestmark = pytest.mark.unit
@@ -148,6 +149,48 @@ def test_flags_of_the_result_say_how_steps_are_taken() -> None:
     plain = work_of(sample_record())
     assert not plain.is_staged
     assert plain.is_synchronous
+
+
+def test_variables_that_are_not_cut_are_predicted_so() -> None:
+    # AlexNet has 151 of its 250 MB in one variable. Beside four servers all of it goes to one host.
+    flags = {'model': 'alexnet'}
+    cut, whole = (
+        Forecaster(
+            sample_record(flags={**flags, 'slice_variables': slices}, run={'device': 'gpu'}),
+            priors=priors_of_sheet(GBIT, None),
+        )
+        for slices in (True, False)
+    )
+    assert cut.work.slices
+    assert not whole.work.slices
+    asked = shape(4, 'parameter_server', 4)
+    assert whole.forecast(asked).terms.seconds > 1.5 * cut.forecast(asked).terms.seconds
+    assert whole.forecast(asked).limit == "a parameter server's link"
+    # One server has everything in any case.
+    alone = shape(4, 'parameter_server', 1)
+    assert whole.forecast(alone).terms == cut.forecast(alone).terms
+
+
+def test_an_exchange_of_whole_variables_says_nothing_about_the_formula_for_slices() -> None:
+    flags = {'model': 'alexnet', 'variable_update': 'parameter_server'}
+    facts = work_of(sample_record(flags=flags)).gradients
+    size = 4 * facts.parameters
+
+    def rows(whole_seconds: float) -> list[LinkRow]:
+        common = LinkRow('parameter_servers', 'float32', 4, 4, 1, 4, size, facts.tensors, 4 * facts.largest, 6.0)
+        return [common, replace(common, seconds=whole_seconds, slices=False)]
+
+    # By the formulas 151 and 62 MB: a ratio of 2.4. What the second exceeds goes to its own shape first.
+    usual, slow = (Forecaster(sample_record(**OF_RESNET), rows(seconds)) for seconds in (14.5, 17.0))
+    of = [
+        [
+            exchange_seconds(work, cluster, found._fit.rates(work, cluster))
+            for work, cluster in ((row.measured.work, row.measured.cluster) for row in rows(1.0))
+        ]
+        for found in (usual, slow)
+    ]
+    assert of[1][1] / of[0][1] > 1.1
+    assert of[1][0] / of[0][0] < 1.05
 
 
 def test_a_folder_of_images_has_the_gradients_of_the_model() -> None:

@@ -69,6 +69,48 @@ def test_more_servers_than_hosts_share_their_links() -> None:
     assert bytes_of_links(WORK, with_servers(4, 8, hosts=4)) == pytest.approx(bytes_of_links(WORK, with_servers(4, 4)))
 
 
+def apart(workers: int, worker_hosts: int, servers: int, server_hosts: int) -> ModelledCluster:
+    return ModelledCluster(
+        Exchange.SERVERS, workers, worker_hosts + server_hosts, 1, servers, server_hosts=server_hosts
+    )
+
+
+@pytest.mark.parametrize(
+    ('cluster', 'expected'),
+    [
+        # One worker sends all of the 40 MB, and reads as many.
+        (apart(1, 1, 1, 1), 2 * 40e6),
+        # Two send them to one server, whose link carries both.
+        (apart(2, 2, 1, 1), 2 * 2 * 40e6),
+        # Two servers of one host are behind one link. On two hosts each gets half from both workers.
+        (apart(2, 2, 2, 1), 2 * 2 * 40e6),
+        (apart(2, 2, 2, 2), 2 * 40e6),
+        # Four workers of two hosts: each host sends for two of them, and the server receives all four.
+        (apart(4, 2, 1, 1), 2 * 4 * 40e6),
+        (apart(4, 2, 4, 4), 2 * 2 * 40e6),
+        # Three servers on two hosts: one has two of them.
+        (apart(3, 3, 3, 2), 2 * 3 * 2 / 3 * 40e6),
+    ],
+)
+def test_workers_apart_from_the_servers_send_everything_over_links(cluster: ModelledCluster, expected: float) -> None:
+    assert bytes_of_links(WORK, cluster) == pytest.approx(expected)
+
+
+def test_of_variables_that_are_not_cut_a_server_apart_receives_the_largest_from_every_worker() -> None:
+    whole = replace(WORK, slices=False)
+    assert bytes_of_links(whole, apart(3, 3, 2, 2)) == 2 * 3 * 36e6
+    assert bytes_of_links(whole, apart(1, 1, 2, 2)) == 2 * 40e6
+
+
+def test_one_worker_takes_as_long_as_its_link_to_the_server() -> None:
+    rates = replace(NOTHING, between=160e6)
+    assert exchange_seconds(WORK, apart(1, 1, 1, 1), rates) == pytest.approx(0.5)
+    assert exchange_seconds(WORK, apart(2, 2, 1, 1), rates) == pytest.approx(1.0)
+    # On the host of the server it sends nothing.
+    assert exchange_seconds(WORK, with_servers(1, 1), rates) == 0
+    assert terms_of(WORK, apart(1, 1, 1, 1), replace(rates, overlap=0)).network == pytest.approx(0.5)
+
+
 def test_16_bits_are_half_the_bytes() -> None:
     assert bytes_of_links(replace(WORK, value_bytes=2), ring(4)) == bytes_of_links(WORK, ring(4)) / 2
 

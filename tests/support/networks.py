@@ -239,6 +239,7 @@ def make_manager(
     algorithm: Algorithm | None = None,
     packing: Packing | None = None,
     transfer: tf.DType | None = None,
+    slices: bool = True,
     server_devices: Sequence[str] = (),
     worker: int = 0,
     num_workers: int = 1,
@@ -249,6 +250,7 @@ def make_manager(
     Args:
       mode: a value of --variable_update that can run in this place.
       algorithm: how the towers of one process sum float32; by default on the first CPU.
+      slices: whether large variables are cut into one part for each parameter server.
       server_devices: one device per parameter server.
       parts: further fields of ManagerParts, instead of the defaults here.
     """
@@ -260,7 +262,7 @@ def make_manager(
         parameter_devices=cpus(1),
         algorithm=compacted(algorithm, devices, transfer) if transfer else algorithm,
         packing=packing,
-        servers=ParameterServers(server_devices, worker, num_workers, packing, transfer),
+        servers=ParameterServers(server_devices, worker, num_workers, packing, transfer, slices),
         worker=worker,
         num_workers=num_workers,
         transfer=transfer,
