@@ -30,7 +30,7 @@ import tensorflow.compat.v1 as tf
 from benchmark_cnn import BenchmarkCNN
 from benchmarks.peers import plain_tensorflow
 from benchmarks.peers.plain_networks import NETWORKS
-from benchmarks.standings import machine_line, paired_ratio
+from benchmarks.standings import format_interval, machine_line, paired_ratio
 from benchmarks.turns import at_least, order_of_round, others_share, outcomes, some_of, take_turns
 from comparison.tables import Table, TableColumn
 from hardware.meters import Disturbances
@@ -143,8 +143,11 @@ def cells(sessions: Sequence[Session], batch_size: int) -> list[str]:
 def ratio_cells(ours: np.ndarray, theirs: np.ndarray) -> list[str]:
     """Formats the ratio of the rates with its interval, and that of the processor seconds, from [sessions, 2]."""
     by_clock = paired_ratio(ours[:, 0], theirs[:, 0])
-    ends = '' if by_clock.interval is None else f'{by_clock.interval[0]:.3f} to {by_clock.interval[1]:.3f}'
-    return [f'{by_clock.value:.3f}', ends, f'{ours[:, 1].mean() / theirs[:, 1].mean():.3f}']
+    return [
+        f'{by_clock.value:.3f}',
+        format_interval(by_clock.interval, 3),
+        f'{ours[:, 1].mean() / theirs[:, 1].mean():.3f}',
+    ]
 
 
 def main() -> None:

@@ -74,8 +74,8 @@ class Measure(Generic[Outcome]):
         ends = estimate.interval
         if self.is_cost:
             ends = ends and (1 / ends[1], 1 / ends[0])
-            return [f'{1 / estimate.images_per_second:.{self.decimals}f}', _interval(ends, self.decimals)]
-        return [f'{estimate.images_per_second:.{self.decimals}f}', _interval(ends, self.decimals)]
+            return [f'{1 / estimate.images_per_second:.{self.decimals}f}', format_interval(ends, self.decimals)]
+        return [f'{estimate.images_per_second:.{self.decimals}f}', format_interval(ends, self.decimals)]
 
     def _costs(self, found: Sequence[Outcome]) -> np.ndarray:
         values = np.array([self.value(outcome) for outcome in found], dtype=np.float64)
@@ -134,7 +134,7 @@ def ratios_table(turns: Turns[Outcome], measures: Sequence[Measure[Outcome]], pa
             ours, theirs = (outcomes(turns[name]) for name in names)
             ratio, median = measure.ratio(ours, theirs), measure.median_ratio(ours, theirs)
             verdict = _VERDICTS.get(ratio.verdict, 'more' if ratio.value > 1 else 'less')
-            cells = [f'{ratio.value:.3f}', _interval(ratio.interval, 3), f'{median:.3f}', verdict]
+            cells = [f'{ratio.value:.3f}', format_interval(ratio.interval, 3), f'{median:.3f}', verdict]
             if published:
                 cells.append(f'{measure.published[names]:.2f}' if names in measure.published else '')
             rows.append([' / '.join(names), measure.title, *cells])
@@ -160,7 +160,8 @@ def machine_line() -> str:
     return f'{machine["cpu_model"]}, {versions}; {load()}'
 
 
-def _interval(ends: tuple[float, float] | None, decimals: int) -> str:
+def format_interval(ends: tuple[float, float] | None, decimals: int) -> str:
+    """Formats an interval; the text is empty if it is unknown."""
     if ends is None or not all(map(math.isfinite, ends)):
         return ''
     return f'{ends[0]:.{decimals}f} to {ends[1]:.{decimals}f}'
