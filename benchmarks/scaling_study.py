@@ -51,7 +51,8 @@ class _Work:
             f'--model={self.model}',
             f'--precision={self.precision}',
             f'--batch_size={_BATCH_SIZES[self.model]}',
-            *('--device=cpu', '--num_warmup_batches=3'),
+            # As clusters do, so that one process predicts them.
+            *('--device=cpu', '--num_warmup_batches=3', '--keep_memory'),
         ]
 
     def __str__(self) -> str:

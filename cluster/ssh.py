@@ -31,7 +31,7 @@ _REPLY_SECS = 30.0
 _END_SECS = 1.0
 # What the processes on other hosts get of the launcher's environment variables: the settings of the libraries that
 # TensorFlow uses.
-_PASSED = ('TF_', 'XLA_', 'GRPC_', 'NCCL_', 'OMP_', 'KMP_', 'ONEDNN_', 'DNNL_')
+_PASSED = ('TF_', 'XLA_', 'GRPC_', 'NCCL_', 'OMP_', 'KMP_', 'ONEDNN_', 'DNNL_', 'MALLOC_')
 # Exit codes of the line of shell that starts an agent; ssh itself ends with 255.
 _NO_FOLDER, _NO_PYTHON, _NO_PROGRAM, _SSH_FAILED = 81, 82, 83, 255
 

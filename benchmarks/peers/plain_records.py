@@ -5,7 +5,8 @@
 The pipeline follows TensorFlow's guides: parse an example, decode a random window by the fused op, flip, resize and
 normalise it, in a parallel map with AUTOTUNE. Everything else has TensorFlow's defaults, so libjpeg-turbo also smooths
 the colours between pixels (fancy upscaling), which this program turns off. --whole_pictures decodes the whole picture
-and crops it, as pipelines did before the fused op existed.
+and crops it, as pipelines did before the fused op existed. --distortions changes colours as well, by the functions of
+tf.image, in the ranges of this program's --distortions.
 """
 
 import argparse
@@ -30,7 +31,9 @@ _FEATURES = {
 }
 
 
-def make_pipeline(data_dir: str, batch_size: int, *, whole_pictures: bool) -> Callable[[], tuple[tf.Tensor, tf.Tensor]]:
+def make_pipeline(
+    data_dir: str, batch_size: int, *, whole_pictures: bool, distortions: bool
+) -> Callable[[], tuple[tf.Tensor, tf.Tensor]]:
     """Returns a function that adds the pipeline: images [N, 227, 227, 3] float32 in [-1, 1], and labels [N] int32."""
 
     def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -52,6 +55,8 @@ def make_pipeline(data_dir: str, batch_size: int, *, whole_pictures: bool) -> Ca
             image = tf.io.decode_and_crop_jpeg(file, window, channels=3)
         image.set_shape([None, None, 3])
         image = tf.image.resize(tf.image.random_flip_left_right(image), [_IMAGE_SIZE, _IMAGE_SIZE])
+        if distortions:
+            image = _distorted(image / 255) * 255
         return image / 127.5 - 1, tf.cast(example['image/class/label'], tf.int32)
 
     def pipeline() -> tuple[tf.Tensor, tf.Tensor]:
@@ -65,13 +70,25 @@ def make_pipeline(data_dir: str, batch_size: int, *, whole_pictures: bool) -> Ca
     return pipeline
 
 
+def _distorted(image: tf.Tensor) -> tf.Tensor:
+    """Changes the colours of [H, W, 3] float32 in [0, 1] at random."""
+    image = tf.image.random_brightness(image, max_delta=32 / 255)
+    image = tf.image.random_saturation(image, lower=0.5, upper=1.5)
+    image = tf.image.random_hue(image, max_delta=0.1)
+    image = tf.image.random_contrast(image, lower=0.5, upper=1.5)
+    return tf.clip_by_value(image, 0, 1)
+
+
 def main() -> None:
     def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--data_dir', required=True, help='folder with train-*-of-* shards')
         parser.add_argument('--whole_pictures', action='store_true', help='decode whole pictures')
+        parser.add_argument('--distortions', action='store_true', help='change colours at random')
 
     args = parse_flags('The network of --model=trivial on JPEG records, in a plain TensorFlow loop.', add_flags)
-    pipeline = make_pipeline(args.data_dir, args.batch_size, whole_pictures=args.whole_pictures)
+    pipeline = make_pipeline(
+        args.data_dir, args.batch_size, whole_pictures=args.whole_pictures, distortions=args.distortions
+    )
     step = make_step('trivial', args.batch_size, args.precision, forward_only=args.forward_only, pipeline=pipeline)
     versions = {'tensorflow': tf.version.VERSION}
     run_steps(args, 'plain tf.data', versions, step, model='trivial', is_synthetic=False)
