@@ -112,14 +112,15 @@ def products_of(graph: tf.Graph) -> Counter[tuple[str, str]]:
     return Counter((str(op.inputs[1].shape), str(op.outputs[0].shape)) for op in ops)
 
 
-@pytest.mark.parametrize('whole_pictures', [False, True])
-def test_the_plain_pipeline_makes_batches_of_records(whole_pictures: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(('whole_pictures', 'distortions'), [(False, False), (True, False), (False, True)])
+def test_the_plain_pipeline_makes_batches_of_records(whole_pictures: bool, distortions: bool, tmp_path: Path) -> None:
     from benchmarks.peers.plain_records import make_pipeline
 
     pixels = np.linspace(0, 255, 40 * 50 * 3).reshape([40, 50, 3]).astype(np.uint8)
     write_shard(tmp_path / shard_name('train', 0, 1), [example(encoded(pixels), label) for label in range(8)])
     with tf.Graph().as_default(), tf.Session() as session:
-        images, labels = session.run(make_pipeline(str(tmp_path), 4, whole_pictures=whole_pictures)())
+        pipeline = make_pipeline(str(tmp_path), 4, whole_pictures=whole_pictures, distortions=distortions)
+        images, labels = session.run(pipeline())
     assert (images.shape, images.dtype, labels.dtype) == ((4, 227, 227, 3), np.float32, np.int32)
     assert -1 <= images.min() < images.max() <= 1
     assert {*labels} < {*range(8)}
