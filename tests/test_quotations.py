@@ -33,7 +33,7 @@ DECLARATIONS: list[Declaration[Any]] = [importlib.import_module(f'commands.{name
 OTHER_PROGRAMS = ('chromium', 'docker', 'horovodrun', 'kubectl', 'mpirun', 'pip', 'pytest', 'srun', 'tensorboard')
 # Flags of every subcommand, of a sweep's table and of scripts; then those of these tests, Docker and Slurm.
 OTHER_FLAGS = (
-    *('help', 'version', 'shape', 'num_images', 'leave_one_out', 'clusters'),
+    *('help', 'version', 'shape', 'num_images', 'leave_one_out', 'clusters', 'protocol'),
     *('all_modes', 'combinations', 'combinations_seed', 'cpus', 'gpus', 'hostname', 'time', 'user', 'distribution'),
 )
 
