@@ -172,6 +172,8 @@ def _older_name_acts(name: str, value: object, params: Params) -> bool:
         return (params.precision == 'fp16') == value
     if name == 'use_nccl':
         return ('nccl' in (params.all_reduce_spec or '')) == value
+    if name == 'use_datasets':
+        return params.input_pipeline == 'tf_data' if value else True
     return params.xla if value else True
 
 

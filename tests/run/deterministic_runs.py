@@ -19,7 +19,8 @@ MODES: list[dict[str, Any]] = [
     {'num_gpus': 2, 'variable_update': 'independent', 'optimizer': 'rmsprop'},
     {'num_gpus': 3, 'variable_update': 'replicated', 'all_reduce_spec': 'pscpu#2:1k:xring'},
     {'num_gpus': 2, 'variable_update': 'replicated', 'hierarchical_copy': True},
-    {'num_gpus': 2, 'variable_update': 'replicated', 'variable_consistency': 'relaxed', 'data_format': 'NCHW'},
+    # Not in NCHW: where TensorFlow lacks oneDNN, it has no gradient of this network's strided convolutions there.
+    {'num_gpus': 2, 'variable_update': 'replicated', 'variable_consistency': 'relaxed'},
 ]
 
 
