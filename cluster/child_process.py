@@ -189,10 +189,14 @@ class ChildProcess:
         code = self._popen.wait()
         if self._ended is not None:
             os.close(self._ended)
+        self.await_last_lines()
+        return code
+
+    def await_last_lines(self) -> None:
+        """Waits until read_lines() has read all that the process wrote. It must have ended."""
         deadline = time.monotonic() + _LAST_LINES_SECS
         for reader in self._readers:
             reader.join(max(0.0, deadline - time.monotonic()))
-        return code
 
 
 def end_of(log: IO[bytes], start: int = 0) -> str:

@@ -255,6 +255,7 @@ class SshHost(Host):
             # It did not answer in time.
             return f'{self._why}; check the name, and that `{shlex.join(reach.ssh)} {self.name}` connects'
         code = self._ssh.exit_code()
+        self._ssh.await_last_lines()
         last = next((line for line in reversed(self._errors) if line.strip()), '')
         advice = {
             _NO_FOLDER: f'it has no folder {reach.folder}; write --remote_dir=FOLDER, that of the program there',
