@@ -204,6 +204,7 @@ class _Site:
                 *(*PROGRAM, 'cluster', f'--hosts={self._names}', f'--ps={cluster.servers}', '--', *cluster.work.flags),
                 *(f'--variable_update={cluster.mode}', f'--num_batches={_steps_in(step_seconds)}'),
                 f'--result_file={path}',
+                f'--trace_file={path.with_suffix(".trace")}',
             )
         )
         return read_result(path)

@@ -179,6 +179,7 @@ def _check_prediction(prediction: Mapping[str, Any], arguments: Sequence[str], o
         f'Measured over predicted images/sec: {verdict.ratio:.3f}; it is {is_inside} the 95 % interval, '
         f'{verdict.low:.1f} to {verdict.high:.1f}.',
         f'Predicted limit: {verdict.limit}.',
+        *([] if verdict.has_compute else ['A run with --trace_file would also tell how long its devices compute.']),
     ]
     print_table(Table(columns, rows), options.format, verdict.as_document(), notes)
     slower = {others[0]: verdict.ratio} if verdict.ratio < 1 and not verdict.is_inside else {}

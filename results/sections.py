@@ -166,6 +166,12 @@ class ComputeSection:
     flops_per_second: float | None
     peak_flops_per_second: Annotated[float | None, 'Of large matrix products: --measure_peak.']
     share_of_peak: float | None
+    computing_share: Annotated[
+        float | None,
+        ADDED,
+        'With --trace_file or --tfprof_file: the part of the traced step in which at least one op computed; the rest '
+        'is waiting for gradients, variables and images.',
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,13 +4,16 @@ import contextlib
 import functools
 import itertools
 import os
+import re
 import shutil
+import statistics
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import tensorflow.compat.v1 as tf
+from tensorflow.core.framework.step_stats_pb2 import StepStats
 from tensorflow.python.client import timeline
 
 from errors import RunError, counted
@@ -21,6 +24,13 @@ from training.variables import Variable
 
 Tensor = Any
 Values = TypeVar('Values')
+
+# The types of ops that wait for other devices, for messages or for images, by how they begin.
+_WAITING = (
+    *('RecvTensor', '_Recv', '_HostRecv', '_Send', '_HostSend', 'Collective', 'Nccl', 'Horovod'),
+    *('Queue', 'Barrier', 'Accumulator', 'ResourceAccumulator', 'PyFunc', 'Stage', 'Unstage'),
+)
+_INPUT_SCOPE = 'stage'
 
 # What TensorFlow's writer of summaries raises, by the kind of failure: full disk, file too large, no such folder.
 _OF_SUMMARY_WRITERS = (RuntimeError, IndexError, ValueError)
@@ -55,6 +65,9 @@ class StepTracer:
       instruments: trace_file gets the times of all ops, for chrome://tracing, or as text if chrome_format is False;
         tfprof_file gets a profile for TensorFlow's profiler; partitioned_graph_prefix is the start of the names of
         text files, one per device, with its graph as optimised and run.
+
+    Attributes:
+      computing_share: that of the traced step, see computing_share(); None without a trace.
     """
 
     def __init__(self, instruments: Instruments) -> None:
@@ -62,6 +75,7 @@ class StepTracer:
         self._chrome_format = instruments.chrome_format
         self._tfprof_file = instruments.tfprof_file
         self._partitioned_graph_prefix = instruments.partitioned_graph_prefix
+        self.computing_share: float | None = None
 
     @property
     def is_wanted(self) -> bool:
@@ -80,6 +94,8 @@ class StepTracer:
         )
         metadata = tf.RunMetadata()
         values = session.run(fetches, feeds, options=options, run_metadata=metadata)
+        if traced:
+            self.computing_share = computing_share(metadata.step_stats)
         if self._trace_file:
             trace = self._format_trace(metadata)
             with writing('trace_file', self._trace_file):
@@ -99,6 +115,47 @@ class StepTracer:
         if self._chrome_format:
             return timeline.Timeline(metadata.step_stats).generate_chrome_trace_format(show_memory=True)
         return str(metadata.step_stats)
+
+
+def computing_share(step_stats: StepStats) -> float | None:
+    """Returns the part of a traced step in which at least one op computes, the mean of the workers in the trace.
+
+    Kernels count on GPUs, and all ops on CPUs, but for those that exchange gradients and variables, or read images. The
+    ops of parameter servers do not count. None if no worker has any.
+    """
+    lanes: dict[tuple[str, int], dict[str, Sequence[Any]]] = {}
+    for device in step_stats.dev_stats:
+        place = re.fullmatch(r'/job:(\w+)/replica:\d+/task:(\d+)/device:(.*)', device.device)
+        if place and place[1] != 'ps':
+            of_task = lanes.setdefault((place[1], int(place[2])), {})
+            of_task[place[3]] = [*of_task.get(place[3], ()), *device.node_stats]
+    shares = []
+    for of_task in lanes.values():
+        nodes = [node for of_lane in of_task.values() for node in of_lane]
+        if any(node.node_name.startswith('tower_') for node in nodes):
+            kernels = [node for lane, of_lane in of_task.items() if lane.endswith('stream:all') for node in of_lane]
+            ends = [node.all_start_micros + node.all_end_rel_micros for node in nodes]
+            span = max(ends) - min(node.all_start_micros for node in nodes)
+            shares.append(_busy_micros(filter(_computes, kernels or nodes)) / max(1, span))
+    return statistics.fmean(shares) if shares else None
+
+
+def _computes(node: Any) -> bool:
+    """Whether the op of a trace is none that waits or reads images."""
+    # The label of an op is 'name = Type(inputs)', that of a kernel has its name.
+    label = node.timeline_label.rpartition(' = ')[2] or node.node_name
+    is_exchange = label.startswith(_WAITING) or 'nccl' in label.lower()
+    return not is_exchange and not node.node_name.startswith((_INPUT_SCOPE, *_WAITING))
+
+
+def _busy_micros(nodes: Iterable[Any]) -> int:
+    """Returns the microseconds in which at least one op runs."""
+    busy, until = 0, 0
+    for node in sorted(nodes, key=lambda node: node.all_start_micros):
+        end = node.all_start_micros + node.op_end_rel_micros
+        busy += max(0, end - max(until, node.all_start_micros))
+        until = max(until, end)
+    return busy
 
 
 class StepProfiler:

@@ -14,7 +14,7 @@ from scaling.forecast import PREDICTION, SCHEMA_VERSION, check_steps
 _HEAD = 200
 # The value of "schema" in the document of such a comparison.
 VERDICT = 'tf_cnn_benchmarks.prediction_check'
-_WAITS = ('crowding', 'slowest', 'inside', 'network', 'server_link', 'sums', 'latency')
+_WAITS = ('slowest', 'inside', 'network', 'server_link', 'sums', 'latency')
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ class PredictionCheck:
     def ratio(self) -> float:
         """Measured over predicted images/sec."""
         return (self.values[0].measured or 0.0) / self.values[0].predicted
+
+    @property
+    def has_compute(self) -> bool:
+        """Whether it was measured how long devices compute."""
+        return all(value.measured is not None for value in self.values if value.name == 'compute')
 
     def as_document(self) -> dict[str, Any]:
         """The verdict as a JSON object."""
@@ -148,25 +153,33 @@ def verdict_of(document: Mapping[str, Any], source: str, record: Record) -> Pred
     seconds = float(record.run['global_batch_size']) / record.images_per_second
     waits = record.document['input'].get('wait_seconds')
     wait = None if waits is None else float(waits) / max(1, record.step_seconds().size)
-    predicted_waits = sum(terms[name] for name in _WAITS)
-    # One process cannot see how long its devices compute, so what is left beyond one device's step is measured as one.
-    rest = seconds - terms['compute'] - (wait or 0.0)
+    share = record.document['compute'].get('computing_share')
+    # What several devices take from each other is part of what each computes.
+    predicted = terms['compute'] + terms['crowding']
+    computing = None if share is None else float(share) * seconds
+    rest = seconds - (predicted if computing is None else computing) - (wait or 0.0)
     sent = record.document['transfer'].get('bytes_per_step')
     values = [
         Beside('images/sec', images, record.images_per_second, 'images/sec'),
         Beside('step', sum(terms.values()), seconds),
-        Beside('compute', terms['compute'], None),
+        Beside('compute', predicted, computing),
+        *_parts(terms, ('crowding',)),
         Beside('input', terms['input'], wait),
-        Beside('exchange and waiting', predicted_waits, rest),
-        *(Beside(f'  {name.replace("_", " ")}', terms[name], None) for name in _WAITS if terms[name]),
+        Beside('exchange and waiting', sum(terms[name] for name in _WAITS), rest),
+        *_parts(terms, _WAITS),
         Beside('bytes of a step', float(row['bytes_per_step']), None if sent is None else float(sent), 'bytes'),
     ]
     return PredictionCheck(low, high, values, str(row['limit']))
 
 
+def _parts(terms: Mapping[str, float], names: Sequence[str]) -> list[Beside]:
+    """The predicted parts of a value of which only the sum is measured."""
+    return [Beside(f'  {name.replace("_", " ")}', terms[name], None) for name in names if terms[name]]
+
+
 def _numbers_of(row: Mapping[str, Any]) -> tuple[float, float, float, dict[str, float]]:
     terms = {str(name): float(value) for name, value in row['terms'].items()}
-    if not {'compute', 'input', *_WAITS} <= terms.keys() or not float(row['images_per_second']) > 0:
+    if not {'compute', 'crowding', 'input', *_WAITS} <= terms.keys() or not float(row['images_per_second']) > 0:
         raise ValueError(row)
     float(row['bytes_per_step'])
     return float(row['images_per_second']), float(row['low']), float(row['high']), terms

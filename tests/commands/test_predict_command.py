@@ -159,6 +159,23 @@ def test_compare_shows_a_prediction_beside_what_was_measured(capsys: pytest.Capt
     assert by_name['step']['measured'] == pytest.approx(64 / 120, rel=0.02)
     rest = by_name['step']['difference']
     assert by_name['exchange and waiting']['difference'] == pytest.approx(rest)
+    assert by_name['compute']['measured'] is None
+    assert '--trace_file' in text
+
+
+def test_compare_shows_how_long_a_traced_cluster_computes(capsys: pytest.CaptureFixture[str]) -> None:
+    Path('predicted.json').write_text(run(capsys, FROM, NETWORK, '--workers=2', '--format=json'))
+    document = sample_document(rate=120.0, **PAIR)
+    document['compute']['computing_share'] = 0.25
+    Path('pair.json').write_text(json.dumps(document))
+    found = json.loads(run(capsys, 'predicted.json', 'pair.json', '--format=json', command='compare'))
+    by_name = {row['name']: row for row in found['rows']}
+    compute, waiting = by_name['compute'], by_name['exchange and waiting']
+    assert compute['measured'] == pytest.approx(16 / 120, rel=0.02)
+    assert waiting['measured'] == pytest.approx(48 / 120, rel=0.02)
+    differences = compute['difference'] + waiting['difference']
+    assert differences == pytest.approx(by_name['step']['difference'])
+    assert '--trace_file' not in run(capsys, 'predicted.json', 'pair.json', command='compare')
 
 
 def test_compare_refuses_a_prediction_of_something_else(capsys: pytest.CaptureFixture[str]) -> None:
