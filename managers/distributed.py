@@ -50,7 +50,8 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         # By variable: the device that receives it and sums its gradients. By device: the bytes of its variables.
         self._homes: dict[str, str] = {}
         self._home_bytes = dict.fromkeys(parameter_devices, 0)
-        self.server_variables = ParameterServerVariables(servers, self._server_scope)
+        # An asynchronous worker would cast after each update of its own, as often as all read.
+        self.server_variables = ParameterServerVariables(servers, self._server_scope, keeps_compact=sync)
         self._servers = servers
         self.synchronous_step = SynchronousStep(servers) if sync else None
         # Ops that must run before this worker sends gradients.
@@ -131,7 +132,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         def take_step(received: Pairs) -> tf.Operation:
             done: list[tf.Operation] = []
             self.append_apply_gradients_ops(step, [received], done)
-            return self.count_step(global_step, done)
+            return self.count_step(global_step, [*done, *self.server_variables.refresh(step.updates)])
 
         buckets = self.server_variables.send([(variable.name, total) for total, variable in sent])
         if self.synchronous_step:
@@ -160,6 +161,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         (received,) = device_pairs
         groups = self.server_variables.join(list(received))
         training_ops += step.take(groups, [gradient for gradient, _ in received], self._updates_of_step)
+
+    def get_server_ops(self) -> list[tf.Operation]:
+        return self.server_variables.refresh() if self._servers.is_chief else []
 
     def slices(self) -> dict[str, list[Slice]]:
         return dict(self.server_variables.parts)

@@ -1,6 +1,6 @@
 """Variables on parameter servers: their placement, reading them, and sending gradients to them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,14 +69,19 @@ class ParameterServerVariables:
     Args:
       servers: the parameter servers.
       scope: the prefix of the variables' names on the servers.
+      keeps_compact: whether each trainable variable is cast to servers.transfer once, by refresh(), for all workers
+        that read it; else once for each of them.
 
     Attributes:
       parts: the parts of each variable, by its name.
       server_bytes: the bytes of variables on each server, by device.
     """
 
-    def __init__(self, servers: ParameterServers, scope: str = 'v') -> None:
+    def __init__(self, servers: ParameterServers, scope: str = 'v', *, keeps_compact: bool = False) -> None:
         self.parts: dict[str, list[Slice]] = {}
+        # The variables and their values in servers.transfer, by a reference to the handle.
+        self._compact_values: dict[Any, tuple[Variable, Variable]] = {}
+        self._keeps_compact = keeps_compact
         self._scope = scope
         self.server_bytes = dict.fromkeys(servers.devices, 0)
         self._servers = servers
@@ -91,6 +96,11 @@ class ParameterServerVariables:
             part_name = name if size == list(shape) else f'{name}/part_{number}'
             variable = create_variable(part_name, size, scope=self._scope, device=device, trainable=trainable)
             parts.append(Slice(variable, tuple(offset), tuple(shape)))
+            if trainable and self._keeps_compact and (transfer := self._servers.transfer):
+                compact = create_variable(
+                    f'{part_name}/compact', size, scope=self._scope, device=device, dtype=transfer
+                )
+                self._compact_values[variable.handle.ref()] = variable, compact
         self.parts[name] = parts
         if not self._servers.is_chief:
             return tf.no_op()
@@ -122,17 +132,29 @@ class ParameterServerVariables:
         fetched = []
         for part in parts:
             variable = part.variable
-            with tf.device(variable.device):
-                value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
-                value.set_shape(variable.shape)
-                if variable.trainable:
-                    # Moving averages stay in float32: the worker writes them back, and their updates are too small for
-                    # 16 bits.
+            _, kept = self._compact_values.get(variable.handle.ref(), (None, variable))
+            value = kept.read_again()
+            if variable.trainable:
+                # Moving averages stay in float32: the worker writes them back, and their updates are too small for
+                # 16 bits.
+                with tf.device(variable.device):
                     value = self._compact(value)
             with tf.device(device):
                 fetched.append(tf.cast(tf.identity(value), tf.float32))
         with tf.device(device):
             return joined(parts, fetched)
+
+    def refresh(self, updates: Mapping[Any, tf.Operation] | None = None) -> list[tf.Operation]:
+        """Returns the ops that cast the variables for the workers that read them next, see keeps_compact.
+
+        Args:
+          updates: for each variable (the key is a reference to its handle), the op after which it has its new value.
+        """
+        ops = []
+        for ref, (variable, compact) in self._compact_values.items():
+            with tf.control_dependencies([updates[ref]] if updates else []), tf.device(variable.device):
+                ops.append(compact.assign(self._compact(variable.read_again())))
+        return ops
 
     def send(self, gradients: Sequence[tuple[str, Tensor]]) -> list[Bucket]:
         """Sends (name, gradient) pairs to the servers of the variables, through the host of this worker."""
@@ -167,4 +189,5 @@ class ParameterServerVariables:
         return [group for group in groups if group]
 
     def _compact(self, tensor: Tensor) -> Tensor:
+        # A cast to its own type is no op.
         return tensor if self._servers.transfer is None else tf.cast(tensor, self._servers.transfer)

@@ -27,7 +27,7 @@ Values = TypeVar('Values')
 
 # The types of ops that wait for other devices, for messages or for images, by how they begin.
 _WAITING = (
-    *('RecvTensor', '_Recv', '_HostRecv', '_Send', '_HostSend', 'Collective', 'Nccl', 'Horovod'),
+    *('Recv', '_Recv', '_HostRecv', '_Send', '_HostSend', 'Collective', 'Nccl', 'Horovod'),
     *('Queue', 'Barrier', 'Accumulator', 'ResourceAccumulator', 'PyFunc', 'Stage', 'Unstage'),
 )
 _INPUT_SCOPE = 'stage'

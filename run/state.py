@@ -145,6 +145,8 @@ class RunState:
         if synchronous_step:
             session.run(self._set_begun, {self._new_step: step})
             synchronous_step.clear(session)
+        if self._built.prepare_servers is not None:
+            session.run(self._built.prepare_servers)
         return step, end
 
     def _start_from(self, origin: Origin, session: tf.Session, inherited: str | None = None) -> None:

@@ -121,6 +121,32 @@ def test_every_copy_is_that_of_the_parameter_servers_after_each_step(start: Call
 
 
 @pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
+def test_16_bits_are_cast_once_for_all_workers(mode: str, start: Callable[..., WorkerSessions]) -> None:
+    cluster = start(mode, network=wide, optimizer='momentum', transfer=tf.bfloat16)
+    chief, other = cluster.members
+    parts = [part for whole in chief.built.manager.slices().values() for part in whole]
+    for member, expected in ((chief, len(parts)), (other, 0)):
+        casts = [op for op in member.built.ops('Cast') if op.outputs[0].dtype == tf.bfloat16 and 'ps' in op.device]
+        # Once before the first step, and once in each.
+        assert len(casts) == 2 * expected
+    for _ in range(2):
+        cluster.take_steps()
+        with chief.built.graph.as_default():
+            ours = chief.session.run({part.variable.name: tf.cast(part.variable.value, tf.bfloat16) for part in parts})
+        for member in cluster.members:
+            compact = {
+                name.partition('/')[2].removesuffix('/compact'): read
+                for op in member.built.ops('VarHandleOp')
+                if (name := op.get_attr('shared_name').decode()).endswith('/compact')
+                for read in op.outputs[0].consumers()
+                if read.type == 'ReadVariableOp' and not read.control_inputs
+            }
+            assert compact.keys() == ours.keys()
+            for name, value in member.session.run({name: read.outputs[0] for name, read in compact.items()}).items():
+                np.testing.assert_array_equal(value, ours[name])
+
+
+@pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED])
 def test_a_step_with_an_overflow_is_skipped_by_all_workers(mode: str, start: Callable[..., WorkerSessions]) -> None:
     """The steps are those of one process with all towers, which test_precision.py compares with the plain algorithm."""
     # The scale is too high for the first steps, then grows until it is again.

@@ -22,6 +22,12 @@ class Member:
 
     def start(self) -> None:
         self.session.run(self.built.step.initializers)
+        self.prepare_servers()
+
+    def prepare_servers(self) -> None:
+        """Lets workers read what the variables on the servers hold now; for the chief."""
+        if self.built.step.prepare_servers is not None:
+            self.session.run(self.built.step.prepare_servers)
 
     def follow(self) -> None:
         """Copies the variables of the chief, which must have started, if the mode requires it."""
@@ -72,7 +78,8 @@ class WorkerSessions:
             built = build(mode, worker, **options)
             self.members.append(Member(built, tf.Session(target, graph=built.graph)))
         self._threads = ThreadPoolExecutor()
-        for member in self.members:
+        # The chief last, which prepares what all have created.
+        for member in reversed(self.members):
             member.start()
         # At the same time: some copies need all workers.
         for copied in [self._threads.submit(member.follow) for member in self.members]:

@@ -109,6 +109,7 @@ def nodes(*rows: tuple[str, str, int, int]) -> str:
                 'worker/replica:0/task:0/device:CPU:0': nodes(
                     ('tower_0/conv', 'Conv2D', 10, 40),
                     ('all_reduce', 'CollectiveReduceV2', 40, 100),
+                    ('RecvBuf', 'unknown', 45, 100),
                     ('stage_a/MapDefun', 'MapDefun', 0, 90),
                     ('stage_a/IteratorGetNext', 'IteratorGetNext', 0, 90),
                 ),
