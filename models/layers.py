@@ -334,20 +334,24 @@ class LayerBuilder:
 
     def dropout(self, x: Tensor, rate: float) -> Tensor:
         """While training, sets a fraction of the values to zero and scales the others up: Srivastava et al. 2014."""
-        if not self.is_training:
-            return x
-        self._num_dropouts += 1
-        return tf.nn.dropout(x, rate=rate, seed=self._seed + self._num_dropouts)
+        return self._dropped(x, rate) if self.is_training else x
 
     def drop_path(self, x: Tensor, rate: float) -> Tensor:
         """While training, sets all values of a fraction of the images to zero and scales the other images up.
 
         On a branch beside a shortcut this is stochastic depth: Huang et al. 2016 (arXiv:1603.09382).
         """
-        if not self.is_training or rate == 0:
-            return x
+        return self._dropped(x, rate, [tf.shape(x)[0], 1, 1, 1]) if self.is_training and rate else x
+
+    def _dropped(self, x: Tensor, rate: float, noise_shape: Sequence[Any] | None = None) -> Tensor:
         self._num_dropouts += 1
-        return tf.nn.dropout(x, rate=rate, noise_shape=[tf.shape(x)[0], 1, 1, 1], seed=self._seed + self._num_dropouts)
+        seed = self._seed + self._num_dropouts
+        if self._channels_first and x.shape.rank == 4:
+            # TensorFlow's dropout selects between x and a number. That number ends the pass that converts NCHW for
+            # CPUs, and without oneDNN no kernel computes gradients of convolutions in NCHW.
+            whole = tf.ones(tf.shape(x) if noise_shape is None else noise_shape, x.dtype)
+            return x * tf.nn.dropout(whole, rate=rate, seed=seed)
+        return tf.nn.dropout(x, rate=rate, noise_shape=noise_shape, seed=seed)
 
     def _variable(
         self,

@@ -230,12 +230,15 @@ def test_a_tower_that_keeps_no_statistics_has_no_moving_averages() -> None:
     np.testing.assert_allclose(without, with_statistics, rtol=1e-5, atol=1e-6)
 
 
-def test_dropout_drops_its_rate_of_units_independently_in_every_layer_tower_and_step() -> None:
-    rate, shape = 0.3, (100, 80)
+@pytest.mark.parametrize(('data_format', 'shape'), [('NHWC', (100, 80)), ('NCHW', (10, 10, 8, 10))])
+def test_dropout_drops_its_rate_of_units_independently_in_every_layer_tower_and_step(
+    data_format: str, shape: tuple[int, ...]
+) -> None:
+    rate = 0.3
     masks: list[np.ndarray] = []
     with tf.Graph().as_default(), open_session() as session:
         variables = TowerVariables(one_tower(), 0)
-        towers = [LayerBuilder(variables, 'NHWC', is_training=True, seed=seed) for seed in (0, 1000)]
+        towers = [LayerBuilder(variables, data_format, is_training=True, seed=seed) for seed in (0, 1000)]
         dropped = [tower.dropout(tf.ones(shape), rate) for tower in towers for _ in range(2)]
         outputs = [*session.run(dropped), *session.run(dropped)]
     for output in outputs:
@@ -248,10 +251,11 @@ def test_dropout_drops_its_rate_of_units_independently_in_every_layer_tower_and_
         masks.append(mask)
 
 
-def test_drop_path_drops_whole_images_independently_in_every_layer_and_step() -> None:
+@pytest.mark.parametrize('data_format', ['NHWC', 'NCHW'])
+def test_drop_path_drops_whole_images_independently_in_every_layer_and_step(data_format: str) -> None:
     rate, shape = 0.3, (2000, 2, 1, 3)
     with tf.Graph().as_default(), open_session() as session:
-        cnn = LayerBuilder(TowerVariables(one_tower(), 0), 'NHWC', is_training=True)
+        cnn = LayerBuilder(TowerVariables(one_tower(), 0), data_format, is_training=True)
         dropped = [cnn.drop_path(tf.ones(shape), rate) for _ in range(2)]
         outputs = [*session.run(dropped), *session.run(dropped)]
     masks = [output[:, 0, 0, 0] != 0 for output in outputs]
