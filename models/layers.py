@@ -346,7 +346,7 @@ class LayerBuilder:
     def _dropped(self, x: Tensor, rate: float, noise_shape: Sequence[Any] | None = None) -> Tensor:
         self._num_dropouts += 1
         seed = self._seed + self._num_dropouts
-        if self._channels_first and x.shape.rank == 4:
+        if self._channels_first and x.shape.rank == 4 and tf.DeviceSpec.from_string(x.device).device_type == 'CPU':
             # TensorFlow's dropout selects between x and a number. That number ends the pass that converts NCHW for
             # CPUs, and without oneDNN no kernel computes gradients of convolutions in NCHW.
             whole = tf.ones(tf.shape(x) if noise_shape is None else noise_shape, x.dtype)

@@ -30,7 +30,9 @@ _WAITING = (
     *('Recv', '_Recv', '_HostRecv', '_Send', '_HostSend', 'Collective', 'Nccl', 'Horovod'),
     *('Queue', 'Barrier', 'Accumulator', 'ResourceAccumulator', 'PyFunc', 'Stage', 'Unstage'),
 )
-_INPUT_SCOPE = 'stage'
+# Ops of the towers, and those that read images, by their names; --steps_per_run puts a scope before both.
+_TOWER = re.compile(r'(.*/)?tower_\d+/')
+_INPUT = re.compile(r'(.*/)?(stages?_|device_input|feed_input)')
 
 # What TensorFlow's writer of summaries raises, by the kind of failure: full disk, file too large, no such folder.
 _OF_SUMMARY_WRITERS = (RuntimeError, IndexError, ValueError)
@@ -67,7 +69,7 @@ class StepTracer:
         text files, one per device, with its graph as optimised and run.
 
     Attributes:
-      computing_share: that of the traced step, see computing_share(); None without a trace.
+      computing_seconds: those of the traced step, see computing_seconds(); None without a trace.
     """
 
     def __init__(self, instruments: Instruments) -> None:
@@ -75,14 +77,16 @@ class StepTracer:
         self._chrome_format = instruments.chrome_format
         self._tfprof_file = instruments.tfprof_file
         self._partitioned_graph_prefix = instruments.partitioned_graph_prefix
-        self.computing_share: float | None = None
+        self.computing_seconds: float | None = None
 
     @property
     def is_wanted(self) -> bool:
         return any((self._trace_file, self._tfprof_file, self._partitioned_graph_prefix))
 
-    def run(self, session: tf.Session, fetches: Any, feeds: Mapping[Tensor, Any] | None = None) -> Any:
-        """Runs the step, writes the files and returns the fetched values.
+    def run(
+        self, session: tf.Session, fetches: Any, feeds: Mapping[Tensor, Any] | None = None, *, num_steps: int = 1
+    ) -> Any:
+        """Runs the step, or so many in one run, writes the files and returns the fetched values.
 
         Raises:
           RunError: a file cannot be written.
@@ -95,7 +99,8 @@ class StepTracer:
         metadata = tf.RunMetadata()
         values = session.run(fetches, feeds, options=options, run_metadata=metadata)
         if traced:
-            self.computing_share = computing_share(metadata.step_stats)
+            of_run = computing_seconds(metadata.step_stats)
+            self.computing_seconds = None if of_run is None else of_run / num_steps
         if self._trace_file:
             trace = self._format_trace(metadata)
             with writing('trace_file', self._trace_file):
@@ -117,35 +122,37 @@ class StepTracer:
         return str(metadata.step_stats)
 
 
-def computing_share(step_stats: StepStats) -> float | None:
-    """Returns the part of a traced step in which at least one op computes, the mean of the workers in the trace.
+def computing_seconds(step_stats: StepStats) -> float | None:
+    """Returns the seconds of a traced step in which at least one op of a worker computes.
 
-    Kernels count on GPUs, and all ops on CPUs, but for those that exchange gradients and variables, or read images. The
-    ops of parameter servers do not count. None if no worker has any.
+    On GPUs kernels count, on CPUs all ops that neither wait for others nor read images. Ops of parameter servers do not
+    count. The trace of a controller has several workers, whose mean it is.
+
+    Returns:
+      None if no worker in the trace has a tower, or several have GPUs, whose kernels do not tell their worker.
     """
-    lanes: dict[tuple[str, int], dict[str, Sequence[Any]]] = {}
+    tasks: dict[str, list[Any]] = {}
+    kernels: list[Any] = []
     for device in step_stats.dev_stats:
-        place = re.fullmatch(r'/job:(\w+)/replica:\d+/task:(\d+)/device:(.*)', device.device)
-        if place and place[1] != 'ps':
-            of_task = lanes.setdefault((place[1], int(place[2])), {})
-            of_task[place[3]] = [*of_task.get(place[3], ()), *device.node_stats]
-    shares = []
-    for of_task in lanes.values():
-        nodes = [node for of_lane in of_task.values() for node in of_lane]
-        if any(node.node_name.startswith('tower_') for node in nodes):
-            kernels = [node for lane, of_lane in of_task.items() if lane.endswith('stream:all') for node in of_lane]
-            ends = [node.all_start_micros + node.all_end_rel_micros for node in nodes]
-            span = max(ends) - min(node.all_start_micros for node in nodes)
-            shares.append(_busy_micros(filter(_computes, kernels or nodes)) / max(1, span))
-    return statistics.fmean(shares) if shares else None
+        task, _, lane = device.device.rpartition('/device:')
+        if lane.endswith('/stream:all'):
+            kernels += device.node_stats
+        elif '/stream:' not in lane and not task.startswith('/job:ps/'):
+            tasks.setdefault(task, []).extend(device.node_stats)
+    workers = [nodes for nodes in tasks.values() if any(_TOWER.match(node.node_name) for node in nodes)]
+    if kernels and len(workers) == 1:
+        workers = [kernels]
+    elif kernels or not workers:
+        return None
+    return statistics.fmean(_busy_micros(filter(_computes, nodes)) for nodes in workers) / 1e6
 
 
 def _computes(node: Any) -> bool:
-    """Whether the op of a trace is none that waits or reads images."""
+    """Whether the op of a trace neither waits nor reads images."""
     # The label of an op is 'name = Type(inputs)', that of a kernel has its name.
     label = node.timeline_label.rpartition(' = ')[2] or node.node_name
-    is_exchange = label.startswith(_WAITING) or 'nccl' in label.lower()
-    return not is_exchange and not node.node_name.startswith((_INPUT_SCOPE, *_WAITING))
+    waits = label.startswith(_WAITING) or node.node_name.startswith(_WAITING)
+    return not waits and 'nccl' not in f'{node.node_name} {label}'.lower() and not _INPUT.match(node.node_name)
 
 
 def _busy_micros(nodes: Iterable[Any]) -> int:

@@ -78,7 +78,7 @@ class StepGraph:
       gradients: (variable, gradient) pairs for them.
       global_step: the counter of steps.
       synchronous_step: sums the gradients of several workers on parameter servers; None in other modes.
-      bytes_of_servers: the bytes that each parameter server holds, by the server.
+      bytes_of_servers: the bytes of variables on each parameter server, by the server.
       transfer: what a step moves between processes.
       slices: the parts of each variable in a checkpoint, by name.
       model_slices: those of the model only.

@@ -153,10 +153,10 @@ def verdict_of(document: Mapping[str, Any], source: str, record: Record) -> Pred
     seconds = float(record.run['global_batch_size']) / record.images_per_second
     waits = record.document['input'].get('wait_seconds')
     wait = None if waits is None else float(waits) / max(1, record.step_seconds().size)
-    share = record.document['compute'].get('computing_share')
+    traced = record.document['compute'].get('computing_seconds')
     # What several devices take from each other is part of what each computes.
     predicted = terms['compute'] + terms['crowding']
-    computing = None if share is None else float(share) * seconds
+    computing = None if traced is None else float(traced)
     rest = seconds - (predicted if computing is None else computing) - (wait or 0.0)
     sent = record.document['transfer'].get('bytes_per_step')
     values = [

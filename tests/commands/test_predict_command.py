@@ -166,7 +166,7 @@ def test_compare_shows_a_prediction_beside_what_was_measured(capsys: pytest.Capt
 def test_compare_shows_how_long_a_traced_cluster_computes(capsys: pytest.CaptureFixture[str]) -> None:
     Path('predicted.json').write_text(run(capsys, FROM, NETWORK, '--workers=2', '--format=json'))
     document = sample_document(rate=120.0, **PAIR)
-    document['compute']['computing_share'] = 0.25
+    document['compute']['computing_seconds'] = 16 / 120
     Path('pair.json').write_text(json.dumps(document))
     found = json.loads(run(capsys, 'predicted.json', 'pair.json', '--format=json', command='compare'))
     by_name = {row['name']: row for row in found['rows']}

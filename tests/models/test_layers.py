@@ -236,7 +236,7 @@ def test_dropout_drops_its_rate_of_units_independently_in_every_layer_tower_and_
 ) -> None:
     rate = 0.3
     masks: list[np.ndarray] = []
-    with tf.Graph().as_default(), open_session() as session:
+    with tf.Graph().as_default(), open_session() as session, tf.device('/cpu:0'):
         variables = TowerVariables(one_tower(), 0)
         towers = [LayerBuilder(variables, data_format, is_training=True, seed=seed) for seed in (0, 1000)]
         dropped = [tower.dropout(tf.ones(shape), rate) for tower in towers for _ in range(2)]
@@ -254,7 +254,7 @@ def test_dropout_drops_its_rate_of_units_independently_in_every_layer_tower_and_
 @pytest.mark.parametrize('data_format', ['NHWC', 'NCHW'])
 def test_drop_path_drops_whole_images_independently_in_every_layer_and_step(data_format: str) -> None:
     rate, shape = 0.3, (2000, 2, 1, 3)
-    with tf.Graph().as_default(), open_session() as session:
+    with tf.Graph().as_default(), open_session() as session, tf.device('/cpu:0'):
         cnn = LayerBuilder(TowerVariables(one_tower(), 0), data_format, is_training=True)
         dropped = [cnn.drop_path(tf.ones(shape), rate) for _ in range(2)]
         outputs = [*session.run(dropped), *session.run(dropped)]
