@@ -79,8 +79,8 @@ class ParameterServerVariables:
 
     def __init__(self, servers: ParameterServers, scope: str = 'v', *, keeps_compact: bool = False) -> None:
         self.parts: dict[str, list[Slice]] = {}
-        # The variables and their values in servers.transfer, by a reference to the handle.
-        self._compact_values: dict[Any, tuple[Variable, Variable]] = {}
+        # What refresh() keeps of each part, by a reference to the handle of its variable.
+        self._compact_values: dict[Any, Variable] = {}
         self._keeps_compact = keeps_compact
         self._scope = scope
         self.server_bytes = dict.fromkeys(servers.devices, 0)
@@ -97,10 +97,9 @@ class ParameterServerVariables:
             variable = create_variable(part_name, size, scope=self._scope, device=device, trainable=trainable)
             parts.append(Slice(variable, tuple(offset), tuple(shape)))
             if trainable and self._keeps_compact and (transfer := self._servers.transfer):
-                compact = create_variable(
+                self._compact_values[variable.handle.ref()] = create_variable(
                     f'{part_name}/compact', size, scope=self._scope, device=device, dtype=transfer
                 )
-                self._compact_values[variable.handle.ref()] = variable, compact
         self.parts[name] = parts
         if not self._servers.is_chief:
             return tf.no_op()
@@ -132,8 +131,7 @@ class ParameterServerVariables:
         fetched = []
         for part in parts:
             variable = part.variable
-            _, kept = self._compact_values.get(variable.handle.ref(), (None, variable))
-            value = kept.read_again()
+            value = self._compact_values.get(variable.handle.ref(), variable).read_again()
             if variable.trainable:
                 # Moving averages stay in float32: the worker writes them back, and their updates are too small for
                 # 16 bits.
@@ -151,9 +149,11 @@ class ParameterServerVariables:
           updates: for each variable (the key is a reference to its handle), the op after which it has its new value.
         """
         ops = []
-        for ref, (variable, compact) in self._compact_values.items():
-            with tf.control_dependencies([updates[ref]] if updates else []), tf.device(variable.device):
-                ops.append(compact.assign(self._compact(variable.read_again())))
+        for variable in (part.variable for parts in self.parts.values() for part in parts):
+            ref = variable.handle.ref()
+            if compact := self._compact_values.get(ref):
+                with tf.control_dependencies([updates[ref]] if updates else []), tf.device(variable.device):
+                    ops.append(compact.assign(self._compact(variable.read_again())))
         return ops
 
     def send(self, gradients: Sequence[tuple[str, Tensor]]) -> list[Bucket]:
@@ -189,5 +189,5 @@ class ParameterServerVariables:
         return [group for group in groups if group]
 
     def _compact(self, tensor: Tensor) -> Tensor:
-        # A cast to its own type is no op.
+        # A value that is compact already stays as it is.
         return tensor if self._servers.transfer is None else tf.cast(tensor, self._servers.transfer)
