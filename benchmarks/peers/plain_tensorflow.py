@@ -40,18 +40,21 @@ def make_step(
         inputs = tf.cast(images, tf.bfloat16 if precision == 'bf16' else tf.float32)
         logits = tf.cast(network.build(layers, inputs, network.num_classes), tf.float32)
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels))
-        updates = layers.updates
-        if not forward_only:
+        ops = layers.updates
+        if forward_only:
+            # A forward step of the program finds the accuracy, too, as one of the original did.
+            ops = [tf.reduce_mean(tf.cast(tf.nn.in_top_k(logits, labels, k), tf.float32)) for k in (1, 5)]
+        else:
             # The returned loss includes weight decay, as in the program.
             loss += WEIGHT_DECAY * tf.add_n([tf.nn.l2_loss(kernel) for kernel in layers.kernels])
             variables = [*layers.kernels, *layers.others]
             gradients = tf.gradients(loss, variables)
             optimizer = tf.train.GradientDescentOptimizer(LEARNING_RATE)
-            updates = [*updates, optimizer.apply_gradients(zip(gradients, variables, strict=True))]
+            ops = [*ops, optimizer.apply_gradients(zip(gradients, variables, strict=True))]
         initialize = tf.global_variables_initializer()
     session = tf.Session(graph=graph)
     session.run(initialize)
-    run = session.make_callable([loss, *updates])
+    run = session.make_callable([loss, *ops])
     return lambda: float(run()[0])
 
 
