@@ -383,8 +383,9 @@ def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 def _top_k(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Scalars float32: the fractions of images whose label is the best one, and among the best 5."""
     ranks = rank_of_labels(logits, labels)
-    return tf.reduce_mean(tf.cast(ranks < 1, tf.float32)), tf.reduce_mean(tf.cast(ranks < 5, tf.float32))
+    top_1, top_5 = tf.unstack(tf.reduce_mean(tf.cast(ranks[:, tf.newaxis] < [1.0, 5.0], tf.float32), axis=0))
+    return top_1, top_5
 
 
 def _mean(scalars: Sequence[Tensor]) -> Tensor:
-    return tf.add_n(scalars) / len(scalars)
+    return tf.add_n(scalars) / len(scalars) if len(scalars) > 1 else scalars[0]
