@@ -22,7 +22,8 @@ class Phase(enum.Enum):
     TIMED = 'timed'
 
 
-@dataclass(frozen=True)
+# Steps and their values are not frozen, since each step makes them, and a frozen object takes three times as long.
+@dataclass(slots=True)
 class Step(Generic[Values]):
     """One completed step.
 
@@ -48,7 +49,7 @@ class Step(Generic[Values]):
         return self.start + self.seconds
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class StepValues:
     """The results of a step.
 

@@ -204,6 +204,8 @@ class StepProfiler:
 
     def marked(self, take_steps: Callable[..., Values]) -> Callable[..., Values]:
         """Wraps take_steps, which gets the phase and indices of steps, so that profiles show that of the first."""
+        if self._steps is None:
+            return take_steps
 
         def run(phase: Phase, indices: range) -> Values:
             if not self._is_running:

@@ -31,7 +31,7 @@ def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterat
     session.close()
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Fetched:
     """The fetched values of Fetches."""
 
