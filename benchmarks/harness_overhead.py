@@ -39,7 +39,8 @@ from run.build import build_step
 
 _MODELS, _BATCH_SIZES, _PHASES = ('trivial', 'lenet', 'alexnet', 'resnet20'), (1, 8, 64), ('training', 'forward')
 _OURS = 'harness'
-_NUM_WARMUP = 10
+# The first step builds kernels, the second allocates; more are taken while they are short.
+_MIN_WARMUP, _WARMUP_SECS = 2, 0.5
 # A turn takes about as long. Short turns end before others disturb them, or are outliers, which a median ignores.
 _TURN_SECS = 0.25
 # Takes a number of steps.
@@ -103,9 +104,8 @@ def measure(params: Params, num_sessions: int, num_rounds: int) -> list[Session]
     for number in range(1, num_sessions + 1):
         with contextlib.ExitStack() as stack:
             loops = {name: stack.enter_context(LOOPS[name](params)) for name in order_of_round(names, number)}
-            for take_steps in loops.values():
-                take_steps(_NUM_WARMUP)
-            num_steps = math.ceil(_TURN_SECS / seconds_of(loops[_OURS], _NUM_WARMUP)[0])
+            paces = {name: warm_up(take_steps) for name, take_steps in loops.items()}
+            num_steps = math.ceil(_TURN_SECS / paces[_OURS])
             watching = Disturbances()
             watching.start()
             turns = take_turns(
@@ -114,6 +114,16 @@ def measure(params: Params, num_sessions: int, num_rounds: int) -> list[Session]
             others = others_share(watching.stop())
         sessions.append(Session({name: np.median(outcomes(taken), axis=0) for name, taken in turns.items()}, others))
     return sessions
+
+
+def warm_up(take_steps: TakeSteps) -> float:
+    """Takes the first steps of a loop, and returns the seconds of the last."""
+    start = time.perf_counter()
+    take_steps(_MIN_WARMUP - 1)
+    while True:
+        seconds, _ = seconds_of(take_steps, 1)
+        if time.perf_counter() - start > _WARMUP_SECS:
+            return float(seconds)
 
 
 def turn_of(take_steps: TakeSteps, count: int) -> Callable[[int], np.ndarray]:
@@ -178,7 +188,7 @@ def main() -> None:
             precision=args.precision,
             forward_only=phase == 'forward',
             num_batches=10**9,
-            num_warmup_batches=_NUM_WARMUP,
+            num_warmup_batches=_MIN_WARMUP,
         )
         row = [f'{model}, batch {batch_size}, {phase}', *cells(measure(params, args.sessions, args.rounds), batch_size)]
         print(' | '.join(row), file=sys.stderr, flush=True)
