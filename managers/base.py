@@ -226,10 +226,6 @@ class VariableMgr(ABC):
         del slots
         return []
 
-    def get_server_ops(self) -> list[tf.Operation]:
-        """Returns the ops that prepare parameter servers for reads, once their variables have their first values."""
-        return []
-
     def get_before_evaluation_ops(self) -> list[tf.Operation]:
         """Returns the ops that all workers run together before an evaluation, to use the values of a checkpoint."""
         return []

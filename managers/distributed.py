@@ -53,12 +53,9 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         # An asynchronous worker would cast after each update of its own, as often as all read.
         self.server_variables = ParameterServerVariables(servers, self._server_scope, keeps_compact=sync)
         self._servers = servers
-        self.synchronous_step = SynchronousStep(servers) if sync else None
+        self.synchronous_step = SynchronousStep(servers, self.server_variables.refresh) if sync else None
         # Ops that must run before this worker sends gradients.
         self._before_push: list[tf.Operation] = []
-        if self.synchronous_step and servers.is_chief:
-            with tf.device(self._shared_device):
-                self.initializers.append(self.synchronous_step.begun.assign(tf.constant(0, tf.int64)))
 
     @classmethod
     def of(cls, parts: ManagerParts) -> VariableMgr:
@@ -161,9 +158,6 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
         (received,) = device_pairs
         groups = self.server_variables.join(list(received))
         training_ops += step.take(groups, [gradient for gradient, _ in received], self._updates_of_step)
-
-    def get_server_ops(self) -> list[tf.Operation]:
-        return self.server_variables.refresh() if self._servers.is_chief else []
 
     def slices(self) -> dict[str, list[Slice]]:
         return dict(self.server_variables.parts)

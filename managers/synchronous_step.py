@@ -20,14 +20,18 @@ class SynchronousStep:
 
     The update starts after all gradients of all workers have arrived: a step is applied completely or not at all.
 
+    Args:
+      refresh: adds the ops that let workers read what the variables hold now.
+
     Attributes:
       begun: the number of the step whose update started last. While it differs from the global step, the update is
         in progress.
     """
 
-    def __init__(self, servers: ParameterServers) -> None:
+    def __init__(self, servers: ParameterServers, refresh: Callable[[], Sequence[tf.Operation]]) -> None:
         self.begun = create_variable('begun', [], scope='v', device=servers.devices[0], dtype=tf.int64)
         self._servers = servers
+        self._refresh = refresh
         self._accumulators: list[tf.ConditionalAccumulator] = []
         with tf.device(servers.devices[0]):
             self._released = [
@@ -86,12 +90,17 @@ class SynchronousStep:
         # With a single worker, releases is empty.
         return tf.group(*pushed, step_taken, *releases)
 
-    def clear(self, session: tf.Session) -> None:
-        """Removes the gradients and releases of an unfinished step. Only call it while no worker takes steps."""
+    def restart(self, session: tf.Session, step: int) -> None:
+        """Prepares the step after this global step, once the variables have their values.
+
+        Removes the gradients and releases of an unfinished step. Only the chief calls it, while no worker takes steps.
+        """
         with session.graph.as_default(), tf.control_dependencies(None):
+            ready = [self.begun.assign(tf.constant(step, tf.int64)), *self._refresh()]
             sizes = [accumulator.num_accumulated() for accumulator in self._accumulators]
             takes = [accumulator.take_grad(1).op for accumulator in self._accumulators]
             releases = [(queue.size(), queue.dequeue().op) for queue in self._released]
+        session.run(ready)
         session.run([take for take, size in zip(takes, session.run(sizes), strict=True) if size])
         session.run(
             [

@@ -53,8 +53,6 @@ class RunState:
         self._last_save = time.monotonic()
         self._new_step = tf.placeholder(tf.int64, [])
         self._set_step = built.global_step.assign(self._new_step)
-        synchronous_step = built.synchronous_step
-        self._set_begun = synchronous_step.begun.assign(self._new_step) if synchronous_step else tf.no_op()
         self._saver = self._make_saver(checkpoints.folder) if checkpoints.saves and checkpoints.folder else None
         self._warm_start = None
         if checkpoints.warm_start:
@@ -121,7 +119,7 @@ class RunState:
         Returns:
           The steps taken so far, and the step at which training ends; None if training begins now.
         """
-        worker, synchronous_step = self._worker, self._built.synchronous_step
+        worker = self._worker
         assert worker.cluster
         assert worker.server_state
         kept_end = worker.server_state.kept_end()
@@ -142,11 +140,8 @@ class RunState:
             session.run(self._built.initializers)
             self._start_from(origin, session)
         step = self._read_step(session)
-        if synchronous_step:
-            session.run(self._set_begun, {self._new_step: step})
-            synchronous_step.clear(session)
-        if self._built.prepare_servers is not None:
-            session.run(self._built.prepare_servers)
+        if self._built.synchronous_step:
+            self._built.synchronous_step.restart(session, step)
         return step, end
 
     def _start_from(self, origin: Origin, session: tf.Session, inherited: str | None = None) -> None:

@@ -68,8 +68,6 @@ class StepGraph:
     Attributes:
       pipeline: the input.
       initializers: give the variables their first values; then start() prepares the first step.
-      prepare_servers: what the chief runs once the variables on parameter servers have their first values; None if
-        nothing is to do.
       post_init: makes the towers alike; None if they are.
       prologue: computes on the first batch what the first step
         takes from the step before; None if it takes nothing.
@@ -88,7 +86,6 @@ class StepGraph:
 
     pipeline: InputPipeline
     initializers: tf.Operation
-    prepare_servers: tf.Operation | None
     post_init: tf.Operation | None
     prologue: tf.Operation | None
     fetches: Fetches
@@ -232,13 +229,11 @@ def build_step_graph(
             top_5=top_5,
             num_skipped=None if loss_scale.num_skipped is None else tf.identity(loss_scale.num_skipped),
         )
-        server_ops = manager.get_server_ops()
         post_init = manager.get_post_init_ops(slots)
         before_evaluation = manager.get_before_evaluation_ops()
         return StepGraph(
             pipeline=pipeline,
             initializers=tf.group(*initializers),
-            prepare_servers=tf.group(*server_ops) if server_ops else None,
             post_init=tf.group(*post_init) if post_init else None,
             prologue=tf.group(*manager.prologue, *pipeline.per_step_ops) if manager.prologue else None,
             fetches=fetches,

@@ -305,7 +305,7 @@ def test_the_gradients_of_a_lost_worker_are_cleared(start: Callable[..., WorkerS
     other.session.run(pushes)
     other.session.run(pushes[0])
     assert sum(chief.size_of('ResourceConditionalAccumulator')) == len(pushes) + 1
-    chief.synchronous_step.clear(chief.session)
+    chief.synchronous_step.restart(chief.session, 1)
     assert sum(chief.size_of('ResourceConditionalAccumulator')) == 0
     cluster.take_steps(2)
     assert_close(chief.read(), train_alone(plain, 'adam', WHOLE_BATCH))
@@ -319,7 +319,7 @@ def test_the_end_of_a_step_that_a_lost_worker_never_learned_is_cleared(start: Ca
     other.session.run(other.built.ops('ResourceAccumulatorApplyGradient'))
     step.result(DEADLINE_SECS)
     assert sum(chief.size_of('FIFOQueueV2')) == 1
-    chief.synchronous_step.clear(chief.session)
+    chief.synchronous_step.restart(chief.session, 1)
     assert sum(chief.size_of('FIFOQueueV2')) == 0
     [step] = cluster.begin(1)
     await_accumulated(chief, 4)

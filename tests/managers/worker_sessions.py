@@ -22,12 +22,6 @@ class Member:
 
     def start(self) -> None:
         self.session.run(self.built.step.initializers)
-        self.prepare_servers()
-
-    def prepare_servers(self) -> None:
-        """Lets workers read what the variables on the servers hold now; for the chief."""
-        if self.built.step.prepare_servers is not None:
-            self.session.run(self.built.step.prepare_servers)
 
     def follow(self) -> None:
         """Copies the variables of the chief, which must have started, if the mode requires it."""
@@ -78,9 +72,10 @@ class WorkerSessions:
             built = build(mode, worker, **options)
             self.members.append(Member(built, tf.Session(target, graph=built.graph)))
         self._threads = ThreadPoolExecutor()
-        # The chief last, which prepares what all have created.
-        for member in reversed(self.members):
+        for member in self.members:
             member.start()
+        if self.members[0].built.step.synchronous_step:
+            self.members[0].synchronous_step.restart(self.members[0].session, 0)
         # At the same time: some copies need all workers.
         for copied in [self._threads.submit(member.follow) for member in self.members]:
             copied.result(DEADLINE_SECS)
