@@ -4,11 +4,14 @@
     python benchmarks/harness_overhead.py --models=resnet50 --batch_sizes=32 --phases=training --precision=bf16
 
 `bare` is a loop of session.run over the ops of the program's own step: the same graph in a session with the same
-settings. `by hand` is a loop over the network as benchmarks/peers/plain_networks.py writes it in TensorFlow's ops.
+settings. `by hand` is a loop over the network as benchmarks/peers/plain_networks.py writes it in TensorFlow's ops, with
+reference variables, the accuracy in forward steps, and session.run, as in the original program. `prepared` is the same
+with make_callable, which looks up what to fetch only once, as this program does.
 """
 
 import argparse
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -69,10 +72,14 @@ def bare_loop(params: Params) -> Iterator[TakeSteps]:
 
 
 @contextlib.contextmanager
-def loop_by_hand(params: Params) -> Iterator[TakeSteps]:
+def loop_by_hand(params: Params, *, prepares_fetches: bool = False) -> Iterator[TakeSteps]:
     """A loop over a network of plain_networks.py."""
     step = plain_tensorflow.make_step(
-        params.model, params.batch_size, params.precision, forward_only=params.forward_only
+        params.model,
+        params.batch_size,
+        params.precision,
+        forward_only=params.forward_only,
+        prepares_fetches=prepares_fetches,
     )
     yield lambda count: [step() for _ in range(count)]
 
@@ -81,6 +88,7 @@ LOOPS: dict[str, Callable[[Params], AbstractContextManager[TakeSteps]]] = {
     _OURS: harness,
     'bare': bare_loop,
     'by hand': loop_by_hand,
+    'prepared': functools.partial(loop_by_hand, prepares_fetches=True),
 }
 
 
@@ -99,7 +107,7 @@ class Session:
 
 def measure(params: Params, num_sessions: int, num_rounds: int) -> list[Session]:
     """Lets the loops take turns, in several sessions, which differ in their layout of memory."""
-    names = [name for name in LOOPS if params.model in NETWORKS or name != 'by hand']
+    names = [name for name in LOOPS if params.model in NETWORKS or name in (_OURS, 'bare')]
     sessions = []
     for number in range(1, num_sessions + 1):
         with contextlib.ExitStack() as stack:

@@ -5,6 +5,7 @@
 The graph contains nothing of this program, only tf.nn's ops on reference variables, tf.gradients, and the fused update.
 """
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -26,11 +27,13 @@ def make_step(
     precision: str,
     *,
     forward_only: bool,
+    prepares_fetches: bool = True,
     pipeline: Callable[[], tuple[tf.Tensor, tf.Tensor]] | None = None,
 ) -> Callable[[], float]:
     """Returns a function that takes a step of a network of NETWORKS in a new session, and returns the loss.
 
     Args:
+      prepares_fetches: whether TensorFlow looks up what to fetch once, and not in each step, as session.run does.
       pipeline: adds the images and labels to the graph; None for random ones, which stay in variables.
     """
     network = NETWORKS[model]
@@ -54,7 +57,8 @@ def make_step(
         initialize = tf.global_variables_initializer()
     session = tf.Session(graph=graph)
     session.run(initialize)
-    run = session.make_callable([loss, *ops])
+    fetches = [loss, *ops]
+    run = session.make_callable(fetches) if prepares_fetches else functools.partial(session.run, fetches)
     return lambda: float(run()[0])
 
 

@@ -262,7 +262,9 @@ def test_a_checkpoint_saved_during_a_step_is_of_one_step_or_refused(tmp_path: Pa
     plan = plan_of(params)
     with tf.Graph().as_default() as graph:
         built = build_step(plan, root=0)
-        together = SynchronousStep(ParameterServers(['/cpu:0'], worker=0, num_workers=1, packing=Packing()), refresh=list)
+        together = SynchronousStep(
+            ParameterServers(['/cpu:0'], worker=0, num_workers=1, packing=Packing()), refresh=list
+        )
         state = state_of(plan, dataclasses.replace(built, synchronous_step=together))
         begin = [together.begun.assign(tf.constant(step, tf.int64)) for step in range(3)]
     with tf.Session(graph=graph, config=plan.session.config) as session:
