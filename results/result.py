@@ -23,7 +23,7 @@ class Phase(enum.Enum):
 
 
 # Steps and their values are not frozen, since each step makes them, and a frozen object takes three times as long.
-@dataclass(slots=True)
+@dataclass
 class Step(Generic[Values]):
     """One completed step.
 
@@ -49,7 +49,7 @@ class Step(Generic[Values]):
         return self.start + self.seconds
 
 
-@dataclass(slots=True)
+@dataclass
 class StepValues:
     """The results of a step.
 

@@ -31,7 +31,7 @@ def open_session(target: str, graph: tf.Graph, config: tf.ConfigProto) -> Iterat
     session.close()
 
 
-@dataclass(slots=True)
+@dataclass
 class _Fetched:
     """The fetched values of Fetches."""
 
