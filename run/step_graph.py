@@ -205,15 +205,15 @@ def build_step_graph(
             slices |= _slices_of_slots(slices, slots)
             slices |= {name: [whole(variable)] for name, variable in loss_scale.state.items()}
         else:
-            # In forward-only runs the workers share nothing but this counter, so it need not wait for the result.
-            counted = manager.count_step(global_step, [])
+            # In forward-only runs the workers share nothing but this counter.
+            counted = manager.count_step(global_step, [loss.op])
         ops.append(counted)
         steps_after = updated_at = top_1 = top_5 = None
         if settings.forward_only or manager.synchronous_step is None:
             with tf.device(global_step.device), tf.control_dependencies([counted]):
                 steps_after = tf.raw_ops.ReadVariableOp(resource=global_step.handle, dtype=tf.int64)
         if pipeline.per_step_ops and not settings.deterministic:
-            with tf.control_dependencies([loss.op if settings.forward_only else counted]):
+            with tf.control_dependencies([counted]):
                 updated_at = tf.timestamp()
         fractions = [tower.top_k for tower in towers if tower.top_k]
         if fractions:
