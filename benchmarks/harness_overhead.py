@@ -112,8 +112,8 @@ def measure(params: Params, num_sessions: int, num_rounds: int) -> list[Session]
     for number in range(1, num_sessions + 1):
         with contextlib.ExitStack() as stack:
             loops = {name: stack.enter_context(LOOPS[name](params)) for name in order_of_round(names, number)}
-            paces = {name: warm_up(take_steps) for name, take_steps in loops.items()}
-            num_steps = math.ceil(_TURN_SECS / paces[_OURS])
+            seconds = {name: warm_up(take_steps) for name, take_steps in loops.items()}
+            num_steps = math.ceil(_TURN_SECS / seconds[_OURS])
             watching = Disturbances()
             watching.start()
             turns = take_turns(
@@ -125,13 +125,11 @@ def measure(params: Params, num_sessions: int, num_rounds: int) -> list[Session]
 
 
 def warm_up(take_steps: TakeSteps) -> float:
-    """Takes the first steps of a loop, and returns the seconds of the last."""
-    start = time.perf_counter()
-    take_steps(_MIN_WARMUP - 1)
-    while True:
-        seconds, _ = seconds_of(take_steps, 1)
-        if time.perf_counter() - start > _WARMUP_SECS:
-            return float(seconds)
+    """Takes the first steps of a loop, and returns the median of their seconds, the lower one of two."""
+    seconds: list[float] = []
+    while len(seconds) < _MIN_WARMUP or sum(seconds) < _WARMUP_SECS:
+        seconds.append(seconds_of(take_steps, 1)[0])
+    return statistics.median_low(seconds)
 
 
 def turn_of(take_steps: TakeSteps, count: int) -> Callable[[int], np.ndarray]:

@@ -119,15 +119,16 @@ def rank_of_labels(logits: Tensor, labels: Tensor) -> Tensor:
     """How many classes precede the label of each image: logits [N, K] float32, labels [N] int32 -> [N] float32.
 
     The larger logit precedes, and of equal ones, which are frequent in 16 bits, the first, as in np.argmax. The rank is
-    NaN if the label is negative, if its logit is not finite, or if any logit is NaN.
+    inf if the sum of the logits of the image is not finite, or if its label is negative.
     """
     num_classes = int(logits.shape[1])
     # GPUs compute with floats; TensorFlow copies 32-bit integers to the host.
     label = tf.cast(labels, tf.float32)[:, tf.newaxis]
     own = tf.gather(logits, tf.cast(tf.nn.relu(label), tf.int32), batch_dims=1)
-    own = tf.where_v2(label < 0, float('nan'), own)
     # Below 1, so that it orders equal logits only. Booleans would take longer: their operations are not vectorised.
     earlier = (label - tf.range(float(num_classes))) / num_classes
     # 1 for a class that precedes the label, -1 for one that follows it, and 0 for the label.
     precedes = tf.sign(tf.sign(logits - own) + earlier)
-    return (tf.reduce_sum(precedes, axis=1) + (num_classes - 1)) / 2
+    rank = (tf.reduce_sum(precedes, axis=1) + (num_classes - 1)) / 2
+    is_ranked = tf.logical_and(tf.math.is_finite(tf.reduce_sum(logits, axis=1)), labels >= 0)
+    return tf.where_v2(is_ranked, rank, float('inf'))

@@ -178,11 +178,14 @@ def test_a_worker_that_does_not_wait_learns_what_was_counted_until_its_step_is_d
     steppers = [Stepper(member.session, member.built.step.fetches, tracer, 0, None) for member in (slow, quick)]
     with ThreadPoolExecutor() as threads:
         step = threads.submit(steppers[0].run, Phase.TIMED, range(1, 2))
-        for number in range(1, 4):
-            quick.open_gate()
-            steppers[1].run(Phase.TIMED, range(number, number + 1))
-            assert steppers[1].steps_after == number
-        slow.open_gate()
+        try:
+            for number in range(1, 4):
+                quick.open_gate()
+                steppers[1].run(Phase.TIMED, range(number, number + 1))
+                assert steppers[1].steps_after == number
+        finally:
+            # Otherwise the block would wait for this step for ever.
+            slow.open_gate()
         step.result(DEADLINE_SECS)
     assert steppers[0].steps_after == 4
 

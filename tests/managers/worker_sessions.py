@@ -74,8 +74,9 @@ class WorkerSessions:
         self._threads = ThreadPoolExecutor()
         for member in self.members:
             member.start()
-        if self.members[0].built.step.synchronous_step:
-            self.members[0].synchronous_step.restart(self.members[0].session, 0)
+        chief = self.members[0]
+        if chief.built.step.synchronous_step:
+            chief.synchronous_step.restart(chief.session, 0)
         # At the same time: some copies need all workers.
         for copied in [self._threads.submit(member.follow) for member in self.members]:
             copied.result(DEADLINE_SECS)
