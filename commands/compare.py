@@ -257,7 +257,7 @@ def _show(sides: Sequence[Side], options: CompareOptions) -> int:
     notes = changes.make_notes(rows, problems, shown)
     print_table(changes.make_table(shown), options.format, changes.make_document(rows, problems, clock), notes)
     slower = {row.name: row.ratio.value for row in rows if row.ratio and row.ratio.is_significant}
-    return _exit_code(slower, problems, options.fail_below)
+    return _exit_code(slower, [line for side in sides for line in side.unknown], options.fail_below)
 
 
 def _check_distinct(sides: Sequence[Side]) -> None:
@@ -286,10 +286,12 @@ def _judge(sides: Sequence[Side], options: CompareOptions, history: str) -> int:
     clock = Clock(options.clock)
     names = group_names(sides)
     rows, problems = [], [problem for side in sides for problem in side.problems]
-    unread = len(problems)
+    problems += [f'{left.name}: it is left out: {left.reason}' for side in sides for left in side.left_out]
     for group in (group for side in sides for group in side.groups):
         earlier = read_setting(history, group.first)
         problems += earlier.problems
+        if group.reason:
+            problems.append(f'{group.first.source}: it is judged by the steps that it made: {group.reason}')
         rows.append(Judged(names[id(group)], group.first.shape, judge(group.records, earlier.records, clock)))
     for problem in dict.fromkeys(problems):
         print(format_warning(problem), file=sys.stderr)
@@ -298,17 +300,17 @@ def _judge(sides: Sequence[Side], options: CompareOptions, history: str) -> int:
     document = regression.make_document(rows, clock)
     print_table(regression.make_table(rows), options.format, document, regression.make_notes(rows))
     slower = {row.name: row.judgement.ratio for row in rows if row.judgement.ratio and row.judgement.is_slower}
-    return _exit_code(slower, problems[:unread], options.fail_below)
+    return _exit_code(slower, [line for side in sides for line in side.unknown], options.fail_below)
 
 
-def _exit_code(ratios: Mapping[str, float], unread: Sequence[str], fail_below: float | None) -> int:
-    """Returns 1, and prints why, if a significant ratio is below --fail_below or a file could not be read; else 0."""
+def _exit_code(ratios: Mapping[str, float], unknown: Sequence[str], fail_below: float | None) -> int:
+    """Returns 1, and prints why, if a significant ratio is below --fail_below or a throughput is not known; else 0."""
     if fail_below is None:
         return 0
-    if unread:
-        more = f' and {len(unread) - 1} more' if len(unread) > 1 else ''
-        print(f'{spelled("fail_below", fail_below)}: a file could not be read: {unread[0]}{more}', file=sys.stderr)
+    if unknown:
+        more = f', and {len(unknown) - 1} more' if len(unknown) > 1 else ''
+        print(f'{spelled("fail_below", fail_below)}: it has no throughput: {unknown[0]}{more}', file=sys.stderr)
     slow = [f'{name} ({ratio:.3f})' for name, ratio in ratios.items() if ratio < fail_below]
     if slow:
         print(f'{spelled("fail_below", fail_below)}: slower than that: {", ".join(slow)}', file=sys.stderr)
-    return 1 if slow or unread else 0
+    return 1 if slow or unknown else 0

@@ -53,13 +53,23 @@ class Group:
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A run that is left out: a failure, an incomplete run without timed steps, or one beside complete repeats."""
+    """A run that is left out: a failure, an incomplete run without timed steps, or one beside complete repeats.
+
+    Attributes:
+      argument: the argument that contains it.
+      name: its file, and its place there if it has several runs.
+      shape: as in Record.shape.
+      reason: why it is left out.
+      given: the flags as they were given.
+      is_missing: whether it should have a throughput that counts, and no repeat has one either.
+    """
 
     argument: str
     name: str
     shape: str
     reason: str
     given: Mapping[str, str]
+    is_missing: bool
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,11 @@ class Side:
     groups: tuple[Group, ...]
     left_out: tuple[Unmatched, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def unknown(self) -> list[str]:
+        """A line for each file or run whose throughput is not known, though it may be the slow one."""
+        return [*self.problems, *(f'{left.name}: {left.reason}' for left in self.left_out if left.is_missing)]
 
 
 @dataclass(frozen=True)
@@ -175,12 +190,14 @@ def group_names(sides: Sequence[Side]) -> dict[int, str]:
 
 def side_of(argument: str, records: Iterable[Record], failures: Iterable[Failure], problems: Iterable[str]) -> Side:
     """Makes the side of an argument from its results, its failures, and lines about files that are neither."""
-    left_out = [_left_out(argument, failure) for failure in failures]
+    left_out = [_left_out(argument, failure, is_missing=True) for failure in failures]
     timed = []
     for record in records:
         if not all(rate > 0 for rate in (record.images_per_second, record.images_per_second_of_steps)):
-            why = _EVALUATION if record.run.get('role') == 'evaluation' else 'no step was timed'
-            left_out.append(_left_out(argument, record, f'{why}: {record.reason}' if record.reason else why))
+            is_evaluation = record.run.get('role') == 'evaluation'
+            why = _EVALUATION if is_evaluation else 'no step was timed'
+            reason = f'{why}: {record.reason}' if record.reason else why
+            left_out.append(_left_out(argument, record, reason, is_missing=not is_evaluation))
             continue
         timed.append(record)
     groups = []
@@ -194,8 +211,10 @@ def side_of(argument: str, records: Iterable[Record], failures: Iterable[Failure
     return Side(argument, tuple(groups), tuple(left_out), tuple(problems))
 
 
-def _left_out(argument: str, run: Record | Failure, reason: str | None = None) -> Unmatched:
-    return Unmatched(argument, run.source, run.shape, reason or run.reason or 'unknown', run.given)
+def _left_out(
+    argument: str, run: Record | Failure, reason: str | None = None, *, is_missing: bool = False
+) -> Unmatched:
+    return Unmatched(argument, run.source, run.shape, reason or run.reason or 'unknown', run.given, is_missing)
 
 
 def _all_facts(groups: Iterable[Group]) -> list[Facts]:

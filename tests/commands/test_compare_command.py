@@ -83,9 +83,9 @@ def untimed_throughput(document: dict[str, Any]) -> dict[str, Any]:
     return {**dict.fromkeys(document['throughput']), **none}
 
 
-def write_untimed(path: Path, reason: str) -> None:
+def write_untimed(path: Path, reason: str, **changes: Any) -> None:
     """The result of a run that ended while it was warming up."""
-    document = sample_document(seed=77, **cut_off(reason))
+    document = sample_document(seed=77, **cut_off(reason), **changes)
     steps = document['workers'][0]['steps']
     steps['phase'] = ['warmup'] * len(steps['phase'])
     document['throughput'] = untimed_throughput(document)
@@ -417,16 +417,29 @@ def test_an_outlying_run_is_named_and_the_same_runs_on_both_sides_are_refused(
     check_line(capsys.readouterr().err.strip(), 'a and b', 'same 1 run')
 
 
-def test_fail_below_fails_for_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fail_below_fails_for_an_unreadable_file_and_a_failed_run(capsys: pytest.CaptureFixture[str]) -> None:
     write_repeats('old', 100)
     write_repeats('new', 100.5, flags={'xla': True})
     history.add('h.sqlite', sample_document(seed=9))
     run_compare(capsys, 'old', 'new', '--fail_below=0.9')
-    Path('new/cut.json').write_text('{"schema')
-    run_compare(capsys, 'old', 'new')
-    for argv in (('old', 'new'), ('new', '--against=h.sqlite')):
-        assert tf_cnn_benchmarks.main(['compare', *argv, '--fail_below=0.9']) == 1
-        check_line(capsys.readouterr().err.splitlines()[-1], '--fail_below=0.9', 'new/cut.json')
+    # An evaluation has no throughput in any case.
+    write_untimed(Path('new/evaluation.json'), '', run={'role': 'evaluation'})
+    run_compare(capsys, 'old', 'new', '--fail_below=0.9')
+    bad = Path('new/bad.json')
+    for text, reason in (('{"schema', 'JSON'), (json.dumps(sample_failure(reason='out of memory')), 'out of memory')):
+        bad.write_text(text)
+        run_compare(capsys, 'old', 'new')
+        for argv in (('old', 'new'), ('new', '--against=h.sqlite')):
+            assert tf_cnn_benchmarks.main(['compare', *argv, '--fail_below=0.9']) == 1
+            lines = capsys.readouterr().err.splitlines()
+            check_line(lines[-1], '--fail_below=0.9', 'new/bad.json', reason)
+            # The table of a history has no rows for what it leaves out.
+            if argv[1] != 'new':
+                assert any('new/bad.json' in line and reason in line for line in lines[:-1])
+                assert any('new/evaluation.json' in line for line in lines[:-1])
+    write_sample(Path('short.json'), **cut_off('the run was interrupted'))
+    assert tf_cnn_benchmarks.main(['compare', 'short.json', '--against=h.sqlite']) == 0
+    check_line(capsys.readouterr().err.strip(), 'short.json', 'interrupted')
 
 
 def test_many_rows_are_summed_up_and_piped_rows_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
