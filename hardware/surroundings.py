@@ -28,6 +28,8 @@ _KIBIBYTE, _GIBIBYTE = 2**10, 2**30
 _ENVIRONMENT = re.compile(
     r'(TF|OMP|KMP|GOMP|NCCL|XLA|MALLOC|HOROVOD)_.*|NVIDIA_TF32_OVERRIDE|CUDA_VISIBLE_DEVICES|LD_PRELOAD'
 )
+# They tell a process its place in a cluster; horovodrun also chooses another port for each run.
+_PLACE = re.compile(r'TF_CONFIG|HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|GLOO_RENDEZVOUS_.*)')
 # The control groups of a container's first process, with cgroup v1 or in the host's namespace.
 _CONTAINER = re.compile(r'docker|containerd|crio|kubepods|libpod')
 # The first digits of a container's id, or the name of a pod: Kubernetes ends it with five of these characters.
@@ -127,7 +129,8 @@ def machine_facts(
 
 def environment_facts(environ: Mapping[str, str]) -> dict[str, str]:
     """Returns only the environment variables that change how libraries compute, sorted by name."""
-    return {name: environ[name] for name in sorted(environ) if _ENVIRONMENT.fullmatch(name)}
+    chosen = (name for name in sorted(environ) if _ENVIRONMENT.fullmatch(name) and not _PLACE.fullmatch(name))
+    return {name: environ[name] for name in chosen}
 
 
 def fingerprint(machine: Mapping[str, Any], *, in_container: bool) -> str:
