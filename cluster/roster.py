@@ -194,12 +194,14 @@ def batch_script(layout: Layout, argv: Sequence[str], commands: Sequence[Command
       argv: the command line of the run, without the flags that describe a cluster.
       commands: the processes.
       name: what Slurm calls the job.
-      num_gpus: how many GPUs of each node to ask for; 0 for none.
+      num_gpus: on how many GPUs each worker computes; 0 for none.
     """
     num_ps = sum(command.name.startswith('ps ') for command in commands)
     flags = [f'--num_ps={num_ps}'] if num_ps else []
     if any(command.name.startswith('controller') for command in commands):
         flags = [word for word in commands[-1].argv if word.startswith(('--controller_host=', '--worker_hosts='))]
+    # Of a node, for all of its workers.
+    num_gpus *= max(sum(job == 'worker' for job, _ in jobs) for jobs in layout.jobs)
     gpus = [f'#SBATCH --gres=gpu:{num_gpus}'] if num_gpus else []
     # Slurm would give each process a single core. The first node has most processes, and the batch script.
     most = -(-len(commands) // len(layout.names))

@@ -13,13 +13,14 @@ from cluster.roster import read_hosts_flag
 from cluster.shape import Shape
 from commands.options import Arguments, Declaration, Rest
 from comparison.tables import Table, TableColumn, print_table
-from errors import UsageError, format_warning, spelled
+from errors import RunError, UsageError, format_warning, spelled
 from hardware.gpus import has_nvidia_gpu
 from models.gradients import GradientFacts, gradients_of
 from models.registry import MODELS, load_model_file
 from params.modes import MODES, Mode
 from params.parsing import split_argv
 from params.spec import flag
+from planning.environment import check_file
 from planning.line import check_launch
 from results.document import Record
 from scaling.exchanges import algorithm_bandwidth, bus_bandwidth, fit_line, link_bandwidth
@@ -100,6 +101,8 @@ def main(argv: Sequence[str]) -> int:
 def _all_reduce(arguments: Arguments[AllReduceOptions], argv: Sequence[str]) -> int:
     options = arguments.options
     plan = _plan(options, arguments.rest)
+    if options.links_file:
+        check_file('links_file', options.links_file)
     output = options.output or time.strftime('all_reduce-%Y%m%d-%H%M%S')
     folder = Folder(Path(output), _resuming(options, argv, output))
     if not options.resume:
@@ -131,7 +134,8 @@ def _show(
         try:
             write_links(links, options.links_file)
         except OSError as error:
-            raise UsageError(f'--links_file={options.links_file}: it cannot be written ({error.strerror})') from None
+            what = f'{spelled("links_file", options.links_file)}: it cannot be written ({error.strerror})'
+            raise RunError(f'{what}; continue with: {folder.resume_command}, which only writes it') from None
     return bool(problems)
 
 
@@ -165,7 +169,13 @@ def read_sizes(text: str) -> list[int]:
 def _plan(options: AllReduceOptions, rest: Sequence[str]) -> SweepPlan:
     hosts = _read_hosts(options)
     workers = sum(host.slots for host in hosts) or options.workers or 1
-    gpu = has_nvidia_gpu()
+    if hosts and workers == 1:
+        raise UsageError(
+            f'{spelled("hosts", options.hosts)}: one worker is no cluster; write {hosts[0].name}:2, or run all_reduce '
+            'on that host'
+        )
+    # Other hosts look for their own GPUs.
+    gpu = bool(hosts) or has_nvidia_gpu()
     if path := split_argv(rest).get('model_file'):
         # It may have the model.
         load_model_file(path)

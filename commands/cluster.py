@@ -121,7 +121,7 @@ def _start(arguments: Arguments[ClusterOptions]) -> int:
     run_flags = (*arguments.rest, *(['--verbose=true'] if options.verbose else []))
     if sys.platform != 'linux':
         raise UsageError(f'cluster: it needs Linux, and this is {sys.platform}; start each process yourself instead')
-    params = _run_params(run_flags)
+    params = _run_params(run_flags, here=not (options.hosts or options.hostfile))
     mode = MODES[params.variable_update]
     layout = _lay_out(options, _choose_num_ps(mode, options.ps), int(mode.has_controller))
     if options.launcher == 'slurm' or options.dry_run:
@@ -236,12 +236,14 @@ def _script(options: ClusterOptions, layout: Layout, run_flags: Sequence[str], p
     commands = make_commands(run_flags, members, {})
     _check(commands)
     if options.launcher == 'slurm':
+        # Without --device several devices are GPUs.
+        uses_gpus = params.device == 'gpu' or (params.device != 'cpu' and params.num_gpus > 1)
         return batch_script(
             layout,
             (*reach.program, *run_flags),
             commands,
             name=params.model,
-            num_gpus=params.num_gpus if params.device == 'gpu' else 0,
+            num_gpus=params.num_gpus if uses_gpus else 0,
         )
     lines = []
     for command in commands:
@@ -304,8 +306,13 @@ def make_commands(
     return [command(member) for found in jobs.values() for member in found]
 
 
-def _run_params(run_flags: Sequence[str]) -> Params:
-    """Reads and checks the flags of the run; raises UsageError if they are wrong or describe the cluster."""
+def _run_params(run_flags: Sequence[str], *, here: bool) -> Params:
+    """Reads and checks the flags of the run; raises UsageError if they are wrong or describe the cluster.
+
+    Args:
+      run_flags: the flags of the run.
+      here: whether the processes run on this machine. Other hosts may have other folders, and check them themselves.
+    """
     arguments = list(run_flags)
     # Include the flags of a --flagfile; parse_argv reports a --flagfile without a name.
     check_flag_files(arguments)
@@ -316,7 +323,7 @@ def _run_params(run_flags: Sequence[str]) -> Params:
         if argument.startswith('-') and name in _ROLE_FLAGS:
             raise UsageError(f'{argument}: cluster gives each process its role and the addresses; leave --{name} out')
     params = parse_argv(run_flags).params
-    check_launch(params)
+    check_launch(params, here=here)
     return params
 
 

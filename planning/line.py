@@ -129,15 +129,21 @@ def make_plan(params: Params, environment: Environment) -> Plan | ServerPlan:
     # fmt: on
 
 
-def check_launch(params: Params, *, alone: bool = False) -> None:
+def check_launch(params: Params, *, alone: bool = False, here: bool = True) -> None:
     """Checks the flags of a whole cluster, or of one process, before any process is started, without TensorFlow.
+
+    Args:
+      params: the flags.
+      alone: whether it is one process.
+      here: whether the processes are to run on this machine, with its folders and files.
 
     Raises:
       UsageError: as for make_plan, except for errors that depend on the role of a process or on its devices.
     """
     line, environment = Line(), Environment()
-    subject = line.ask(find_subject, params, environment, reads=True)
-    line.ask(check_folder, params, subject)
+    subject = line.ask(find_subject, params, environment, reads=here)
     line.ask(check_run_rules, params, subject, is_alone=alone)
-    line.ask(check_files_of_cluster, params, environment)
+    if here:
+        line.ask(check_folder, params, subject)
+        line.ask(check_files_of_cluster, params, environment)
     line.refuse()

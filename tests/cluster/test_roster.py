@@ -128,8 +128,10 @@ def test_options_that_do_not_fit_are_refused(argv: list[str], facts: list[str]) 
         cluster_command.main(argv)
 
 
-def test_printed_commands_make_the_same_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_commands_make_the_same_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_flags = ['--model=lenet', '--device=cpu', '--graph_file=the graph', '--variable_update=parameter_server']
+    # These folders are on the hosts, which look for them.
+    run_flags += ['--data_dir=/no/such/folder', f'--train_dir={tmp_path / "training"}']
     options = ['--hosts=me@a,b', '--ps=1', '--remote_python=/opt/python', '--remote_dir=/opt/program']
     assert cluster_command.main([*options, '--dry_run', '--', *run_flags]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -147,6 +149,7 @@ def test_printed_commands_make_the_same_cluster(capsys: pytest.CaptureFixture[st
         assert [task.host.partition(':')[0] for task in cluster.tasks] == ['a', 'a', 'b']
         roles.append((cluster.own.job, cluster.own.index, params.graph_file))
     assert roles == [('ps', 0, None), ('worker', 0, 'the graph'), ('worker', 1, None)]
+    assert not list(tmp_path.iterdir())
 
 
 # The processes of hosts a and b in an order in which an address that is taken host by host is another process's.
@@ -222,22 +225,30 @@ def test_commands_for_this_machine_run_as_they_are_printed(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ('options', 'flags', 'ntasks', 'ends'),
+    ('options', 'flags', 'ntasks', 'gpus', 'ends'),
     [
-        (['--ps=1'], [], 3, '--num_ps=1'),
-        ([], ['--variable_update=collective_all_reduce'], 2, '--variable_update=collective_all_reduce'),
+        (['--hosts=me@a,b', '--ps=1'], ['--device=gpu'], 3, 2, '--num_ps=1'),
+        # Several devices are GPUs if nothing else is said. A node has two workers.
         (
-            [],
-            ['--variable_update=distributed_all_reduce'],
+            ['--hosts=me@a:2,b:2'],
+            ['--variable_update=collective_all_reduce'],
+            4,
+            4,
+            '--variable_update=collective_all_reduce',
+        ),
+        (
+            ['--hosts=me@a,b'],
+            ['--variable_update=distributed_all_reduce', '--device=cpu'],
             3,
+            None,
             '--worker_hosts=a:50001,b:50002 --controller_host=a:50000',
         ),
     ],
 )
 def test_slurm_gets_a_script_of_the_same_cluster(
-    options: list[str], flags: list[str], ntasks: int, ends: str, capsys: pytest.CaptureFixture[str]
+    options: list[str], flags: list[str], ntasks: int, gpus: int | None, ends: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = ['--hosts=me@a,b', '--launcher=slurm', *options, '--', '--model=lenet', '--device=gpu', '--num_gpus=2']
+    argv = [*options, '--launcher=slurm', '--', '--model=lenet', '--num_gpus=2']
     assert cluster_command.main([*argv, *flags]) == 0
     text = capsys.readouterr().out
     assert text.startswith('#!/bin/bash\n')
@@ -246,7 +257,7 @@ def test_slurm_gets_a_script_of_the_same_cluster(
         'nodelist': 'a,b',
         'nodes': '2',
         'ntasks': str(ntasks),
-        'gres': 'gpu:2',
+        **({'gres': f'gpu:{gpus}'} if gpus else {}),
     }
     command = text.partition('srun ')[2].replace('\\\n', ' ')
     assert ' '.join(command.split()).endswith(ends)

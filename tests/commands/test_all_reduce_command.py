@@ -56,6 +56,8 @@ def test_one_process_measures_each_exchange_and_goes_on_where_it_was(
         ('--resume', '--output'),
         ('--hosts=a,a', '--hosts'),
         ('--hosts=a:0,b,c', 'a:0'),
+        ('--hosts=a', 'a:2'),
+        ('--links_file=/dev/null/links.json', '--links_file=/dev/null/links.json'),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
@@ -150,7 +152,7 @@ ONE_SERVER = [('a:0,b', 1, 1), ('a:0,b,c', 2, 1), ('a,b,c,d', 4, 1)]
 
 def runs_of(folder: Path, *words: str) -> list[list[str]]:
     """The words of each run of a cluster, none of which works."""
-    with measuring(folder, 'all_reduce', *words, '--', '--device=cpu', behaviours={'cluster': 'fail'}) as process:
+    with measuring(folder, 'all_reduce', *words, behaviours={'cluster': 'fail'}) as process:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1, said
     return [list(run) for run in runs_in(folder)]
@@ -172,9 +174,12 @@ def test_fewer_workers_are_on_other_hosts_than_the_servers(
     hosts: str, ps: int, expected: list[tuple[str, int, int]], tmp_path: Path
 ) -> None:
     words = [f'--hosts={hosts}', f'--ps={ps}', '--exchanges=parameter_servers', '--model=googlenet', '--devices=1']
-    assert [run[1:4] for run in runs_of(tmp_path, *words)] == [
+    runs = runs_of(tmp_path, *words)
+    assert [run[1:4] for run in runs] == [
         [f'--hosts={placed}', f'--workers={workers}', f'--ps={servers}'] for placed, workers, servers in expected
     ]
+    # Whether this machine has a GPU says nothing of the hosts.
+    assert not any(word.startswith('--device=') for run in runs for word in run)
 
 
 @pytest.mark.distributed
