@@ -10,6 +10,8 @@ from results.document import Failure, Record, as_float, read_file
 
 # The file with the plan of a sweep, in the sweep's folder; it is not a result.
 SWEEP_FILE = 'sweep.json'
+# The folder in it with the runs that only looked for the largest batch size; most of the last ones fail.
+TRIES = 'tries'
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def collect(paths: Sequence[str]) -> Collection:
     """Reads files, and all *.json files in folders and their subfolders.
 
     A named file must be a result. Other files in a folder are skipped and reported in `problems`, except sweep.json and
-    files whose names begin with a dot.
+    files whose names begin with a dot. The tries of a sweep count only if their own folder is named.
 
     Raises:
       UsageError: a path does not exist, a named file is not a result, or a folder has neither a result nor a failure.
@@ -83,7 +85,8 @@ def collect(paths: Sequence[str]) -> Collection:
             continue
         num_found = 0
         for file in sorted(path.rglob('*.json')):
-            if file.name.startswith('.') or file.name == SWEEP_FILE:
+            is_try = file.parent.name == TRIES and file.parent != path and (file.parent.parent / SWEEP_FILE).exists()
+            if file.name.startswith('.') or file.name == SWEEP_FILE or is_try:
                 continue
             try:
                 found = read_file(file)

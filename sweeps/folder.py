@@ -23,7 +23,7 @@ from cluster.shape import Shape
 from errors import RunError, UsageError, read_regular
 from hardware.atomic import move_whole, write_whole
 from results import VERSION
-from results.collection import SWEEP_FILE
+from results.collection import SWEEP_FILE, TRIES
 from results.document import Failure, Record, read_file
 from sweeps.configurations import Configuration, LeftOut, SweepPlan
 from sweeps.settings import Settings
@@ -45,7 +45,7 @@ class Folder:
 
     def __init__(self, path: Path, resuming: Sequence[str] | None = None) -> None:
         self.path = path
-        self.results, self.logs, self.tries = path / 'results', path / 'logs', path / 'tries'
+        self.results, self.logs, self.tries = path / 'results', path / 'logs', path / TRIES
         self._resuming = resuming or ('sweep', '--resume', str(path))
 
     @property

@@ -238,6 +238,10 @@ def test_the_largest_batch_size_is_found_and_its_tries_are_kept(tmp_path: Path) 
     found = [search.outcomes[one.id][0] for one in plan.configurations]
     assert [outcome.run['batch_size'] for outcome in found if isinstance(outcome, Record)] == [37, 70]
     assert len(list(folder.tries.iterdir())) == 16
+    # The page of the sweep shows what was looked for, not the sizes that do not fit; who names their folder gets them.
+    page = collect([str(folder.path)])
+    assert ([record.run['batch_size'] for record in page.records], page.failures) == ([37, 70], ())
+    assert len(collect([str(folder.tries)]).failures) == 9
     assert '--num_batches=3' in runs_in(tmp_path)[0]
     # Both are there already: nothing runs.
     again = Search(plan, folder, program)
