@@ -266,10 +266,15 @@ IDLE: tuple[Idle, ...] = (
         'cross_replica_sync',
         'staged_vars',
         'variable_consistency',
-        'compact_gradient_transfer',
         'shared_memory',
         *_SUMS,
         reason='--forward_only updates no variables',
+    ),
+    # Workers read variables from parameter servers in forward steps, too.
+    Idle(
+        ('compact_gradient_transfer',),
+        lambda p, run: p.forward_only and not run.num_ps,
+        '--forward_only sends no gradients, and reads no variables of parameter servers',
     ),
     Idle(
         ('variable_consistency',),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comparison.tables import Table, TableColumn
+from errors import spelled
 from inputs.stages import STAGES, stages_up_to
 from results.sections import StageRow
 from results.statistics import throughput
@@ -54,11 +55,12 @@ def rows_of(times: Sequence[StageTime]) -> list[StageRow]:
     return rows
 
 
-def format_stages(rows: Sequence[StageRow], num_steps: int) -> str:
+def format_stages(rows: Sequence[StageRow], num_steps: int, target_secs: float | None = None) -> str:
     """The rows as a table: images/sec up to each stage, and what the stage adds per image, in microseconds.
 
     Args:
       num_steps: the timed steps up to each stage.
+      target_secs: the seconds of --target_seconds up to each stage, if these decided when it ended.
     """
     titles = ('images/sec', 'adds us', 'adds CPU us', 'share')
     columns = (TableColumn('stage'), *(TableColumn(title, is_number=True) for title in titles))
@@ -76,8 +78,10 @@ def format_stages(rows: Sequence[StageRow], num_steps: int) -> str:
     worst = min(row.share for row in rows)
     if worst < 0:
         # The noise of a mean falls with the root of the number of steps.
-        enough = math.ceil(num_steps * max(_FEWEST_TIMES, (worst / _SMALL_SHARE) ** 2))
-        table += f'\nSome stages cost less than the noise of these steps; about --num_batches={enough} would do.'
+        times = max(_FEWEST_TIMES, (worst / _SMALL_SHARE) ** 2)
+        name, length = ('target_seconds', target_secs) if target_secs else ('num_batches', num_steps)
+        enough = spelled(name, math.ceil(length * times))
+        table += f'\nSome stages cost less than the noise of these steps; about {enough} would do.'
     measured = [row.stage for row in rows]
     if missing := [name for name in stages_up_to(measured[-1], tuple(STAGES)) if name not in measured]:
         return f'{table}\nThis pipeline has no stage {" or ".join(missing)}.'

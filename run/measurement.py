@@ -278,15 +278,15 @@ class Measurement:
             if prints:
                 self._print(result, ending)
         if document and prints:
-            self._advise(document)
+            self._advise(document, len(result.timed_steps))
         if faults and ending.is_complete:
             raise faults[0]
         for fault in faults if prints else ():
             self._console.warning(str(fault))
 
-    def _advise(self, document: Mapping[str, Any]) -> None:
+    def _advise(self, document: Mapping[str, Any], num_timed: int) -> None:
         if stages := self.recording.input_stages:
-            self._console.result(format_stages(stages, self._plan.counts.num_timed))
+            self._console.result(format_stages(stages, num_timed, self._plan.counts.target_secs))
             if buffers := self.recording.input_buffers:
                 self._console.result(format_memory(buffers))
         for line in format_summary(document):
@@ -371,8 +371,11 @@ class Measurement:
             self._console.warning(lines.format_incomplete(len(timed), asked, rate, global_step))
 
     def _is_line_due(self, result: Result) -> bool:
-        """Whether the last step has no line: --display_every does not divide their number, or the run ended early."""
-        return bool(result.timed_steps) and result.timed_steps[-1].index != self._num_shown
+        """Whether the last step has no line: --display_every does not divide their number, or the run ended early.
+
+        A process that joined when all steps were taken has none to print: the process before it has printed them.
+        """
+        return self._timed_start is not None and result.timed_steps[-1].index != self._num_shown
 
     def own_total(self) -> ClusterTotal:
         """The images of all workers in the time of this process's timed steps, by its own clock."""

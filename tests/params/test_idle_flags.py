@@ -33,6 +33,7 @@ ALL_HAVE_EFFECT = [
     '--export_saved_model=m --train_dir=t --eval',
     '--compact_gradient_transfer --variable_update=replicated --num_gpus=2',
     '--nocompact_gradient_transfer',
+    '--compact_gradient_transfer --forward_only --ps_hosts=a:1 --worker_hosts=b:1,c:1',
     '--server_protocol=grpc',
     # The original demands it.
     '--variable_update=collective_all_reduce --all_reduce_spec=collective --num_gpus=2',
@@ -108,6 +109,10 @@ HAVE_NO_EFFECT = [
         ['--backbone_model_path=b --forward_only', '--export_saved_model=m --forward_only'],
     ),
     ('--compact_gradient_transfer', ['--compact_gradient_transfer=True --variable_update=replicated']),
+    (
+        '--compact_gradient_transfer --variable_update=replicated --num_gpus=2 --forward_only',
+        ['--compact_gradient_transfer=True --forward_only'],
+    ),
     (
         '--precision=bf16 --fp16_enable_auto_loss_scale',
         ['--fp16_enable_auto_loss_scale=True --precision=fp16'],

@@ -178,4 +178,5 @@ def test_a_stage_that_costs_less_than_the_noise_is_not_measurable_and_says_which
     assert '-' not in decode.replace('--', '')
     # 62.5 % of the whole become 5 % with (62.5 / 5)^2 times as many.
     assert '--num_batches=1563' in table
+    assert '--target_seconds=313 ' in format_stages(rows, 10, target_secs=2.0)
     assert 'not measurable' not in format_stages(rows_of(times[:1]), 10)
