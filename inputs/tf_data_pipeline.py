@@ -54,6 +54,7 @@ class TfDataPipeline(StagedInput):
         pool = max(512, 2 * batch_size * len(devices)) if pool_records is None else pool_records
         initializers = []
 
+        @tf.autograph.experimental.do_not_convert
         def example(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, ...]:
             if until == READ:
                 return (tf.strings.length(record),)
@@ -127,7 +128,8 @@ def _shuffled_records(paths: Sequence[str], seed: int, shift: float, pool: int, 
     count = len(paths)
     files = tf.data.Dataset.from_tensor_slices(list(paths)).shuffle(count, seed)
     if first := int(shift * count):
-        files = files.batch(count).map(lambda names: tf.roll(names, -first, axis=0)).unbatch()
+        roll = tf.autograph.experimental.do_not_convert(lambda names: tf.roll(names, -first, axis=0))
+        files = files.batch(count).map(roll).unbatch()
     cycle_length = min(settings.cycle_length, count)
     if settings.prefetched_shards is None:
         records = files.interleave(

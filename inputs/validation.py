@@ -85,6 +85,7 @@ def record_examples(source: Shards, num_classes: int, options: preprocessing.Ima
     Faults in the data fail the step with the same TensorFlow errors as in record_pipeline.RecordPipeline.
     """
 
+    @tf.autograph.experimental.do_not_convert
     def example(number: Any, record: Any) -> tuple[Any, Any]:
         encoded, label, boxes = preprocessing.parse_example(record, num_classes, options.uses_boxes)
         return preprocessing.preprocess(encoded, boxes, options, number), label
@@ -101,6 +102,7 @@ def array_examples(source: Arrays, num_classes: int, options: preprocessing.Imag
     def look_up(index: int) -> tuple[Any, Any]:
         return images[index], labels[index]
 
+    @tf.autograph.experimental.do_not_convert
     def example(index: Any) -> tuple[Any, Any]:
         image, label = tf.numpy_function(look_up, [index], (tf.uint8, tf.int32), stateful=False)
         image.set_shape(images.shape[1:])

@@ -1,6 +1,7 @@
 """tf.data gives the images that RecordInput gives: each record once an epoch, in an order that the seed decides."""
 
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,11 +13,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import preprocessing
-from inputs.data_sets import Shards, find_shards
+from inputs.data_sets import Arrays, Shards, find_shards
 from inputs.pipeline import InputParts
 from inputs.record_pipeline import RecordPipeline
 from inputs.tf_data_pipeline import TfDataPipeline, preprocess_numbered
 from inputs.tf_data_settings import TfDataSettings
+from inputs.validation import Share, array_examples, record_examples
 from preprocessing import ImageOptions, Scale
 from records.layout import shard_name
 from tests.support.graphs import cpus, open_session, step
@@ -66,6 +68,18 @@ def steps_of(
         session.run(built.initializers)
         built.warm_up(session)
         return [step(session, built, range(num_towers)) for _ in range(num_steps)]
+
+
+def test_functions_are_not_rewritten(shards: Shards) -> None:
+    # AutoGraph takes seconds for them at the start, and writes each one to the temporary folder.
+    arrays = Arrays('validation', np.zeros([2, 8, 8, 3], np.uint8), np.zeros([2], np.int32))
+    with tf.Graph().as_default():
+        TfDataPipeline(InputParts(shards, cpus(1), 4, NUM_CLASSES, TRAINING, shift=0.4))
+        record_examples(shards, NUM_CLASSES, EVALUATION, Share())
+        array_examples(arrays, NUM_CLASSES, EVALUATION, Share())
+    rewritten = [module for name, module in sys.modules.items() if name.startswith('__autograph_generated_file')]
+    texts = [Path(str(module.__file__)).read_text() for module in rewritten]
+    assert not [text for text in texts if 'preprocessing' in text or 'first' in text]
 
 
 def labels_in(steps: Sequence[list[tuple[np.ndarray, np.ndarray]]]) -> list[int]:
