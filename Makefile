@@ -44,9 +44,10 @@ bench: $(INSTALLED) $(RECORDS)
 	$(RUN) tf_cnn_benchmarks.py sweep benchmarks/modes.toml --output=data/modes
 	$(RUN) tf_cnn_benchmarks.py report data/modes --output=data/modes.html
 
-# One more process than cores, since tests of clusters often wait; at most 4, for memory.
+# One more process than cores, since tests of clusters often wait; at most 4, for memory. The test that ended a process is
+# tried once more.
 CORES := $(shell nproc 2> /dev/null || echo 1)
-PYTEST := $(RUN) -m pytest --numprocesses=$(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4))) --dist=loadfile --no-loadscope-reorder
+PYTEST := $(RUN) -m pytest --numprocesses=$(shell echo $$(($(CORES) < 4 ? $(CORES) + 1 : 4))) --dist=loadfile --no-loadscope-reorder --max-worker-restart=1
 
 # Files in their order: those that start clusters take longest, and come first.
 test: $(INSTALLED)
