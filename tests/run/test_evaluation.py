@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -260,6 +261,38 @@ def test_without_a_checkpoint_the_folder_is_named(data_dir: Path, tmp_path: Path
 def test_a_checkpoint_of_another_model_is_refused(trained: tuple[Path, Result], data_dir: Path) -> None:
     with failed(trained[0] / 'model.ckpt-4', 'fc2/bias', 'conv1/bias'):
         evaluate(trained[0], data_dir, model='trivial')
+
+
+def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
+    auxiliary = None
+    if cnn.is_training:
+        with cnn.scope('auxiliary'):
+            auxiliary = with_batch_norm(cnn, images, num_classes)
+    return with_batch_norm(cnn, images, num_classes), auxiliary
+
+
+@pytest.mark.usefixtures('forget_models')
+def test_variables_that_only_training_has_are_left_out(
+    trained: tuple[Path, Result], data_dir: Path, tmp_path: Path
+) -> None:
+    for model, network in (('with_head', with_head_in_training), ('with_batch_norm', with_batch_norm)):
+        register_model(model, network, data_set='imagenet', image_size=SIZE)
+    settings = {**SETTINGS, 'model': 'with_head', 'optimizer': 'momentum', 'num_batches': 1}
+    flags = {'data_dir': str(data_dir), 'train_dir': str(tmp_path), 'eval_during_training_at_specified_steps': '2'}
+    [during] = BenchmarkCNN(make_params(**settings, **flags)).run().evaluations
+    names = {name for name, _ in tf.train.list_variables(str(tmp_path))}
+    assert names >= {'auxiliary/logits/kernel/momentum', 'auxiliary/bn/moving_mean'}
+    [after] = evaluate(tmp_path, data_dir, model='with_head', export_saved_model=str(tmp_path / 'model'))
+    assert counts(during) == counts(after)
+    assert (tmp_path / 'model/saved_model.pb').exists()
+    # To other networks these variables are unexpected, and this one refuses other checkpoints.
+    with failed(tmp_path / 'model.ckpt-2', 'unexpected', 'auxiliary/'):
+        evaluate(tmp_path, data_dir, model='with_batch_norm')
+    with failed(trained[0] / 'model.ckpt-4', 'missing', 'bn/', 'unexpected', 'conv1/bias'):
+        evaluate(trained[0], data_dir, model='with_head')
+    # Most networks have none, and are not built twice.
+    with mock.patch('run.evaluator.variables_in_training', side_effect=AssertionError):
+        evaluate(trained[0], data_dir)
 
 
 def test_a_damaged_validation_image_is_named(trained: tuple[Path, Result], data_dir: Path, tmp_path: Path) -> None:
