@@ -56,7 +56,7 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             console.result(make_banner(plan))
         last = values = None
         measurement.recording.begin('initialise')
-        with open_session(worker.target, graph, worker.config) as session:
+        with open_session(worker.target, graph, worker.config) as session, process.evaluating():
             worker.watch(session)
             measurement.recording.begin(None)
             names_in_training = functools.cache(functools.partial(_names_in_training, plan))
