@@ -305,7 +305,7 @@ class BenchmarkCNN:
         evaluations, worker, step = self.plan.evaluations, self._process.worker, built.state.steps_taken
         if built.evaluation is None or evaluations is None or not evaluations.schedule.is_due(step, taken_before):
             return
-        with self._measurement.doing(Cause.EVALUATION):
+        with self._measurement.doing(Cause.EVALUATION), self._process.evaluating():
             built.state.prepare_evaluation(session)
             self._console.progress(f'Evaluating after {self._measurement.name_step(step)}')
             found = share_accuracy(built.evaluation.run(session, step), worker, f'accuracy/{step}')

@@ -93,26 +93,42 @@ class PlaceholderVariables:
     """A VariableSource of placeholders, for graphs that are inspected and never run.
 
     Attributes:
+      values: the values of all variables, float32 by name.
       trainable: the values of the trainable variables, float32 by name.
     """
 
     def __init__(self) -> None:
+        self.values: dict[str, Tensor] = {}
         self.trainable: dict[str, Tensor] = {}
-        self._values: dict[str, Tensor] = {}
 
     def read(self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True) -> Tensor:
         del initializer
-        if name not in self._values:
-            self._values[name] = tf.placeholder(tf.float32, shape)
+        if name not in self.values:
+            self.values[name] = tf.placeholder(tf.float32, shape)
             if trainable:
-                self.trainable[name] = self._values[name]
-        return self._values[name]
+                self.trainable[name] = self.values[name]
+        return self.values[name]
 
     def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
         """Does nothing: the order of variables does not matter here."""
 
     def assign(self, name: str, value: Tensor) -> None:
         """Does nothing: the graph never runs."""
+
+
+def variables_in_training(network: Network, image_shape: Sequence[int], num_classes: int) -> PlaceholderVariables:
+    """Returns the variables of a network in training, in the order of their first use. Builds a graph of its own.
+
+    Inference may lack some of them, such as those of an auxiliary head.
+
+    Args:
+      image_shape: [H, W, C] of the images.
+    """
+    variables = PlaceholderVariables()
+    with tf.Graph().as_default():
+        images = tf.placeholder(tf.float32, [1, *image_shape])
+        build_network(network, images, num_classes, variables, 'NHWC', is_training=True)
+    return variables
 
 
 def rank_of_labels(logits: Tensor, labels: Tensor) -> Tensor:

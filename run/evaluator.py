@@ -1,5 +1,6 @@
 """A run that only evaluates: the accuracy of the checkpoints in a folder."""
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,6 +9,8 @@ import tensorflow.compat.v1 as tf
 
 from cluster.worker import Worker
 from errors import RunError, spelled
+from models.network_check import errors_of_network
+from models.networks import variables_in_training
 from params.device_flags import HOST_DEVICE
 from planning.plan import Plan
 from results.console import Console
@@ -53,12 +56,13 @@ def evaluate_checkpoints(plan: Plan, console: Console, invocation: Invocation) -
             console.result(make_banner(plan))
         last = values = None
         measurement.recording.begin('initialise')
-        with open_session(worker.target, graph, worker.config) as session:
+        with open_session(worker.target, graph, worker.config) as session, process.evaluating():
             worker.watch(session)
             measurement.recording.begin(None)
+            names_in_training = functools.cache(functools.partial(_names_in_training, plan))
             for number, prefix in enumerate(_checkpoints(plan, worker, console)):
                 console.progress(f'Evaluating {prefix}')
-                saver.restore(session, prefix, for_training=False)
+                saver.restore(session, prefix, for_training=False, names_in_training=names_in_training)
                 own = evaluation.run(session, step_of(prefix))
                 found = share_accuracy(own, worker, f'accuracy/{number}')
                 measurement.add_evaluation(found)
@@ -122,3 +126,9 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
 def _slices_of(towers: Sequence[OwnVariables]) -> dict[str, list[Slice]]:
     """The variables of all towers: one slice per tower for each name."""
     return {name: [part for tower in towers for part in tower.slices[name]] for name in towers[0].slices}
+
+
+def _names_in_training(plan: Plan) -> frozenset[str]:
+    """The names of all variables of the model in training, some of which an evaluation may not have."""
+    with errors_of_network(plan.step.network, plan.subject.model.name):
+        return frozenset(variables_in_training(plan.step.network, plan.data.image_shape, plan.step.num_classes).values)

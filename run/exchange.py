@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from inputs.pipeline import Batch, InputPipeline
 from models.layers import zeros
-from models.networks import PlaceholderVariables, build_network
+from models.networks import variables_in_training
 from planning.step import StepSettings
 from training.variables import create_variable
 from variable_mgr import VariableMgr
@@ -65,8 +65,5 @@ def shapes_of(settings: StepSettings, image_shape: Sequence[int]) -> list[tuple[
     """
     if settings.exchange_bytes is not None:
         return [(ONE_TENSOR, (settings.exchange_bytes // tf.float32.size,))]
-    variables = PlaceholderVariables()
-    with tf.Graph().as_default():
-        images = tf.placeholder(tf.float32, [1, *image_shape])
-        build_network(settings.network, images, settings.num_classes, variables, 'NHWC', is_training=True)
+    variables = variables_in_training(settings.network, image_shape, settings.num_classes)
     return [(name, value.shape.as_list()) for name, value in variables.trainable.items()]

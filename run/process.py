@@ -21,7 +21,7 @@ from cluster.signals import Interrupts, Stop, Terminated
 from cluster.worker import LostError, OneProcess, Worker
 from errors import RunError, UsageError, counted, format_error
 from inputs.data_sets import Shards
-from planning.plan import Plan, Role
+from planning.plan import Plan
 from records.framing import FRAME_BYTES, walk_shards
 from records.layout import FACTS_FILE
 from records.shard_check import cause_of, first_fault
@@ -71,6 +71,7 @@ class Process:
         self._interrupts = Interrupts()
         self._worker: Worker | None = None
         self._shard_sizes: dict[str, int] = {}
+        self._is_evaluating = False
         self._has_ended = threading.Event()
 
     @property
@@ -205,6 +206,14 @@ class Process:
             self._stop.await_end()
 
     @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Runs the block, which evaluates. Its faults are explained by the images and batch size of evaluations."""
+        self._is_evaluating = True
+        yield
+        # Not after a fault, which `guarded` explains when it has left the block.
+        self._is_evaluating = False
+
+    @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
         """Runs the block, which takes steps in an open session. Saves the variables if the user ends it early."""
         try:
@@ -280,7 +289,7 @@ class Process:
         """The error in one line: the failure of another task, a fault in the data, or TensorFlow's own message."""
         if self._worker and (failure := self._worker.peer_failure()):
             return self._handle_peer_failure(failure)
-        line = explain(error, self._plan, self._console.progress)
+        line = explain(error, self._plan, self._console.progress, is_evaluating=self._is_evaluating)
         return RunError(self._worker.explain(error, line) if self._worker else line)
 
 
@@ -292,14 +301,15 @@ def _ending_of(end: BaseException) -> Ending:
     return Ending(1, 'the caller closed the generator of steps')
 
 
-def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None]) -> str:
+def explain(error: tf.errors.OpError, plan: Plan, progress: Callable[[str], None], *, is_evaluating: bool) -> str:
     """The fault in the data if there is one that explains the error, else TensorFlow's own message.
 
     Args:
       progress: prints a progress line, since searching the shards takes time.
+      is_evaluating: whether an evaluation failed, not a step.
     """
     shards, batch_size = plan.data.shards, f'--batch_size={plan.counts.batch_size}'
-    if plan.subject.role is Role.EVALUATION and plan.evaluations:
+    if is_evaluating and plan.evaluations:
         shards, batch_size = plan.data.validation_shards, f'--eval_batch_size={plan.evaluations.batch_size}'
     cause = cause_of(error)
     line = f'{type(error).__name__}: {cause}'

@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from hardware.atomic import move_whole
 from training.checkpoint_files import READY, UNFINISHED, data_files, publish
 from training.contents import (
     MODEL,
-    OPTIMIZER,
     OPTIONAL,
     STATISTICS,
-    TRAINING,
+    Tensors,
     cause,
     difference,
     first_names,
@@ -159,22 +158,34 @@ class Checkpointer:
             publish(self._folder, self._max_to_keep)
         return str(self._folder / name)
 
-    def restore(self, session: tf.Session, prefix: str, *, for_training: bool = True, partly: bool = False) -> None:
+    def restore(
+        self,
+        session: tf.Session,
+        prefix: str,
+        *,
+        for_training: bool = True,
+        names_in_training: Callable[[], Collection[str]] = frozenset,
+        partly: bool = False,
+    ) -> None:
         """Restores every variable, initialized or not. Optional variables that the checkpoint omits stay unchanged.
 
         Args:
           session: runs the restore ops.
           prefix: the checkpoint.
           for_training: if False, the checkpoint may also hold training state: optimizer slots and the global step.
+          names_in_training: returns all variables of the model in training. If not for_training, the checkpoint may
+            also hold these and their slots. Called only if it holds unexpected variables, since it may take a second.
           partly: if True, the checkpoint may also hold any other variables.
 
         Raises:
           RunError: the checkpoint is missing or damaged, or its names, shapes and dtypes differ from the expected ones
             (optional variables aside). Then no variable is changed.
         """
-        found = read_contents(prefix)
+        found: Tensors = read_contents(prefix)
         if not for_training:
-            found = {name: facts for name, facts in found.items() if not self._is_training_state(name)}
+            found = self._without_training(found, self._expected)
+            if found.keys() - self._expected.keys():
+                found = self._without_training(found, names_in_training())
         if partly:
             found = {name: facts for name, facts in found.items() if name in self._expected}
         has_optional = all(name in found for name in self._expected if _is_optional(name))
@@ -200,9 +211,13 @@ class Checkpointer:
             files = ', '.join(data_files(prefix)) or f'{prefix}.data-*'
             raise RunError(f'{files}: cannot be read ({cause(error)}); restore another checkpoint') from error
 
-    def _is_training_state(self, name: str) -> bool:
-        """Whether a tensor of a checkpoint is the global step or an optimizer slot, not a variable of the model."""
-        return name not in self._expected and group_of(name, self._expected) in (TRAINING, OPTIMIZER)
+    def _without_training(self, found: Tensors, variables: Collection[str]) -> Tensors:
+        """Leaves out the global step, and those of the variables and of their optimizer slots that are not expected."""
+        return {
+            name: facts
+            for name, facts in found.items()
+            if name in self._expected or (name not in variables and group_of(name, variables) in (MODEL, STATISTICS))
+        }
 
     @contextlib.contextmanager
     def _reporting(self, name: str) -> Iterator[None]:

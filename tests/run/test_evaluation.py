@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,8 +29,9 @@ from params import make_params, parse_argv
 from preprocessing import ImageOptions
 from records.layout import shard_name
 from results.console import Console
-from results.result import Accuracy, Result
+from results.result import Accuracy, Phase, Result, StepValues
 from run.evaluation import Evaluation, OwnVariables
+from run.session import Stepper
 from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_noise, write_shard
 from tests.support.outputs import check_warning, failed, warnings_in
@@ -262,11 +265,76 @@ def test_a_checkpoint_of_another_model_is_refused(trained: tuple[Path, Result], 
         evaluate(trained[0], data_dir, model='trivial')
 
 
+def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
+    auxiliary = None
+    if cnn.is_training:
+        with cnn.scope('auxiliary'):
+            auxiliary = with_batch_norm(cnn, images, num_classes)
+    return with_batch_norm(cnn, images, num_classes), auxiliary
+
+
+@pytest.mark.usefixtures('forget_models')
+def test_variables_that_only_training_has_are_left_out(
+    trained: tuple[Path, Result], data_dir: Path, tmp_path: Path
+) -> None:
+    for model, network in (('with_head', with_head_in_training), ('with_batch_norm', with_batch_norm)):
+        register_model(model, network, data_set='imagenet', image_size=SIZE)
+    settings = {**SETTINGS, 'model': 'with_head', 'optimizer': 'momentum', 'num_batches': 1}
+    flags = {'data_dir': str(data_dir), 'train_dir': str(tmp_path), 'eval_during_training_at_specified_steps': '2'}
+    [during] = BenchmarkCNN(make_params(**settings, **flags)).run().evaluations
+    names = {name for name, _ in tf.train.list_variables(str(tmp_path))}
+    assert names >= {'auxiliary/logits/kernel/momentum', 'auxiliary/bn/moving_mean'}
+    [after] = evaluate(tmp_path, data_dir, model='with_head', export_saved_model=str(tmp_path / 'model'))
+    assert counts(during) == counts(after)
+    assert (tmp_path / 'model/saved_model.pb').exists()
+    # To other networks these variables are unexpected, and this one refuses other checkpoints.
+    with failed(tmp_path / 'model.ckpt-2', 'unexpected', 'auxiliary/'):
+        evaluate(tmp_path, data_dir, model='with_batch_norm')
+    with failed(trained[0] / 'model.ckpt-4', 'missing', 'bn/', 'unexpected', 'conv1/bias'):
+        evaluate(trained[0], data_dir, model='with_head')
+    # Most networks have none, and are not built twice.
+    with mock.patch('run.evaluator.variables_in_training', side_effect=AssertionError):
+        evaluate(trained[0], data_dir)
+
+
+# An evaluation during training is the first after step 2.
+DURING_TRAINING: dict[str, Any] = {'eval_during_training_at_specified_steps': '2', 'eval_batch_size': BATCH - 1}
+
+
 def test_a_damaged_validation_image_is_named(trained: tuple[Path, Result], data_dir: Path, tmp_path: Path) -> None:
     shard = tmp_path / shard_name('validation', 0, 1)
     write_shard(shard, [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(b'\xff\xd8\xffnothing', 1)])
     with failed(f'{shard}, record 1'):
         evaluate(trained[0], tmp_path)
+    shutil.copy(data_dir / shard_name('train', 0, 1), tmp_path)
+    params = make_params(**SETTINGS, **DURING_TRAINING, data_dir=str(tmp_path))
+    with failed(f'{shard}, record 1'):
+        BenchmarkCNN(params, Console(None, io.StringIO())).run()
+
+
+def test_out_of_memory_in_an_evaluation_names_its_batch_size(trained: tuple[Path, Result], data_dir: Path) -> None:
+    fault = tf.errors.ResourceExhaustedError(None, None, 'OOM when allocating a tensor')
+    params = make_params(**SETTINGS, **DURING_TRAINING, data_dir=str(data_dir))
+    training = BenchmarkCNN(params, Console(None, io.StringIO()))
+    with mock.patch.object(Evaluation, 'run', side_effect=fault):
+        with failed(f'--eval_batch_size={BATCH - 1}: out of memory'):
+            evaluate(trained[0], data_dir, eval_batch_size=BATCH - 1)
+        with failed(f'--eval_batch_size={BATCH - 1}: out of memory'):
+            training.run()
+    take_steps = Stepper.run
+
+    def fail_after_the_evaluation(stepper: Stepper, phase: Phase, indices: range) -> list[StepValues]:
+        if phase is Phase.TIMED and 2 in indices:
+            raise fault
+        return take_steps(stepper, phase, indices)
+
+    with (
+        mock.patch.object(Stepper, 'run', fail_after_the_evaluation),
+        failed(f'--batch_size={BATCH}: out of memory') as caught,
+    ):
+        training.run()
+    assert isinstance(caught.value.result, Result)
+    assert [accuracy.step for accuracy in caught.value.result.evaluations] == [2]
 
 
 def test_a_validation_shard_that_is_cut_short_is_named(
