@@ -19,7 +19,8 @@ def find_difference(settings: Mapping[str, Settings]) -> str | None:
     """Returns one line about the first setting in which two tasks differ; None if all agree.
 
     Args:
-      settings: the settings of each task, by its name. Only settings that two tasks both have are compared.
+      settings: the settings of each task, by its name. Only settings that two tasks both have are compared. One whose
+        name is several words is no flag, but a number of such things in --data_dir.
     """
     first: dict[str, tuple[str, Any]] = {}
     for task in sorted(settings):
@@ -27,9 +28,12 @@ def find_difference(settings: Mapping[str, Settings]) -> str | None:
             other, expected = first.setdefault(name, (task, value))
             if value != expected:
                 both = f'{_written(name, expected)} in {other}, and {_written(name, value)} in {task}'
-                return f'{both}: all processes of a cluster need the same; write the same --{name} for all'
+                advice = 'give each the same data' if ' ' in name else f'write the same --{name} for all'
+                return f'{both}: all processes of a cluster need the same; {advice}'
     return None
 
 
 def _written(name: str, value: Any) -> str:
+    if ' ' in name:
+        return f'--data_dir with {value} {name}'
     return f'no --{name}' if value is None else spelled(name, value)

@@ -580,6 +580,27 @@ class Plan:
     surroundings: Surroundings
 
     @property
+    def agreed_images(self) -> dict[str, int]:
+        """How many images all workers must have, by what they are; empty if nothing that they share depends on it.
+
+        Workers with other numbers would count other steps in an epoch: their learning rates would differ, or they would
+        wait for each other for ever.
+        """
+        if self.data.folder is None or not self.processes.together:
+            return {}
+        params, rate = self.params, self.step.learning_rate
+        has_epochs = (
+            params.num_epochs is not None
+            or params.eval_during_training_every_n_epochs is not None
+            or params.eval_during_training_at_specified_epochs is not None
+            or (params.trains and bool(rate.boundaries or rate.decay_steps or rate.warmup_steps))
+        )
+        numbers = {'training images': self.data.data_set.num_train_examples} if has_epochs else {}
+        if has_epochs or self.data.validation is not None:
+            numbers['validation images'] = self.data.data_set.num_validation_examples
+        return numbers
+
+    @property
     @as_fact('batch_size', 'Images per step on each device.')
     def batch_size(self) -> int:
         """Images per step, or batch of the evaluation, on each device."""

@@ -127,7 +127,7 @@ class Process:
         return ClusterWorker(
             processes.cluster,
             self._plan.session.config,
-            settings=processes.settings,
+            settings={**processes.settings, **self._plan.agreed_images},
             together=processes.together,
             keeps_state=processes.keeps_state,
             connect=processes.connect,

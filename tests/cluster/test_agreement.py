@@ -26,6 +26,9 @@ def test_the_first_difference_names_the_flag_both_values_and_both_tasks() -> Non
     line = find_difference({'worker 0': {'num_epochs': None}, 'worker 1': {'num_epochs': 1.5}})
     assert line
     check_line(line, 'no --num_epochs in worker 0', '--num_epochs=1.5 in worker 1')
+    line = find_difference({'worker 0': {'training images': 8}, 'worker 1': {'training images': 7}})
+    assert line
+    check_line(line, '8 training images in worker 0', '7 training images in worker 1')
 
 
 def test_a_server_compares_only_what_it_has() -> None:

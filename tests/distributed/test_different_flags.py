@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cluster.hosts import reserved_addresses
@@ -15,6 +16,7 @@ from tests.distributed.scenarios import (
     others_of,
     start_under_way,
 )
+from tests.support.images import write_mnist
 from tests.support.outputs import check_line
 
 pytestmark = pytest.mark.distributed
@@ -41,6 +43,21 @@ def test_processes_with_different_flags_all_end_and_name_both(
         for own in processes.tasks.values():
             (line,) = errors_of(own)
             check_line(line, f'{expected} in {processes.described(task)}')
+
+
+def test_workers_with_other_numbers_of_images_end_where_an_epoch_counts(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ('a', 'b')]
+    for number, folder in enumerate(folders):
+        for subset in ('train', 'validation'):
+            images = np.zeros([16 + 8 * number, 28, 28], np.uint8)
+            write_mnist(folder, images, np.zeros([len(images)], np.uint8), subset)
+    with cluster_of('collective_all_reduce', tmp_path, '--num_epochs=1', f'--data_dir={folders[0]}') as processes:
+        processes.tasks['worker 1'].add_flags(f'--data_dir={folders[1]}')
+        processes.start()
+        assert_all_end(processes, WRONG_USE)
+        for own in processes.tasks.values():
+            line = errors_of(own)[-1]
+            check_line(line, '--data_dir', '16 training images in worker 0', '24 training images in worker 1')
 
 
 @pytest.mark.all_modes
