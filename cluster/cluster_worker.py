@@ -119,6 +119,10 @@ class ClusterWorker:
         return self._generation.number
 
     @property
+    def num_replacements(self) -> int:
+        return self._rendezvous.num_replacements
+
+    @property
     def server_state(self) -> 'ClusterWorker | None':
         return self if self.cluster.servers else None
 

@@ -68,6 +68,10 @@ class Rendezvous:
       together: whether the workers take their steps together, so that replacing one begins a new generation of all.
       settings: the settings that this task must share with the others, see cluster.agreement.
       show: shows a line about the tasks that this one waits for.
+
+    Attributes:
+      num_replacements: how many processes of this worker, up to this one, have replaced another one while the
+        generation went on; set by join.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Rendezvous:
         self._members = cluster.tasks if together else cluster.servers
         self._stores: dict[Task, KeyValueStore] = {}
         self._store_hosts: dict[Task, Health] = {}
+        self.num_replacements = 0
         # Whether the servers belong to another cluster: then this task records nothing there.
         self._is_stranger = False
 
@@ -170,6 +175,7 @@ class Rendezvous:
                     raise TrainingOverError
                 self.compare_settings(entries, found)
                 if generation and self._is_current(generation, found):
+                    self.num_replacements = self._count_replacements(generation, entries, own)
                     return generation
                 self.put(f'join/{self.cluster.index}', {'incarnation': own, 'offer': dict(offer)})
                 offers = self._offers(entries, found)
@@ -278,6 +284,16 @@ class Rendezvous:
     def _is_current(self, generation: Generation, found: Incarnations) -> bool:
         """Whether the members of a generation are the processes that are up now."""
         return all(generation.members.get(str(task)) == found[task] for task in self._members)
+
+    def _count_replacements(self, generation: Generation, entries: Mapping[str, Any], own: int) -> int:
+        """Returns how often this worker was replaced while its generation went on, including this time."""
+        key = f'replacements/{self.cluster.index}'
+        count = int(entries.get(key, 0))
+        if own not in generation.workers:
+            # Of all generations, so that no two processes of a worker have the same number.
+            count += 1
+            self.put(key, count)
+        return count
 
     def _offers(self, entries: Mapping[str, Any], found: Incarnations) -> dict[Task, Mapping[str, Any]]:
         """Returns the offers of the workers that are up, have joined and took no part in the last generation.

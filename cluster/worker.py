@@ -55,6 +55,8 @@ class Worker(Protocol):
       inherited: the state that the process which this one replaced passed to start_anew; empty if there was none.
       agreed: the result of join.
       generation: how often the workers have joined, including this time; 1 for one process.
+      num_replacements: how many processes of this worker, up to this one, have replaced another one without the other
+        workers joining again, as in asynchronous modes; 0 for one process.
       end_step: the last step of the training, once it is known; set by the run, inherited on a restart.
       measured: returns the value that the process which replaces this one inherits as 'measured'; set by the run.
       conclude: keeps what was measured if this process must end while its main thread is stuck in TensorFlow; called on
@@ -100,6 +102,9 @@ class Worker(Protocol):
 
     @property
     def generation(self) -> int: ...
+
+    @property
+    def num_replacements(self) -> int: ...
 
     @property
     def server_state(self) -> ServerState | None: ...
@@ -201,6 +206,7 @@ class WithoutServer:
     device = None
     together = True
     generation = 1
+    num_replacements = 0
     server_state = None
     hands_on_variables = False
 

@@ -233,4 +233,4 @@ def step_to_offer(checkpoints: Checkpoints, worker: Worker) -> int | None:
 
 def restart_number(worker: Worker) -> int:
     """0 when training starts; a different number each time it continues, from a checkpoint or after a lost task."""
-    return int(max(0, worker.agreed['step'])) + worker.generation - 1
+    return int(max(0, worker.agreed['step'])) + worker.generation - 1 + worker.num_replacements

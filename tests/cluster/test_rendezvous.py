@@ -90,8 +90,13 @@ def test_workers_that_do_not_wait_for_each_other_let_a_new_one_in_at_once(
     members = cluster.start_all()
     (first, _) = join_all(members)
     assert first.members == {str(cluster.task('ps 0')): members['ps 0'].incarnation}
-    cluster.stop('worker 0')
-    assert result(cluster.start('worker 0').join()) == first
+    for number in (1, 2):
+        cluster.stop('worker 0')
+        members['worker 0'] = cluster.start('worker 0')
+        assert result(members['worker 0'].join()) == first
+        # With this its seeds become others than those of the process that it replaced.
+        assert members['worker 0'].rendezvous.num_replacements == number
+    assert members['worker 1'].rendezvous.num_replacements == 0
 
 
 def test_workers_that_do_not_wait_for_each_other_meet_anew_when_a_server_is_replaced(
@@ -100,6 +105,8 @@ def test_workers_that_do_not_wait_for_each_other_meet_anew_when_a_server_is_repl
     cluster = make_cluster(2, together=False)
     members = cluster.start_all()
     assert join_all(members)[0].number == 1
+    members['worker 0'] = cluster.start('worker 0')
+    assert result(members['worker 0'].join()).number == 1
     cluster.stop('ps 1')
     members['ps 1'] = cluster.start('ps 1')
     members['worker 0'] = cluster.start('worker 0')
@@ -110,6 +117,7 @@ def test_workers_that_do_not_wait_for_each_other_meet_anew_when_a_server_is_repl
     members['worker 1'] = cluster.start('worker 1')
     assert result(members['worker 1'].join()) == result(joining)
     assert result(joining).number == 2
+    assert [members[f'worker {index}'].rendezvous.num_replacements for index in (0, 1)] == [1, 0]
 
 
 def assert_fails_for_want_of(missing: Sequence[str], joining: 'Future[Generation]', cluster: LocalCluster) -> None:

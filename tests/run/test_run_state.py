@@ -24,7 +24,7 @@ from planning.environment import Environment
 from planning.line import make_plan
 from planning.plan import Plan
 from run.build import build_step
-from run.state import RunState
+from run.state import RunState, restart_number
 from run.step_graph import StepGraph
 from tests.support.graphs import DATA_FORMATS
 from tests.support.images import write_mnist
@@ -304,3 +304,17 @@ def test_a_run_that_was_planned_before_another_one_saved_does_not_go_back(tmp_pa
     with failed(f'--train_dir={tmp_path}', 'model.ckpt-2', 'start it again'):
         planned.run()
     assert str(latest_checkpoint(str(tmp_path))).endswith('model.ckpt-2')
+
+
+@pytest.mark.parametrize(
+    ('step', 'generation', 'num_replacements', 'expected'),
+    [(None, 1, 0, 0), (5, 1, 0, 5), (None, 2, 0, 1), (None, 1, 1, 1), (5, 2, 3, 9)],
+    ids=['first start', 'from a checkpoint', 'all joined again', 'this worker alone was replaced', 'all of it'],
+)
+def test_a_worker_has_another_restart_number_whenever_training_continues(
+    step: int | None, generation: int, num_replacements: int, expected: int
+) -> None:
+    worker = OneProcess(tf.ConfigProto())
+    worker.join(step)
+    worker.generation, worker.num_replacements = generation, num_replacements
+    assert restart_number(worker) == expected
